@@ -1,0 +1,58 @@
+# `make run` shows the product, `make test` proves it. Both set up what they need in .venv, from nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check test-long bench bench-quick pictures lock clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: .venv/ready  ## play the same traffic through all algorithms, side by side
+	@$(BIN)/ratekeeper demo
+	@echo
+	@echo "Next: $(BIN)/ratekeeper explain \"10/second burst 20; 500/hour\""
+	@echo "      $(BIN)/ratekeeper --help, README.md, docs/algorithms.md"
+
+test: check  ## the whole suite: checks, then pytest
+	$(BIN)/python -m pytest
+
+check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the kernels
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/check_mypyc.py
+
+test-long: .venv/ready  ## the property tests again, with far more examples
+	RATEKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest tests/property
+
+bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter
+	$(BIN)/python -m benchmarks
+
+bench-quick: .venv/bench  ## the same with fewer rounds and keys: for a look, not for a figure
+	$(BIN)/python -m benchmarks --quick
+
+pictures: .venv/ready  ## draw the pictures of docs/algorithms.md again, from the kernels
+	$(BIN)/python tools/draw_algorithms.py
+
+lock: .venv/ready  ## write the pinned requirements anew
+	$(BIN)/pip install --quiet uv
+	cd requirements && for name in test bench; do \
+		../$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+			$$name.in -o $$name.txt; done
+
+# A venv is made in one go or not at all: `ready` is written last.
+.venv/ready: requirements/test.txt pyproject.toml
+	@tools/make_venv $(PYTHON)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/bench: requirements/bench.txt .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt
+	@touch $@
+
+clean:  ## remove what the other commands made
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist benchmarks/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""The `ratekeeper` command."""
+
+
+def main() -> None:
+    raise SystemExit("not yet")

@@ -1,0 +1,28 @@
+"""What can go wrong, by who is at fault. A denial is not here: it is a value (law 9).
+
+RatekeeperError
+├── InvalidLimit    the text or the numbers of a limit
+├── InvalidCost     a cost that is not a positive whole number
+├── InvalidKey      a key that is not text, or a group that holds no check
+└── StorageError    the storage could not answer
+"""
+
+
+class RatekeeperError(Exception):
+    """Everything that Ratekeeper raises on purpose."""
+
+
+class InvalidLimit(RatekeeperError, ValueError):
+    """A limit that cannot be read, or cannot be kept exactly."""
+
+
+class InvalidCost(RatekeeperError, ValueError):
+    """A cost that is not a positive whole number."""
+
+
+class InvalidKey(RatekeeperError, ValueError):
+    """A key that is not text, or nothing to check at all."""
+
+
+class StorageError(RatekeeperError):
+    """The storage could not answer; the message says what to do."""

@@ -1,0 +1,115 @@
+"""The arithmetic (law 1): pure functions of limit, state, now and cost. Nothing else knows an algorithm.
+
+A kernel has four: `spend` charges if it may, `force` charges or refunds without asking, `standing` tells
+what is left, `repair` mends a state after the clock stepped back. A state is a tuple of whole numbers, and
+one whose first number is before now is as if untouched. `evaluate` is the group law (laws 2 and 3).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ratekeeper.decision import Row
+from ratekeeper.kernels import fixed_window, gcra, sliding_counter, sliding_log
+from ratekeeper.limit import Group, Limit, Mode
+
+State = tuple[int, ...]
+Spend = Callable[[Limit, State | None, int, int, int | None, int], tuple[State | None, Row]]
+Force = Callable[[Limit, State | None, int, int, tuple[int, int] | None], tuple[State | None, Row]]
+Standing = Callable[[Limit, State | None, int], tuple[int, int]]
+Repair = Callable[[Limit, State, int], State]
+
+
+class Kernel(NamedTuple):
+    spend: Spend
+    force: Force
+    standing: Standing
+    repair: Repair
+
+
+_GCRA = Kernel(gcra.spend, gcra.force, gcra.standing, gcra.repair)
+KERNELS: dict[str, Kernel] = {
+    "token-bucket": _GCRA,
+    "gcra": _GCRA,
+    "leaky-bucket": _GCRA,
+    "fixed-window": Kernel(fixed_window.spend, fixed_window.force, fixed_window.standing, fixed_window.repair),
+    "sliding-counter": Kernel(
+        sliding_counter.spend, sliding_counter.force, sliding_counter.standing, sliding_counter.repair
+    ),
+    "sliding-log": Kernel(sliding_log.spend, sliding_log.force, sliding_log.standing, sliding_log.repair),
+}
+SPEND: dict[str, Spend] = {algorithm: kernel.spend for algorithm, kernel in KERNELS.items()}
+
+
+def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State | None], now: int) -> list[Row]:
+    """Decide a group at one instant, all or nothing: one row for each limit of each ask, in order.
+
+    `slots` gives each of them its place in `states`, which becomes what to store; equal ones share a place
+    and see each other's spending. A denied group stores nothing but what a step back of the clock made
+    necessary, and is answered like a peek: every limit in full, with what is left now.
+    """
+    if mode == "force":
+        return _force(group, slots, states, now)
+    if mode == "spend":
+        after = states.copy()
+        rows = _spend(group, slots, after, now, 0)
+        if rows is not None:
+            lead = max([row[4] for row in rows])
+            if lead and len(rows) > 1:
+                # Places in the future are taken for one instant, the same in every bucket that has patience.
+                after = states.copy()
+                rows = _spend(group, slots, after, now, lead) or rows
+            states[:] = after
+            return rows
+    return _peek(group, slots, states, now)
+
+
+def _asked(group: Group, slots: Sequence[int]) -> Iterator[tuple[int, Limit, int, int | None]]:
+    slot = iter(slots)
+    return ((next(slot), limit, cost, patience) for _, limits, cost, patience, _ in group for limit in limits)
+
+
+def _spend(group: Group, slots: Sequence[int], states: list[State | None], now: int, lead: int) -> list[Row] | None:
+    rows = []
+    for slot, limit, cost, patience in _asked(group, slots):
+        later = lead if patience is not None else 0
+        states[slot], row = SPEND[limit.algorithm](limit, states[slot], now, cost, patience, later)
+        if not row[0]:
+            return None
+        rows.append(row)
+    return rows
+
+
+def _force(group: Group, slots: Sequence[int], states: list[State | None], now: int) -> list[Row]:
+    rows = []
+    slot = iter(slots)
+    for _, limits, cost, _, spent in group:
+        for i, limit in enumerate(limits):
+            force, place = KERNELS[limit.algorithm].force, next(slot)
+            states[place], row = force(limit, states[place], now, cost, None if spent is None else spent[i])
+            rows.append(row)
+    return rows
+
+
+def _peek(group: Group, slots: Sequence[int], states: list[State | None], now: int) -> list[Row]:
+    """Equal ones ask for what they cost together: only then is retry_after that of the whole group."""
+    asked = [0] * len(states)
+    rows = []
+    for slot, limit, cost, patience in _asked(group, slots):
+        asked[slot] += cost
+        states[slot], row = peek(limit, states[slot], now, asked[slot], patience)
+        rows.append(row)
+    return rows
+
+
+def peek(
+    limit: Limit, state: State | None, now: int, cost: int, patience: int | None = None
+) -> tuple[State | None, Row]:
+    """Allowed and retry_after as spend would say, the rest as it is now. Only a step back of the clock is mended."""
+    kernel = KERNELS[limit.algorithm]
+    if state is not None:
+        state = kernel.repair(limit, state, now)
+    _, row = kernel.spend(limit, state, now, cost, patience, 0)
+    if row[0]:
+        remaining, reset_after = kernel.standing(limit, state, now)
+        row = (True, remaining, 0, reset_after, row[4], now)
+    return state, row

@@ -1,0 +1,54 @@
+"""Fixed window: a counter for each window, windows aligned to the clock.
+
+State is (end, used): the instant at which the window ends, and what was spent in it. Simple and small, but
+a client may spend one full count just before a boundary and another just after it.
+"""
+
+from ratekeeper.decision import Row
+from ratekeeper.limit import Limit
+
+State = tuple[int, ...]
+
+
+def spend(
+    limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
+) -> tuple[State | None, Row]:
+    """Patience is not for windows: there is no place in a window that has not begun."""
+    count = limit.count
+    end = now - now % limit.period + limit.period
+    used = 0
+    if state is not None and state[0] >= end:
+        used = state[1]
+        if state[0] > end:
+            state = (end, used)
+    if used + cost <= count:
+        used += cost
+        return (end, used), (True, count - used, 0, end - now, 0, now)
+    retry_after = end - now if cost <= count else None
+    return state, (False, max(count - used, 0), retry_after, end - now if used else 0, 0, now)
+
+
+def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
+    if state is None or state[0] <= now or not state[1]:
+        return limit.count, 0
+    return max(limit.count - state[1], 0), state[0] - now
+
+
+def force(
+    limit: Limit, state: State | None, now: int, cost: int, spent: tuple[int, int] | None
+) -> tuple[State | None, Row]:
+    """Overdraw this window by at most one count, or refund what was spent in this window."""
+    end = now - now % limit.period + limit.period
+    if state is not None:
+        state = repair(limit, state, now) if state[0] >= end else None
+    if cost > 0 or (state is not None and (spent is None or end - limit.period <= spent[0] < end)):
+        used = state[1] if state is not None else 0
+        state = (end, min(max(used + cost, 0), 2 * limit.count))
+    remaining, reset_after = standing(limit, state, now)
+    return state, (True, remaining, 0, reset_after, 0, now)
+
+
+def repair(limit: Limit, state: State, now: int) -> State:
+    """A window from the future means that the clock stepped back: what was spent counts in this window."""
+    end = now - now % limit.period + limit.period
+    return (end, state[1]) if state[0] > end else state

@@ -1,0 +1,29 @@
+"""The seam between deciding and keeping: one verb, `evaluate`, beside `reset` and `close` (law 2).
+
+Anything with these three methods is a storage. `ratekeeper.testing` has the contract that it must keep.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ratekeeper.decision import Row
+from ratekeeper.limit import Group, Mode
+
+
+class Storage(Protocol):
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Answer each group by itself, in order; each one is decided atomically, all or nothing."""
+
+    def reset(self, group: Group) -> None:
+        """Forget the state of each ask's key and limits; costs are ignored."""
+
+    def close(self) -> None:
+        """Let go of what is held open. Calling it twice is fine."""
+
+
+class AsyncStorage(Protocol):
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]: ...
+
+    async def reset(self, group: Group) -> None: ...
+
+    async def close(self) -> None: ...

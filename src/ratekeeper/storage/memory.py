@@ -1,0 +1,232 @@
+"""States in this process's memory: the default, with nothing to install.
+
+Bounded memory that is not a bypass (law 7) lives here. A table holds the states of one scope, and a ring of
+the same keys that makes it possible to look at any of them in constant time. Untouched states are swept
+without a thread: a new key pays for looking at two others, and a little more is swept as time goes by.
+When all tables together are full, a new key takes the place of the least used of a sample of the largest
+table, but never of one that is denying: only when all of the sample deny do new keys share one state, so
+that a flood of keys neither grows memory nor lets an offender go.
+"""
+
+import threading
+from collections.abc import Sequence
+from hashlib import blake2b
+from random import random
+
+from ratekeeper.clock import Clock, system_clock
+from ratekeeper.decision import Row
+from ratekeeper.kernels import SPEND, State, evaluate, peek
+from ratekeeper.limit import Ask, Group, Limit, Mode
+
+Key = str | bytes
+
+LONG_KEY = 256  # characters: a longer key is kept as its digest, in bytes, which no text is equal to
+SAMPLE = 8
+SWEEP_PERIOD = 10_000  # microseconds between two sweeps
+SWEEP_SHARE = 6_000  # a sweep looks at one in so many keys: once around in a minute of traffic
+
+
+class Table:
+    """The states of one scope. `limit` is the strictest seen: what it calls denying is never dropped."""
+
+    __slots__ = ("hand", "limit", "overflow", "ring", "states")
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.states: dict[Key, State] = {}
+        self.ring: list[Key] = []
+        self.hand = 0
+        self.overflow: State | None = None
+
+    def add(self, key: Key, state: State, limit: Limit) -> None:
+        if limit.count < self.limit.count:
+            self.limit = limit
+        self.states[key] = state
+        self.ring.append(key)
+        if len(self.ring) > 2 * len(self.states) + 64:  # keys that were reset and came back are in there twice
+            self.ring = list(self.states)
+
+    def sweep(self, looks: int, now: int) -> int:
+        """Look at the next `looks` keys of the ring; drop and count those whose state is as if untouched."""
+        ring, states, dropped = self.ring, self.states, 0
+        for _ in range(min(looks, len(ring))):
+            self.hand = self.hand + 1 if self.hand + 1 < len(ring) else 0
+            state = states.get(ring[self.hand])
+            if state is None or state[0] < now:
+                dropped += self._drop(self.hand)
+        return dropped
+
+    def make_room(self, now: int) -> bool:
+        """Drop the least used of a sample, if one of them is not denying."""
+        best, most = -1, 0
+        for _ in range(SAMPLE):
+            index = int(random() * len(self.ring))
+            state = self.states.get(self.ring[index])
+            if state is None:
+                continue
+            _, row = peek(self.limit, state, now, 1)
+            if row[0] and row[1] > most:
+                best, most = index, row[1]
+        return best >= 0 and self._drop(best) > 0
+
+    def _drop(self, index: int) -> int:
+        """Take one entry out of the ring, the last one fills the gap. Returns how many states went with it."""
+        key, last = self.ring[index], self.ring.pop()
+        if index < len(self.ring):
+            self.ring[index] = last
+        return 0 if self.states.pop(key, None) is None else 1
+
+
+class MemoryStorage:
+    """Keeps at most `max_keys` states. Safe under threads; `AsyncMemoryStorage` serves tasks from the same states."""
+
+    def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
+        if type(max_keys) is not int or max_keys < 1:
+            raise ValueError(f"max_keys must be a positive whole number, not {max_keys!r}")
+        self.max_keys = max_keys
+        self.keys = 0
+        self.evicted = 0  # keys dropped to make room
+        self.overflowed = 0  # checks that were answered from a shared state
+        self._clock = system_clock() if clock is None else clock
+        self._lock = threading.Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
+        self._tables: dict[str, Table] = {}
+        self._sweep_at = 0
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        self._acquire()  # called by hand: a with statement takes twice as long
+        try:
+            now = self._clock()  # read under the lock: groups see time in the order they run
+            if now >= self._sweep_at:
+                self._sweep(now)
+            answers: list[Sequence[Row]] = []
+            for group in groups:
+                rows = self._spend(group[0], now) if len(group) == 1 and mode == "spend" else None
+                answers.append(rows or self._evaluate(group, mode, now))
+            return answers
+        finally:
+            self._release()
+
+    def reset(self, group: Group) -> None:
+        with self._lock:
+            for key, limits, *_ in group:
+                for limit in limits:
+                    table = self._tables.get(limit.scope)
+                    if table is not None:
+                        self.keys -= table.states.pop(_kept(key), None) is not None
+
+    def close(self) -> None:
+        """Memory holds nothing open."""
+
+    def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
+        slots: dict[tuple[str, Key], int] = {}
+        places: list[tuple[Table, Key | None, Limit]] = []
+        states: list[State | None] = []
+        order = []
+        for asked, limits, *_ in group:
+            kept = _kept(asked)
+            for limit in limits:
+                slot = slots.setdefault((limit.scope, kept), len(states))
+                order.append(slot)
+                if slot == len(states):
+                    table = self._tables.get(limit.scope) or self._new_table(limit)
+                    key, state = self._load(table, kept, now)
+                    places.append((table, key, limit))
+                    states.append(state)
+        before = states.copy()
+        rows = evaluate(group, mode, order, states, now)
+        for (table, key, limit), old, new in zip(places, before, states, strict=True):
+            if new is not old:
+                self._store(table, key, limit, old, new, now)
+        return rows
+
+    def _spend(self, ask: Ask, now: int) -> list[Row]:
+        """The straight line: a key that all of its limits know and allow. Else nothing is stored, and [] returned."""
+        key, limits, cost, patience, _ = ask
+        tables = self._tables
+        if len(limits) == 1:
+            limit = limits[0]
+            table = tables.get(limit.scope)
+            state = None if table is None else table.states.get(key)
+            if table is None or state is None:
+                return []
+            after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
+            if after is not state and after is not None:
+                table.states[key] = after
+            return [row]
+        rows: list[Row] = []
+        stores: list[tuple[dict[Key, State], State]] = []
+        for limit in limits:
+            table = tables.get(limit.scope)
+            state = None if table is None else table.states.get(key)
+            if table is None or state is None:
+                return []
+            after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
+            if not row[0] or row[4] or after is None:
+                return []
+            rows.append(row)
+            stores.append((table.states, after))
+        for states, after in stores:
+            states[key] = after
+        return rows
+
+    def _load(self, table: Table, key: Key, now: int) -> tuple[Key | None, State | None]:
+        """The state of a key, and where it is to be stored: None is the state that new keys share when all is full."""
+        state = table.states.get(key)
+        if state is None and self.keys >= self.max_keys and not self._make_room(now):
+            self.overflowed += 1
+            return None, table.overflow
+        return key, state
+
+    def _store(
+        self, table: Table, key: Key | None, limit: Limit, old: State | None, new: State | None, now: int
+    ) -> None:
+        if key is None:
+            table.overflow = new
+        elif new is None:
+            self.keys -= table.states.pop(key, None) is not None
+        elif old is None:
+            table.add(key, new, limit)
+            self.keys += 1 - table.sweep(2, now)
+        else:
+            table.states[key] = new
+
+    def _new_table(self, limit: Limit) -> Table:
+        return self._tables.setdefault(limit.scope, Table(limit))
+
+    def _make_room(self, now: int) -> bool:
+        largest = max(self._tables.values(), key=lambda table: len(table.states))
+        if largest.make_room(now):
+            self.keys -= 1
+            self.evicted += 1
+            return True
+        return False
+
+    def _sweep(self, now: int) -> None:
+        self._sweep_at = now + SWEEP_PERIOD
+        for table in self._tables.values():
+            self.keys -= table.sweep(16 + len(table.ring) // SWEEP_SHARE, now)
+
+
+def _kept(key: str) -> Key:
+    if len(key) <= LONG_KEY:
+        return key
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class AsyncMemoryStorage:
+    """The same for tasks. Nothing here waits, so the loop is held only for the decision itself."""
+
+    def __init__(
+        self, memory: MemoryStorage | None = None, *, max_keys: int = 1_000_000, clock: Clock | None = None
+    ) -> None:
+        self.memory = MemoryStorage(max_keys=max_keys, clock=clock) if memory is None else memory
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        return self.memory.evaluate(groups, mode)
+
+    async def reset(self, group: Group) -> None:
+        self.memory.reset(group)
+
+    async def close(self) -> None:
+        self.memory.close()

@@ -1,0 +1,153 @@
+"""Waiting for a turn, written once as a generator of steps; the two limiters drive it, each in its own way.
+
+Where every limit is a bucket, a waiter takes a place in the future and sleeps until it comes: no polling,
+fair between all who share the storage. Other limits have no places, so waiters on one key stand in line
+inside this process, and the first of them sleeps for retry_after. No waiter ever holds up another key.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Generator, Hashable, Sequence
+from typing import NamedTuple, Protocol
+
+from ratekeeper import switch
+from ratekeeper.clock import seconds
+from ratekeeper.decision import Decision, RateLimited, Row
+from ratekeeper.limit import BUCKETS, Ask, Group, Limit, Mode
+
+
+class Ticket(Protocol):
+    """A threading.Event or an asyncio.Event: set when its holder has become the first in line."""
+
+    def set(self) -> None: ...
+
+
+class Evaluate(NamedTuple):
+    """Step: ask the storage; send back its answer."""
+
+    groups: Sequence[Group]
+    mode: Mode = "spend"
+
+
+class Sleep(NamedTuple):
+    seconds: float
+
+
+class Turn(NamedTuple):
+    """Step: wait until the ticket is set; send back whether it was, in time."""
+
+    ticket: Ticket
+    seconds: float
+
+
+Step = Evaluate | Sleep | Turn
+Flow = Generator[Step, object, Decision]
+
+
+class Lines:
+    """Who stands in line for what. The lock is held only to step in or out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[Hashable, deque[Ticket]] = {}
+
+    def enter(self, place: Hashable, ticket: Ticket) -> bool:
+        """Whether the ticket is the first in its line."""
+        with self._lock:
+            line = self._lines.setdefault(place, deque())
+            line.append(ticket)
+            return line[0] is ticket
+
+    def leave(self, place: Hashable, ticket: Ticket) -> None:
+        """Whoever is first then is told so, also when the one that leaves was never served."""
+        with self._lock:
+            line = self._lines[place]
+            line.remove(ticket)
+            if line:
+                line[0].set()
+            else:
+                del self._lines[place]
+
+
+def reserves(limits: tuple[Limit, ...]) -> bool:
+    """Whether all of them have places in the future."""
+    return all(limit.algorithm in BUCKETS for limit in limits)
+
+
+def wait_by_place(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Flow:
+    """Take a place at most `timeout` microseconds away, and sleep until it comes."""
+    group = ((key, limits, cost, timeout, None),)
+    decision = yield from _evaluate(group)
+    if not decision.allowed:
+        raise RateLimited(decision)
+    yield from _hold_back(decision)
+    return decision
+
+
+def wait_in_line(
+    key: str, limits: tuple[Limit, ...], cost: int, timeout: int, lines: Lines, place: Hashable, ticket: Ticket
+) -> Flow:
+    """Come to the front of the line, then try, sleep for retry_after and try again."""
+    first = lines.enter(place, ticket)
+    try:
+        group = _patient(key, limits, cost, timeout)
+        decision = yield from _evaluate(group, "spend" if first else "peek")
+        deadline = decision.at + timeout
+        if not first:
+            _refuse_if_late(decision, timeout)
+            in_time = yield Turn(ticket, seconds(timeout))
+            decision = yield from _evaluate(group, "spend" if in_time else "peek")
+            if not in_time:
+                raise RateLimited(decision)
+        while not decision.allowed:
+            _refuse_if_late(decision, deadline - decision.at)
+            if not switch.sleeping:
+                return (yield from _evaluate(group, "force"))
+            yield Sleep(decision.retry_after or 0.0)
+            left = max(deadline - decision.at, 0)
+            decision = yield from _evaluate(_patient(key, limits, cost, left))
+        yield from _hold_back(decision)
+        return decision
+    finally:
+        lines.leave(place, ticket)
+
+
+def _patient(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Group:
+    """A leaky bucket may hold back for no longer than `timeout`; the other limits say yes now or not at all."""
+    queues = tuple(limit for limit in limits if limit.queues)
+    others = tuple(limit for limit in limits if not limit.queues)
+    group: list[Ask] = [(key, others, cost, None, None)]
+    if queues:
+        group.append((key, queues, cost, timeout, None))
+    return group
+
+
+def _evaluate(group: Group, mode: Mode = "spend") -> Flow:
+    answers: list[Sequence[Row]] = yield Evaluate((group,), mode)  # type: ignore[assignment]
+    return Decision(group, answers[0])
+
+
+def _refuse_if_late(decision: Decision, left: int) -> None:
+    wait = decision.retry_after
+    if not decision.allowed and (wait is None or wait > seconds(left)):
+        raise RateLimited(decision)
+
+
+def _hold_back(decision: Decision) -> Generator[Step, object, None]:
+    """Sleep the delay; a waiter that is cancelled or interrupted gives its place back."""
+    if decision.delay:
+        try:
+            yield Sleep(decision.delay)
+        except BaseException:
+            yield Evaluate((settlement(decision, [0] * len(decision.asks)),), "force")
+            raise
+
+
+def settlement(decision: Decision, costs: Sequence[int]) -> Group:
+    """What to force so that each ask of the decision has cost what `costs` says, in place of what it was charged."""
+    group: list[Ask] = []
+    rows = iter(decision.rows)
+    for (key, limits, charged, _, _), cost in zip(decision.asks, costs, strict=True):
+        spent = [(row[5], row[5] + row[3]) for _, row in zip(limits, rows)]  # noqa: B905 - limits says how many
+        group.append((key, limits, cost - charged, None, spent))
+    return group
