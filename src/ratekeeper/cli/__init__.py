@@ -1,5 +1,14 @@
-"""The `ratekeeper` command."""
+"""The `ratekeeper` command. Only this folder knows click and rich; without them the command says what to install."""
+
+import sys
 
 
 def main() -> None:
-    raise SystemExit("not yet")
+    try:
+        from ratekeeper.cli.app import app
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("click", "rich"):
+            raise
+        sys.stderr.write('the ratekeeper command needs click and rich: pip install "ratekeeper[cli]"\n')
+        raise SystemExit(2) from None
+    app(prog_name="ratekeeper")

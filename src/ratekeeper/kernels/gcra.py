@@ -84,8 +84,8 @@ def force(
         if tat >= most:
             tat, part = most, 0
     elif state is not None:
-        owed = _owed(limit, tat, part, now, span, spent)
-        if owed < span:
+        owed = _owed(limit, tat, part, now, spent)
+        if owed is not None and owed <= span:
             span, span_part = owed, 0
         tat, part = _add(limit, tat, part, -span, -span_part)
         if tat < now:
@@ -97,19 +97,19 @@ def force(
     return state, (True, remaining, 0, reset_after, 0, now)
 
 
-def _owed(limit: Limit, tat: int, part: int, now: int, span: int, spent: tuple[int, int] | None) -> int:
-    """How much of a spend's time is still ahead, so that giving it back mints nothing.
+def _owed(limit: Limit, tat: int, part: int, now: int, spent: tuple[int, int] | None) -> int | None:
+    """How much of a spend's time is still ahead, so that giving it back mints nothing; None if all of it is.
 
     Debt is paid off oldest first, so a spend that filled the bucket up to `until` is owed at most
     `until - now`. While places in the future are taken, only the last one can be given back: a place
     in the middle would be handed out on top of those behind it.
     """
     if spent is None:
-        return span + 1
+        return None
     at, until = spent
     ahead = tat - (limit.unit[2] if limit.queues else limit.depth) > now
     if tat + (part > 0) == until or (now == at and not ahead):
-        return span + 1
+        return None
     if ahead:
         return 0
     return max(until - 1 - now, 0)

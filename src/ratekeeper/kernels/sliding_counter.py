@@ -1,9 +1,10 @@
-"""Sliding counter: two fixed windows, the older one weighted by how much of it the sliding window still covers.
+"""Sliding counter: two windows in a row, the older one weighted by how much of it the last period still covers.
 
-State is (expires, current, previous); the current window ends one period before `expires`. The estimate of
-what the last period holds is current + previous * (what is left of the current window) / period. It is
-rounded up, and a request passes only if the estimate with its cost stays within the count: never above
-the limit by its own estimate, at the price of at most one unit per period.
+State is (expires, current, previous). The current window ends one period before `expires`; the first one
+begins with the first spend of an untouched key. The estimate of what the last period holds is
+current + previous * (what is left of the current window) / period. It is rounded up, and a request passes
+only if the estimate with its cost stays within the count: never above the limit by its own estimate, at
+the price of at most one unit per period.
 """
 
 from ratekeeper.decision import Row
@@ -17,27 +18,36 @@ def spend(
 ) -> tuple[State | None, Row]:
     """Patience is not for windows: there is no place in a window that has not begun."""
     count, period = limit.count, limit.period
-    left = period - now % period  # of the current window
-    expires = now + left + period
-    current = previous = 0
+    left, current, previous = period, 0, 0
     if state is not None:
-        if state[0] > expires:
-            state = repair(limit, state, now)
-        if state[0] == expires:
-            _, current, previous = state
-        elif state[0] == expires - period:
-            previous = state[1]
-    free = count - current - cost + -previous * left // period  # rounds the older window's share up
+        expires, current, previous = state
+        left = expires - period - now  # of the current window
+        if left <= 0 or left > period:
+            state, left, current, previous = _moved(limit, state, now)
+    free = count - current - cost
+    if previous:
+        free -= -(-previous * left // period)  # the older window's share, rounded up
     if free >= 0:
-        current += cost
-        return (expires, current, previous), (True, free, 0, left + period, 0, now)
+        return (now + left + period, current + cost, previous), (True, free, 0, left + period, 0, now)
     remaining = free + cost
     reset_after = left + period if current else left if previous else 0
-    retry_after = _retry_after(limit, current, previous, left, cost)
+    retry_after = _retry_after(limit, left, current, previous, cost)
     return state, (False, remaining if remaining > 0 else 0, retry_after, reset_after, 0, now)
 
 
-def _retry_after(limit: Limit, current: int, previous: int, left: int, cost: int) -> int | None:
+def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
+    """What the state means now that its current window is over, or not yet there: (state, left, current, previous)."""
+    state = repair(limit, state, now)
+    expires, current, previous = state
+    left = expires - limit.period - now
+    if left > 0:
+        return state, left, current, previous
+    if left > -limit.period:
+        return state, left + limit.period, 0, current
+    return state, limit.period, 0, 0
+
+
+def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int) -> int | None:
     """Solve the estimate for time: first within this window, else within the next, where `current` is the older."""
     count, period = limit.count, limit.period
     if cost > count:
@@ -48,40 +58,34 @@ def _retry_after(limit: Limit, current: int, previous: int, left: int, cost: int
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
-    period = limit.period
-    left = period - now % period
-    expires = now + left + period
-    if state is None or state[0] < expires - period:
+    if state is None:
         return limit.count, 0
-    current, previous = (state[1], state[2]) if state[0] == expires else (0, state[1])
-    remaining = limit.count - current + -previous * left // period
-    return max(remaining, 0), left + period if current else left if previous else 0
+    _, left, current, previous = _moved(limit, state, now)
+    remaining = limit.count - current + -previous * left // limit.period
+    return max(remaining, 0), left + limit.period if current else left if previous else 0
 
 
 def force(
     limit: Limit, state: State | None, now: int, cost: int, spent: tuple[int, int] | None
 ) -> tuple[State | None, Row]:
     """Overdraw this window by at most one count, or refund the window that the spend was made in."""
-    period = limit.period
-    expires = now - now % period + 2 * period
-    current = previous = 0
+    left, current, previous = limit.period, 0, 0
     if state is not None:
-        state = repair(limit, state, now)
-        if state[0] == expires:
-            _, current, previous = state
-        elif state[0] == expires - period:
-            previous = state[1]
+        _, left, current, previous = _moved(limit, state, now)
+    end = now + left
     at = now if cost > 0 or spent is None else spent[0]
-    if expires - 2 * period <= at < expires - period:
+    if end - limit.period <= at:
         current = min(max(current + cost, 0), 2 * limit.count)
-    elif expires - 3 * period <= at:
+    elif end - 2 * limit.period <= at:
         previous = max(previous + cost, 0)
-    state = (expires, current, previous) if current or previous else None
+    if current:
+        state = (end + limit.period, current, previous)
+    else:  # as if this window had not begun
+        state = (end, previous, 0) if previous else None
     remaining, reset_after = standing(limit, state, now)
     return state, (True, remaining, 0, reset_after, 0, now)
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
-    """A window from the future means that the clock stepped back: all that it knew counts in this window."""
-    expires = now - now % limit.period + 2 * limit.period
-    return (expires, min(state[1] + state[2], 2 * limit.count), 0) if state[0] > expires else state
+    """A window that has not begun means that the clock stepped back: let it begin now, with all that it knew."""
+    return (now + 2 * limit.period, *state[1:]) if state[0] > now + 2 * limit.period else state

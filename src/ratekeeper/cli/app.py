@@ -1,0 +1,65 @@
+"""The commands and their options. What a user got wrong goes to stderr as the message alone, with status 2."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+
+import click
+from rich.console import Console
+
+from ratekeeper import __version__
+from ratekeeper.cli.demo import show_demo
+from ratekeeper.cli.explain import explain_limits
+from ratekeeper.errors import RatekeeperError
+from ratekeeper.limit import ALGORITHMS, limit_set
+from ratekeeper.notation import parse_limit, parse_limits
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ratekeeper")
+def app() -> None:
+    """Understand rate limits before you deploy them."""
+
+
+@app.command()
+@click.argument("limits")
+@click.option(
+    "--default-algorithm",
+    metavar="NAME",
+    help=f"Of limits that name none and have no burst: {', '.join(ALGORITHMS)}.",
+)
+def explain(limits: str, default_algorithm: str | None) -> None:
+    """Say in plain words what LIMITS admit, and which of them binds when.
+
+    For example: ratekeeper explain "10/second burst 20; 500/hour"
+    """
+    with _mistakes_on_stderr():
+        explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), _console())
+
+
+@app.command()
+@click.argument("limit", default="10/second burst 5")
+@click.option("--seconds", type=float, help="How long to play; four periods if not given.")
+def demo(limit: str, seconds: float | None) -> None:
+    """Play the same bursty traffic through every algorithm, side by side.
+
+    LIMIT gives count, period and burst ("10/second burst 5" if not given); its algorithm does not matter.
+    """
+    with _mistakes_on_stderr():
+        show_demo(parse_limit(limit), seconds, _console())
+
+
+def _console() -> Console:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows '?', and no traceback
+    return Console(highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def _mistakes_on_stderr() -> Iterator[None]:
+    try:
+        yield
+    except RatekeeperError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from None

@@ -1,0 +1,126 @@
+"""The client that is always asking, on a simulated clock: what it gets, and which limit holds it back when.
+
+It is never played unit by unit. At each of a few hundred instants it takes all that is left, as one cost,
+and then looks when to come back. A limit that recovers faster than that is seen through `widened`, so that
+nothing is lost between two looks; this is what makes a year of 10/second as quick as a second of it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ratekeeper.kernels import KERNELS, State, evaluate
+from ratekeeper.limit import BUCKETS, MAX_COUNT, Limit
+
+LOOKS = 300  # in one span
+ZOOM = 16
+
+
+class Look(NamedTuple):
+    """What has passed by `now`, and the place among the limits of the one that says to wait."""
+
+    now: int
+    total: int
+    binding: int
+
+
+def recovery(limit: Limit) -> int:
+    """How long what was used up takes to come back."""
+    return max(limit.depth, 1) if limit.algorithm in BUCKETS else limit.period
+
+
+def saturate(limits: Sequence[Limit], span: int, start: int = 0) -> list[Look]:
+    """Take all there is from `start` on until `span` later, the last microsecond before that included."""
+    pace = max(span // LOOKS, 1)
+    seen = tuple(widened(limit, pace) for limit in limits)
+    states: list[State | None] = [
+        None if wide is limit else KERNELS[wide.algorithm].spend(wide, None, start, wide.burst - limit.burst, None, 0)[0]
+        for limit, wide in zip(limits, seen, strict=True)
+    ]
+    looks, total, now, end = [], 0, start, start + span - 1
+    while True:
+        total += _take_all(seen, states, now)
+        binding, wait = _held_back(seen, states, now)
+        looks.append(Look(now - start, total, binding))
+        if now >= end:
+            return looks
+        now = min(now + max(wait, pace), end)
+
+
+def widened(limit: Limit, pace: int) -> Limit:
+    """The limit for one who looks every `pace` microseconds: if it would fill up in between, a larger bucket.
+
+    The caller empties it at once but for the true burst, so at every look it has given what the true limit gives.
+    """
+    if recovery(limit) >= 8 * pace:
+        return limit
+    more = -(-limit.count * pace // limit.period)
+    return Limit(limit.count, limit.period, min(limit.burst + more, MAX_COUNT), "token-bucket")
+
+
+def first_bindings(limits: Sequence[Limit]) -> list[tuple[int, int, int]]:
+    """(instant, place, total by then) of each limit's first time to say wait, in order of time.
+
+    Looked for in spans from the shortest recovery to three times the longest, then once more close by.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    span, last = 2 * min(map(recovery, limits)), 3 * max(map(recovery, limits))
+    while len(found) < len(limits):
+        span = min(span, last)
+        for look in saturate(limits, span):
+            if look.binding not in found:
+                found[look.binding] = _look_closer(limits, look)
+        if span == last:
+            break
+        span *= ZOOM
+    return sorted((now, place, total) for place, (now, total) in found.items())
+
+
+def _look_closer(limits: Sequence[Limit], seen: Look) -> tuple[int, int]:
+    if seen.now:
+        for look in saturate(limits, seen.now + seen.now // 8 + 1):
+            if look.binding == seen.binding:
+                return look.now, look.total
+    return seen.now, seen.total
+
+
+def steady(limits: Sequence[Limit]) -> tuple[int, int]:
+    """What passes in the long run: so many units in so many microseconds, whole periods of the longest limit."""
+    slowest = max(limits, key=recovery)
+    span = max(recovery(slowest) // slowest.period, 1) * slowest.period
+    looks = saturate(limits, 8 * span + 1)
+    before = [look.total for look in looks if look.now < 4 * span][-1]
+    return looks[-1].total - before, 4 * span
+
+
+def most_in_one_period(limit: Limit) -> int:
+    """The most that passes within less than one period, for a client that begins at the worst instant of a window."""
+    return max(saturate((limit,), limit.period, start)[-1].total for start in (0, limit.period - 1))
+
+
+def longest_delay(limit: Limit) -> int:
+    """What the last of a whole burst at once is told to wait."""
+    spend = KERNELS[limit.algorithm].spend
+    state = spend(limit, None, 0, limit.burst - 1, None, 0)[0] if limit.burst > 1 else None
+    return spend(limit, state, 0, 1, None, 0)[1][4]
+
+
+def used_up(limit: Limit) -> tuple[int, int]:
+    """(what passes at once, how long until untouched again after that), from the beginning of a window."""
+    states: list[State | None] = [None]
+    at_once = _take_all((limit,), states, 0)
+    return at_once, KERNELS[limit.algorithm].standing(limit, states[0], 0)[1]
+
+
+def _take_all(limits: tuple[Limit, ...], states: list[State | None], now: int) -> int:
+    slots = range(len(limits))
+    left = min(row[1] for row in evaluate([("client", limits, 1, None, None)], "peek", slots, states, now))
+    if left:
+        evaluate([("client", limits, left, None, None)], "spend", slots, states, now)
+    return left
+
+
+def _held_back(limits: tuple[Limit, ...], states: list[State | None], now: int) -> tuple[int, int]:
+    """The limit that denies for longest, and for how long: the one that a decision would name."""
+    rows = evaluate([("client", limits, 1, None, None)], "peek", range(len(limits)), states, now)
+    wait, place = max((row[2] or 0, -place) for place, row in enumerate(rows))
+    return -place, wait

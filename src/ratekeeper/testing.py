@@ -1,0 +1,349 @@
+"""For users' own tests: a clock that stands still, switches that keep limits out of the way, and the contract
+that every storage keeps.
+
+    @pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
+    def test_my_storage(claim):
+        clock = FakeClock()
+        claim(MyStorage(clock=clock), clock)
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from ratekeeper import switch
+from ratekeeper.clock import SECOND
+from ratekeeper.decision import Outcome, Row
+from ratekeeper.limit import ALGORITHMS, Ask, Group, Limit, Mode
+from ratekeeper.notation import parse_limit
+from ratekeeper.storage import AsyncStorage, Storage
+
+
+class FakeClock:
+    """Stands still until told to move. `now` is in microseconds; `sleep` moves it instead of sleeping."""
+
+    def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += round(seconds * SECOND)
+
+    sleep = advance
+
+    async def async_sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def limiting_off() -> Iterator[None]:
+    """Inside, every limiter allows everything and counts nothing; also RATEKEEPER_TESTING=off."""
+    with _mode("off"):
+        yield
+
+
+@contextlib.contextmanager
+def nothing_sleeps() -> Iterator[None]:
+    """Inside, limits count as ever, but who would sleep goes on at once; also RATEKEEPER_TESTING=nosleep."""
+    with _mode("nosleep"):
+        yield
+
+
+@contextlib.contextmanager
+def _mode(mode: str) -> Iterator[None]:
+    before = switch.limiting, switch.sleeping
+    switch.set_mode(mode)
+    try:
+        yield
+    finally:
+        switch.limiting, switch.sleeping = before
+
+
+class Blocking:
+    """An async storage as a sync one, on an event loop of its own, so that one contract serves both."""
+
+    def __init__(self, storage: AsyncStorage) -> None:
+        self.storage = storage
+        self._runner = asyncio.Runner()
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        return self._runner.run(self.storage.evaluate(groups, mode))
+
+    def reset(self, group: Group) -> None:
+        self._runner.run(self.storage.reset(group))
+
+    def close(self) -> None:
+        with asyncio.Runner() as runner:  # the other one may be closed already
+            runner.run(self.storage.close())
+        self._runner.close()
+
+
+def ask(
+    storage: Storage,
+    key: str,
+    limit: Limit | str,
+    cost: int = 1,
+    mode: Mode = "spend",
+    patience: int | None = None,
+    spent: tuple[int, int] | None = None,
+) -> Outcome:
+    """One check, by itself."""
+    limit = parse_limit(limit) if isinstance(limit, str) else limit
+    group: Group = ((key, (limit,), cost, patience, None if spent is None else [spent]),)
+    return Outcome._make(storage.evaluate((group,), mode)[0][0])
+
+
+def ask_together(storage: Storage, *asks: tuple[str, str, int], mode: Mode = "spend") -> list[Outcome]:
+    """Several checks (key, limit, cost) as one group."""
+    group: list[Ask] = [(key, (parse_limit(text),), cost, None, None) for key, text, cost in asks]
+    return [Outcome._make(row) for row in storage.evaluate((group,), mode)[0]]
+
+
+def _each(count: int, period: int, burst: int = 0) -> list[Limit]:
+    """One limit for each algorithm; a burst is for buckets only."""
+    buckets = ("token-bucket", "gcra", "leaky-bucket")
+    return [Limit(count, period, burst if name in buckets else 0, name) for name in ALGORITHMS]
+
+
+def a_limit_admits_its_count_and_no_more(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(7, 60 * SECOND):
+        answers = [ask(storage, "a", limit) for _ in range(9)]
+        assert [answer.allowed for answer in answers] == [True] * 7 + [False] * 2, limit
+        assert [answer.remaining for answer in answers] == [6, 5, 4, 3, 2, 1, 0, 0, 0], limit
+        assert all(answer.retry_after == 0 for answer in answers[:7]), limit
+
+
+def waiting_exactly_retry_after_is_enough_and_less_is_not(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(7, SECOND, burst=5):
+        for cost in (1, 2, 5):
+            key = f"wait:{cost}"
+            while (denied := ask(storage, key, limit, cost)).allowed:
+                clock.now += 1_003
+            assert denied.retry_after, limit
+            clock.now += denied.retry_after - 1
+            assert not ask(storage, key, limit, cost).allowed, limit
+            clock.now += 1
+            assert ask(storage, key, limit, cost).allowed, limit
+
+
+def a_denial_costs_nothing(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(10, 60 * SECOND):
+        assert ask(storage, "a", limit, 8).allowed
+        for _ in range(3):
+            assert not ask(storage, "a", limit, 5).allowed
+        assert ask(storage, "a", limit, 2).allowed, limit
+
+
+def a_cost_above_the_limit_never_passes(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(5, SECOND):
+        for expected in (5, 4):
+            answer = ask(storage, "a", limit, 6)
+            assert (answer.allowed, answer.retry_after, answer.remaining) == (False, None, expected), limit
+            assert ask(storage, "a", limit).allowed
+
+
+def a_peek_tells_what_a_spend_would_say_and_changes_nothing(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(3, 10 * SECOND):
+        for spent in range(5):
+            peeks = [ask(storage, "a", limit, mode="peek") for _ in range(3)]
+            assert peeks[0] == peeks[1] == peeks[2]
+            assert peeks[0].remaining == max(3 - spent, 0)
+            answer = ask(storage, "a", limit)
+            assert (answer.allowed, answer.retry_after) == (peeks[0].allowed, peeks[0].retry_after)
+
+
+def an_untouched_state_says_so(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(3, 10 * SECOND):
+        assert ask(storage, "a", limit, mode="peek")[:5] == (True, 3, 0, 0, 0)
+        spent = ask(storage, "a", limit)
+        clock.now += spent.reset_after - 1
+        assert ask(storage, "a", limit, mode="peek").reset_after > 0, limit
+        clock.now += 1
+        assert ask(storage, "a", limit, mode="peek")[:5] == (True, 3, 0, 0, 0), limit
+
+
+def a_denied_group_charges_none_and_is_answered_in_full(storage: Storage, clock: FakeClock) -> None:
+    ask(storage, "user", "2/hour as hourly", 2)
+    for _ in range(3):
+        group = ask_together(
+            storage, ("ip", "100/minute", 1), ("user", "2/hour as hourly", 1), ("ip", "9/second burst 9", 2)
+        )
+        assert [answer.allowed for answer in group] == [True, False, True]
+        assert [answer.remaining for answer in group] == [100, 0, 9]
+        assert group[1].retry_after == 3600 * SECOND
+
+
+def an_allowed_group_charges_all(storage: Storage, clock: FakeClock) -> None:
+    group = ask_together(storage, ("ip", "100/minute", 1), ("user", "20/hour fixed-window", 3))
+    assert [(answer.allowed, answer.remaining) for answer in group] == [(True, 99), (True, 17)]
+    assert {answer.at for answer in group} == {clock.now}
+
+
+def groups_of_one_call_are_independent_and_answered_in_order(storage: Storage, clock: FakeClock) -> None:
+    limit = parse_limit("1/minute")
+    groups: list[Group] = [((key, (limit,), 1, None, None),) for key in ("a", "b", "a", "c")]
+    assert [rows[0][0] for rows in storage.evaluate(groups)] == [True, True, False, True]
+
+
+def equal_checks_see_each_other(storage: Storage, clock: FakeClock) -> None:
+    for limit in map(str, _each(5, 10 * SECOND)):
+        pair = ask_together(storage, ("a", limit, 2), ("a", limit, 2))
+        assert [(answer.allowed, answer.remaining) for answer in pair] == [(True, 3), (True, 1)], limit
+        pair = ask_together(storage, ("a", limit, 1), ("a", limit, 1))
+        assert [(answer.allowed, answer.remaining) for answer in pair] == [(True, 1), (False, 1)], limit
+        assert pair[1].retry_after
+        clock.now += pair[1].retry_after - 1
+        assert not all(answer.allowed for answer in ask_together(storage, ("a", limit, 1), ("a", limit, 1))), limit
+        clock.now += 1
+        assert all(answer.allowed for answer in ask_together(storage, ("a", limit, 1), ("a", limit, 1))), limit
+        never = ask_together(storage, ("a", limit, 3), ("a", limit, 3))
+        assert never[1].retry_after is None, limit
+
+
+def a_refund_at_the_same_instant_is_as_if_it_never_happened(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(10, 7 * SECOND):
+        ask(storage, "a", limit, 3)
+        clock.now += 500_001
+        before = ask(storage, "a", limit, mode="peek")
+        spent = ask(storage, "a", limit, 4)
+        ask(storage, "a", limit, -4, "force", spent=(spent.at, spent.at + spent.reset_after))
+        assert ask(storage, "a", limit, mode="peek") == before, limit
+
+
+def a_late_refund_mints_nothing(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(10, SECOND):
+        spent = ask(storage, "a", limit, 4)
+        clock.now += 2 * SECOND
+        ask(storage, "a", limit, 6)
+        before = ask(storage, "a", limit, mode="peek")
+        ask(storage, "a", limit, -4, "force", spent=(spent.at, spent.at + spent.reset_after))
+        assert ask(storage, "a", limit, mode="peek") == before, limit
+
+
+def an_overdraft_is_capped_and_shows(storage: Storage, clock: FakeClock) -> None:
+    for limit in _each(10, 10 * SECOND):
+        forced = ask(storage, "a", limit, 1_000, "force")
+        assert (forced.allowed, forced.remaining) == (True, 0), limit
+        denied = ask(storage, "a", limit)
+        assert denied.retry_after is not None
+        assert 0 < denied.retry_after <= 2 * limit.period + limit.period // 10, limit
+        clock.now += denied.retry_after
+        assert ask(storage, "a", limit).allowed, limit
+
+
+def a_reset_forgets_that_key_alone(storage: Storage, clock: FakeClock) -> None:
+    limit = parse_limit("1/hour")
+    for key in ("a", "b"):
+        assert ask(storage, key, limit).allowed
+    storage.reset((("a", (limit,), 1, None, None),))
+    storage.reset((("never seen", (limit,), 1, None, None),))
+    assert ask(storage, "a", limit).allowed
+    assert not ask(storage, "b", limit).allowed
+
+
+def no_key_can_be_mistaken_for_another(storage: Storage, clock: FakeClock) -> None:
+    keys = ["", "a", "a:", ":a", "a/b", "a;b", "a|b", "{a}", "{a}b", "a\0", "\0a", "a\n", "ä", "a\u0308", "\ud800", "*"]
+    keys += ["x" * 256, "x" * 257, "x" * 1_000_000, "x" * 1_000_001, "user:1", "user:10"]
+    limits = [
+        parse_limit(text) for text in ("1/hour", "1/hour as a", "1/hour as a:b", "1/2 hours", "1/hour fixed-window")
+    ]
+    for key in keys:
+        for limit in limits:
+            assert ask(storage, key, limit).allowed, (key[:20], limit)
+    for key in keys:
+        for limit in limits:
+            assert not ask(storage, key, limit).allowed, (key[:20], limit)
+
+
+def a_changed_count_keeps_the_state_and_a_changed_period_starts_anew(storage: Storage, clock: FakeClock) -> None:
+    for name in ALGORITHMS:
+        ask(storage, "a", Limit(10, 60 * SECOND, algorithm=name), 9)
+        assert not ask(storage, "a", Limit(5, 60 * SECOND, algorithm=name)).allowed, name
+        assert ask(storage, "a", Limit(20, 60 * SECOND, algorithm=name), 2).allowed, name
+        assert ask(storage, "a", Limit(5, 61 * SECOND, algorithm=name), 5).allowed, name
+
+
+def a_clock_that_steps_back_mints_nothing_and_blocks_no_longer_than_a_period(
+    storage: Storage, clock: FakeClock
+) -> None:
+    start = clock.now
+    for step in (1, 1_000, 10 * SECOND, 3_600 * SECOND, 400 * 86_400 * SECOND):
+        for limit in _each(5, 10 * SECOND):
+            clock.now, key = start, f"step:{step}"
+            assert ask(storage, key, limit, 5).allowed
+            clock.now -= step
+            denied = ask(storage, key, limit)
+            assert not denied.allowed, (limit, step)
+            assert denied.retry_after is not None
+            assert denied.retry_after <= 2 * limit.period, (limit, step)
+            clock.now += denied.retry_after - 1
+            assert not ask(storage, key, limit).allowed, (limit, step)
+            clock.now += 1
+            assert ask(storage, key, limit).allowed, (limit, step)
+    clock.now = start
+
+
+def a_leaky_bucket_gives_each_its_turn(storage: Storage, clock: FakeClock) -> None:
+    answers = [ask(storage, "a", "10/second burst 4 leaky-bucket") for _ in range(5)]
+    assert [answer.allowed for answer in answers] == [True] * 4 + [False]
+    assert [answer.delay for answer in answers] == [0, 100_000, 200_000, 300_000, 0]
+    assert answers[4].retry_after == 100_000
+
+
+def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> None:
+    limit = parse_limit("10/second burst 2")
+    answers = [ask(storage, "a", limit, patience=250_000) for _ in range(5)]
+    assert [answer.delay for answer in answers] == [0, 0, 100_000, 200_000, 0]
+    assert [answer.allowed for answer in answers] == [True, True, True, True, False]
+    assert answers[4].retry_after == 50_000
+    last = answers[3]
+    ask(storage, "a", limit, -1, "force", spent=(last.at, last.at + last.reset_after))  # cancelled: the last place
+    assert ask(storage, "a", limit, patience=250_000).delay == 200_000
+    middle = answers[2]
+    ask(storage, "a", limit, -1, "force", spent=(middle.at, middle.at + middle.reset_after))  # one behind it: kept
+    assert not ask(storage, "a", limit, patience=250_000).allowed
+
+
+def places_in_several_buckets_are_for_one_instant(storage: Storage, clock: FakeClock) -> None:
+    limits = (parse_limit("1/second burst 1"), parse_limit("20/second burst 1 gcra"))
+    limits_only_slow: Group = (("a", limits[:1], 1, 5 * SECOND, None),)
+    storage.evaluate((limits_only_slow,))
+    both: Group = (("a", limits, 1, 5 * SECOND, None),)
+    delays = [max(row[4] for row in storage.evaluate((both,))[0]) for _ in range(2)]
+    assert delays == [SECOND, 2 * SECOND]
+    clock.now += SECOND  # the first goes ahead now, so the faster bucket is full from now until 50 ms later
+    assert not ask(storage, "a", limits[1]).allowed
+
+
+def closing_twice_is_fine(storage: Storage, clock: FakeClock) -> None:
+    storage.close()
+    storage.close()
+
+
+Claim = Callable[[Storage, FakeClock], None]
+STORAGE_CONTRACT: list[Claim] = [
+    a_limit_admits_its_count_and_no_more,
+    waiting_exactly_retry_after_is_enough_and_less_is_not,
+    a_denial_costs_nothing,
+    a_cost_above_the_limit_never_passes,
+    a_peek_tells_what_a_spend_would_say_and_changes_nothing,
+    an_untouched_state_says_so,
+    a_denied_group_charges_none_and_is_answered_in_full,
+    an_allowed_group_charges_all,
+    groups_of_one_call_are_independent_and_answered_in_order,
+    equal_checks_see_each_other,
+    a_refund_at_the_same_instant_is_as_if_it_never_happened,
+    a_late_refund_mints_nothing,
+    an_overdraft_is_capped_and_shows,
+    a_reset_forgets_that_key_alone,
+    no_key_can_be_mistaken_for_another,
+    a_changed_count_keeps_the_state_and_a_changed_period_starts_anew,
+    a_clock_that_steps_back_mints_nothing_and_blocks_no_longer_than_a_period,
+    a_leaky_bucket_gives_each_its_turn,
+    patience_takes_places_in_the_future,
+    places_in_several_buckets_are_for_one_instant,
+    closing_twice_is_fine,
+]

@@ -1,0 +1,67 @@
+"""What the limits mean, written as plainly as possible: a list of admitted events and fractions, no state.
+
+Slow and obvious on purpose. The kernels must agree with it to the unit.
+"""
+
+from fractions import Fraction
+from math import ceil, floor
+
+from ratekeeper import Limit
+
+Event = tuple[int, int]  # instant, cost
+
+
+def arrival(limit: Limit, events: list[Event]) -> Fraction:
+    """The theoretical arrival time after these events."""
+    interval = Fraction(limit.period, limit.count)
+    tat = Fraction(0)
+    for instant, cost in events:
+        tat = max(tat, Fraction(instant)) + cost * interval
+    return tat
+
+
+def estimate(limit: Limit, events: list[Event], now: int) -> Fraction:
+    """The sliding counter's own estimate of what the last period holds.
+
+    Windows follow each other from the first event on; two windows without an event, and they begin anew.
+    """
+    begin = None
+    for instant in [*(instant for instant, _ in events), now]:
+        if begin is None or instant >= begin + 2 * limit.period:
+            begin = instant
+        while instant >= begin + limit.period:
+            begin += limit.period
+    assert begin is not None
+    current = sum(cost for instant, cost in events if begin <= instant)
+    previous = sum(cost for instant, cost in events if begin - limit.period <= instant < begin)
+    return current + Fraction(previous * (begin + limit.period - now), limit.period)
+
+
+def left(limit: Limit, events: list[Event], now: int) -> int:
+    """How many units would pass now, one after the other."""
+    if limit.algorithm == "fixed-window":
+        begin = now - now % limit.period
+        return limit.count - sum(cost for instant, cost in events if instant >= begin)
+    if limit.algorithm == "sliding-log":
+        return limit.count - sum(cost for instant, cost in events if instant > now - limit.period)
+    if limit.algorithm == "sliding-counter":
+        return limit.count - ceil(estimate(limit, events, now))
+    interval = Fraction(limit.period, limit.count)
+    ahead = max(arrival(limit, events), Fraction(now)) - now
+    # n units conform while the whole microsecond of their instant is not after now
+    return min(limit.burst, ceil((1 + limit.burst * interval - ahead) / interval) - 1)
+
+
+def delay(limit: Limit, events: list[Event], now: int) -> int:
+    """How long an admitted request of a leaky bucket stands in the queue."""
+    if limit.algorithm != "leaky-bucket":
+        return 0
+    return max(floor(arrival(limit, events)) - now, 0)
+
+
+def allows(limit: Limit, events: list[Event], now: int, cost: int) -> bool:
+    if limit.algorithm in ("token-bucket", "gcra", "leaky-bucket"):
+        interval = Fraction(limit.period, limit.count)
+        start = max(arrival(limit, events), Fraction(now)) + (cost - limit.burst) * interval
+        return cost <= limit.burst and floor(start) <= now
+    return cost <= left(limit, events, now)

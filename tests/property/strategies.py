@@ -1,0 +1,52 @@
+"""What Hypothesis draws from: limits of all algorithms and sizes, and gaps between requests."""
+
+import os
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from ratekeeper import Limit
+from ratekeeper.limit import ALGORITHMS, BUCKETS, LOG_COUNT, MAX_SPAN, UNITS
+
+EXAMPLES = int(os.environ.get("RATEKEEPER_EXAMPLES", "150"))
+settings.register_profile("ratekeeper", max_examples=EXAMPLES, deadline=None, print_blob=True)
+settings.load_profile("ratekeeper")
+
+START = 1_700_000_000_000_000
+COUNTS = st.one_of(st.integers(1, 12), st.integers(1, 2_000), st.integers(1, 10**9))
+PERIODS = st.one_of(
+    st.sampled_from(sorted(UNITS.values())),
+    st.integers(1, 2_000),
+    st.integers(1_000, UNITS["hour"]),
+    st.integers(1, UNITS["year"]),
+)
+
+
+@st.composite
+def limits(draw: st.DrawFn, algorithms: tuple[str, ...] = ALGORITHMS) -> Limit:
+    algorithm = draw(st.sampled_from(algorithms))
+    count, period = draw(COUNTS), draw(PERIODS)
+    burst = 0
+    if algorithm in BUCKETS:
+        most = min(10**9, MAX_SPAN * count // period)
+        burst = min(draw(st.one_of(st.integers(1, 12), st.just(count), COUNTS)), most)
+    if algorithm == "sliding-log":
+        count = min(count, LOG_COUNT)
+    return Limit(count, period, burst, algorithm)
+
+
+def near(*marks: int) -> st.SearchStrategy[int]:
+    """Around one of these marks, or anywhere up to one of them; never below 0."""
+    some = st.sampled_from(sorted(set(marks)))
+    around = st.tuples(some, st.integers(-2, 2)).map(lambda pair: max(sum(pair), 0))
+    return st.one_of(around, some.flatmap(lambda mark: st.integers(0, mark)))
+
+
+def gaps(limit: Limit) -> st.SearchStrategy[int]:
+    """Microseconds until the next request: nothing, one unit's worth, about a period, long."""
+    interval = limit.period // limit.count
+    return near(0, interval, 4 * interval, limit.period, 2 * limit.period)
+
+
+def costs(limit: Limit) -> st.SearchStrategy[int]:
+    return near(1, limit.burst, limit.burst // 2).map(lambda cost: max(cost, 1))
