@@ -176,7 +176,7 @@ class Check:
 
 def checked_key(key: object) -> str:
     if isinstance(key, str):
-        return str(key)
+        return str.__str__(key)  # plain text, whatever a subclass makes of str()
     raise InvalidKey(f"a key is text, not {key!r}: for example 'user:42'")
 
 

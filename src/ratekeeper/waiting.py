@@ -11,7 +11,7 @@ from collections.abc import Generator, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from ratekeeper import switch
-from ratekeeper.clock import seconds
+from ratekeeper.clock import microseconds, seconds
 from ratekeeper.decision import Decision, RateLimited, Row
 from ratekeeper.limit import BUCKETS, Ask, Group, Limit, Mode
 
@@ -103,8 +103,9 @@ def wait_in_line(
             _refuse_if_late(decision, deadline - decision.at)
             if not switch.sleeping:
                 return (yield from _evaluate(group, "force"))
-            yield Sleep(decision.retry_after or 0.0)
-            left = max(deadline - decision.at, 0)
+            wait = decision.retry_after or 0.0
+            yield Sleep(wait)
+            left = deadline - decision.at - microseconds(wait, timeout)
             decision = yield from _evaluate(_patient(key, limits, cost, left))
         yield from _hold_back(decision)
         return decision
@@ -128,9 +129,13 @@ def _evaluate(group: Group, mode: Mode = "spend") -> Flow:
 
 
 def _refuse_if_late(decision: Decision, left: int) -> None:
-    wait = decision.retry_after
-    if not decision.allowed and (wait is None or wait > seconds(left)):
-        raise RateLimited(decision)
+    if not decision.allowed:
+        wait = decision.retry_after
+        late = wait is None or wait > seconds(left)
+        # A queue that is too long for the time that is left will be so later, too: both shrink alike.
+        pairs = zip(decision.limits, decision.outcomes, strict=True)
+        if late or any(limit.queues and not outcome.allowed for limit, outcome in pairs):
+            raise RateLimited(decision)
 
 
 def _hold_back(decision: Decision) -> Generator[Step, object, None]:

@@ -5,13 +5,15 @@ and then looks when to come back. A limit that recovers faster than that is seen
 nothing is lost between two looks; this is what makes a year of 10/second as quick as a second of it.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ratekeeper.kernels import KERNELS, State, evaluate
-from ratekeeper.limit import BUCKETS, MAX_COUNT, Limit
+from ratekeeper.limit import BUCKETS, MAX_COUNT, WINDOWS, Limit
 
 LOOKS = 300  # in one span
+MANY_LOOKS = 3_000  # a sliding counter gives a little less to one who looks seldom
 ZOOM = 16
 
 
@@ -28,21 +30,30 @@ def recovery(limit: Limit) -> int:
     return max(limit.depth, 1) if limit.algorithm in BUCKETS else limit.period
 
 
-def saturate(limits: Sequence[Limit], span: int, start: int = 0) -> list[Look]:
-    """Take all there is from `start` on until `span` later, the last microsecond before that included."""
-    pace = max(span // LOOKS, 1)
+def saturate(
+    limits: Sequence[Limit], span: int, start: int = 0, *, opened: bool = False, looks: int = LOOKS
+) -> list[Look]:
+    """Take all there is from `start` on until `span` later, the last microsecond before that included.
+
+    `opened` spends one unit at 0 first, so that windows that begin with a key's first request have begun.
+    """
+    pace = max(span // looks, 1)
     seen = tuple(widened(limit, pace) for limit in limits)
     states: list[State | None] = [
-        None if wide is limit else KERNELS[wide.algorithm].spend(wide, None, start, wide.burst - limit.burst, None, 0)[0]
+        None
+        if wide is limit
+        else KERNELS[wide.algorithm].spend(wide, None, start, wide.burst - limit.burst, None, 0)[0]
         for limit, wide in zip(limits, seen, strict=True)
     ]
-    looks, total, now, end = [], 0, start, start + span - 1
+    if opened:
+        evaluate([("client", seen, 1, None, None)], "spend", range(len(seen)), states, 0)
+    taken, total, now, end = [], 0, start, start + span - 1
     while True:
         total += _take_all(seen, states, now)
         binding, wait = _held_back(seen, states, now)
-        looks.append(Look(now - start, total, binding))
+        taken.append(Look(now - start, total, binding))
         if now >= end:
-            return looks
+            return taken
         now = min(now + max(wait, pace), end)
 
 
@@ -57,44 +68,61 @@ def widened(limit: Limit, pace: int) -> Limit:
     return Limit(limit.count, limit.period, min(limit.burst + more, MAX_COUNT), "token-bucket")
 
 
-def first_bindings(limits: Sequence[Limit]) -> list[tuple[int, int, int]]:
-    """(instant, place, total by then) of each limit's first time to say wait, in order of time.
+def first_bindings(limits: Sequence[Limit]) -> list[Look]:
+    """The first look at which each limit says to wait, in order of time; one that never does is left out.
 
-    Looked for in spans from the shortest recovery to three times the longest, then once more close by.
+    Looked for in spans from the shortest recovery to three times the longest.
     """
-    found: dict[int, tuple[int, int]] = {}
-    span, last = 2 * min(map(recovery, limits)), 3 * max(map(recovery, limits))
+    found: dict[int, Look] = {}
+    span, last = 2 * min(map(recovery, limits)), followed(limits)
     while len(found) < len(limits):
         span = min(span, last)
+        before = 0
         for look in saturate(limits, span):
             if look.binding not in found:
-                found[look.binding] = _look_closer(limits, look)
+                found[look.binding] = _look_closer(limits, before, look)
+            before = look.now
         if span == last:
             break
         span *= ZOOM
-    return sorted((now, place, total) for place, (now, total) in found.items())
+    return sorted(found.values())
 
 
-def _look_closer(limits: Sequence[Limit], seen: Look) -> tuple[int, int]:
-    if seen.now:
-        for look in saturate(limits, seen.now + seen.now // 8 + 1):
-            if look.binding == seen.binding:
-                return look.now, look.total
-    return seen.now, seen.total
+def followed(limits: Sequence[Limit]) -> int:
+    """How long a client is followed to see which limits ever bind."""
+    return 3 * max(map(recovery, limits))
+
+
+def _look_closer(limits: Sequence[Limit], before: int, seen: Look) -> Look:
+    """Halve the time between two looks until the first instant is known to about a hundred thousandth of it."""
+    while seen.now - before > 1 + seen.now // 100_000:
+        middle = (before + seen.now) // 2
+        look = saturate(limits, middle + 1)[-1]
+        if look.binding == seen.binding:
+            seen = look
+        else:
+            before = middle
+    return seen
 
 
 def steady(limits: Sequence[Limit]) -> tuple[int, int]:
-    """What passes in the long run: so many units in so many microseconds, whole periods of the longest limit."""
+    """What passes in the long run: so many units in so many microseconds, whole periods of every limit if it can be."""
     slowest = max(limits, key=recovery)
-    span = max(recovery(slowest) // slowest.period, 1) * slowest.period
-    looks = saturate(limits, 8 * span + 1)
-    before = [look.total for look in looks if look.now < 4 * span][-1]
-    return looks[-1].total - before, 4 * span
+    whole = math.lcm(*(limit.period for limit in limits))
+    if whole > 100 * recovery(slowest):
+        whole = slowest.period
+    span = 2 * -(-recovery(slowest) // whole) * whole
+    early, late = (saturate(limits, length, looks=MANY_LOOKS)[-1].total for length in (span, 2 * span))
+    return late - early, span
 
 
 def most_in_one_period(limit: Limit) -> int:
     """The most that passes within less than one period, for a client that begins at the worst instant of a window."""
-    return max(saturate((limit,), limit.period, start)[-1].total for start in (0, limit.period - 1))
+    last = limit.period - 1
+    worst = [saturate((limit,), limit.period, start)[-1].total for start in (0, last)]
+    if limit.algorithm in WINDOWS:
+        worst.append(saturate((limit,), limit.period, last, opened=True)[-1].total)
+    return max(worst)
 
 
 def longest_delay(limit: Limit) -> int:
@@ -107,7 +135,8 @@ def longest_delay(limit: Limit) -> int:
 def used_up(limit: Limit) -> tuple[int, int]:
     """(what passes at once, how long until untouched again after that), from the beginning of a window."""
     states: list[State | None] = [None]
-    at_once = _take_all((limit,), states, 0)
+    _take_all((limit,), states, 0)
+    at_once = saturate((limit,), 1)[-1].total  # above a unit a microsecond, one microsecond gives more than the burst
     return at_once, KERNELS[limit.algorithm].standing(limit, states[0], 0)[1]
 
 

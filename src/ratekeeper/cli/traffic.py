@@ -17,7 +17,7 @@ SHOWN = ("fixed-window", "sliding-log", "sliding-counter", "token-bucket", "gcra
 CYCLE = 4  # periods, after which the traffic repeats
 # (begin, length, how many): begin and length in periods, how many in counts. A full count on each side of a
 # boundary, a time of one and a half times the rate, a spike of twice the count, and quiet.
-WAVES = ((0.75, 0.25, 1.0), (1.0, 0.25, 1.0), (1.75, 0.75, 1.125), (3.125, 0.125, 2.0))
+WAVES = ((0.75, 0.25, 1.0), (1.0, 0.25, 1.0), (1.75, 0.75, 1.125), (3.125, 0.25, 2.0))
 
 
 class Event(NamedTuple):

@@ -12,9 +12,8 @@ def duration(microseconds: int) -> str:
     """Two units from a minute up ('1 h 7 min'), three digits below ('142 ms')."""
     if microseconds < UNITS["minute"]:
         for unit, length in FRACTIONS:
-            if microseconds >= length:
-                text = f"{microseconds / length:.3g}"
-                return f"{text} {unit}" if text != "1e+03" else f"1000 {unit}"
+            if microseconds >= 0.9995 * length:  # what would be rounded to 1000 ms is 1 s
+                return f"{microseconds / length:.3g} {unit}"
         return "0 s"
     parts: list[str] = []
     rest = microseconds
@@ -41,11 +40,12 @@ def short(value: float) -> str:
 
 
 def per_time(many: float, span: int) -> str:
-    """A rate in the first of minute, hour, day and year that makes it one or more."""
+    """A rate to three digits, in the first of minute, hour, day and year that makes it one or more."""
     for unit in RATE_UNITS:
         rate = many * UNITS[unit] / span
         if rate >= 0.9995:
             break
+    rate = float(f"{rate:.3g}")
     return f"{number(rate)} {'an' if unit == 'hour' else 'a'} {unit}"
 
 

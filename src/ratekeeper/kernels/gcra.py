@@ -84,7 +84,7 @@ def force(
         if tat >= most:
             tat, part = most, 0
     elif state is not None:
-        owed = _owed(limit, tat, part, now, spent)
+        owed = _owed(limit, state, now, spent)
         if owed is not None and owed <= span:
             span, span_part = owed, 0
         tat, part = _add(limit, tat, part, -span, -span_part)
@@ -97,7 +97,7 @@ def force(
     return state, (True, remaining, 0, reset_after, 0, now)
 
 
-def _owed(limit: Limit, tat: int, part: int, now: int, spent: tuple[int, int] | None) -> int | None:
+def _owed(limit: Limit, state: State, now: int, spent: tuple[int, int] | None) -> int | None:
     """How much of a spend's time is still ahead, so that giving it back mints nothing; None if all of it is.
 
     Debt is paid off oldest first, so a spend that filled the bucket up to `until` is owed at most
@@ -107,9 +107,10 @@ def _owed(limit: Limit, tat: int, part: int, now: int, spent: tuple[int, int] | 
     if spent is None:
         return None
     at, until = spent
+    tat, part, last = state
     ahead = tat - (limit.unit[2] if limit.queues else limit.depth) > now
-    if tat + (part > 0) == until or (now == at and not ahead):
-        return None
+    if (last == at and tat + (part > 0) == until) or (now == at and not ahead):
+        return None  # nothing was spent since, or no time has passed
     if ahead:
         return 0
     return max(until - 1 - now, 0)

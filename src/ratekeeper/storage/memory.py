@@ -53,23 +53,23 @@ class Table:
             self.hand = self.hand + 1 if self.hand + 1 < len(ring) else 0
             state = states.get(ring[self.hand])
             if state is None or state[0] < now:
-                dropped += self._drop(self.hand)
+                dropped += self.drop(self.hand)
         return dropped
 
-    def make_room(self, now: int) -> bool:
-        """Drop the least used of a sample, if one of them is not denying."""
+    def victim(self, spare: set[Key], now: int) -> int:
+        """Where in the ring the least used of a sample is, or -1 if all of them deny or are to be spared."""
         best, most = -1, 0
         for _ in range(SAMPLE):
             index = int(random() * len(self.ring))
-            state = self.states.get(self.ring[index])
-            if state is None:
-                continue
-            _, row = peek(self.limit, state, now, 1)
-            if row[0] and row[1] > most:
-                best, most = index, row[1]
-        return best >= 0 and self._drop(best) > 0
+            key = self.ring[index]
+            state = self.states.get(key)
+            if state is not None and key not in spare:
+                _, row = peek(self.limit, state, now, 1)
+                if row[0] and row[1] > most:
+                    best, most = index, row[1]
+        return best
 
-    def _drop(self, index: int) -> int:
+    def drop(self, index: int) -> int:
         """Take one entry out of the ring, the last one fills the gap. Returns how many states went with it."""
         key, last = self.ring[index], self.ring.pop()
         if index < len(self.ring):
@@ -122,22 +122,31 @@ class MemoryStorage:
         slots: dict[tuple[str, Key], int] = {}
         places: list[tuple[Table, Key | None, Limit]] = []
         states: list[State | None] = []
-        order = []
+        order, new = [], 0
+        spare = {_kept(key) for key, *_ in group}
         for asked, limits, *_ in group:
             kept = _kept(asked)
             for limit in limits:
                 slot = slots.setdefault((limit.scope, kept), len(states))
                 order.append(slot)
-                if slot == len(states):
-                    table = self._tables.get(limit.scope) or self._new_table(limit)
-                    key, state = self._load(table, kept, now)
-                    places.append((table, key, limit))
-                    states.append(state)
+                if slot < len(states):
+                    continue
+                table = self._tables.get(limit.scope) or self._new_table(limit)
+                key: Key | None = kept
+                state = table.states.get(kept)
+                if state is None:
+                    if self.keys + new < self.max_keys or self._make_room(spare, mode, now):
+                        new += 1
+                    else:
+                        key, state = None, table.overflow
+                        self.overflowed += 1
+                places.append((table, key, limit))
+                states.append(state)
         before = states.copy()
         rows = evaluate(group, mode, order, states, now)
-        for (table, key, limit), old, new in zip(places, before, states, strict=True):
-            if new is not old:
-                self._store(table, key, limit, old, new, now)
+        for (table, key, limit), old, after in zip(places, before, states, strict=True):
+            if after is not old:
+                self._store(table, key, limit, after, now)
         return rows
 
     def _spend(self, ask: Ask, now: int) -> list[Row]:
@@ -170,37 +179,28 @@ class MemoryStorage:
             states[key] = after
         return rows
 
-    def _load(self, table: Table, key: Key, now: int) -> tuple[Key | None, State | None]:
-        """The state of a key, and where it is to be stored: None is the state that new keys share when all is full."""
-        state = table.states.get(key)
-        if state is None and self.keys >= self.max_keys and not self._make_room(now):
-            self.overflowed += 1
-            return None, table.overflow
-        return key, state
-
-    def _store(
-        self, table: Table, key: Key | None, limit: Limit, old: State | None, new: State | None, now: int
-    ) -> None:
+    def _store(self, table: Table, key: Key | None, limit: Limit, state: State | None, now: int) -> None:
         if key is None:
-            table.overflow = new
-        elif new is None:
+            table.overflow = state
+        elif state is None:
             self.keys -= table.states.pop(key, None) is not None
-        elif old is None:
-            table.add(key, new, limit)
-            self.keys += 1 - table.sweep(2, now)
+        elif key in table.states:
+            table.states[key] = state
         else:
-            table.states[key] = new
+            table.add(key, state, limit)
+            self.keys += 1 - table.sweep(2, now)
 
     def _new_table(self, limit: Limit) -> Table:
         return self._tables.setdefault(limit.scope, Table(limit))
 
-    def _make_room(self, now: int) -> bool:
+    def _make_room(self, spare: set[Key], mode: Mode, now: int) -> bool:
+        """Drop one state of the largest table, if one may go; a peek only asks whether one may."""
         largest = max(self._tables.values(), key=lambda table: len(table.states))
-        if largest.make_room(now):
-            self.keys -= 1
+        index = largest.victim(spare, now) if largest.ring else -1
+        if index >= 0 and mode != "peek":
+            self.keys -= largest.drop(index)
             self.evicted += 1
-            return True
-        return False
+        return index >= 0
 
     def _sweep(self, now: int) -> None:
         self._sweep_at = now + SWEEP_PERIOD

@@ -1,0 +1,367 @@
+"""The limiter's own promises: what it takes, what it refuses, what a decision says."""
+
+import asyncio
+import inspect
+import math
+from enum import IntEnum
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import ratekeeper
+from ratekeeper import (
+    AsyncLimiter,
+    AsyncMemoryStorage,
+    Check,
+    Decision,
+    InvalidCost,
+    InvalidKey,
+    InvalidLimit,
+    Limiter,
+    MemoryStorage,
+    RateLimited,
+    parse_limit,
+    parse_limits,
+)
+from ratekeeper.testing import FakeClock, limiting_off, nothing_sleeps
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def limiter_of(text: str, clock: FakeClock, **options: Any) -> Limiter:
+    return Limiter(text, storage=MemoryStorage(clock=clock), sleep=clock.sleep, **options)
+
+
+def test_a_decision_speaks_of_the_limit_that_is_nearest_to_being_used_up(clock: FakeClock) -> None:
+    limiter = limiter_of("100/minute; 10/second burst 20", clock)
+    decision = limiter.hit("user:42")
+    assert decision
+    assert decision.allowed is True
+    assert (decision.remaining, str(decision.limit)) == (19, "10/second burst 20")
+    assert (decision.retry_after, decision.reset_after, decision.delay) == (0.0, 0.1, 0.0)
+    assert [outcome.remaining for outcome in decision.outcomes] == [99, 19]
+    assert [str(limit) for limit in decision.limits] == ["100/minute", "10/second burst 20"]
+    assert decision.degraded is None
+    assert decision.at == clock.now
+
+
+def test_of_equal_remaining_the_longest_reset_is_spoken_of(clock: FakeClock) -> None:
+    assert str(limiter_of("5/second; 5/hour; 5/minute", clock).hit("a").limit) == "5/hour"
+
+
+def test_a_denial_speaks_of_the_limit_that_denies_for_longest(clock: FakeClock) -> None:
+    limiter = limiter_of("1/second; 2/minute; 100/day", clock)
+    assert limiter.hit("a")
+    denied = limiter.hit("a")
+    assert (str(denied.limit), denied.retry_after, denied.remaining) == ("1/second", 1.0, 0)
+    clock.advance(1)
+    assert limiter.hit("a")
+    denied = limiter.hit("a")
+    assert not denied
+    assert (str(denied.limit), denied.retry_after) == ("2/minute", 59.0)
+    assert denied.delay == 0.0
+
+
+def test_a_cost_above_one_of_the_limits_has_no_retry_after(clock: FakeClock) -> None:
+    denied = limiter_of("5/second; 3/minute", clock).hit("a", cost=4)
+    assert (denied.retry_after, str(denied.limit)) == (None, "3/minute")
+
+
+def test_hit_many_gives_independent_answers_in_order(clock: FakeClock) -> None:
+    limiter = limiter_of("1/minute", clock)
+    assert [bool(decision) for decision in limiter.hit_many(["a", "b", "a"])] == [True, True, False]
+    assert limiter.hit_many([]) == []
+
+
+def test_check_decides_several_keys_and_limits_atomically(clock: FakeClock) -> None:
+    limiter = limiter_of("1/second", clock)
+    per_ip, per_user = parse_limit("10/minute as ip"), parse_limits("2/minute; 100/day")
+    for expected in (True, True, False, False):
+        decision = limiter.check([Check("ip:1.2.3.4", per_ip), Check("user:7", per_user, cost=1)])
+        assert decision.allowed is expected
+    assert [outcome.remaining for outcome in decision.outcomes] == [8, 0, 98]
+    assert str(decision.limit) == "2/minute"
+
+
+@pytest.mark.parametrize(
+    "cost", [0, -1, True, False, 1.0, 0.5, math.nan, math.inf, "1", None, Fraction(1, 2), 10**12 + 1]
+)
+def test_a_bad_cost_is_refused_before_any_state_is_touched(cost: Any, clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/minute; 3/second burst 9", storage=storage, sleep=clock.sleep)
+    for call in (limiter.hit, limiter.peek, limiter.wait):
+        with pytest.raises(InvalidCost, match="whole number from 1 .* scale the unit"):
+            call("a", cost=cost)
+    with pytest.raises(InvalidCost):
+        limiter.hit_many(["a", "b"], cost=cost)
+    with pytest.raises(InvalidCost):
+        limiter.check([Check("a", parse_limit("5/minute")), Check("b", parse_limit("5/minute"), cost=cost)])
+    assert storage.keys == 0
+
+
+def test_what_acts_as_a_whole_number_is_a_cost(clock: FakeClock) -> None:
+    class Weight(IntEnum):
+        HEAVY = 3
+
+    assert limiter_of("5/minute", clock).hit("a", cost=Weight.HEAVY).remaining == 2
+
+
+@pytest.mark.parametrize("key", [None, 42, b"a", ("a", "b"), 1.5])
+def test_a_key_that_is_not_text_is_refused(key: Any, clock: FakeClock) -> None:
+    limiter = limiter_of("5/minute", clock)
+    for call in (limiter.hit, limiter.peek, limiter.wait, limiter.reset):
+        with pytest.raises(InvalidKey, match="for example 'user:42'"):
+            call(key)
+
+
+def test_text_of_another_class_is_the_same_key(clock: FakeClock) -> None:
+    class Name(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            return 7
+
+        def __str__(self) -> str:
+            return "b"
+
+    limiter = limiter_of("1/minute", clock)
+    assert limiter.hit(Name("a"))
+    assert not limiter.hit("a")
+
+
+@pytest.mark.parametrize("limits", ["", "5 per fortnight", [], [5], None, 5])
+def test_a_bad_configuration_raises_at_construction(limits: Any) -> None:
+    for make in (Limiter, AsyncLimiter):
+        with pytest.raises((InvalidLimit, TypeError)):
+            make(limits)
+
+
+def test_limits_that_would_share_a_count_are_refused(clock: FakeClock) -> None:
+    with pytest.raises(InvalidLimit, match="'20/minute as other'"):
+        Limiter("10/minute; 20/minute")
+    both = limiter_of("10/minute; 20/minute as other", clock).hit("a")
+    assert [outcome.remaining for outcome in both.outcomes] == [9, 19]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "memory", "redis", "memory://host", "memory://?max_key=5", "memory://?max_keys=-5", "memory:///x"]
+)
+def test_a_bad_storage_url_says_what_is_expected(url: str) -> None:
+    for make in (Limiter, AsyncLimiter):
+        with pytest.raises(ValueError, match="expected .*(memory://|max_keys=10000)"):
+            make("5/minute", storage=url)
+
+
+def test_a_storage_url_has_options() -> None:
+    limiter = Limiter("5/minute", storage="memory://?max_keys=7")
+    assert isinstance(limiter._storage, MemoryStorage)
+    assert limiter._storage.max_keys == 7
+
+
+def test_a_storage_of_the_other_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match="AsyncMemoryStorage is for AsyncLimiter"):
+        Limiter("5/minute", storage=AsyncMemoryStorage())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="MemoryStorage is for Limiter"):
+        AsyncLimiter("5/minute", storage=MemoryStorage())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, "1", True])
+def test_a_bad_timeout_is_refused(seconds: Any, clock: FakeClock) -> None:
+    with pytest.raises(ValueError, match="max_delay must be seconds"):
+        Limiter("5/minute", max_delay=seconds)
+    with pytest.raises(ValueError, match="timeout must be seconds"):
+        limiter_of("5/minute", clock).wait("a", timeout=seconds)
+
+
+def test_the_default_algorithm_can_be_chosen_for_a_whole_limiter() -> None:
+    limiter = Limiter("5/minute; 9/second burst 20", default_algorithm="fixed-window")
+    assert [limit.algorithm for limit in limiter.limits] == ["fixed-window", "token-bucket"]
+
+
+def test_settle_forces_the_difference_to_what_was_charged(clock: FakeClock) -> None:
+    limiter = limiter_of("10/minute; 100/hour burst 10", clock)
+    decision = limiter.hit("a", cost=6)
+    settled = limiter.settle(decision, cost=2)
+    assert [outcome.remaining for outcome in settled.outcomes] == [8, 8]
+    more = limiter.settle(limiter.hit("a", cost=1), cost=5)
+    assert [outcome.remaining for outcome in more.outcomes] == [3, 3]
+
+
+def test_settle_can_give_each_check_its_own_cost(clock: FakeClock) -> None:
+    limiter = limiter_of("1/second", clock)
+    requests, tokens = parse_limit("5/minute as rpm"), parse_limit("1000/minute as tpm")
+    decision = limiter.check([Check("u", requests), Check("u", tokens, cost=500)])
+    settled = limiter.settle(decision, cost=[1, 123])
+    assert [outcome.remaining for outcome in settled.outcomes] == [4, 877]
+    with pytest.raises(ValueError, match="one for each of 2 checks"):
+        limiter.settle(limiter.check([Check("u", requests), Check("u", tokens)]), cost=[1, 2, 3])
+
+
+def test_settling_twice_is_refused_since_it_would_refund_twice(clock: FakeClock) -> None:
+    limiter = limiter_of("10/minute", clock)
+    decision = limiter.hit("a", cost=5)
+    settled = limiter.settle(decision, cost=0)
+    for again in (decision, settled):
+        with pytest.raises(ValueError, match="settled already"):
+            limiter.settle(again, cost=0)
+    assert limiter.peek("a").remaining == 10
+
+
+def test_settling_a_denied_decision_changes_nothing(clock: FakeClock) -> None:
+    limiter = limiter_of("2/minute", clock)
+    limiter.hit("a", cost=2)
+    denied = limiter.hit("a")
+    assert limiter.settle(denied, cost=0) is denied
+    assert limiter.peek("a").remaining == 0
+
+
+def test_a_late_settlement_gives_back_only_what_is_still_occupied(clock: FakeClock) -> None:
+    limiter = limiter_of("10/minute; 10/minute fixed-window; 10/minute sliding-counter; 10/minute gcra", clock)
+    decision = limiter.hit("a", cost=10)
+    clock.advance(180)
+    limiter.hit("a", cost=10)
+    limiter.settle(decision, cost=0)
+    assert [outcome.remaining for outcome in limiter.peek("a").outcomes] == [0, 0, 0, 0]
+
+
+def test_a_bad_settlement_is_refused_and_can_be_tried_again(clock: FakeClock) -> None:
+    limiter = limiter_of("10/minute", clock)
+    decision = limiter.hit("a", cost=5)
+    for cost in (-1, 1.5, True):
+        with pytest.raises((InvalidCost, TypeError)):
+            limiter.settle(decision, cost=cost)  # type: ignore[arg-type]
+    assert limiter.settle(decision, cost=1).remaining == 9
+
+
+def test_reset_forgets_one_key(clock: FakeClock) -> None:
+    limiter = limiter_of("1/hour; 1/day burst 1", clock)
+    limiter.hit("a")
+    limiter.hit("b")
+    limiter.reset("a")
+    assert limiter.hit("a")
+    assert not limiter.hit("b")
+
+
+def test_closing_comes_with_the_context() -> None:
+    closed: list[str] = []
+
+    class Noting(MemoryStorage):
+        def close(self) -> None:
+            closed.append("sync")
+
+    class AsyncNoting(AsyncMemoryStorage):
+        async def close(self) -> None:
+            closed.append("async")
+
+    async def use() -> None:
+        async with AsyncLimiter("1/second", storage=AsyncNoting()) as limiter:
+            assert await limiter.hit("a")
+
+    with Limiter("1/second", storage=Noting()) as limiter:
+        assert limiter.hit("a")
+    asyncio.run(use())
+    assert closed == ["sync", "async"]
+
+
+def test_limiting_off_allows_everything_and_counts_nothing(clock: FakeClock) -> None:
+    limiter = limiter_of("1/hour; 2/day burst 2", clock)
+    with limiting_off():
+        for _ in range(5):
+            decision = limiter.hit("a", cost=3)
+            assert decision.allowed
+            assert decision.retry_after == 0.0 or decision.retry_after is None
+            assert limiter.wait("a").allowed
+        assert limiter.settle(decision, cost=0).allowed
+    assert limiter.peek("a").remaining == 1
+
+
+def test_nothing_sleeps_counts_but_goes_on_at_once() -> None:
+    def never(seconds: float) -> None:
+        raise AssertionError(f"slept {seconds}")
+
+    for text in ("1/hour burst 1", "1/hour", "1/hour fixed-window; 2/day", "1/minute burst 9 leaky-bucket"):
+        limiter = Limiter(text, sleep=never, max_delay=math.inf)
+        with nothing_sleeps():
+            for _ in range(3):
+                assert limiter.wait("a").allowed
+        assert limiter.peek("a").remaining <= 6
+
+
+def test_sync_and_async_have_the_same_names_and_signatures() -> None:
+    def face(kind: type) -> dict[str, list[tuple[str, Any, Any]]]:
+        return {
+            name: [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]
+            for name, method in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    assert face(Limiter) == face(AsyncLimiter)
+    assert face(MemoryStorage) == face(AsyncMemoryStorage)
+
+
+def test_the_async_limiter_gives_the_same_answers(clock: FakeClock) -> None:
+    text = "3/minute; 2/second burst 5"
+    sync = limiter_of(text, clock)
+    limiter = AsyncLimiter(text, storage=AsyncMemoryStorage(clock=clock), sleep=clock.async_sleep)
+
+    async def compare() -> None:
+        both: list[tuple[Decision, Decision]] = []
+        for cost in (1, 2, 1):
+            both.append((sync.hit("a", cost=cost), await limiter.hit("a", cost=cost)))
+            both.append((sync.peek("a"), await limiter.peek("a")))
+        both += list(zip(sync.hit_many("aab"), await limiter.hit_many("aab"), strict=True))
+        check = [Check("x", parse_limit("9/hour"), cost=4)]
+        one, other = sync.check(check), await limiter.check(check)
+        both += [(one, other), (sync.settle(one, cost=1), await limiter.settle(other, cost=1))]
+        sync.reset("a")
+        await limiter.reset("a")
+        both.append((sync.wait("a", cost=3), await limiter.wait("a", cost=3)))
+        for expected, given in both:
+            assert given.outcomes == expected.outcomes
+
+    asyncio.run(compare())
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(ratekeeper.__all__) == {
+        "AsyncLimiter", "AsyncMemoryStorage", "Check", "Decision", "InvalidCost", "InvalidKey", "InvalidLimit", "Limit",
+        "Limiter", "MemoryStorage", "Outcome", "RateLimited", "RatekeeperError", "StorageError", "parse_limit",
+        "parse_limits",
+    }  # fmt: skip
+
+
+def test_rate_limited_says_which_limit_and_for_how_long(clock: FakeClock) -> None:
+    limiter = limiter_of("1/hour", clock)
+    limiter.hit("a")
+    with pytest.raises(RateLimited, match="over the limit 1/hour; retry in 3600 s") as caught:
+        limiter.wait("a")
+    assert caught.value.decision.retry_after == 3600.0
+    with pytest.raises(RateLimited, match="no wait can help"):
+        limiter.wait("a", cost=2, timeout=math.inf)
+
+
+@pytest.mark.parametrize("mode", ["of", "Off", "1"])
+def test_a_wrong_testing_switch_is_refused(mode: str) -> None:
+    from ratekeeper import switch
+
+    with pytest.raises(ValueError, match="RATEKEEPER_TESTING is"):
+        switch.set_mode(mode)
+
+
+def test_the_environment_sets_the_switch() -> None:
+    import os
+    import subprocess
+    import sys
+
+    code = "from ratekeeper import Limiter; l = Limiter('1/hour'); print([bool(l.hit('a')) for _ in 'ab'])"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "RATEKEEPER_TESTING": mode}, capture_output=True, text=True
+        ).stdout
+        for mode in ("", "off")
+    ]
+    assert said == ["[True, False]\n", "[True, True]\n"]

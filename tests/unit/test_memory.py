@@ -1,0 +1,175 @@
+"""Bounded memory that is not a bypass (law 7), and expiry without a thread."""
+
+import threading
+
+import pytest
+
+from ratekeeper import Check, Limiter, MemoryStorage, parse_limit
+from ratekeeper.clock import SECOND
+from ratekeeper.limit import ALGORITHMS, BUCKETS
+from ratekeeper.testing import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def held(storage: MemoryStorage) -> int:
+    """What is really there: the counter must say the same, and a ring never grows away from its states."""
+    states = sum(len(table.states) for table in storage._tables.values())
+    assert storage.keys == states
+    for table in storage._tables.values():
+        assert len(table.ring) <= 2 * len(table.states) + 64
+        assert set(table.states) <= set(table.ring)
+    return states
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_flood_of_keys_neither_grows_memory_nor_frees_an_offender(algorithm: str, clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=10_000, clock=clock)
+    limiter = Limiter(f"5/hour {'burst 5 ' if algorithm in BUCKETS else ''}{algorithm}", storage=storage)
+    offenders = [f"offender:{i}" for i in range(20)]
+    for offender in offenders:
+        for _ in range(6):
+            decision = limiter.hit(offender)
+        assert not decision
+    served = 0
+    for i in range(100_000):
+        served += limiter.hit(f"flood:{i}").allowed
+        clock.now += 100
+    assert held(storage) <= 10_000
+    assert served == 100_000
+    assert storage.evicted >= 90_000
+    for offender in offenders:
+        assert not limiter.hit(offender), "a client that was blocked stays blocked"
+    assert all(limiter.hit("honest").allowed for _ in range(5)), "an honest new client is still served"
+    assert not limiter.hit("honest")
+
+
+def test_when_every_key_denies_new_ones_share_one_state_and_old_ones_stay_blocked(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1_000, clock=clock)
+    limiter = Limiter("1/hour", storage=storage)
+    assert all(limiter.hit(f"k:{i}") for i in range(1_000))
+    answers = [limiter.hit(f"new:{i}").allowed for i in range(100)]
+    assert answers == [True] + [False] * 99
+    assert storage.overflowed == 100
+    assert held(storage) == 1_000
+    assert not any(limiter.hit(f"k:{i}") for i in range(1_000))
+    clock.advance(3600)
+    assert limiter.hit("new:5")
+
+
+def test_an_overflow_of_one_limit_is_not_shared_with_another(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=10, clock=clock)
+    one, other = Limiter("1/hour as one", storage=storage), Limiter("1/hour as other", storage=storage)
+    for i in range(20):
+        one.hit(f"k:{i}")
+    assert not one.hit("new")
+    assert other.hit("new")
+
+
+def test_a_flood_on_one_limit_takes_no_room_from_the_small_table_of_another(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1_000, clock=clock)
+    users, addresses = Limiter("5/hour as users", storage=storage), Limiter("5/hour as ip", storage=storage)
+    for i in range(50):
+        users.hit(f"user:{i}")
+    for i in range(5_000):
+        addresses.hit(f"ip:{i}")
+    assert all(users.peek(f"user:{i}").remaining == 4 for i in range(50))
+    for i in range(50, 100):
+        users.hit(f"user:{i}")
+    assert all(users.peek(f"user:{i}").remaining == 4 for i in range(100))
+
+
+def test_a_peek_of_unknown_keys_keeps_nothing(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for i in range(1_000):
+        limiter.peek(f"k:{i}")
+    assert held(storage) == 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_untouched_keys_are_swept_as_new_ones_come(algorithm: str, clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter(f"5/second {algorithm}", storage=storage)
+    for i in range(5_000):
+        limiter.hit(f"old:{i}")
+    clock.advance(3)
+    for i in range(5_000):
+        limiter.hit(f"new:{i}")
+    assert held(storage) <= 5_100
+
+
+def test_untouched_keys_are_swept_by_traffic_on_old_ones_too(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/second; 50/minute burst 9", storage=storage)
+    for i in range(5_000):
+        limiter.hit(f"gone:{i}")
+    for _ in range(3_000):
+        clock.now += 20_000
+        limiter.hit("regular")
+    assert held(storage) <= 2
+
+
+def test_reset_and_hit_again_and_again_does_not_grow_the_ring(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for _ in range(10_000):
+        limiter.hit("k")
+        limiter.reset("k")
+    assert held(storage) == 0
+
+
+def test_a_state_that_is_swept_in_the_middle_of_its_own_group_is_counted_once(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter, limit = Limiter("1/second", storage=storage), parse_limit("5/second")
+    for i in range(200):
+        clock.advance(3)
+        checks = [Check(f"new:{i}", limit), Check("old", limit), Check(f"other:{i}", limit)]
+        assert limiter.check(checks)
+        held(storage)
+
+
+def test_no_thread_is_started() -> None:
+    before = threading.active_count()
+    limiter = Limiter("5/second")
+    for i in range(1_000):
+        limiter.hit(f"k:{i}")
+    assert threading.active_count() == before
+
+
+def test_a_group_of_new_keys_at_the_cap_stays_within_it(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=3, clock=clock)
+    limiter = Limiter("5/hour; 9/day; 20/week; 30/month", storage=storage)
+    for i in range(50):
+        limiter.hit(f"k:{i}")
+    assert held(storage) <= 3
+
+
+def test_a_peek_at_the_cap_drops_nobody(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for i in range(100):
+        limiter.hit(f"k:{i}")
+    for i in range(1_000):
+        assert limiter.peek(f"new:{i}").remaining == 5
+    assert storage.evicted == 0
+    assert all(limiter.peek(f"k:{i}").remaining == 4 for i in range(100))
+
+
+def test_the_clock_is_the_wall_clock_at_the_start_and_never_goes_back() -> None:
+    import time
+
+    decisions = [Limiter("9/second").hit("k") for _ in range(100)]
+    assert abs(decisions[-1].at / SECOND - time.time()) < 60
+    storage = MemoryStorage()
+    instants = [Limiter("1000000/second", storage=storage).hit("k").at for _ in range(1_000)]
+    assert instants == sorted(instants)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "9", None])
+def test_a_bad_cap_is_refused(bad: object) -> None:
+    with pytest.raises(ValueError, match="max_keys must be a positive whole number"):
+        MemoryStorage(max_keys=bad)  # type: ignore[arg-type]

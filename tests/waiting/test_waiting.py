@@ -1,0 +1,394 @@
+"""Waiting, in simulated time: fair, exact, and nobody in anybody else's way."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ratekeeper import AsyncLimiter, Decision, Limiter, MemoryStorage, RateLimited
+from ratekeeper.clock import SECOND
+from ratekeeper.testing import FakeClock
+from tests.waiting.virtual import limiter_of, run, seconds
+
+# One that takes places in the future, one that stands in line, one that does the latter with a queue in it.
+KINDS = ["10/second burst 1", "1/100ms", "1/100ms; 10/second burst 100 leaky-bucket"]
+
+
+async def finish_times(limiter: AsyncLimiter, *waits: tuple[str, int], timeout: float = math.inf) -> list[float]:
+    """Start these waits one after the other, at one instant; when does each come through?"""
+
+    async def one(key: str, cost: int) -> float:
+        await limiter.wait(key, cost=cost, timeout=timeout)
+        return round(seconds(), 6)
+
+    return await asyncio.gather(*(one(key, cost) for key, cost in waits))
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [("100/second burst 1", 10.0), ("100/second burst 100", 9.01), ("1/10ms", 10.0), ("100/second", 10.0)],
+)
+def test_waiting_delivers_the_configured_rate(text: str, time: float) -> None:
+    async def main() -> float:
+        limiter = limiter_of(text)
+        for _ in range(1_001):
+            await limiter.wait("k", timeout=5)
+        return seconds()
+
+    assert run(main()) == pytest.approx(time)
+
+
+@pytest.mark.parametrize("text", KINDS)
+def test_waiters_on_one_key_come_through_in_the_order_they_came(text: str) -> None:
+    times = run(finish_times(limiter_of(text), *[("k", 1)] * 50))
+    assert times == [pytest.approx(i / 10) for i in range(50)]
+
+
+@pytest.mark.parametrize("text", [*KINDS, "1/hour"])
+def test_a_waiter_on_one_key_never_delays_another_key(text: str) -> None:
+    async def main() -> list[float]:
+        limiter = limiter_of(text)
+        for _ in range(3):
+            await limiter.hit("a")
+        waiting = asyncio.create_task(limiter.wait("a", timeout=math.inf))
+        await asyncio.sleep(0)
+        times = await finish_times(limiter, *[(f"b{i}", 1) for i in range(100)])
+        assert not waiting.done()
+        waiting.cancel()
+        return times
+
+    assert set(run(main())) == {0.0}
+
+
+@pytest.mark.parametrize("text", ["10/second burst 10", "10/second", "10/second fixed-window"])
+def test_a_large_cost_is_not_starved_by_small_ones_that_come_later(text: str) -> None:
+    async def main() -> list[float]:
+        limiter = limiter_of(text)
+        await limiter.hit("k", cost=10)
+        return await finish_times(limiter, ("k", 8), *[("k", 1)] * 30)
+
+    times = run(main())
+    assert times[0] == min(times)
+    assert times[1:] == sorted(times[1:])
+
+
+@pytest.mark.parametrize("text", KINDS)
+def test_a_cancelled_waiter_gives_its_place_back(text: str) -> None:
+    async def main() -> tuple[list[float], int]:
+        limiter = limiter_of(text)
+        await limiter.hit("k")
+        first = asyncio.create_task(limiter.wait("k", timeout=5))
+        last = asyncio.create_task(limiter.wait("k", timeout=5))
+        await asyncio.sleep(0.01)
+        last.cancel()
+        await asyncio.sleep(0)
+        times = await finish_times(limiter, ("k", 1))
+        await first
+        return times, len(limiter._lines._lines)
+
+    times, lines = run(main())
+    assert times == [pytest.approx(0.2)]
+    assert lines == 0
+
+
+def test_a_place_in_the_middle_is_not_handed_out_on_top_of_those_behind_it() -> None:
+    async def main() -> list[float]:
+        limiter = limiter_of("10/second burst 1")
+        await limiter.hit("k")
+        tasks = [asyncio.create_task(limiter.wait("k", timeout=5)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        return await finish_times(limiter, ("k", 1))
+
+    assert run(main()) == [pytest.approx(0.4)]
+
+
+def test_the_first_in_line_that_is_cancelled_lets_the_next_go() -> None:
+    async def main() -> list[float]:
+        limiter = limiter_of("10/second")
+        await limiter.hit("k", cost=10)
+        large = asyncio.create_task(limiter.wait("k", cost=10, timeout=5))
+        await asyncio.sleep(0.5)
+        small = asyncio.create_task(finish_times(limiter, ("k", 1)))
+        await asyncio.sleep(0.1)
+        large.cancel()
+        return await small
+
+    assert run(main()) == [pytest.approx(1.0)]
+
+
+@pytest.mark.parametrize("text", KINDS)
+def test_a_wait_that_cannot_be_in_time_is_refused_at_once_and_charged_nothing(text: str) -> None:
+    async def main() -> None:
+        limiter = limiter_of(text)
+        await limiter.hit("k")
+        before = (await limiter.peek("k")).outcomes
+        with pytest.raises(RateLimited):
+            await limiter.wait("k", timeout=0.099999)
+        assert seconds() == 0
+        assert (await limiter.peek("k")).outcomes == before
+        await limiter.wait("k", timeout=0.1)
+        assert seconds() == pytest.approx(0.1)
+
+    run(main())
+
+
+def test_one_who_waits_behind_others_leaves_as_soon_as_his_time_will_not_do() -> None:
+    async def main() -> None:
+        limiter = limiter_of("1/second")
+        await limiter.hit("k")
+        front = asyncio.create_task(limiter.wait("k", timeout=5))
+        await asyncio.sleep(0)
+        with pytest.raises(RateLimited) as caught:
+            await limiter.wait("k", timeout=1.5)
+        assert seconds() == pytest.approx(1.0)  # the turn has come, and the next second is too far away
+        assert caught.value.decision.retry_after == pytest.approx(1.0)
+        await front
+        assert (await limiter.peek("k")).remaining == 0
+        assert not limiter._lines._lines
+
+    run(main())
+
+
+def test_one_whose_turn_never_comes_leaves_the_line_at_his_timeout() -> None:
+    async def main() -> None:
+        limiter = limiter_of("2/second")
+        await limiter.hit("k", cost=2)
+        large = asyncio.create_task(limiter.wait("k", cost=2, timeout=5))
+        await asyncio.sleep(0.5)
+        await limiter.hit("k")  # denied: costs nothing
+        with pytest.raises(RateLimited):
+            await limiter.wait("k", timeout=0.4)
+        assert seconds() == pytest.approx(0.5)  # known from a peek
+        with pytest.raises(RateLimited):
+            await limiter.wait("k", timeout=0.5)
+        assert seconds() == pytest.approx(1.0)
+        await large
+        assert not limiter._lines._lines
+
+    run(main())
+
+
+def test_a_wait_is_no_longer_than_max_delay_unless_asked() -> None:
+    async def main() -> None:
+        limiter = limiter_of("1/2 seconds", max_delay=1.9)
+        await limiter.hit("k")
+        with pytest.raises(RateLimited):
+            await limiter.wait("k")
+        await limiter.wait("k", timeout=2)
+        assert seconds() == pytest.approx(2)
+
+    run(main())
+    assert Limiter("1/second").max_delay == 1.0
+
+
+def test_a_leaky_bucket_is_slept_for_and_never_beyond_the_timeout() -> None:
+    for text in ("10/second burst 5 leaky-bucket", "10/second burst 5 leaky-bucket; 100/minute"):
+
+        async def main(text: str = text) -> None:
+            limiter = limiter_of(text)
+            assert [round((await limiter.hit("k")).delay, 6) for _ in range(3)] == [0.0, 0.1, 0.2]
+            with pytest.raises(RateLimited):
+                await limiter.wait("k", timeout=0.25)
+            decision = await limiter.wait("k", timeout=0.3)
+            assert decision.delay == pytest.approx(0.3)
+            assert seconds() == pytest.approx(0.3)
+
+        run(main())
+
+
+def test_hit_never_sleeps() -> None:
+    async def main() -> None:
+        limiter = limiter_of("1/hour; 1/hour burst 3 leaky-bucket")
+        for _ in range(3):
+            await limiter.hit("k")
+        assert seconds() == 0
+
+    run(main())
+
+
+def test_several_buckets_are_waited_for_together() -> None:
+    times = run(finish_times(limiter_of("10/second burst 2; 3/second burst 3 as slow"), *[("k", 1)] * 6))
+    assert times == [0.0, 0.0, pytest.approx(0.1), pytest.approx(1 / 3), pytest.approx(2 / 3), pytest.approx(1)]
+
+
+def test_infinity_is_a_timeout() -> None:
+    async def main() -> float:
+        limiter = limiter_of("1/day burst 1")
+        for _ in range(4):
+            await limiter.wait("k", timeout=math.inf)
+        return seconds()
+
+    assert run(main()) == pytest.approx(3 * 86_400)
+
+
+def test_event_loops_may_come_and_go() -> None:
+    limiter = AsyncLimiter("1/10ms")
+
+    async def twice() -> list[Decision]:
+        return [await limiter.wait("k") for _ in range(2)]
+
+    for _ in range(3):
+        assert all(asyncio.run(twice()))
+    assert not limiter._lines._lines
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_a_sync_waiter_that_is_interrupted_gives_its_place_back(error: type[BaseException]) -> None:
+    clock = FakeClock()
+
+    def interrupted(seconds: float) -> None:
+        clock.advance(seconds / 2)
+        raise error
+
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("1/second burst 1", storage=storage, sleep=interrupted)
+    limiter.hit("k")
+    with pytest.raises(error):
+        limiter.wait("k")
+    assert Limiter("1/second burst 1", storage=storage).peek("k").retry_after == 0.5
+
+    in_line = Limiter("1/second", storage=storage, sleep=interrupted)
+    in_line.hit("k")
+    with pytest.raises(error):
+        in_line.wait("k")
+    assert not in_line._lines._lines
+    assert in_line.peek("k").retry_after == 0.5
+
+
+def test_acquire_waits_and_honours_its_cost() -> None:
+    clock = FakeClock()
+    limiter = Limiter("10/second", storage=MemoryStorage(clock=clock), sleep=clock.sleep)
+    begin = clock.now
+    for _ in range(3):
+        with limiter.acquire("k", cost=5, timeout=1.0) as decision:
+            assert decision.allowed
+    assert clock.now - begin == SECOND
+    with pytest.raises(RateLimited), limiter.acquire("k", cost=6, timeout=0.5):
+        raise AssertionError("the body must not run")
+
+    async def main() -> float:
+        limiter = limiter_of("10/second")
+        for _ in range(3):
+            async with limiter.acquire("k", cost=5) as decision:
+                assert decision
+        return seconds()
+
+    assert run(main()) == pytest.approx(1.0)
+
+
+class Calls:
+    """A decorated function that notes what it was called with."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        self.seen.append((*args, *kwargs.items()))
+        return "done"
+
+
+def decorated(limiter: Limiter, calls: Calls, **options: Any) -> Callable[..., str]:
+    @limiter.limit(**options)
+    def send(user: str, text: str = "", size: int = 1) -> str:
+        """Send a text."""
+        return calls(user, text, size)
+
+    return send
+
+
+def test_a_decorated_function_waits_for_its_turn_by_key_and_cost() -> None:
+    clock, calls = FakeClock(), Calls()
+    limiter = Limiter("4/second", storage=MemoryStorage(clock=clock), sleep=clock.sleep)
+    send = decorated(limiter, calls, key=lambda user, *args, **kw: f"user:{user}", cost=lambda *args, size=1: size)
+    begin = clock.now
+    assert send("a", size=4) == "done"
+    assert send("b", "hello") == "done"
+    assert clock.now == begin
+    assert send("a") == "done"
+    assert clock.now - begin == SECOND
+    assert calls.seen == [("a", "", 4), ("b", "hello", 1), ("a", "", 1)]
+    assert (send.__name__, send.__doc__) == ("send", "Send a text.")
+    assert limiter.peek("user:b").remaining == 4
+
+
+def test_past_its_timeout_a_decorated_function_raises_or_falls_back() -> None:
+    clock, calls = FakeClock(), Calls()
+    limiter = Limiter("1/minute", storage=MemoryStorage(clock=clock), sleep=clock.sleep)
+    send = decorated(limiter, calls, timeout=0.5)
+    send("a")
+    with pytest.raises(RateLimited) as caught:
+        send("b")  # without a key, all calls share one
+    assert caught.value.decision.retry_after == 60.0
+    for fallback, expected in ((None, None), ("later", "later"), (lambda user: f"later, {user}", "later, c")):
+        limited = decorated(limiter, calls, key="shared", fallback=fallback)
+        limiter.hit("shared")
+        assert limited("c") == expected
+    assert calls.seen == [("a", "", 1)]
+
+
+def test_a_rate_limited_raised_inside_the_function_is_not_taken_for_our_own() -> None:
+    outer, inner = Limiter("9/minute"), Limiter("1/minute")
+    inner.hit("x")
+
+    @outer.limit(fallback="fallback")
+    def call() -> None:
+        inner.wait("x")
+
+    with pytest.raises(RateLimited):
+        call()
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_an_async_def_is_decorated_by_either_limiter(kind: type[Limiter] | type[AsyncLimiter]) -> None:
+    limiter = kind("1/minute")
+
+    @limiter.limit(key=lambda user: user)
+    async def plain(user: str) -> str:
+        return user
+
+    async def later(user: str) -> str:
+        return f"later, {user}"
+
+    @limiter.limit(key=lambda user: user, fallback=later)
+    async def kind_one(user: str) -> str:
+        return user
+
+    async def main() -> None:
+        assert await plain("a") == "a"
+        assert await kind_one("a") == "later, a"
+        with pytest.raises(RateLimited):
+            await plain("a")
+
+    asyncio.run(main())
+    if isinstance(limiter, Limiter):
+        assert not limiter.hit("a")  # the same states
+
+
+def test_a_decorator_refuses_what_it_cannot_hold_back() -> None:
+    async def stream() -> Any:
+        yield 1
+
+    for limiter in (Limiter("1/second"), AsyncLimiter("1/second")):
+        with pytest.raises(TypeError, match="async generator: call wait inside"):
+            limiter.limit()(stream)
+    with pytest.raises(TypeError, match="decorate it with Limiter.limit"):
+        AsyncLimiter("1/second").limit()(len)
+
+    async def task() -> None: ...
+
+    blocking = Limiter("1/second")
+    blocking._storage = _Opaque()
+    with pytest.raises(TypeError, match="would block the event loop"):
+        blocking.limit()(task)
+
+
+class _Opaque:
+    """A storage of a user's own, with no async twin."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryStorage()
+        self.evaluate, self.reset, self.close = self.memory.evaluate, self.memory.reset, self.memory.close
