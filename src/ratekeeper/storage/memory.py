@@ -50,10 +50,13 @@ class Table:
         """Look at the next `looks` keys of the ring; drop and count those whose state is as if untouched."""
         ring, states, dropped = self.ring, self.states, 0
         for _ in range(min(looks, len(ring))):
-            self.hand = self.hand + 1 if self.hand + 1 < len(ring) else 0
+            if self.hand >= len(ring):
+                self.hand = 0
             state = states.get(ring[self.hand])
             if state is None or state[0] < now:
-                dropped += self.drop(self.hand)
+                dropped += self.drop(self.hand)  # another key stands here now: it is looked at next
+            else:
+                self.hand += 1
         return dropped
 
     def victim(self, spare: set[Key], now: int) -> int:

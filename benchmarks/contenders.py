@@ -1,0 +1,296 @@
+"""One small factory for each library and way of asking. A factory makes a block: many decisions, one after another.
+
+A block answers how many of its decisions were denials, because looking at the answer is part of asking. It
+is written for each library by hand, in the way its documentation shows, with nothing between the loop and
+the library. Peers come without types here: they may be missing where only the types are checked.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import limits
+import limits.aio.storage
+import limits.aio.strategies
+import pyrate_limiter
+import throttled
+import throttled.asyncio
+
+from ratekeeper import AsyncLimiter, Limiter
+
+Block = Callable[[Sequence[str]], int]
+AsyncBlock = Callable[[Sequence[str]], Awaitable[int]]
+
+SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+THROTTLED_KEYS = 2_000_000  # its store keeps 1024 keys unless told otherwise, and would forget the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    count: int
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.count}/{self.unit}"
+
+    @property
+    def seconds(self) -> int:
+        return SECONDS[self.unit]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Who answers, with what, and how one is made: always anew for each block, so that none inherits a state."""
+
+    library: str
+    how: str
+    returns: str
+    make: Callable[[], Block]
+
+    @property
+    def name(self) -> str:
+        return f"{self.library} {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncContender:
+    """`make` is called inside a running event loop."""
+
+    library: str
+    how: str
+    returns: str
+    make: Callable[[], AsyncBlock]
+
+    @property
+    def name(self) -> str:
+        return f"{self.library} {self.how}"
+
+
+def ours(text: str, how: str) -> Contender:
+    def make() -> Block:
+        hit = Limiter(text).hit
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not hit(key).allowed:
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("ratekeeper", how, "Decision", make)
+
+
+def ours_async(text: str, how: str) -> AsyncContender:
+    def make() -> AsyncBlock:
+        hit = AsyncLimiter(text).hit
+
+        async def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not (await hit(key)).allowed:
+                    denied += 1
+            return denied
+
+        return block
+
+    return AsyncContender("ratekeeper", how, "Decision", make)
+
+
+def limits_hit(strategy: str, rate: Rate) -> Contender:
+    def make() -> Block:
+        hit, item = _limits_strategy(strategy).hit, limits.parse(str(rate))
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not hit(item, key):
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("limits", strategy, "bool", make)
+
+
+def limits_hits(strategy: str, rates: Sequence[Rate]) -> Contender:
+    """Several limits are several hits: what was charged before a denial stays charged."""
+
+    def make() -> Block:
+        hit, items = _limits_strategy(strategy).hit, limits.parse_many("; ".join(map(str, rates)))
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                for item in items:
+                    if not hit(item, key):
+                        denied += 1
+                        break
+            return denied
+
+        return block
+
+    return Contender("limits", f"{len(rates)} × {strategy}", "bool", make)
+
+
+def limits_hits_and_stats(strategy: str, rates: Sequence[Rate]) -> Contender:
+    """The loop of web extensions that send headers: every limit is hit, then the first is asked what is left."""
+
+    def make() -> Block:
+        limiter, items = _limits_strategy(strategy), sorted(limits.parse_many("; ".join(map(str, rates))))
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                shown = items[0]
+                for item in items:
+                    if not limiter.hit(item, key, "index"):
+                        denied += 1
+                        shown = item
+                        break
+                limiter.get_window_stats(shown, key, "index")
+            return denied
+
+        return block
+
+    return Contender("limits", f"{len(rates)} × {strategy} + stats", "bool, tuple", make)
+
+
+def limits_async(strategy: str, rate: Rate) -> AsyncContender:
+    def make() -> AsyncBlock:
+        limiter = getattr(limits.aio.strategies, f"{strategy}RateLimiter")(limits.aio.storage.MemoryStorage())
+        hit, item = limiter.hit, limits.parse(str(rate))
+
+        async def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not await hit(item, key):
+                    denied += 1
+            return denied
+
+        return block
+
+    return AsyncContender("limits", strategy, "bool", make)
+
+
+def throttled_limit(algorithm: str, rate: Rate) -> Contender:
+    def make() -> Block:
+        store = throttled.MemoryStore(options={"MAX_SIZE": THROTTLED_KEYS})
+        limit = throttled.Throttled(using=algorithm, quota=_quota(rate), store=store).limit
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if limit(key).limited:
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("throttled-py", algorithm, "RateLimitResult", make)
+
+
+def throttled_limits(algorithm: str, rates: Sequence[Rate]) -> Contender:
+    """One Throttled for each limit. Each has a prefix of its own: without it they would share one state."""
+
+    def make() -> Block:
+        store = throttled.MemoryStore(options={"MAX_SIZE": THROTTLED_KEYS})
+        calls = [
+            throttled.Throttled(using=algorithm, quota=_quota(rate), store=store, key_prefix=rate.unit).limit
+            for rate in rates
+        ]
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                for limit in calls:
+                    if limit(key).limited:
+                        denied += 1
+                        break
+            return denied
+
+        return block
+
+    return Contender("throttled-py", f"{len(rates)} × {algorithm}", "RateLimitResult", make)
+
+
+def throttled_async(algorithm: str, rate: Rate) -> AsyncContender:
+    def make() -> AsyncBlock:
+        store = throttled.asyncio.MemoryStore(options={"MAX_SIZE": THROTTLED_KEYS})
+        limit = throttled.asyncio.Throttled(using=algorithm, quota=_quota(rate), store=store).limit
+
+        async def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if (await limit(key)).limited:
+                    denied += 1
+            return denied
+
+        return block
+
+    return AsyncContender("throttled-py", algorithm, "RateLimitResult", make)
+
+
+def pyrate_acquire(algorithm: str, rates: Sequence[Rate], *, blocking: bool = False) -> Contender:
+    """`blocking` is for threads: without it a call that meets another thread's, on any key, is a denial."""
+
+    def make() -> Block:
+        acquire = pyrate_limiter.Limiter(_PerName(algorithm, rates)).try_acquire
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not acquire(key, blocking=blocking):
+                    denied += 1
+            return denied
+
+        return block
+
+    how = f"{len(rates)} × {algorithm}" if len(rates) > 1 else algorithm
+    return Contender("pyrate-limiter", f"{how}, blocking" if blocking else how, "bool", make)
+
+
+def pyrate_async(algorithm: str, rate: Rate) -> AsyncContender:
+    def make() -> AsyncBlock:
+        acquire = pyrate_limiter.Limiter(_PerName(algorithm, [rate])).try_acquire_async
+
+        async def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not await acquire(key, blocking=False):
+                    denied += 1
+            return denied
+
+        return block
+
+    return AsyncContender("pyrate-limiter", algorithm, "bool", make)
+
+
+def _limits_strategy(strategy: str) -> Any:
+    return getattr(limits.strategies, f"{strategy}RateLimiter")(limits.storage.MemoryStorage())
+
+
+def _quota(rate: Rate) -> Any:
+    return throttled.per_duration(timedelta(seconds=rate.seconds), rate.count)  # the burst is the count, as ours
+
+
+class _PerName(pyrate_limiter.BucketFactory):  # type: ignore[misc]  # untyped here
+    """A bucket for each key, made on demand: the factory that its documentation gives for this."""
+
+    def __init__(self, algorithm: str, rates: Sequence[Rate]) -> None:
+        self.clock = pyrate_limiter.MonotonicClock()
+        self.rates = [pyrate_limiter.Rate(rate.count, rate.seconds * 1000) for rate in rates]
+        self.algorithm = getattr(pyrate_limiter, algorithm)()
+        keeps_log = isinstance(self.algorithm, pyrate_limiter.LogAlgorithm)
+        self.kind = pyrate_limiter.InMemoryBucket if keeps_log else pyrate_limiter.StateBucket
+        self.buckets: dict[str, Any] = {}
+
+    def wrap_item(self, name: str, weight: int = 1) -> Any:
+        return pyrate_limiter.RateItem(name, self.clock.now(), weight=weight)
+
+    def get(self, item: Any) -> Any:
+        if item.name not in self.buckets:
+            self.buckets[item.name] = self.create(self.kind, self.rates, algorithm=self.algorithm)
+        return self.buckets[item.name]

@@ -1,0 +1,102 @@
+"""Bytes per key: what the process has grown by after one hit on each of many keys.
+
+Every contender has a process of its own, which runs this file: `python -m benchmarks.memory NAME KEYS`.
+The size is what the system counts as resident, so allocator, locks and all are in it.
+"""
+
+import gc
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.contenders import Block, Contender, Rate, limits_hit, ours, pyrate_acquire, throttled_limit
+
+RATE = Rate(100, "day")  # one hit counts for 864 seconds or more: nothing runs out while the keys are filled in
+CHUNK = 10_000
+STATM = Path("/proc/self/statm")
+
+
+def _dict_of_int() -> Block:
+    counts: dict[str, int] = {}
+
+    def block(keys: Sequence[str]) -> int:
+        for key in keys:
+            counts[key] = len(counts) + 1_000  # past the small numbers, which Python keeps once for all
+        return 0
+
+    return block
+
+
+CONTENDERS: dict[str, Contender] = {
+    contender.name: contender
+    for contender in (
+        Contender("bare", "dict of int", "", _dict_of_int),
+        *(
+            ours(f"{RATE} {algorithm}", algorithm)
+            for algorithm in (
+                "fixed-window",
+                "sliding-log",
+                "sliding-counter",
+                "token-bucket",
+                "gcra",
+                "leaky-bucket",
+            )
+        ),
+        *(limits_hit(strategy, RATE) for strategy in ("FixedWindow", "MovingWindow", "SlidingWindowCounter")),
+        *(
+            throttled_limit(algorithm, RATE)
+            for algorithm in ("fixed_window", "sliding_window", "token_bucket", "leaking_bucket", "gcra")
+        ),
+        *(pyrate_acquire(algorithm, [RATE]) for algorithm in ("FixedWindow", "SlidingWindowLog", "GCRA")),
+    )
+}
+
+
+class Footprint(NamedTuple):
+    """`seconds` is the CPU time of filling in, background threads included."""
+
+    name: str
+    keys: int
+    bytes_per_key: float
+    seconds: float
+
+
+def measure_memory(name: str, keys: int) -> Footprint:
+    command = [sys.executable, "-m", "benchmarks.memory", name, str(keys)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"measuring the memory of {name} failed:\n{done.stderr}")
+    grown, seconds = json.loads(done.stdout)
+    return Footprint(name, keys, grown / keys, seconds)
+
+
+def _resident() -> int:
+    """Bytes resident now; where the system has no /proc, the most that ever were."""
+    if STATM.exists():
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _fill(name: str, keys: int) -> tuple[int, float]:
+    block = CONTENDERS[name].make()
+    denied = block(["user:first"])  # what is made once, at the first hit, is not a key's
+    gc.collect()
+    before, start = _resident(), time.process_time()
+    for first in range(1_000_000, 1_000_000 + keys, CHUNK):
+        denied += block([f"user:{number}" for number in range(first, min(first + CHUNK, 1_000_000 + keys))])
+    seconds = time.process_time() - start
+    gc.collect()
+    grown = _resident() - before
+    if denied:
+        raise AssertionError(f"{name}: {denied} denied")
+    return grown, seconds
+
+
+if __name__ == "__main__":
+    print(json.dumps(_fill(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,216 @@
+"""The results of one run: judged against what is required, as tables for people, as JSON for programs."""
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+import ratekeeper
+from benchmarks.cases import REQUIRED
+from benchmarks.growth import MOST, SMALL, Growth
+from benchmarks.measure import Case, Spread, ratios, spread
+from benchmarks.memory import Footprint
+
+PACKAGES = ("ratekeeper", "limits", "throttled-py", "pyrate-limiter")
+
+
+class Line(NamedTuple):
+    """One contender of one case: seconds of CPU per decision, and how many times what ours takes."""
+
+    case: str
+    contender: str
+    returns: str
+    time: Spread
+    times: Spread
+
+
+class Verdict(NamedTuple):
+    what: str
+    threshold: str
+    found: Spread
+    passed: bool
+
+
+class Sheet(NamedTuple):
+    """A table before it is drawn: on a terminal or in Markdown."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(slots=True)
+class Results:
+    machine: dict[str, Any]
+    changed: bool = False  # our files changed during the run: the memory part, in new processes, saw other code
+    lines: list[Line] = field(default_factory=list)
+    growth: list[Growth] = field(default_factory=list)
+    memory: list[Footprint] = field(default_factory=list)
+
+    def add(self, case: Case, times: dict[str, list[float]]) -> None:
+        ours = times[case.contenders[0].name]
+        for contender in case.contenders:
+            theirs = times[contender.name]
+            times_ours = spread(ratios(ours, theirs))
+            self.lines.append(Line(case.name, contender.name, contender.returns, spread(theirs), times_ours))
+
+    def verdicts(self) -> list[Verdict]:
+        """One for each required ratio that was measured."""
+        found = {(line.case, line.contender): line.times for line in self.lines}
+        judged = []
+        for required in REQUIRED:
+            times = found.get((required.case, required.peer))
+            if times is not None:
+                what = f"{required.case}: times as fast as {required.peer}"
+                judged.append(Verdict(what, f"at least {required.times:g}", times, times.median >= required.times))
+        for growth in self.growth:
+            what = f"{growth.algorithm}: growth to {growth.keys:,} keys, in times a bare dict's"
+            judged.append(Verdict(what, f"at most {MOST:g}", growth.times, growth.times.median <= MOST))
+        return judged
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "machine": self.machine,
+            "changed": self.changed,
+            "unit": "seconds of CPU per decision; median and quartiles over the rounds",
+            "decisions": [_plain(line) for line in self.lines],
+            "growth": [_plain(growth) for growth in self.growth],
+            "memory": [_plain(footprint) for footprint in self.memory],
+            "required": [_plain(verdict) for verdict in self.verdicts()],
+        }
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "packages": {package: version(package) for package in PACKAGES},
+        "sources": sources(),
+    }
+
+
+def sources() -> str:
+    """A digest of our own files: a version number does not tell one working tree from the next."""
+    digest = blake2b(digest_size=8)
+    for path in sorted(Path(ratekeeper.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples as objects, so that the JSON can be read without this file."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(each) for name, each in value._asdict().items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def sheets(results: Results) -> list[Sheet]:
+    drawn = [
+        Sheet(
+            "CPU time per decision",
+            ("case", "who", "returns", "µs per decision", "quartiles", "times ours", "quartiles"),
+            _decision_rows(results.lines),
+        ),
+        Sheet(
+            "Growth with the keys",
+            ("who", "keys", f"ns at {SMALL:,}", "ns at all", "added", "times the dict's"),
+            [row for growth in results.growth for row in _growth_rows(growth)],
+        ),
+        Sheet(
+            "Memory, one hit per key",
+            ("who", "keys", "bytes per key", "µs of CPU per new key"),
+            [
+                (each.name, f"{each.keys:,}", f"{each.bytes_per_key:.0f}", f"{each.seconds / each.keys * 1e6:.2f}")
+                for each in results.memory
+            ],
+        ),
+        Sheet(
+            "Required",
+            ("what", "threshold", "found", "quartiles", ""),
+            [
+                (what, threshold, f"{found.median:.2f}", _between(found), "PASS" if passed else "MISS")
+                for what, threshold, found, passed in results.verdicts()
+            ],
+        ),
+    ]
+    return [sheet for sheet in drawn if sheet.rows]
+
+
+def _decision_rows(lines: Sequence[Line]) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = []
+    case = ""
+    for line in lines:
+        first, case = line.case != case, line.case
+        asked = (case if first else "", line.contender, line.returns)
+        took = (f"{line.time.median * 1e6:.2f}", _between(line.time, 1e6))
+        times = ("", "") if first else (f"{line.times.median:.2f}", _between(line.times))
+        rows.append(asked + took + times)
+    return rows
+
+
+def _growth_rows(growth: Growth) -> list[Sequence[str]]:
+    times = f"{growth.times.median:.2f} ({_between(growth.times)})"
+    return [
+        (f"ratekeeper {growth.algorithm}", f"{growth.keys:,}", *_added(*growth.ours), times),
+        ("bare dict", f"{growth.keys:,}", *_added(*growth.bare), ""),
+    ]
+
+
+def _added(small: Spread, large: Spread) -> list[str]:
+    return [f"{seconds * 1e9:.0f}" for seconds in (small.median, large.median, large.median - small.median)]
+
+
+def _between(found: Spread, scale: float = 1) -> str:
+    return f"{found.low * scale:.2f}–{found.high * scale:.2f}"
+
+
+def heading(results: Results) -> str:
+    about = results.machine
+    packages = ", ".join(f"{name} {number}" for name, number in about["packages"].items())
+    return (
+        f"{about['python']}, {about['cpu']}, {about['cores']} cores, load {about['load'][0]} at the start\n{packages}"
+    )
+
+
+def show(results: Results, console: Console) -> None:
+    console.print(heading(results), highlight=False)
+    if results.changed:
+        console.print("ratekeeper's files changed during the run: its memory figures may be of other code")
+    for sheet in sheets(results):
+        table = Table(title=sheet.title, title_justify="left")
+        for place, name in enumerate(sheet.head):
+            figures = any(row[place][:1].isdigit() for row in sheet.rows) and place > 0
+            table.add_column(name, justify="right" if figures else "left")
+        for place, row in enumerate(sheet.rows):
+            table.add_row(*row, end_section=_ends_case(sheet, place))
+        console.print(table)
+
+
+def _ends_case(sheet: Sheet, place: int) -> bool:
+    return place + 1 < len(sheet.rows) and sheet.head[0] == "case" and sheet.rows[place + 1][0] != ""
+
+
+def markdown(results: Results) -> str:
+    parts = []
+    for sheet in sheets(results):
+        lines = [sheet.head, ["---"] * len(sheet.head), *sheet.rows]
+        parts.append(f"**{sheet.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(parts) + "\n"
