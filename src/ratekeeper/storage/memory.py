@@ -54,9 +54,8 @@ class Table:
                 self.hand = 0
             state = states.get(ring[self.hand])
             if state is None or state[0] < now:
-                dropped += self.drop(self.hand)  # another key stands here now: it is looked at next
-            else:
-                self.hand += 1
+                dropped += self.drop(self.hand)
+            self.hand += 1  # past the one that fills a gap, too: it comes from the young end of the ring
         return dropped
 
     def victim(self, spare: set[Key], now: int) -> int:
