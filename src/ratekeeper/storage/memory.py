@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from random import random
 
-from ratekeeper.clock import Clock, system_clock
+from ratekeeper.clock import Clock, ticking
 from ratekeeper.decision import Row
 from ratekeeper.kernels import SPEND, State, evaluate, peek
 from ratekeeper.limit import Ask, Group, Limit, Mode
@@ -89,7 +89,7 @@ class MemoryStorage:
         self.keys = 0
         self.evicted = 0  # keys dropped to make room
         self.overflowed = 0  # checks that were answered from a shared state
-        self._clock = system_clock() if clock is None else clock
+        self._ticks, self._anchor = ticking(clock)
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._tables: dict[str, Table] = {}
@@ -98,7 +98,7 @@ class MemoryStorage:
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         self._acquire()  # called by hand: a with statement takes twice as long
         try:
-            now = self._clock()  # read under the lock: groups see time in the order they run
+            now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
             if now >= self._sweep_at:
                 self._sweep(now)
             answers: list[Sequence[Row]] = []
@@ -152,34 +152,47 @@ class MemoryStorage:
         return rows
 
     def _spend(self, ask: Ask, now: int) -> list[Row]:
-        """The straight line: a key that all of its limits know and allow. Else nothing is stored, and [] returned."""
+        """One key in a straight line. Returns [], with nothing stored, when it takes more than that: no room for a
+        new key, or a denial or a delay that the other limits have to know of."""
         key, limits, cost, patience, _ = ask
-        tables = self._tables
         if len(limits) == 1:
             limit = limits[0]
-            table = tables.get(limit.scope)
-            state = None if table is None else table.states.get(key)
-            if table is None or state is None:
+            table = self._tables.get(limit.scope) or self._new_table(limit)
+            state = table.states.get(key)
+            if state is None and not self._has_room(key, 1):
                 return []
             after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
             if after is not state and after is not None:
-                table.states[key] = after
+                if state is None:
+                    self._add(table, key, limit, after, now)
+                else:
+                    table.states[key] = after
             return [row]
         rows: list[Row] = []
-        stores: list[tuple[dict[Key, State], State]] = []
+        stores: list[tuple[Table, Limit, State | None, State]] = []
         for limit in limits:
-            table = tables.get(limit.scope)
-            state = None if table is None else table.states.get(key)
-            if table is None or state is None:
+            table = self._tables.get(limit.scope) or self._new_table(limit)
+            state = table.states.get(key)
+            if state is None and not self._has_room(key, len(limits)):
                 return []
             after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
             if not row[0] or row[4] or after is None:
                 return []
             rows.append(row)
-            stores.append((table.states, after))
-        for states, after in stores:
-            states[key] = after
+            stores.append((table, limit, state, after))
+        for table, limit, state, after in stores:
+            if state is None:
+                self._add(table, key, limit, after, now)
+            else:
+                table.states[key] = after
         return rows
+
+    def _has_room(self, key: str, new: int) -> bool:
+        return self.keys + new <= self.max_keys and len(key) <= LONG_KEY
+
+    def _add(self, table: Table, key: Key, limit: Limit, state: State, now: int) -> None:
+        table.add(key, state, limit)
+        self.keys += 1 - table.sweep(2, now)
 
     def _store(self, table: Table, key: Key | None, limit: Limit, state: State | None, now: int) -> None:
         if key is None:
@@ -189,8 +202,7 @@ class MemoryStorage:
         elif key in table.states:
             table.states[key] = state
         else:
-            table.add(key, state, limit)
-            self.keys += 1 - table.sweep(2, now)
+            self._add(table, key, limit, state, now)
 
     def _new_table(self, limit: Limit) -> Table:
         return self._tables.setdefault(limit.scope, Table(limit))
