@@ -170,6 +170,10 @@ class Check:
     limits: Limit | Iterable[Limit]
     cost: int = 1
 
+    def __post_init__(self) -> None:
+        for name, value in zip(("key", "limits", "cost"), self.ask(), strict=False):
+            object.__setattr__(self, name, value)
+
     def ask(self) -> Ask:
         return checked_key(self.key), limit_set(self.limits), checked_cost(self.cost), None, None
 

@@ -56,8 +56,10 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State 
             lead = max([row[4] for row in rows])
             if lead and len(rows) > 1:
                 # Places in the future are taken for one instant, the same in every bucket that has patience.
-                after = states.copy()
-                rows = _spend(group, slots, after, now, lead) or rows
+                later = states.copy()
+                again = _spend(group, slots, later, now, lead)
+                if again is not None:
+                    after, rows = later, again
             states[:] = after
             return rows
     return _peek(group, slots, states, now)
