@@ -1,0 +1,1 @@
+"""Redis: the same decisions for every process and every machine, in one round trip."""

@@ -1,0 +1,45 @@
+"""Names of states in Redis (law 10): prefix, version, {tag}, digest of the subject, scope of the limit.
+
+The digest is keyed when there is a secret. The tag, which chooses the slot on a Cluster, is twelve bits of a digest
+that is not: so all states of a subject share a slot, and still do after a change of the secret.
+"""
+
+from hashlib import blake2b
+
+VERSION = "1"
+TAGS = [f"{{{tag:03x}}}" for tag in range(4096)]
+
+
+class Keys:
+    """Makes names. `old_secret` stands beside `secret` while it is being changed."""
+
+    def __init__(
+        self, *, prefix: str = "rk", secret: str | bytes = b"", old_secret: str | bytes | None = None, one_slot: bool = False
+    ) -> None:
+        self.prefix = f"{prefix}{VERSION}:"
+        self.secret = _bytes(secret)
+        self.old_secret = None if old_secret is None else _bytes(old_secret)
+        self.rotating = old_secret is not None
+        self.one_slot = one_slot
+        if max(len(self.secret), len(self.old_secret or b"")) > 64:
+            raise ValueError("a secret has at most 64 bytes")
+
+    def subject(self, key: str) -> bytes:
+        return self._subject(key, self.secret)
+
+    def old_subject(self, key: str) -> bytes | None:
+        return None if self.old_secret is None else self._subject(key, self.old_secret)
+
+    def _subject(self, key: str, secret: bytes) -> bytes:
+        text = key.encode("utf-8", "surrogatepass")
+        digest = blake2b(text, digest_size=16, key=secret).hexdigest()
+        if self.one_slot:
+            tag = TAGS[0]
+        else:
+            plain = blake2b(text, digest_size=2).digest() if secret else bytes.fromhex(digest[:4])
+            tag = TAGS[int.from_bytes(plain) & 4095]
+        return f"{self.prefix}{tag}{digest}:".encode()
+
+
+def _bytes(secret: str | bytes) -> bytes:
+    return secret.encode() if isinstance(secret, str) else secret

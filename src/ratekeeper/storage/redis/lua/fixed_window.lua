@@ -1,0 +1,55 @@
+-- Mirror of kernels/fixed_window.py. State is {end, used}, kept as a string of two doubles.
+
+local fixed_window = {}
+
+function fixed_window.load(key)
+  local value = redis.call('GET', key)
+  if not value then return nil end
+  if #value ~= 16 then error('FOREIGN') end
+  local finish, used = struct.unpack('<dd', value)
+  return {finish, used}
+end
+
+function fixed_window.save(key, state, ttl)
+  redis.call('SET', key, struct.pack('<dd', state[1], state[2]), 'PX', ttl)
+end
+
+function fixed_window.expires(state) return state[1] end
+
+function fixed_window.repair(limit, state, now)
+  local finish = now - now % limit.period + limit.period
+  if state[1] > finish then return {finish, state[2]} end
+  return state
+end
+
+function fixed_window.standing(limit, state, now)
+  if not state or state[1] <= now or state[2] == 0 then return limit.count, 0 end
+  return math.max(limit.count - state[2], 0), state[1] - now
+end
+
+function fixed_window.spend(limit, state, now, cost, patience, lead)
+  local finish, used = now - now % limit.period + limit.period, 0
+  if state and state[1] >= finish then
+    state = fixed_window.repair(limit, state, now)
+    used = state[2]
+  end
+  if used + cost <= limit.count then
+    used = used + cost
+    return {finish, used}, {1, limit.count - used, 0, finish - now, 0}
+  end
+  local retry_after = cost <= limit.count and finish - now or NEVER
+  return state, {0, math.max(limit.count - used, 0), retry_after, used > 0 and finish - now or 0, 0}
+end
+
+function fixed_window.force(limit, state, now, cost, at, till)
+  local finish = now - now % limit.period + limit.period
+  if state then
+    if state[1] >= finish then state = fixed_window.repair(limit, state, now) else state = nil end
+  end
+  if cost > 0 or (state and (at == NEVER or (finish - limit.period <= at and at < finish))) then
+    local used = state and state[2] or 0
+    state = {finish, math.min(math.max(used + cost, 0), 2 * limit.count)}
+  end
+  local left, reset_after = fixed_window.standing(limit, state, now)
+  return state, {1, left, 0, reset_after, 0}
+end

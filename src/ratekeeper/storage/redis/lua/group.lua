@@ -1,0 +1,151 @@
+-- The group law (laws 2 and 3), a mirror of kernels.evaluate; in front of it the clock, behind it the answer.
+--
+-- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of nine doubles for each
+-- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the two
+-- numbers of `spent` (-1 where not given). KEYS are those of all groups in turn; while a secret is being changed each
+-- is followed by its name under the old one, and a state that is still there is moved first.
+-- Answer: now, then for each group either a list of five numbers for each limit, or a text: why it has none.
+
+local KERNELS = {[0] = gcra, [1] = gcra, [2] = gcra, [3] = fixed_window, [4] = sliding_log, [5] = sliding_counter}
+local RECORD = 72
+local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
+
+local mode, now = ARGV[1], tonumber(ARGV[2])
+local injected = now ~= nil
+if not now then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+local names = 1
+if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 end
+
+local function key_of(place)
+  local key = KEYS[(place - 1) * names + 1]
+  if names == 2 then
+    local old = KEYS[place * names]
+    if redis.call('EXISTS', key) == 0 and redis.call('EXISTS', old) == 1 then redis.call('RENAME', old, key) end
+  end
+  return key
+end
+
+local function read(text)
+  local asks = {}
+  for from = 1, #text, RECORD do
+    local place, algorithm, count, period, burst, cost, patience, at, till = struct.unpack('<ddddddddd', text, from)
+    asks[#asks + 1] = {
+      place = place, kernel = KERNELS[algorithm], count = count, period = period, burst = burst,
+      queues = algorithm == 2, cost = cost, patience = patience, at = at, till = till,
+    }
+  end
+  return asks
+end
+
+local function copied(states, places)
+  local copy = {}
+  for place = 1, places do copy[place] = states[place] end
+  return copy
+end
+
+local function spend(asks, states, lead)
+  local rows = {}
+  for i, ask in ipairs(asks) do
+    local later = ask.patience ~= NEVER and lead or 0
+    local state, row = ask.kernel.spend(ask, states[ask.place], now, ask.cost, ask.patience, later)
+    if row[1] == 0 then return nil end
+    states[ask.place], rows[i] = state, row
+  end
+  return rows
+end
+
+local function peek(asks, states)
+  local asked, rows = {}, {}
+  for i, ask in ipairs(asks) do
+    local place = ask.place
+    asked[place] = (asked[place] or 0) + ask.cost
+    if states[place] then states[place] = ask.kernel.repair(ask, states[place], now) end
+    local _, row = ask.kernel.spend(ask, states[place], now, asked[place], ask.patience, 0)
+    if row[1] == 1 then
+      local remaining, reset_after = ask.kernel.standing(ask, states[place], now)
+      row = {1, remaining, 0, reset_after, row[5]}
+    end
+    rows[i] = row
+  end
+  return rows
+end
+
+local function force(asks, states)
+  local rows = {}
+  for i, ask in ipairs(asks) do
+    states[ask.place], rows[i] = ask.kernel.force(ask, states[ask.place], now, ask.cost, ask.at, ask.till)
+  end
+  return rows
+end
+
+-- `states` becomes what to store.
+local function evaluate(asks, states, places)
+  if mode == 'force' then return force(asks, states) end
+  if mode == 'spend' then
+    local after = copied(states, places)
+    local rows = spend(asks, after, 0)
+    if rows then
+      local lead = 0
+      for _, row in ipairs(rows) do lead = math.max(lead, row[5]) end
+      if lead > 0 and #rows > 1 then
+        local later = copied(states, places)
+        local again = spend(asks, later, lead)
+        if again then after, rows = later, again end
+      end
+      for place = 1, places do states[place] = after[place] end
+      return rows
+    end
+  end
+  return peek(asks, states)
+end
+
+-- All reads come before any write, so that a group that cannot be read leaves nothing behind.
+local function load(asks, offset)
+  local before, places = {}, 0
+  for _, ask in ipairs(asks) do
+    if ask.place > places then
+      places = ask.place
+      before[places] = ask.kernel.load(key_of(offset + places))
+    end
+  end
+  return before, places
+end
+
+local answer, offset = {now}, 0
+for g = 3, #ARGV do
+  local asks = read(ARGV[g])
+  local most = 0
+  for _, ask in ipairs(asks) do most = math.max(most, ask.place) end
+  local fine, before, places = pcall(load, asks, offset)
+  if fine then
+    local after = copied(before, places)
+    local rows = evaluate(asks, after, places)
+    local saved = {}
+    for _, ask in ipairs(asks) do
+      local place = ask.place
+      if after[place] ~= before[place] and not saved[place] then
+        saved[place] = true
+        local key = KEYS[(offset + place - 1) * names + 1]
+        if after[place] then
+          local ttl = math.max(math.ceil((ask.kernel.expires(after[place]) - now) / 1000), 1)
+          ask.kernel.save(key, after[place], injected and FOR_EVER or ttl)
+        else
+          redis.call('DEL', key)
+        end
+      end
+    end
+    local flat = {}
+    for _, row in ipairs(rows) do
+      for i = 1, 5 do flat[#flat + 1] = row[i] end
+    end
+    answer[#answer + 1] = flat
+  else
+    answer[#answer + 1] = type(before) == 'table' and (before.err or 'unknown error') or tostring(before)
+  end
+  offset = offset + most
+end
+return answer

@@ -1,0 +1,88 @@
+-- Mirror of kernels/sliding_counter.py. State is {expires, current, previous}, kept as a string of three doubles.
+
+local sliding_counter = {}
+
+function sliding_counter.load(key)
+  local value = redis.call('GET', key)
+  if not value then return nil end
+  if #value ~= 24 then error('FOREIGN') end
+  local expires, current, previous = struct.unpack('<ddd', value)
+  return {expires, current, previous}
+end
+
+sliding_counter.save = gcra.save
+
+function sliding_counter.expires(state) return state[1] end
+
+function sliding_counter.repair(limit, state, now)
+  if state[1] > now + 2 * limit.period then return {now + 2 * limit.period, state[2], state[3]} end
+  return state
+end
+
+-- What the state means now: state, left of the current window, current, previous.
+local function moved(limit, state, now)
+  state = sliding_counter.repair(limit, state, now)
+  local left = state[1] - limit.period - now
+  if left > 0 then return state, left, state[2], state[3] end
+  if left > -limit.period then return state, left + limit.period, 0, state[2] end
+  return state, limit.period, 0, 0
+end
+
+-- The older window's share, rounded up.
+local function share(limit, previous, left)
+  local q, r = muldiv(previous, left, limit.period)
+  return r > 0 and q + 1 or q
+end
+
+local function wait_for(limit, left, current, previous, cost)
+  if cost > limit.count then return NEVER end
+  if current + cost <= limit.count then
+    local q = muldiv(limit.count - current - cost, limit.period, previous)
+    return left - q
+  end
+  local q = muldiv(limit.count - cost, limit.period, current)
+  return left + limit.period - q
+end
+
+function sliding_counter.standing(limit, state, now)
+  if not state then return limit.count, 0 end
+  local _, left, current, previous = moved(limit, state, now)
+  local remaining = limit.count - current - share(limit, previous, left)
+  return math.max(remaining, 0), current > 0 and left + limit.period or previous > 0 and left or 0
+end
+
+function sliding_counter.spend(limit, state, now, cost, patience, lead)
+  local left, current, previous = limit.period, 0, 0
+  if state then state, left, current, previous = moved(limit, state, now) end
+  local free = limit.count - current - cost - share(limit, previous, left)
+  if free >= 0 then
+    return {now + left + limit.period, current + cost, previous}, {1, free, 0, left + limit.period, 0}
+  end
+  local reset_after = current > 0 and left + limit.period or previous > 0 and left or 0
+  local retry_after = wait_for(limit, left, current, previous, cost)
+  return state, {0, math.max(free + cost, 0), retry_after, reset_after, 0}
+end
+
+function sliding_counter.force(limit, state, now, cost, at, till)
+  local left, current, previous = limit.period, 0, 0
+  if state then
+    local _
+    _, left, current, previous = moved(limit, state, now)
+  end
+  local finish = now + left
+  if cost > 0 or at == NEVER then at = now end
+  if finish - limit.period <= at then
+    current = math.min(math.max(current + cost, 0), 2 * limit.count)
+  elseif finish - 2 * limit.period <= at then
+    previous = math.max(previous + cost, 0)
+  end
+  if current > 0 then
+    state = {finish + limit.period, current, previous}
+  elseif previous > 0 then
+    state = {finish, previous, 0}
+  else
+    state = nil
+  end
+  local remaining, reset_after = sliding_counter.standing(limit, state, now)
+  return state, {1, remaining, 0, reset_after, 0}
+end

@@ -1,0 +1,40 @@
+"""Servers shared by the tests, started when the first test asks for one. Who breaks a shared one puts it in order."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
+
+
+def pytest_configure() -> None:
+    """End on SIGTERM as on control-C: with the servers stopped and their folders removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+@pytest.fixture(scope="session")
+def redis_url_server() -> Iterator[Server]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_redis() -> Iterator[Server]:
+    """One to break."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sentinels() -> Iterator[SentinelGroup]:
+    with sentinel_group() as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[Cluster]:
+    with cluster() as nodes:
+        yield nodes
