@@ -30,9 +30,9 @@ Row = tuple[bool, int, int | None, int, int, int]
 class Decision:
     """The answer to one request: true when it may go ahead. Durations are float seconds here."""
 
-    __slots__ = ("allowed", "asks", "degraded", "rows", "settled")
+    __slots__ = ("allowed", "asks", "degraded", "final", "rows")
 
-    settled: bool  # set by `Limiter.settle`, unset until then
+    final: str  # why it cannot be settled, if it cannot; unset until then
 
     def __init__(self, asks: Group, rows: Sequence[Row], degraded: str | None = None) -> None:
         self.allowed = rows[0][0] if len(rows) == 1 else all([row[0] for row in rows])  # noqa: C419 - a list is faster
@@ -51,11 +51,12 @@ class Decision:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """One for each of `limits`, in the same order."""
+        """One for each of `limits`, in the same order. Their durations are whole microseconds."""
         return [Outcome._make(row) for row in self.rows]
 
     @property
     def limits(self) -> list[Limit]:
+        """The limits that were asked. `zip(decision.limits, decision.outcomes)` gives each with its answer."""
         return [limit for _, limits, *_ in self.asks for limit in limits]
 
     def _decisive(self) -> tuple[Limit, Outcome]:
@@ -67,10 +68,13 @@ class Decision:
 
     @property
     def limit(self) -> Limit:
+        """The one to tell the client of: nearest to being used up, or denying for longest. It gives `limit.burst` at
+        most, which for windows is their count."""
         return self._decisive()[0]
 
     @property
     def remaining(self) -> int:
+        """What is left of `limit`, in units of cost."""
         return self._decisive()[1].remaining
 
     @property
@@ -83,6 +87,7 @@ class Decision:
 
     @property
     def reset_after(self) -> float:
+        """Seconds until `limit` is as if untouched, if nothing more is spent."""
         return seconds(self._decisive()[1].reset_after)
 
     @property

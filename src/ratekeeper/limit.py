@@ -63,9 +63,13 @@ class Limit:
     full: int = field(init=False, repr=False, compare=False)  # a whole burst and a microsecond, in 1/count microseconds
 
     def __post_init__(self, large: bool) -> None:
-        for label, value, most in (("count", self.count, MAX_COUNT), ("period", self.period, MAX_PERIOD)):
-            if type(value) is not int or not 1 <= value <= most:
-                raise InvalidLimit(f"{label} must be a whole number from 1 to {most}, not {value!r}")
+        if type(self.count) is not int or not 1 <= self.count <= MAX_COUNT:
+            raise InvalidLimit(f"count must be a whole number from 1 to {MAX_COUNT}, not {self.count!r}")
+        if type(self.period) is not int or not 1 <= self.period <= MAX_PERIOD:
+            raise InvalidLimit(
+                f"period must be a whole number of microseconds, at most ten years of them, not {self.period!r};"
+                " parse_limit('10/60 seconds') takes seconds"
+            )
         if type(self.burst) is not int or not 0 <= self.burst <= MAX_COUNT:
             raise InvalidLimit(f"burst must be a whole number from 1 to {MAX_COUNT}, not {self.burst!r}")
         put = object.__setattr__
@@ -84,7 +88,7 @@ class Limit:
         if self.burst * self.period > MAX_SPAN * self.count:
             raise InvalidLimit("the burst takes more than 100 years to come back; use a smaller burst or period")
         if not self.name:
-            put(self, "name", self._text())
+            put(self, "name", self.text)
         elif not NAME.fullmatch(self.name):
             raise InvalidLimit(f"name {self.name!r}: expected 1 to 64 of A-Z a-z 0-9 _ . : / - with no mark in front")
         put(self, "scope", state_scope(self))
@@ -93,7 +97,9 @@ class Limit:
         put(self, "depth", self.burst * self.period // self.count)
         put(self, "full", self.burst * self.period + self.count - 1)
 
-    def _text(self) -> str:
+    @property
+    def text(self) -> str:
+        """The limit without its name."""
         unit, length = [(unit, length) for unit, length in UNITS.items() if self.period % length == 0][-1]
         multiple = self.period // length
         text = f"{self.count}/{unit}" if multiple == 1 else f"{self.count}/{multiple} {unit}s"
@@ -108,11 +114,11 @@ class Limit:
     @property
     def named(self) -> bool:
         """Whether the name was given, not made from the limit."""
-        return self.name != self._text()
+        return self.name != self.text
 
     def __str__(self) -> str:
         """Text that parses back to this limit."""
-        return f"{self._text()} as {self.name}" if self.named else self._text()
+        return f"{self.text} as {self.name}" if self.named else self.text
 
 
 def spans(limit: Limit, cost: int) -> tuple[int, int, int, int]:
@@ -135,18 +141,20 @@ def state_scope(limit: Limit) -> str:
 
 def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
     """Limits that go together on one key: at least one, each with a state of its own."""
-    found = (limits,) if isinstance(limits, Limit) else tuple(limits)
-    if not found or not all(isinstance(limit, Limit) for limit in found):
-        raise InvalidLimit(f"expected a Limit or several, not {limits!r}; parse_limit('100/minute') makes one")
     scopes: dict[str, Limit] = {}
+    found: Iterable[object] = limits if isinstance(limits, Iterable) else (limits,)
     for limit in found:
+        if not isinstance(limit, Limit):
+            raise InvalidLimit(f"expected a Limit or several, not {limit!r}; parse_limit('100/minute') makes one")
         if limit.scope in scopes:
             raise InvalidLimit(
                 f"'{scopes[limit.scope]}' and '{limit}' would share one count; leave one out,"
-                f" or name one: '{limit} as other'"
+                f" or name one: '{limit.text} as other'"
             )
         scopes[limit.scope] = limit
-    return found
+    if not scopes:
+        raise InvalidLimit("expected at least one limit, for example '100/minute'")
+    return tuple(scopes.values())
 
 
 # What a storage is asked: key, limits, cost, patience, spent. A plain tuple: one is made for each request.

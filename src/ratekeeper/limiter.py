@@ -5,29 +5,29 @@ turn is waited for from waiting.py. What is left in each class is the one line t
 """
 
 import asyncio
-import functools
 import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from ratekeeper import switch
 from ratekeeper.clock import microseconds
-from ratekeeper.decision import Decision, RateLimited, Row
-from ratekeeper.kernels import peek as fresh_peek
+from ratekeeper.decision import Decision, Row
+from ratekeeper.decorator import RAISE, is_async, limited, limited_async
+from ratekeeper.errors import InvalidKey
+from ratekeeper.kernels import peek as peek_at
 from ratekeeper.limit import MAX_PERIOD, Check, Group, Limit, Mode, checked_cost, checked_key, limit_set
 from ratekeeper.notation import parse_limits
+from ratekeeper.settling import peeked, restated, settled_costs, settlement
 from ratekeeper.storage import AsyncStorage, Storage
 from ratekeeper.storage.urls import async_twin, open_async_storage, open_storage
-from ratekeeper.waiting import Evaluate, Flow, Lines, Turn, reserves, settlement, wait_by_place, wait_in_line
+from ratekeeper.waiting import Evaluate, Flow, Lines, Turn, reserves, wait_by_place, wait_in_line
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 Limits = str | Limit | Iterable[Limit]
 ONE = 1
-RAISE: Any = object()
 
 
 def _as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...]:
@@ -40,6 +40,13 @@ def _as_seconds(label: str, value: float) -> float:
     return value
 
 
+def _as_storage(storage: Any, opened: Callable[[str], Any]) -> Any:
+    found = opened(storage) if isinstance(storage, str) else storage
+    if isinstance(found, type) or not callable(getattr(found, "evaluate", None)):
+        raise TypeError(f"a storage is a URL like 'memory://', or an object like MemoryStorage(), not {storage!r}")
+    return found
+
+
 def _patience(timeout: float | None, max_delay: float) -> int:
     return microseconds(max_delay if timeout is None else _as_seconds("timeout", timeout), MAX_PERIOD)
 
@@ -48,36 +55,37 @@ def _group(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
     return ((checked_key(key), limits, checked_cost(cost), None, None),)
 
 
+def _groups(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> list[Group]:
+    if isinstance(keys, str):
+        raise InvalidKey(f"hit_many takes several keys, not the text {keys!r}: for example ['user:1', 'user:2']")
+    return [_group(key, limits, cost) for key in keys]
+
+
+def _checked(checks: Check | Iterable[Check]) -> Group:
+    group = []
+    for check in [checks] if isinstance(checks, Check) else checks:
+        if not isinstance(check, Check):
+            raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {check!r}")
+        group.append(check.ask())
+    if not group:
+        raise InvalidKey("check needs at least one Check")
+    return group
+
+
 def _unlimited(groups: Sequence[Group]) -> list[Sequence[Row]]:
     """What untouched limits would say: the answer while `ratekeeper.testing` has turned limiting off."""
     now = time.time_ns() // 1000
     return [
-        [(True, *fresh_peek(limit, None, now, cost)[1][1:]) for _, limits, cost, *_ in group for limit in limits]
+        [(True, *peek_at(limit, None, now, cost)[1][1:]) for _, limits, cost, *_ in group for limit in limits]
         for group in groups
     ]
 
 
-def _settled(decision: Decision, cost: int | Sequence[int]) -> list[int]:
-    if getattr(decision, "settled", False):
-        raise ValueError("this decision is settled already: settling it twice would refund twice")
-    costs = [cost] * len(decision.asks) if isinstance(cost, int) else list(cost)
-    if len(costs) != len(decision.asks):
-        raise ValueError(f"expected one cost, or one for each of {len(decision.asks)} checks, not {cost!r}")
-    costs = [checked_cost(each, least=0) for each in costs]
-    decision.settled = True
-    return costs
-
-
-def _restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:
-    """The decision as it stands after settling."""
-    asks = tuple((key, limits, cost, None, None) for (key, limits, *_), cost in zip(decision.asks, costs, strict=True))
-    restated = Decision(asks, rows, decision.degraded)
-    restated.settled = True
-    return restated
-
-
 class Limiter:
-    """Decides for each key whether it may go ahead: `Limiter("100/minute").hit("user:42")`."""
+    """Decides for each key whether it may go ahead: `Limiter("100/minute").hit("user:42")`.
+
+    `max_delay` is how long `wait`, `acquire` and decorators sleep at most, in seconds, unless told otherwise.
+    """
 
     def __init__(
         self,
@@ -90,8 +98,8 @@ class Limiter:
     ) -> None:
         self.limits = _as_limits(limits, default_algorithm)
         self.max_delay = _as_seconds("max_delay", max_delay)
-        self._storage = open_storage(storage) if isinstance(storage, str) else storage
-        if inspect.iscoroutinefunction(self._storage.evaluate):
+        self.storage: Storage = _as_storage(storage, open_storage)
+        if inspect.iscoroutinefunction(self.storage.evaluate):
             raise TypeError(f"{type(storage).__name__} is for AsyncLimiter: its evaluate must be awaited")
         self._reserves = reserves(self.limits)
         self._lines = Lines()
@@ -103,20 +111,20 @@ class Limiter:
             group: Group = ((key, self.limits, ONE, None, None),)
         else:
             group = _group(key, self.limits, cost)
-        answers = self._storage.evaluate((group,)) if switch.limiting else _unlimited((group,))
+        answers = self.storage.evaluate((group,)) if switch.limiting else _unlimited((group,))
         return Decision(group, answers[0])
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Independent answers, in order, from one trip to the storage."""
-        groups = [_group(key, self.limits, cost) for key in keys]
+        groups = _groups(keys, self.limits, cost)
         return list(map(Decision, groups, self._evaluate(groups)))
 
     def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, with what is left now. Changes nothing."""
         group = _group(key, self.limits, cost)
-        return Decision(group, self._evaluate((group,), "peek")[0])
+        return peeked(Decision(group, self._evaluate((group,), "peek")[0]))
 
-    def check(self, checks: Iterable[Check]) -> Decision:
+    def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Several keys and limits in one atomic decision: all are charged, or none."""
         group = _checked(checks)
         return Decision(group, self._evaluate((group,))[0])
@@ -127,15 +135,16 @@ class Limiter:
         A refund gives back only what the spend still occupies. A denied decision was charged nothing, and
         stays so. Returns the decision as it stands then; it cannot be settled again.
         """
-        costs = _settled(decision, cost)
+        costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        return _restated(decision, costs, self._evaluate((settlement(decision, costs),), "force")[0])
+        return restated(decision, costs, self._evaluate((settlement(decision, costs),), "force")[0])
 
     def wait(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> Decision:
-        """Spend `cost`, sleeping for it if need be, up to `timeout` seconds (default `max_delay`).
+        """Spend `cost`, sleeping for it if need be, up to `timeout` seconds (default `max_delay`; math.inf is fine).
 
-        Raises RateLimited, with nothing charged, as soon as it is known that the time will not do.
+        Raises RateLimited, with nothing charged, as soon as it is known that the time will not do; its
+        `decision.retry_after` is when the same wait, with the same timeout, would do.
         """
         ((key, limits, cost, _, _),) = _group(key, self.limits, cost)
         patience = _patience(timeout, self.max_delay)
@@ -148,18 +157,34 @@ class Limiter:
         """`wait` as a context: the body runs once its turn has come."""
         yield self.wait(key, cost=cost, timeout=timeout)
 
-    def reset(self, key: str) -> None:
-        """Forget what `key` has spent."""
-        self._storage.reset(_group(key, self.limits, ONE))
+    def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
+        """Forget what `key` has spent of the limiter's own limits, or of `limits` if it was checked against others."""
+        self.storage.reset(_group(key, self.limits if limits is None else limit_set(limits), ONE))
 
+    @overload
+    def limit(self, function: F, /) -> F: ...
+
+    @overload
     def limit(
         self,
+        /,
         *,
         key: str | Callable[..., str] | None = None,
         cost: int | Callable[..., int] = ONE,
         timeout: float | None = None,
         fallback: Any = RAISE,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Callable[[F], F]: ...
+
+    def limit(
+        self,
+        function: Any = None,
+        /,
+        *,
+        key: str | Callable[..., str] | None = None,
+        cost: int | Callable[..., int] = ONE,
+        timeout: float | None = None,
+        fallback: Any = RAISE,
+    ) -> Any:
         """Decorate a function, def or async def: each call waits for its turn, up to `timeout` seconds.
 
         `key` and `cost` may be functions of the call's arguments; without a key, all calls of the function
@@ -167,30 +192,19 @@ class Limiter:
         same arguments if it can be called.
         """
 
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.iscoroutinefunction(function):
-                for_tasks: Any = self._for_tasks().limit(key=key, cost=cost, timeout=timeout, fallback=fallback)
-                return for_tasks(function)  # type: ignore[no-any-return]
-            _refuse_async_generator(function)
-            key_of, cost_of = _function(key, function), _function(cost, function)
+        def decorate(function: F) -> F:
+            decorated: Any
+            if is_async(function):
+                decorated = limited_async(self._for_tasks().wait, function, key, cost, timeout, fallback)
+            else:
+                decorated = limited(self.wait, function, key, cost, timeout, fallback)
+            return decorated  # type: ignore[no-any-return]
 
-            @functools.wraps(function)
-            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-                try:
-                    self.wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
-                except RateLimited:
-                    if fallback is RAISE:
-                        raise
-                else:
-                    return function(*args, **kwargs)
-                return fallback(*args, **kwargs) if callable(fallback) else fallback  # type: ignore[no-any-return]
-
-            return limited
-
-        return decorate
+        return decorate if function is None else decorate(function)
 
     def close(self) -> None:
-        self._storage.close()
+        """Close the storage."""
+        self.storage.close()
 
     def __enter__(self) -> Self:
         return self
@@ -199,7 +213,7 @@ class Limiter:
         self.close()
 
     def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
-        return self._storage.evaluate(groups, mode) if switch.limiting else _unlimited(groups)
+        return self.storage.evaluate(groups, mode) if switch.limiting else _unlimited(groups)
 
     def _drive(self, flow: Flow) -> Decision:
         try:
@@ -221,7 +235,7 @@ class Limiter:
             return done.value  # type: ignore[no-any-return]
 
     def _for_tasks(self) -> "AsyncLimiter":
-        twin = async_twin(self._storage)
+        twin = async_twin(self.storage)
         if twin is None:
             raise TypeError("this storage would block the event loop: decorate an async def with AsyncLimiter.limit")
         return AsyncLimiter(self.limits, storage=twin, max_delay=self.max_delay)
@@ -234,47 +248,58 @@ class AsyncLimiter:
         self,
         limits: Limits,
         *,
-        storage: str | AsyncStorage = "memory://",
+        storage: str | AsyncStorage | Storage = "memory://",
         default_algorithm: str | None = None,
         max_delay: float = 1.0,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.limits = _as_limits(limits, default_algorithm)
         self.max_delay = _as_seconds("max_delay", max_delay)
-        self._storage = open_async_storage(storage) if isinstance(storage, str) else storage
-        if not inspect.iscoroutinefunction(self._storage.evaluate):
-            raise TypeError(f"{type(storage).__name__} is for Limiter: its evaluate cannot be awaited")
+        found = _as_storage(storage, open_async_storage)
+        if not inspect.iscoroutinefunction(found.evaluate):
+            found = async_twin(found)
+        if found is None:
+            raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Limiter")
+        if not inspect.iscoroutinefunction(sleep):
+            raise TypeError("the sleep of an AsyncLimiter must be an async def, like FakeClock().async_sleep")
+        self.storage: AsyncStorage = found
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._sleep = sleep
 
     async def hit(self, key: str, *, cost: int = ONE) -> Decision:
+        """Spend `cost` if every limit allows it; see `Limiter.hit`."""
         if type(key) is str and cost is ONE:
             group: Group = ((key, self.limits, ONE, None, None),)
         else:
             group = _group(key, self.limits, cost)
-        answers = await self._storage.evaluate((group,)) if switch.limiting else _unlimited((group,))
+        answers = await self.storage.evaluate((group,)) if switch.limiting else _unlimited((group,))
         return Decision(group, answers[0])
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
-        groups = [_group(key, self.limits, cost) for key in keys]
+        """Independent answers, in order; see `Limiter.hit_many`."""
+        groups = _groups(keys, self.limits, cost)
         return list(map(Decision, groups, await self._evaluate(groups)))
 
     async def peek(self, key: str, *, cost: int = ONE) -> Decision:
+        """What `hit` would say, changing nothing; see `Limiter.peek`."""
         group = _group(key, self.limits, cost)
-        return Decision(group, (await self._evaluate((group,), "peek"))[0])
+        return peeked(Decision(group, (await self._evaluate((group,), "peek"))[0]))
 
-    async def check(self, checks: Iterable[Check]) -> Decision:
+    async def check(self, checks: Check | Iterable[Check]) -> Decision:
+        """Several keys and limits in one atomic decision; see `Limiter.check`."""
         group = _checked(checks)
         return Decision(group, (await self._evaluate((group,)))[0])
 
     async def settle(self, decision: Decision, *, cost: int | Sequence[int]) -> Decision:
-        costs = _settled(decision, cost)
+        """Change what an allowed decision has cost; see `Limiter.settle`."""
+        costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        return _restated(decision, costs, (await self._evaluate((settlement(decision, costs),), "force"))[0])
+        return restated(decision, costs, (await self._evaluate((settlement(decision, costs),), "force"))[0])
 
     async def wait(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> Decision:
+        """Spend `cost`, sleeping for it if need be, up to `timeout` seconds; see `Limiter.wait`."""
         ((key, limits, cost, _, _),) = _group(key, self.limits, cost)
         patience = _patience(timeout, self.max_delay)
         if self._reserves:
@@ -284,45 +309,50 @@ class AsyncLimiter:
 
     @asynccontextmanager
     async def acquire(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> AsyncIterator[Decision]:
+        """`wait` as a context; see `Limiter.acquire`."""
         yield await self.wait(key, cost=cost, timeout=timeout)
 
-    async def reset(self, key: str) -> None:
-        await self._storage.reset(_group(key, self.limits, ONE))
+    async def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
+        """Forget what `key` has spent; see `Limiter.reset`."""
+        await self.storage.reset(_group(key, self.limits if limits is None else limit_set(limits), ONE))
 
+    @overload
+    def limit(self, function: F, /) -> F: ...
+
+    @overload
     def limit(
         self,
+        /,
         *,
         key: str | Callable[..., str] | None = None,
         cost: int | Callable[..., int] = ONE,
         timeout: float | None = None,
         fallback: Any = RAISE,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    ) -> Callable[[F], F]: ...
+
+    def limit(
+        self,
+        function: Any = None,
+        /,
+        *,
+        key: str | Callable[..., str] | None = None,
+        cost: int | Callable[..., int] = ONE,
+        timeout: float | None = None,
+        fallback: Any = RAISE,
+    ) -> Any:
         """Decorate an async def; see `Limiter.limit`."""
 
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            _refuse_async_generator(function)
-            if not inspect.iscoroutinefunction(function):
+        def decorate(function: F) -> F:
+            if not is_async(function):
                 raise TypeError(f"{function.__qualname__} is not an async def: decorate it with Limiter.limit")
-            key_of, cost_of = _function(key, function), _function(cost, function)
+            decorated: Any = limited_async(self.wait, function, key, cost, timeout, fallback)
+            return decorated  # type: ignore[no-any-return]
 
-            @functools.wraps(function)
-            async def limited(*args: P.args, **kwargs: P.kwargs) -> Any:
-                try:
-                    await self.wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
-                except RateLimited:
-                    if fallback is RAISE:
-                        raise
-                else:
-                    return await function(*args, **kwargs)
-                value = fallback(*args, **kwargs) if callable(fallback) else fallback
-                return await value if inspect.isawaitable(value) else value
-
-            return limited  # type: ignore[return-value]
-
-        return decorate
+        return decorate if function is None else decorate(function)
 
     async def close(self) -> None:
-        await self._storage.close()
+        """Close the storage."""
+        await self.storage.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -331,7 +361,7 @@ class AsyncLimiter:
         await self.close()
 
     async def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
-        return await self._storage.evaluate(groups, mode) if switch.limiting else _unlimited(groups)
+        return await self.storage.evaluate(groups, mode) if switch.limiting else _unlimited(groups)
 
     async def _drive(self, flow: Flow) -> Decision:
         try:
@@ -358,21 +388,3 @@ async def _in_time(turn: Turn) -> bool:
         return await asyncio.wait_for(turn.ticket.wait(), turn.seconds)  # type: ignore[attr-defined]
     except TimeoutError:
         return False
-
-
-def _checked(checks: Iterable[Check]) -> Group:
-    group = tuple(check.ask() for check in checks)
-    if not group:
-        raise ValueError("check needs at least one Check")
-    return group
-
-
-def _function(value: Any, function: Callable[..., object]) -> Callable[..., Any]:
-    if value is None:
-        value = f"{function.__module__}.{function.__qualname__}"
-    return value if callable(value) else lambda *args, **kwargs: value
-
-
-def _refuse_async_generator(function: Callable[..., object]) -> None:
-    if inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is an async generator: call wait inside it instead")

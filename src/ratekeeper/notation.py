@@ -30,6 +30,7 @@ SHORT_UNITS = {
     "hr": "hour",
     "d": "day",
     "w": "week",
+    "mo": "month",
     "y": "year",
     "yr": "year",
 }
@@ -39,6 +40,8 @@ UNIT_NAMES = {
     **{short: UNITS[unit] for short, unit in SHORT_UNITS.items()},
 }
 OPTIONS = ("burst", "as", "large", *ALGORITHMS)
+# What other libraries call them.
+ALIASES = {"moving-window": "sliding-log", "sliding-window": "sliding-log", "leaking-bucket": "leaky-bucket"}
 
 
 def parse_limit(text: str, *, default: str | None = None) -> Limit:
@@ -86,11 +89,11 @@ class _Reader:
 
     def limit(self, default: str | None) -> Limit:
         begin = self.place
-        count = self.number("a count")
+        count = self.number("a count", "a count cannot be zero")
         if self.token != "/" and self.token.lower() != "per":
-            self.fail("expected '/' or 'per' after the count")
+            self.fail("expected '/' or 'per' after the count, which is a whole number")
         self.step()
-        multiple = self.number("a number of units") if self.token.isdecimal() else 1
+        multiple = self.number("a number of units", "a period cannot be zero") if self.token.isdecimal() else 1
         period = multiple * self.unit()
         options = self.options()
         burst = int(options.get("burst", "0"))
@@ -101,13 +104,13 @@ class _Reader:
             self.place, self.token = begin, self.text[begin : self.end].rstrip()
             self.fail(str(error))
 
-    def number(self, what: str) -> int:
+    def number(self, what: str, zero: str) -> int:
         if not (self.token.isascii() and self.token.isdecimal()):
             self.fail(f"expected {what} in digits 0 to 9")
         if len(self.token.lstrip("0")) > 15:
             self.fail("this number is too large")
         if not self.token.strip("0"):
-            self.fail("a limit cannot count to zero; to refuse everything, do not use a limit")
+            self.fail(zero)
         return int(self.step())
 
     def unit(self) -> int:
@@ -127,7 +130,7 @@ class _Reader:
             place, word = self.place, self.token.lower()
             option = "algorithm" if word in ALGORITHMS else word
             if word not in OPTIONS:
-                near = difflib.get_close_matches(word[:40], OPTIONS, 1)
+                near = [ALIASES[word]] if word in ALIASES else difflib.get_close_matches(word[:40], OPTIONS, 1)
                 known = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(OPTIONS)}"
                 self.fail(f"cannot make sense of {_shown(self.token)}: {known}")
             if option in options:
@@ -139,7 +142,7 @@ class _Reader:
                 options[option] = self.step()
             elif word == "burst":
                 self.step()
-                options[option] = str(self.number("a number after 'burst'"))
+                options[option] = str(self.number("a number after 'burst'", "a burst cannot be zero"))
             else:
                 options[option] = self.step().lower()
             if self.place == place:

@@ -14,6 +14,7 @@ from ratekeeper import switch
 from ratekeeper.clock import microseconds, seconds
 from ratekeeper.decision import Decision, RateLimited, Row
 from ratekeeper.limit import BUCKETS, Ask, Group, Limit, Mode
+from ratekeeper.settling import settlement
 
 
 class Ticket(Protocol):
@@ -45,26 +46,36 @@ Flow = Generator[Step, object, Decision]
 
 
 class Lines:
-    """Who stands in line for what. The lock is held only to step in or out."""
+    """Who stands in line for what, and for how much. The lock is held only to look, or to step in or out."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[Hashable, deque[Ticket]] = {}
+        self._lines: dict[Hashable, deque[tuple[Ticket, int]]] = {}
 
-    def enter(self, place: Hashable, ticket: Ticket) -> bool:
+    def enter(self, place: Hashable, ticket: Ticket, cost: int) -> bool:
         """Whether the ticket is the first in its line."""
         with self._lock:
             line = self._lines.setdefault(place, deque())
-            line.append(ticket)
-            return line[0] is ticket
+            line.append((ticket, cost))
+            return len(line) == 1
+
+    def cost_up_to(self, place: Hashable, ticket: Ticket) -> int:
+        """What those in front of the ticket cost, and its own holder."""
+        total = 0
+        with self._lock:
+            for other, cost in self._lines[place]:
+                total += cost
+                if other is ticket:
+                    break
+        return total
 
     def leave(self, place: Hashable, ticket: Ticket) -> None:
         """Whoever is first then is told so, also when the one that leaves was never served."""
         with self._lock:
             line = self._lines[place]
-            line.remove(ticket)
+            line.remove(next(entry for entry in line if entry[0] is ticket))
             if line:
-                line[0].set()
+                line[0][0].set()
             else:
                 del self._lines[place]
 
@@ -88,21 +99,26 @@ def wait_in_line(
     key: str, limits: tuple[Limit, ...], cost: int, timeout: int, lines: Lines, place: Hashable, ticket: Ticket
 ) -> Flow:
     """Come to the front of the line, then try, sleep for retry_after and try again."""
-    first = lines.enter(place, ticket)
+    first = lines.enter(place, ticket, cost)
     try:
-        group = _patient(key, limits, cost, timeout)
-        decision = yield from _evaluate(group, "spend" if first else "peek")
-        deadline = decision.at + timeout
-        if not first:
+        if first:
+            decision = yield from _evaluate(_patient(key, limits, cost, timeout))
+            deadline = decision.at + timeout
+        else:
+            decision = yield from _with_those_in_front(key, limits, lines.cost_up_to(place, ticket), timeout)
+            deadline = decision.at + timeout
             _refuse_if_late(decision, timeout)
             in_time = yield Turn(ticket, seconds(timeout))
-            decision = yield from _evaluate(group, "spend" if in_time else "peek")
             if not in_time:
-                raise RateLimited(decision)
+                # If there is room for all in front and for this one, their turn has come and they are about to go.
+                decision = yield from _with_those_in_front(key, limits, lines.cost_up_to(place, ticket), timeout)
+                if not decision.allowed:
+                    raise RateLimited(decision)
+            decision = yield from _evaluate(_patient(key, limits, cost, timeout))
         while not decision.allowed:
             _refuse_if_late(decision, deadline - decision.at)
             if not switch.sleeping:
-                return (yield from _evaluate(group, "force"))
+                return (yield from _evaluate(_patient(key, limits, cost, timeout), "force"))
             wait = decision.retry_after or 0.0
             yield Sleep(wait)
             left = deadline - decision.at - microseconds(wait, timeout)
@@ -111,6 +127,12 @@ def wait_in_line(
         return decision
     finally:
         lines.leave(place, ticket)
+
+
+def _with_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Flow:
+    """What would be said to all of them at once, or to as much of them as the limits can ever give."""
+    most = min(limit.burst for limit in limits)
+    return _evaluate(_patient(key, limits, min(cost, most), timeout), "peek")
 
 
 def _patient(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Group:
@@ -146,13 +168,3 @@ def _hold_back(decision: Decision) -> Generator[Step, object, None]:
         except BaseException:
             yield Evaluate((settlement(decision, [0] * len(decision.asks)),), "force")
             raise
-
-
-def settlement(decision: Decision, costs: Sequence[int]) -> Group:
-    """What to force so that each ask of the decision has cost what `costs` says, in place of what it was charged."""
-    group: list[Ask] = []
-    rows = iter(decision.rows)
-    for (key, limits, charged, _, _), cost in zip(decision.asks, costs, strict=True):
-        spent = [(row[5], row[5] + row[3]) for _, row in zip(limits, rows)]  # noqa: B905 - limits says how many
-        group.append((key, limits, cost - charged, None, spent))
-    return group

@@ -18,6 +18,7 @@ from ratekeeper import (
     InvalidCost,
     InvalidKey,
     InvalidLimit,
+    Limit,
     Limiter,
     MemoryStorage,
     RateLimited,
@@ -136,7 +137,7 @@ def test_text_of_another_class_is_the_same_key(clock: FakeClock) -> None:
 @pytest.mark.parametrize("limits", ["", "5 per fortnight", [], [5], None, 5])
 def test_a_bad_configuration_raises_at_construction(limits: Any) -> None:
     for make in (Limiter, AsyncLimiter):
-        with pytest.raises((InvalidLimit, TypeError)):
+        with pytest.raises(InvalidLimit, match="expected"):
             make(limits)
 
 
@@ -158,15 +159,28 @@ def test_a_bad_storage_url_says_what_is_expected(url: str) -> None:
 
 def test_a_storage_url_has_options() -> None:
     limiter = Limiter("5/minute", storage="memory://?max_keys=7")
-    assert isinstance(limiter._storage, MemoryStorage)
-    assert limiter._storage.max_keys == 7
+    assert isinstance(limiter.storage, MemoryStorage)
+    assert limiter.storage.max_keys == 7
 
 
 def test_a_storage_of_the_other_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="AsyncMemoryStorage is for AsyncLimiter"):
         Limiter("5/minute", storage=AsyncMemoryStorage())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="MemoryStorage is for Limiter"):
-        AsyncLimiter("5/minute", storage=MemoryStorage())  # type: ignore[arg-type]
+    for thing in (None, MemoryStorage, 5, object()):
+        for make in (Limiter, AsyncLimiter):
+            with pytest.raises(TypeError, match="a storage is a URL like 'memory://', or an object"):
+                make("5/minute", storage=thing)  # type: ignore[arg-type]
+
+
+def test_an_async_limiter_takes_a_sync_memory_and_shares_its_states() -> None:
+    memory = MemoryStorage()
+    assert Limiter("1/minute", storage=memory).hit("a")
+    assert not asyncio.run(AsyncLimiter("1/minute", storage=memory).hit("a"))
+
+
+def test_the_sleep_of_an_async_limiter_must_be_awaited(clock: FakeClock) -> None:
+    with pytest.raises(TypeError, match="async_sleep"):
+        AsyncLimiter("1/minute", sleep=clock.sleep)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seconds", [-1, math.nan, "1", True])
@@ -206,9 +220,17 @@ def test_settling_twice_is_refused_since_it_would_refund_twice(clock: FakeClock)
     decision = limiter.hit("a", cost=5)
     settled = limiter.settle(decision, cost=0)
     for again in (decision, settled):
-        with pytest.raises(ValueError, match="settled already"):
+        with pytest.raises(ValueError, match="cannot be settled: it has been already"):
             limiter.settle(again, cost=0)
     assert limiter.peek("a").remaining == 10
+
+
+def test_a_peek_cannot_be_settled_since_it_was_charged_nothing(clock: FakeClock) -> None:
+    limiter = limiter_of("10/minute burst 10", clock)
+    limiter.hit("a", cost=5)
+    with pytest.raises(ValueError, match="it is a peek"):
+        limiter.settle(limiter.peek("a", cost=5), cost=0)
+    assert limiter.peek("a").remaining == 5
 
 
 def test_settling_a_denied_decision_changes_nothing(clock: FakeClock) -> None:
@@ -231,8 +253,8 @@ def test_a_late_settlement_gives_back_only_what_is_still_occupied(clock: FakeClo
 def test_a_bad_settlement_is_refused_and_can_be_tried_again(clock: FakeClock) -> None:
     limiter = limiter_of("10/minute", clock)
     decision = limiter.hit("a", cost=5)
-    for cost in (-1, 1.5, True):
-        with pytest.raises((InvalidCost, TypeError)):
+    for cost in (-1, 1.5, True, None, "1", [1.5]):
+        with pytest.raises(InvalidCost, match="whole number from 0"):
             limiter.settle(decision, cost=cost)  # type: ignore[arg-type]
     assert limiter.settle(decision, cost=1).remaining == 9
 
@@ -244,6 +266,30 @@ def test_reset_forgets_one_key(clock: FakeClock) -> None:
     limiter.reset("a")
     assert limiter.hit("a")
     assert not limiter.hit("b")
+
+
+def test_reset_forgets_what_was_checked_if_told_the_limits(clock: FakeClock) -> None:
+    limiter, other = limiter_of("1/hour", clock), parse_limit("1/day as other")
+    limiter.check([Check("a", other)])
+    limiter.reset("a")
+    assert not limiter.check(Check("a", other))
+    limiter.reset("a", limits=other)
+    assert limiter.check(Check("a", other))
+
+
+def test_common_slips_are_told_what_to_do(clock: FakeClock) -> None:
+    limiter = limiter_of("1/hour", clock)
+    with pytest.raises(InvalidKey, match=r"hit_many takes several keys, not the text 'abc'"):
+        limiter.hit_many("abc")
+    with pytest.raises(TypeError, match=r"expected Check\('user:42'"):
+        limiter.check([("a", "1/s")])  # type: ignore[list-item]
+    with pytest.raises(InvalidLimit, match="whole number of microseconds"):
+        Limit(10, 60.0)  # type: ignore[arg-type]
+    with pytest.raises(InvalidLimit, match="'100/minute as other'"):
+        Limiter("100/minute as tokens; 100/minute as tokens")
+    for options in ({"key": 5}, {"cost": 0.5}):
+        with pytest.raises((InvalidKey, InvalidCost)):
+            limiter.limit(**options)(len)
 
 
 def test_closing_comes_with_the_context() -> None:
@@ -313,7 +359,7 @@ def test_the_async_limiter_gives_the_same_answers(clock: FakeClock) -> None:
         for cost in (1, 2, 1):
             both.append((sync.hit("a", cost=cost), await limiter.hit("a", cost=cost)))
             both.append((sync.peek("a"), await limiter.peek("a")))
-        both += list(zip(sync.hit_many("aab"), await limiter.hit_many("aab"), strict=True))
+        both += list(zip(sync.hit_many([*"aab"]), await limiter.hit_many([*"aab"]), strict=True))
         check = [Check("x", parse_limit("9/hour"), cost=4)]
         one, other = sync.check(check), await limiter.check(check)
         both += [(one, other), (sync.settle(one, cost=1), await limiter.settle(other, cost=1))]

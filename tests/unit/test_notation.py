@@ -41,7 +41,7 @@ def test_the_grammar_is_read(text: str, count: int, period: int, burst: int, alg
     assert (limit.algorithm, limit.name) == (algorithm, name)
 
 
-@pytest.mark.parametrize("unit", ["us", "ms", "s", "sec", "m", "min", "h", "hr", "d", "w", "y", "yr"])
+@pytest.mark.parametrize("unit", ["us", "ms", "s", "sec", "m", "min", "h", "hr", "d", "w", "mo", "y", "yr"])
 def test_short_units_are_read(unit: str) -> None:
     assert parse_limit(f"3/{unit}").count == 3
     assert parse_limit(f"3/2{unit.upper()}").period == 2 * parse_limit(f"3/{unit}").period
@@ -107,7 +107,8 @@ BAD = {
     "5/minuts": "did you mean 'minute",
     "10/minute burts 5": "did you mean 'burst'",
     "10/minute slidingwindow": "cannot make sense of",
-    "10/minute sliding-window": "did you mean 'sliding-",
+    "10/minute sliding-window": "did you mean 'sliding-log'",
+    "10/minute moving-window": "did you mean 'sliding-log'",
     "10/minute burst": "after 'burst'",
     "10/minute burst x": "after 'burst'",
     "10/minute burst 5 fixed-window": "has no burst",
@@ -198,7 +199,7 @@ def test_the_default_algorithm_can_be_chosen() -> None:
 def test_a_limit_made_of_bad_numbers_is_refused(bad: object) -> None:
     with pytest.raises(InvalidLimit, match="count must be a whole number"):
         Limit(bad, SECOND)  # type: ignore[arg-type]
-    with pytest.raises(InvalidLimit, match="period must be a whole number"):
+    with pytest.raises(InvalidLimit, match="period must be a whole number of microseconds"):
         Limit(5, MAX_PERIOD + 1 if bad == MAX_COUNT + 1 else bad)  # type: ignore[arg-type]
     if bad != 0:
         with pytest.raises(InvalidLimit, match="burst must be a whole number"):

@@ -136,6 +136,23 @@ def test_a_wait_that_cannot_be_in_time_is_refused_at_once_and_charged_nothing(te
     run(main())
 
 
+@pytest.mark.parametrize("text", ["20/second", "20/second fixed-window", "20/second; 1000/minute"])
+@pytest.mark.parametrize("timeout", [None, 1.2])
+def test_as_many_waiters_get_through_as_the_time_allows(text: str, timeout: float | None) -> None:
+    """Also when the time is just what the limit needs, so that turns and timeouts come at one instant."""
+
+    async def main() -> tuple[int, int]:
+        limiter = limiter_of(text)
+        tasks = [limiter.wait("k", timeout=timeout) for _ in range(50)]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        refused = [result for result in results if isinstance(result, RateLimited)]
+        assert not any(error.decision.allowed for error in refused)
+        assert not limiter._lines._lines
+        return sum(isinstance(result, Decision) for result in results), len(refused)
+
+    assert run(main()) == (40, 10)
+
+
 def test_one_who_waits_behind_others_leaves_as_soon_as_his_time_will_not_do() -> None:
     async def main() -> None:
         limiter = limiter_of("1/second")
@@ -330,6 +347,18 @@ def test_past_its_timeout_a_decorated_function_raises_or_falls_back() -> None:
     assert calls.seen == [("a", "", 1)]
 
 
+def test_a_decorator_needs_no_parentheses() -> None:
+    limiter = Limiter("1/minute")
+
+    @limiter.limit
+    def call() -> str:
+        return "called"
+
+    assert call() == "called"
+    with pytest.raises(RateLimited):
+        call()
+
+
 def test_a_rate_limited_raised_inside_the_function_is_not_taken_for_our_own() -> None:
     outer, inner = Limiter("9/minute"), Limiter("1/minute")
     inner.hit("x")
@@ -381,7 +410,7 @@ def test_a_decorator_refuses_what_it_cannot_hold_back() -> None:
     async def task() -> None: ...
 
     blocking = Limiter("1/second")
-    blocking._storage = _Opaque()
+    blocking.storage = _Opaque()
     with pytest.raises(TypeError, match="would block the event loop"):
         blocking.limit()(task)
 

@@ -9,6 +9,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("click", "rich"):
             raise
-        sys.stderr.write('the ratekeeper command needs click and rich: pip install "ratekeeper[cli]"\n')
+        sys.stderr.write("the ratekeeper command needs click and rich: install Ratekeeper with its extra [cli]\n")
         raise SystemExit(2) from None
     app(prog_name="ratekeeper")

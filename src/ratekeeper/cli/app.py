@@ -11,9 +11,9 @@ from rich.console import Console
 from ratekeeper import __version__
 from ratekeeper.cli.demo import show_demo
 from ratekeeper.cli.explain import explain_limits
-from ratekeeper.errors import RatekeeperError
+from ratekeeper.errors import InvalidLimit, RatekeeperError
 from ratekeeper.limit import ALGORITHMS, limit_set
-from ratekeeper.notation import parse_limit, parse_limits
+from ratekeeper.notation import parse_limits
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,7 +22,7 @@ def app() -> None:
     """Understand rate limits before you deploy them."""
 
 
-@app.command()
+@app.command(short_help="What limits admit, in words and in a picture.")
 @click.argument("limits")
 @click.option(
     "--default-algorithm",
@@ -38,7 +38,7 @@ def explain(limits: str, default_algorithm: str | None) -> None:
         explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), _console())
 
 
-@app.command()
+@app.command(short_help="The same traffic through every algorithm.")
 @click.argument("limit", default="10/second burst 5")
 @click.option("--seconds", type=float, help="How long to play; four periods if not given.")
 def demo(limit: str, seconds: float | None) -> None:
@@ -47,7 +47,10 @@ def demo(limit: str, seconds: float | None) -> None:
     LIMIT gives count, period and burst ("10/second burst 5" if not given); its algorithm does not matter.
     """
     with _mistakes_on_stderr():
-        show_demo(parse_limit(limit), seconds, _console())
+        limits = parse_limits(limit)
+        if len(limits) != 1:
+            raise InvalidLimit(f"the demo takes one limit, not {len(limits)}; explain takes several")
+        show_demo(limits[0], seconds, _console())
 
 
 def _console() -> Console:

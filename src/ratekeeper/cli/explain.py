@@ -43,7 +43,7 @@ NICE = sorted(
 
 
 def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
-    width = min(console.width, 100)
+    width = max(min(console.width, 100), 50)  # narrower than that, lines are wrapped by the terminal
     for place, limit in enumerate(limits):
         title = Text(f"{place + 1}  " if len(limits) > 1 else "").append(str(limit), style=f"bold {_colour(place)}")
         if limit.algorithm not in str(limit):

@@ -62,7 +62,7 @@ def widened(limit: Limit, pace: int) -> Limit:
 
     The caller empties it at once but for the true burst, so at every look it has given what the true limit gives.
     """
-    if recovery(limit) >= 8 * pace:
+    if recovery(limit) >= 8 * pace or (pace == 1 and limit.algorithm in WINDOWS):  # at every microsecond none is missed
         return limit
     more = -(-limit.count * pace // limit.period)
     return Limit(limit.count, limit.period, min(limit.burst + more, MAX_COUNT), "token-bucket")
@@ -136,7 +136,7 @@ def used_up(limit: Limit) -> tuple[int, int]:
     """(what passes at once, how long until untouched again after that), from the beginning of a window."""
     states: list[State | None] = [None]
     _take_all((limit,), states, 0)
-    at_once = saturate((limit,), 1)[-1].total  # above a unit a microsecond, one microsecond gives more than the burst
+    at_once = saturate((limit,), 1)[-1].total  # above a unit a microsecond, a bucket gives more than its burst
     return at_once, KERNELS[limit.algorithm].standing(limit, states[0], 0)[1]
 
 

@@ -117,6 +117,12 @@ class MemoryStorage:
                     if table is not None:
                         self.keys -= table.states.pop(_kept(key), None) is not None
 
+    def clear(self) -> None:
+        """Forget everything, for tests between which nothing should stay."""
+        with self._lock:
+            self._tables.clear()
+            self.keys = 0
+
     def close(self) -> None:
         """Memory holds nothing open."""
 
@@ -241,6 +247,9 @@ class AsyncMemoryStorage:
 
     async def reset(self, group: Group) -> None:
         self.memory.reset(group)
+
+    async def clear(self) -> None:
+        self.memory.clear()
 
     async def close(self) -> None:
         self.memory.close()

@@ -1,0 +1,5 @@
+"""`python -m ratekeeper` is the `ratekeeper` command."""
+
+from ratekeeper.cli import main
+
+main()

@@ -1,0 +1,42 @@
+"""Settling: a decision that was charged one cost is made to have cost another."""
+
+from collections.abc import Sequence
+
+from ratekeeper.decision import Decision, Row
+from ratekeeper.limit import Ask, Group, checked_cost
+
+
+def settlement(decision: Decision, costs: Sequence[int]) -> Group:
+    """What to force so that each ask of the decision has cost what `costs` says, in place of what it was charged."""
+    group: list[Ask] = []
+    rows = iter(decision.rows)
+    for (key, limits, charged, _, _), cost in zip(decision.asks, costs, strict=True):
+        spent = [(row[5], row[5] + row[3]) for _, row in zip(limits, rows)]  # noqa: B905 - limits says how many
+        group.append((key, limits, cost - charged, None, spent))
+    return group
+
+
+def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
+    """One cost for each ask. From here on the decision is settled."""
+    final = getattr(decision, "final", "")
+    if final:
+        raise ValueError(f"this decision cannot be settled: {final}")
+    given = list(cost) if isinstance(cost, list | tuple) else [cost] * len(decision.asks)
+    if len(given) != len(decision.asks):
+        raise ValueError(f"expected one cost, or one for each of {len(decision.asks)} checks, not {cost!r}")
+    costs = [checked_cost(each, least=0) for each in given]
+    decision.final = "it has been already, and would be refunded twice"
+    return costs
+
+
+def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:
+    """The decision as it stands after settling."""
+    asks = tuple((key, limits, cost, None, None) for (key, limits, *_), cost in zip(decision.asks, costs, strict=True))
+    after = Decision(asks, rows, decision.degraded)
+    after.final = decision.final
+    return after
+
+
+def peeked(decision: Decision) -> Decision:
+    decision.final = "it is a peek, which was charged nothing"
+    return decision
