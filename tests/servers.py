@@ -110,8 +110,8 @@ class Server:
 
     def client(self, **settings: Any) -> redis.Redis:
         """A plain client to look inside with: it never tries twice."""
-        retry = Retry(NoBackoff(), 0)
-        return redis.Redis(host=HOST, port=self.port, decode_responses=True, retry=retry, **settings)
+        ours: dict[str, Any] = {"decode_responses": True, "retry": Retry(NoBackoff(), 0)}
+        return redis.Redis(host=HOST, port=self.port, **ours | settings)
 
     def kill(self) -> None:
         self.process.kill()
@@ -119,6 +119,8 @@ class Server:
         self._paused = False
 
     def pause(self) -> None:
+        if self._paused:
+            return
         self.process.send_signal(signal.SIGSTOP)
         os.waitpid(self.process.pid, os.WUNTRACED)  # until it has stopped
         self._paused = True

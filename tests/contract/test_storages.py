@@ -1,24 +1,46 @@
 """Every storage, sync and async, keeps the one contract."""
 
+import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from ratekeeper import AsyncMemoryStorage, MemoryStorage
-from ratekeeper.clock import Clock
 from ratekeeper.storage import Storage
+from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratekeeper.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
 
-STORAGES: dict[str, Callable[[Clock], Storage]] = {
-    "memory": lambda clock: MemoryStorage(clock=clock),
-    "async memory": lambda clock: Blocking(AsyncMemoryStorage(clock=clock)),
+runs = itertools.count()
+SLOW = "timeout=5&connect_timeout=5"  # a busy machine must not look like a dead server
+
+
+def redis_at(server: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]]:
+    """Both kinds on one server of the fixtures, with a prefix of their own for each test."""
+
+    def url(request: pytest.FixtureRequest) -> str:
+        found: Any = request.getfixturevalue(server)
+        return f"{found.url}?{SLOW}&prefix=contract{next(runs)}-"
+
+    return {
+        server: lambda request, clock: RedisStorage(url(request), clock=clock),
+        f"{server}, async": lambda request, clock: Blocking(AsyncRedisStorage(url(request), clock=clock)),
+    }
+
+
+STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
+    "memory": lambda request, clock: MemoryStorage(clock=clock),
+    "memory, async": lambda request, clock: Blocking(AsyncMemoryStorage(clock=clock)),
+    **redis_at("redis_url_server"),
+    **redis_at("sentinels"),
+    **redis_at("redis_cluster"),
 }
 
 
 @pytest.fixture(params=STORAGES)
 def subject(request: pytest.FixtureRequest) -> Iterator[tuple[Storage, FakeClock]]:
     clock = FakeClock()
-    storage = STORAGES[request.param](clock)
+    storage = STORAGES[request.param](request, clock)
     yield storage, clock
     storage.close()
 

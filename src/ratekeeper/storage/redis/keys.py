@@ -14,7 +14,12 @@ class Keys:
     """Makes names. `old_secret` stands beside `secret` while it is being changed."""
 
     def __init__(
-        self, *, prefix: str = "rk", secret: str | bytes = b"", old_secret: str | bytes | None = None, one_slot: bool = False
+        self,
+        *,
+        prefix: str = "rk",
+        secret: str | bytes = b"",
+        old_secret: str | bytes | None = None,
+        one_slot: bool = False,
     ) -> None:
         self.prefix = f"{prefix}{VERSION}:"
         self.secret = _bytes(secret)
@@ -30,16 +35,15 @@ class Keys:
     def old_subject(self, key: str) -> bytes | None:
         return None if self.old_secret is None else self._subject(key, self.old_secret)
 
-    def _subject(self, key: str, secret: bytes) -> bytes:
-        text = key.encode("utf-8", "surrogatepass")
-        digest = blake2b(text, digest_size=16, key=secret).hexdigest()
+    def tag(self, key: str) -> str:
+        """What chooses the slot of all states of a subject."""
         if self.one_slot:
-            tag = TAGS[0]
-        else:
-            plain = blake2b(text, digest_size=2).digest() if secret else bytes.fromhex(digest[:4])
-            tag = TAGS[int.from_bytes(plain) & 4095]
-        return f"{self.prefix}{tag}{digest}:".encode()
+            return TAGS[0]
+        return TAGS[int.from_bytes(blake2b(_bytes(key), digest_size=2).digest()) & 4095]
+
+    def _subject(self, key: str, secret: bytes) -> bytes:
+        return f"{self.prefix}{self.tag(key)}{blake2b(_bytes(key), digest_size=16, key=secret).hexdigest()}:".encode()
 
 
-def _bytes(secret: str | bytes) -> bytes:
-    return secret.encode() if isinstance(secret, str) else secret
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text

@@ -1,0 +1,186 @@
+"""Where a Redis is and how to speak to it: from a URL, or from a client that the user already has.
+
+The address and the credentials are the user's; timeouts and retry rules are ours: short, and no spend is ever
+sent twice, since what became of the first is not known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ratekeeper.storage.redis.keys import Keys
+
+Kind = Literal["single", "sentinel", "cluster"]
+SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+EXAMPLES = (
+    "expected for example redis://user:password@host:6379/0, unix:///run/redis.sock,"
+    " redis+sentinel://host:26379,host2:26379/service or redis+cluster://host:6379"
+)
+OPTIONS = {  # each with how its text is read
+    "prefix": str,
+    "secret": str,
+    "old_secret": str,
+    "slot": str,
+    "timeout": float,
+    "connect_timeout": float,
+    "pool": int,
+    "db": int,
+    "ssl_ca_certs": str,
+    "ssl_certfile": str,
+    "ssl_keyfile": str,
+    "ssl_cert_reqs": str,
+    "ssl_check_hostname": lambda text: text.lower() not in ("0", "no", "false"),
+    "sentinel_username": str,
+    "sentinel_password": str,
+}
+# What we take from a client of the user's; all else, timeouts and retries above all, is ours.
+TAKEN = ("host", "port", "db", "username", "password", "path", "credential_provider")
+
+
+@dataclass
+class Address:
+    kind: Kind
+    hosts: list[tuple[str, int]]
+    keys: Keys
+    service: str = ""
+    tls: bool = False
+    timeout: float = 0.25  # seconds to wait for an answer
+    connect_timeout: float = 0.25
+    pool: int = 50  # connections at most
+    login: dict[str, Any] = field(default_factory=dict)  # username, password, db, ssl_…
+    sentinel_login: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_url(url: str) -> Address:
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ValueError(f"cannot open storage {_hidden(url)}: {EXAMPLES}")
+    kind: Kind = "sentinel" if "sentinel" in parts.scheme else "cluster" if "cluster" in parts.scheme else "single"
+    options = _options(url, parts.query)
+    userinfo, _, hosts = parts.netloc.rpartition("@")
+    username, _, password = userinfo.partition(":")
+    login = {"username": unquote(username) or None, "password": unquote(password) or None}
+    path = [unquote(part) for part in parts.path.strip("/").split("/") if part]
+    service = ""
+    if parts.scheme == "unix":
+        login["path"] = unquote(parts.path)
+        path = []
+    elif kind == "sentinel":
+        if not path:
+            raise ValueError(f"cannot open storage {_hidden(url)}: no service behind the hosts; {EXAMPLES}")
+        service = path.pop(0)
+    if path:
+        options.setdefault("db", _number(url, "database", path.pop(0)))
+    if path or (kind == "cluster" and options.get("db")):
+        raise ValueError(
+            f"cannot open storage {_hidden(url)}: a database is a number, and Cluster has none; {EXAMPLES}"
+        )
+    address = Address(kind, _hosts(url, hosts, kind), _keys(options), service, parts.scheme.startswith("rediss"))
+    address.login = {name: value for name, value in login.items() if value}
+    for name in ("timeout", "connect_timeout", "pool"):
+        if name in options:
+            setattr(address, name, options.pop(name))
+    if address.timeout <= 0 or address.connect_timeout <= 0 or address.pool < 1:
+        raise ValueError(f"cannot open storage {_hidden(url)}: timeouts are seconds above 0, pool is at least 1")
+    for name in ("username", "password"):
+        if f"sentinel_{name}" in options:
+            address.sentinel_login[name] = options.pop(f"sentinel_{name}")
+    address.login |= options
+    return address
+
+
+def of_client(client: Any, options: Mapping[str, Any]) -> Address:
+    """From redis.Redis, redis.asyncio.Redis, or RedisCluster of either."""
+    given = dict(options)
+    keys = _keys(given)
+    if hasattr(client, "nodes_manager"):
+        manager = client.nodes_manager
+        kwargs = dict(getattr(manager, "connection_kwargs", None) or client.connection_kwargs)
+        hosts = [(node.host, int(node.port)) for node in manager.startup_nodes.values()]
+        address = Address("cluster", hosts, keys)
+    else:
+        pool = client.connection_pool
+        kwargs = dict(pool.connection_kwargs)
+        if hasattr(pool, "sentinel_manager"):
+            managers = pool.sentinel_manager.sentinels
+            hosts = [
+                (s.connection_pool.connection_kwargs["host"], int(s.connection_pool.connection_kwargs["port"]))
+                for s in managers
+            ]
+            address = Address("sentinel", hosts, keys, pool.service_name)
+            first = managers[0].connection_pool.connection_kwargs
+            address.sentinel_login = {name: first[name] for name in ("username", "password") if first.get(name)}
+        else:
+            address = Address("single", [(kwargs.get("host", "localhost"), int(kwargs.get("port", 6379)))], keys)
+        address.tls = "SSL" in pool.connection_class.__name__ or bool(getattr(pool, "connection_kwargs", {}).get("ssl"))
+    address.tls = address.tls or bool(kwargs.get("ssl"))
+    taken = {
+        name: value
+        for name, value in kwargs.items()
+        if (name in TAKEN or name.startswith("ssl_")) and value is not None
+    }
+    for name in ("host", "port"):
+        taken.pop(name, None)
+    if address.kind == "cluster":
+        taken.pop("db", None)
+    address.login = taken
+    for name in ("timeout", "connect_timeout", "pool"):
+        if name in given:
+            setattr(address, name, given.pop(name))
+    if given:
+        raise ValueError(f"unknown option {', '.join(given)}; known are {', '.join(OPTIONS)}")
+    return address
+
+
+def _hosts(url: str, text: str, kind: Kind) -> list[tuple[str, int]]:
+    hosts = []
+    for host in text.split(","):
+        parts = urlsplit(f"//{host}")
+        try:
+            hosts.append((parts.hostname or "localhost", parts.port or PORTS[kind]))
+        except ValueError:
+            raise ValueError(f"cannot open storage {_hidden(url)}: no port in {host!r}; {EXAMPLES}") from None
+    return hosts
+
+
+def _options(url: str, query: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise ValueError(
+                f"cannot open storage {_hidden(url)}: unknown option {name}; known are {', '.join(OPTIONS)}"
+            )
+        try:
+            options[name] = OPTIONS[name](text)  # type: ignore[operator]
+        except ValueError:
+            raise ValueError(f"cannot open storage {_hidden(url)}: {name}={text} is not a number") from None
+    return options
+
+
+def _keys(options: dict[str, Any]) -> Keys:
+    slot = options.pop("slot", "")
+    if slot not in ("", "one"):
+        raise ValueError(f"slot={slot}: expected slot=one, which puts all states on one slot of a Cluster, or nothing")
+    return Keys(
+        prefix=options.pop("prefix", "rk"),
+        secret=options.pop("secret", b""),
+        old_secret=options.pop("old_secret", None),
+        one_slot=slot == "one",
+    )
+
+
+def _number(url: str, what: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"cannot open storage {_hidden(url)}: the {what} {text!r} is not a number; {EXAMPLES}")
+    return int(text)
+
+
+def _hidden(url: str) -> str:
+    """The URL for a message: without passwords and secrets."""
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2]
+    return repr(
+        f"{parts.scheme}://{'…@' if '@' in parts.netloc else ''}{hosts}{parts.path}{'?…' if parts.query else ''}"
+    )

@@ -1,0 +1,119 @@
+"""redis-py, and nothing but redis-py: clients for an address, and what its errors mean."""
+
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.backoff
+import redis.cluster
+import redis.exceptions
+import redis.retry
+import redis.sentinel
+
+from ratekeeper.errors import StorageError
+from ratekeeper.storage.redis.address import Address
+
+NoScript = redis.exceptions.NoScriptError
+RedisError = (redis.exceptions.RedisError, OSError)
+
+# What a server's refusal means, by how it begins.
+MEANINGS = {
+    "OOM": "Redis is out of memory: raise maxmemory, or keep limits on an instance of their own",
+    "READONLY": "this is a replica: writes go to a master, see redis+sentinel:// or redis+cluster://",
+    "BUSY": "a script on the server runs for too long; `SCRIPT KILL` ends it",
+    "LOADING": "Redis is loading its data; it will answer soon",
+    "NOAUTH": "Redis wants a password: redis://user:password@host",
+    "WRONGPASS": "Redis does not know this user and password",
+    "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, and its keys' commands",
+    "CLUSTERDOWN": "the Cluster does not serve these slots now",
+    "MASTERDOWN": "the master of this replica is down",
+    "TRYAGAIN": "slots are being moved; the next try may pass",
+    "CROSSSLOT": "this is a Cluster: use redis+cluster://",
+    "MOVED": "this is a Cluster: use redis+cluster://",
+    "ASK": "this is a Cluster: use redis+cluster://",
+    "NOREPLICAS": "too few replicas to accept a write, see min-replicas-to-write",
+}
+
+
+def storage_error(error: BaseException) -> StorageError:
+    text = str(error)
+    for begin, meaning in MEANINGS.items():
+        if text.startswith(begin) or f" {begin} " in text[:60]:
+            return StorageError(f"{meaning} ({text})")
+    if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
+        return StorageError(f"Redis did not answer in time; whether it has decided is not known ({text})")
+    return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})")
+
+
+def _connection(address: Address, retry: Any) -> dict[str, Any]:
+    return {
+        **address.login,
+        "socket_timeout": address.timeout,
+        "socket_connect_timeout": address.connect_timeout,
+        "retry": retry,
+        "retry_on_error": [],
+        "decode_responses": False,
+    }
+
+
+def sync_client(address: Address) -> Any:
+    never = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    options = _connection(address, never)
+    if address.kind == "cluster":
+        nodes = [redis.cluster.ClusterNode(host, port) for host, port in address.hosts]
+        options.pop("retry_on_error")
+        return redis.cluster.RedisCluster(
+            startup_nodes=nodes, max_connections=address.pool, ssl=address.tls, require_full_coverage=False, **options
+        )
+    if address.kind == "sentinel":
+        known = {**_connection(address, never), **address.sentinel_login}
+        for name in ("db", *(() if address.sentinel_login else ("username", "password"))):
+            known.pop(name, None)
+        sentinel = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
+        return sentinel.master_for(address.service, max_connections=address.pool)
+    kind = (
+        redis.SSLConnection
+        if address.tls
+        else redis.UnixDomainSocketConnection
+        if "path" in options
+        else redis.Connection
+    )
+    if "path" not in options:
+        options["host"], options["port"] = address.hosts[0]
+    pool = redis.BlockingConnectionPool(
+        connection_class=kind,
+        max_connections=address.pool,
+        timeout=address.timeout,
+        **options,  # type: ignore[arg-type]
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def async_client(address: Address) -> Any:
+    never = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
+    options = _connection(address, never)
+    if address.kind == "cluster":
+        nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in address.hosts]
+        return redis.asyncio.cluster.RedisCluster(
+            startup_nodes=nodes, max_connections=address.pool, ssl=address.tls, require_full_coverage=False, **options
+        )
+    if address.kind == "sentinel":
+        known = {**_connection(address, never), **address.sentinel_login}
+        for name in ("db", *(() if address.sentinel_login else ("username", "password"))):
+            known.pop(name, None)
+        sentinel = redis.asyncio.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
+        return sentinel.master_for(address.service, max_connections=address.pool)
+    plain = redis.asyncio.UnixDomainSocketConnection if "path" in options else redis.asyncio.Connection
+    kind = redis.asyncio.SSLConnection if address.tls else plain
+    if "path" not in options:
+        options["host"], options["port"] = address.hosts[0]
+    pool = redis.asyncio.BlockingConnectionPool(
+        connection_class=kind,
+        max_connections=address.pool,
+        timeout=address.timeout,
+        **options,  # type: ignore[arg-type]
+    )
+    return redis.asyncio.Redis(connection_pool=pool)

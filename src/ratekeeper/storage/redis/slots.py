@@ -1,0 +1,62 @@
+"""Groups on a Cluster: what shares a slot is atomic, what does not is decided in two rounds.
+
+A group that spans slots is peeked everywhere first, and spent part by part only if all allow. If one of them denies
+after all, because somebody else came in between, the parts before it are refunded. Until then others see them
+charged: a denial too many for a moment, never a grant too many. `?slot=one` keeps everything on one slot.
+"""
+
+from collections.abc import Generator, Sequence
+
+from ratekeeper.decision import Row
+from ratekeeper.limit import Ask, Group, Mode
+from ratekeeper.storage.redis.keys import Keys
+
+Call = tuple[Group, Mode]
+Rounds = Generator[list[Call], list[Sequence[Row]], Sequence[Row]]
+
+
+def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
+    """Yields calls that may run side by side, is sent their rows, returns those of the group."""
+    parts = _parts(group, keys)
+    if len(parts) == 1 or mode != "spend":
+        answers = yield [([group[i] for i in part], mode) for part in parts]
+        return _in_order(group, parts, answers)
+    answers = yield [([group[i] for i in part], "peek") for part in parts]
+    if not all(row[0] for rows in answers for row in rows):
+        return _in_order(group, parts, answers)
+    spent: list[Sequence[Row]] = []
+    for part in parts:
+        (rows,) = yield [([group[i] for i in part], "spend")]
+        if not all(row[0] for row in rows):
+            if spent:
+                yield [(_refund([group[i] for i in parts[n]], rows), "force") for n, rows in enumerate(spent)]
+            return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
+        spent.append(rows)
+    return _in_order(group, parts, spent)
+
+
+def _parts(group: Group, keys: Keys) -> list[list[int]]:
+    """Places in the group, by slot."""
+    found: dict[str, list[int]] = {}
+    for i, (key, *_) in enumerate(group):
+        found.setdefault(keys.tag(key), []).append(i)
+    return list(found.values())
+
+
+def _in_order(group: Group, parts: list[list[int]], answers: Sequence[Sequence[Row]]) -> list[Row]:
+    """The rows of all parts, in the order of the group's asks and their limits."""
+    by_ask: dict[int, list[Row]] = {}
+    for part, rows in zip(parts, answers, strict=True):
+        rest = iter(rows)
+        for i in part:
+            by_ask[i] = [next(rest) for _ in group[i][1]]
+    return [row for i in range(len(group)) for row in by_ask[i]]
+
+
+def _refund(part: Group, rows: Sequence[Row]) -> list[Ask]:
+    rest = iter(rows)
+    refunds: list[Ask] = []
+    for key, limits, cost, _, _ in part:
+        spent = [(row[5], row[5] + row[3]) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
+        refunds.append((key, limits, -cost, None, spent))
+    return refunds

@@ -1,0 +1,245 @@
+"""Redis as a storage, sync and async side by side. One call to the script decides, whatever it holds.
+
+Concurrent callers of one event loop share calls: while one is under way the others gather, and go together next.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from ratekeeper.clock import Clock
+from ratekeeper.decision import Row
+from ratekeeper.errors import StorageError
+from ratekeeper.limit import Group, Mode
+from ratekeeper.storage.redis import connect, script, slots
+from ratekeeper.storage.redis.address import Address, of_client, parse_url
+
+TOGETHER = 128  # groups in one call at most, so that no call holds the server up
+
+
+def _address(redis: Any, options: dict[str, Any]) -> Address:
+    if isinstance(redis, str):
+        if options:
+            raise ValueError("options of a URL go into the URL, behind '?'")
+        return parse_url(redis)
+    if isinstance(redis, Address):
+        return redis
+    return of_client(redis, options)
+
+
+def _names(address: Address, group: Group) -> list[bytes]:
+    keys, names = address.keys, []
+    for key, limits, *_ in group:
+        for subject in (keys.subject(key), keys.old_subject(key)):
+            if subject is not None:
+                names += [subject + limit.scope.encode() for limit in limits]
+    return names
+
+
+class RedisStorage:
+    """`redis` is a URL, or a redis-py client whose address and credentials are used. `clock` is for tests."""
+
+    def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
+        self.address = _address(redis, options)
+        self._clock = clock
+        self._client: Any = None
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        if self.address.kind == "cluster":
+            return [self._across(group, mode) for group in groups]
+        return script.all_rows(self._call(groups, mode))
+
+    def reset(self, group: Group) -> None:
+        for name in _names(self.address, group):
+            self._execute("DEL", name)
+
+    def connect(self) -> None:
+        """Make the first connection and load the script now, and not when the first request comes."""
+        if self.address.kind == "cluster":
+            self._execute("PING", target_nodes="primaries")
+        else:
+            self._execute("SCRIPT LOAD", script.SOURCE)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def for_tasks(self) -> "AsyncRedisStorage":
+        """The same Redis and the same states, for an event loop."""
+        return AsyncRedisStorage(self.address, clock=self._clock)
+
+    def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
+        rounds = slots.decide(group, mode, self.address.keys)
+        try:
+            calls = next(rounds)
+            while True:
+                calls = rounds.send([script.all_rows(self._call((part,), how))[0] for part, how in calls])
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
+        now = None if self._clock is None else self._clock()
+        arguments = script.arguments(groups, mode, self.address.keys, now)
+        try:
+            return script.answers(self._execute("EVALSHA", script.SHA, *arguments))
+        except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
+            return script.answers(self._execute("EVAL", script.SOURCE, *arguments))
+
+    def _execute(self, *command: Any, **options: Any) -> Any:
+        try:
+            if self._client is None:
+                self._client = connect.sync_client(self.address)
+            return self._client.execute_command(*command, **options)
+        except connect.NoScript:
+            raise
+        except connect.RedisError as error:
+            raise connect.storage_error(error) from error
+
+
+class AsyncRedisStorage:
+    """The same for tasks. Each event loop has connections of its own."""
+
+    def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
+        self.address = _address(redis, options)
+        self._clock = clock
+        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        if self.address.kind == "cluster":
+            return list(await asyncio.gather(*(self._across(group, mode) for group in groups)))
+        line = self._line()
+        if line.busy:
+            return script.all_rows(await line.join(groups, mode))
+        line.busy = True
+        try:
+            return script.all_rows(await self._call(groups, mode))
+        finally:
+            line.busy = False
+            if line.waiting:
+                line.busy = True
+                line.task = asyncio.create_task(self._serve(line))
+
+    async def reset(self, group: Group) -> None:
+        for name in _names(self.address, group):
+            await self._execute("DEL", name)
+
+    async def connect(self) -> None:
+        """Make the first connection and load the script now, and not when the first request comes."""
+        if self.address.kind == "cluster":
+            await self._execute("PING", target_nodes="primaries")
+        else:
+            await self._execute("SCRIPT LOAD", script.SOURCE)
+
+    async def close(self) -> None:
+        line = self._lines.pop(asyncio.get_running_loop(), None)
+        if line is not None:
+            await line.close()
+
+    async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
+        rounds = slots.decide(group, mode, self.address.keys)
+        try:
+            calls = next(rounds)
+            while True:
+                answers = await asyncio.gather(*(self._call((part,), how) for part, how in calls))
+                calls = rounds.send([script.all_rows(answer)[0] for answer in answers])
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def _serve(self, line: "_Line") -> None:
+        """Answer those who wait, many at a time, until nobody does."""
+        try:
+            while line.waiting:
+                batch = line.take()
+                try:
+                    answers = await self._call([group for groups, _ in batch.asks for group in groups], batch.mode)
+                except BaseException as error:
+                    batch.fail(error)
+                    if not isinstance(error, StorageError):
+                        raise
+                else:
+                    batch.answer(answers)
+        finally:
+            line.busy = False
+
+    async def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
+        now = None if self._clock is None else self._clock()
+        arguments = script.arguments(groups, mode, self.address.keys, now)
+        try:
+            return script.answers(await self._execute("EVALSHA", script.SHA, *arguments))
+        except connect.NoScript:
+            return script.answers(await self._execute("EVAL", script.SOURCE, *arguments))
+
+    async def _execute(self, *command: Any, **options: Any) -> Any:
+        line = self._line()
+        try:
+            if line.client is None:
+                line.client = connect.async_client(self.address)
+            return await line.client.execute_command(*command, **options)
+        except connect.NoScript:
+            raise
+        except connect.RedisError as error:
+            raise connect.storage_error(error) from error
+
+    def _line(self) -> "_Line":
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            line = self._lines[loop] = _Line()
+        return line
+
+
+Answer = list[list[Row] | StorageError]
+Asked = tuple[Sequence[Group], "asyncio.Future[Answer]"]
+
+
+class _Batch:
+    """Callers whose groups go in one call."""
+
+    def __init__(self, asks: list[Asked], mode: Mode) -> None:
+        self.asks = asks
+        self.mode = mode
+
+    def answer(self, answers: Answer) -> None:
+        begin = 0
+        for groups, future in self.asks:
+            if not future.done():
+                future.set_result(answers[begin : begin + len(groups)])
+            begin += len(groups)
+
+    def fail(self, error: BaseException) -> None:
+        for _, future in self.asks:
+            if not future.done():
+                future.set_exception(error if isinstance(error, Exception) else StorageError("the event loop ends"))
+
+
+class _Line:
+    """What one event loop has: its client, and those who wait for the call under way to end."""
+
+    def __init__(self) -> None:
+        self.client: Any = None
+        self.busy = False
+        self.task: asyncio.Task[None] | None = None
+        self.waiting: list[tuple[Sequence[Group], Mode, asyncio.Future[Answer]]] = []
+
+    def join(self, groups: Sequence[Group], mode: Mode) -> "asyncio.Future[Answer]":
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.waiting.append((groups, mode, future))
+        return future
+
+    def take(self) -> _Batch:
+        """The first who wait, as many as are of one mode and fit in a call. Who has gone meanwhile is left out."""
+        mode, asks, size = self.waiting[0][1], [], 0
+        while self.waiting and self.waiting[0][1] == mode and size < TOGETHER:
+            groups, _, future = self.waiting.pop(0)
+            if not future.done():
+                asks.append((groups, future))
+                size += len(groups)
+        return _Batch(asks, mode)
+
+    async def close(self) -> None:
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+        if self.client is not None:
+            await self.client.aclose()
