@@ -37,7 +37,7 @@ def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:
     denied = run(
         first.replace("100/minute; 10/second burst 20", "1/minute").replace("hit(", "hit('user:42') and limiter.hit(")
     )
-    assert re.fullmatch(r"429: retry in 59\.\d+ s\n", denied.stdout), denied
+    assert re.fullmatch(r"429: retry in \d+(\.\d+)? s\n", denied.stdout), denied
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -12,7 +12,8 @@ class Outcome(NamedTuple):
     """The answer of one limit, in whole microseconds.
 
     `retry_after` is 0 when allowed and None when no wait can help; `reset_after` is the time until the
-    state is as if untouched; `at` is the storage's instant of the answer.
+    state is as if untouched; `at` is the storage's instant of the answer. `given` and `hole` are for settling:
+    what a bucket had given back by then, and what a place in the future left empty in front of it.
     """
 
     allowed: bool
@@ -21,10 +22,12 @@ class Outcome(NamedTuple):
     reset_after: int
     delay: int
     at: int
+    given: int = 0
+    hole: int = 0
 
 
 # An outcome as kernels and storages hand it on: the same fields in a plain tuple, which is made four times as fast.
-Row = tuple[bool, int, int | None, int, int, int]
+Row = tuple[bool, int, int | None, int, int, int, int, int]
 
 
 class Decision:

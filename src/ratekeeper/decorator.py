@@ -58,16 +58,24 @@ def limited_async(
 
 
 def is_async(function: Callable[..., object]) -> bool:
+    if not callable(function):
+        raise TypeError(f"expected a function to decorate, not {function!r}; put @classmethod and its like above")
     if inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is an async generator: call wait inside it instead")
-    return inspect.iscoroutinefunction(function)
+        raise TypeError(f"{name_of(function)} is an async generator: call wait inside it instead")
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Of a partial, too, which has none."""
+    named = getattr(function, "func", function)
+    return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
 def _key_function(key: Any, function: Callable[..., object]) -> Callable[..., str]:
     """Without a key, all calls of the function share one."""
     if callable(key):
         return key  # type: ignore[no-any-return]
-    fixed = f"{function.__module__}.{function.__qualname__}" if key is None else checked_key(key)
+    fixed = name_of(function) if key is None else checked_key(key)
     return lambda *args, **kwargs: fixed
 
 

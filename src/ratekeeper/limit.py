@@ -1,7 +1,7 @@
 """What is asked: a Limit, a Check of one key against its limits, a Group of asks decided together.
 
-Numbers that the kernels need again and again are computed here, when a limit is made. A limit that
-could not be decided exactly in 53 bits (Lua's numbers) is refused here as well.
+Numbers that the kernels need again and again are computed here, when a limit is made. A limit whose
+instants or counts would not stay below 2**53, where doubles are exact, is refused here as well.
 """
 
 import operator
@@ -159,9 +159,10 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
 
 # What a storage is asked: key, limits, cost, patience, spent. A plain tuple: one is made for each request.
 # `patience` (microseconds) lets a bucket say yes to what would pass within that time: it is charged now and
-# told its delay. `spent` belongs to force, one pair for each limit: the instant of the spend that is
-# corrected, and the instant to which that spend filled the state.
-Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[tuple[int, int]] | None]
+# told its delay. `spent` belongs to force: for each limit, of the spend that is corrected, its instant, the instant
+# to which it filled the state (before anything was given back), and the hole that it left in front of it.
+Spent = tuple[int, int, int]
+Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Spent] | None]
 
 # Asks that are decided atomically, all or nothing.
 Group = Sequence[Ask]

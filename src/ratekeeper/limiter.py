@@ -1,6 +1,6 @@
 """The limiter: a text of limits, a storage, and the answers. Sync and async stand side by side.
 
-Everything that does no I/O is shared: what is asked comes from here, what is answered from Decision, how a
+Everything that does no I/O is shared: what is asked comes from asking.py, what is answered from Decision, how a
 turn is waited for from waiting.py. What is left in each class is the one line that differs by an `await`.
 """
 
@@ -13,72 +13,27 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeVar, overload
 
 from ratekeeper import switch
-from ratekeeper.clock import microseconds
+from ratekeeper.asking import (
+    Limits,
+    as_limits,
+    as_patience,
+    as_seconds,
+    as_storage,
+    group_of,
+    group_of_checks,
+    groups_of,
+    unlimited,
+)
 from ratekeeper.decision import Decision, Row
-from ratekeeper.decorator import RAISE, is_async, limited, limited_async
-from ratekeeper.errors import InvalidKey
-from ratekeeper.kernels import peek as peek_at
-from ratekeeper.limit import MAX_PERIOD, Check, Group, Limit, Mode, checked_cost, checked_key, limit_set
-from ratekeeper.notation import parse_limits
+from ratekeeper.decorator import RAISE, is_async, limited, limited_async, name_of
+from ratekeeper.limit import Check, Group, Limit, Mode, limit_set
 from ratekeeper.settling import peeked, restated, settled_costs, settlement
 from ratekeeper.storage import AsyncStorage, Storage
 from ratekeeper.storage.urls import async_twin, open_async_storage, open_storage
 from ratekeeper.waiting import Evaluate, Flow, Lines, Turn, reserves, wait_by_place, wait_in_line
 
 F = TypeVar("F", bound=Callable[..., Any])
-Limits = str | Limit | Iterable[Limit]
 ONE = 1
-
-
-def _as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...]:
-    return limit_set(parse_limits(limits, default=default_algorithm) if isinstance(limits, str) else limits)
-
-
-def _as_seconds(label: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ValueError(f"{label} must be seconds, 0 or more, not {value!r}")
-    return value
-
-
-def _as_storage(storage: Any, opened: Callable[[str], Any]) -> Any:
-    found = opened(storage) if isinstance(storage, str) else storage
-    if isinstance(found, type) or not callable(getattr(found, "evaluate", None)):
-        raise TypeError(f"a storage is a URL like 'memory://', or an object like MemoryStorage(), not {storage!r}")
-    return found
-
-
-def _patience(timeout: float | None, max_delay: float) -> int:
-    return microseconds(max_delay if timeout is None else _as_seconds("timeout", timeout), MAX_PERIOD)
-
-
-def _group(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
-    return ((checked_key(key), limits, checked_cost(cost), None, None),)
-
-
-def _groups(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> list[Group]:
-    if isinstance(keys, str):
-        raise InvalidKey(f"hit_many takes several keys, not the text {keys!r}: for example ['user:1', 'user:2']")
-    return [_group(key, limits, cost) for key in keys]
-
-
-def _checked(checks: Check | Iterable[Check]) -> Group:
-    group = []
-    for check in [checks] if isinstance(checks, Check) else checks:
-        if not isinstance(check, Check):
-            raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {check!r}")
-        group.append(check.ask())
-    if not group:
-        raise InvalidKey("check needs at least one Check")
-    return group
-
-
-def _unlimited(groups: Sequence[Group]) -> list[Sequence[Row]]:
-    """What untouched limits would say: the answer while `ratekeeper.testing` has turned limiting off."""
-    now = time.time_ns() // 1000
-    return [
-        [(True, *peek_at(limit, None, now, cost)[1][1:]) for _, limits, cost, *_ in group for limit in limits]
-        for group in groups
-    ]
 
 
 class Limiter:
@@ -96,37 +51,38 @@ class Limiter:
         max_delay: float = 1.0,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.limits = _as_limits(limits, default_algorithm)
-        self.max_delay = _as_seconds("max_delay", max_delay)
-        self.storage: Storage = _as_storage(storage, open_storage)
+        self.limits = as_limits(limits, default_algorithm)
+        self.max_delay = as_seconds("max_delay", max_delay)
+        self.storage: Storage = as_storage(storage, open_storage)
         if inspect.iscoroutinefunction(self.storage.evaluate):
             raise TypeError(f"{type(storage).__name__} is for AsyncLimiter: its evaluate must be awaited")
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._sleep = sleep
+        self._twin: AsyncLimiter | None = None
 
     def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it. Never sleeps, never raises for a denial."""
         if type(key) is str and cost is ONE:
             group: Group = ((key, self.limits, ONE, None, None),)
         else:
-            group = _group(key, self.limits, cost)
-        answers = self.storage.evaluate((group,)) if switch.limiting else _unlimited((group,))
+            group = group_of(key, self.limits, cost)
+        answers = self.storage.evaluate((group,)) if switch.limiting else unlimited((group,))
         return Decision(group, answers[0])
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Independent answers, in order, from one trip to the storage."""
-        groups = _groups(keys, self.limits, cost)
+        groups = groups_of(keys, self.limits, cost)
         return list(map(Decision, groups, self._evaluate(groups)))
 
     def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, with what is left now. Changes nothing."""
-        group = _group(key, self.limits, cost)
+        group = group_of(key, self.limits, cost)
         return peeked(Decision(group, self._evaluate((group,), "peek")[0]))
 
     def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Several keys and limits in one atomic decision: all are charged, or none."""
-        group = _checked(checks)
+        group = group_of_checks(checks)
         return Decision(group, self._evaluate((group,))[0])
 
     def settle(self, decision: Decision, *, cost: int | Sequence[int]) -> Decision:
@@ -146,8 +102,8 @@ class Limiter:
         Raises RateLimited, with nothing charged, as soon as it is known that the time will not do; its
         `decision.retry_after` is when the same wait, with the same timeout, would do.
         """
-        ((key, limits, cost, _, _),) = _group(key, self.limits, cost)
-        patience = _patience(timeout, self.max_delay)
+        ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
+        patience = as_patience(timeout, self.max_delay)
         if self._reserves:
             return self._drive(wait_by_place(key, limits, cost, patience))
         return self._drive(wait_in_line(key, limits, cost, patience, self._lines, key, threading.Event()))
@@ -159,7 +115,7 @@ class Limiter:
 
     def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent of the limiter's own limits, or of `limits` if it was checked against others."""
-        self.storage.reset(_group(key, self.limits if limits is None else limit_set(limits), ONE))
+        self.storage.reset(group_of(key, self.limits if limits is None else limit_set(limits), ONE))
 
     @overload
     def limit(self, function: F, /) -> F: ...
@@ -192,6 +148,8 @@ class Limiter:
         same arguments if it can be called.
         """
 
+        as_patience(timeout, self.max_delay)
+
         def decorate(function: F) -> F:
             decorated: Any
             if is_async(function):
@@ -213,7 +171,7 @@ class Limiter:
         self.close()
 
     def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
-        return self.storage.evaluate(groups, mode) if switch.limiting else _unlimited(groups)
+        return self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
 
     def _drive(self, flow: Flow) -> Decision:
         try:
@@ -224,7 +182,7 @@ class Limiter:
                     if isinstance(step, Evaluate):
                         result = self._evaluate(step.groups, step.mode)
                     elif isinstance(step, Turn):
-                        result = step.ticket.wait(step.seconds)  # type: ignore[attr-defined]
+                        result = _in_time(step)
                     elif switch.sleeping:
                         self._sleep(step.seconds)
                 except BaseException as error:
@@ -235,10 +193,21 @@ class Limiter:
             return done.value  # type: ignore[no-any-return]
 
     def _for_tasks(self) -> "AsyncLimiter":
-        twin = async_twin(self.storage)
-        if twin is None:
-            raise TypeError("this storage would block the event loop: decorate an async def with AsyncLimiter.limit")
-        return AsyncLimiter(self.limits, storage=twin, max_delay=self.max_delay)
+        """One twin for all async functions that are decorated, so that they stand in one line."""
+        if self._twin is None:
+            twin = async_twin(self.storage)
+            if twin is None:
+                raise TypeError(
+                    "this storage would block the event loop: decorate an async def with AsyncLimiter.limit"
+                )
+            self._twin = AsyncLimiter(self.limits, storage=twin, max_delay=self.max_delay, sleep=self._async_sleep)
+        return self._twin
+
+    async def _async_sleep(self, seconds: float) -> None:
+        if self._sleep is time.sleep:
+            await asyncio.sleep(seconds)
+        else:
+            self._sleep(seconds)
 
 
 class AsyncLimiter:
@@ -253,9 +222,9 @@ class AsyncLimiter:
         max_delay: float = 1.0,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self.limits = _as_limits(limits, default_algorithm)
-        self.max_delay = _as_seconds("max_delay", max_delay)
-        found = _as_storage(storage, open_async_storage)
+        self.limits = as_limits(limits, default_algorithm)
+        self.max_delay = as_seconds("max_delay", max_delay)
+        found = as_storage(storage, open_async_storage)
         if not inspect.iscoroutinefunction(found.evaluate):
             found = async_twin(found)
         if found is None:
@@ -272,23 +241,23 @@ class AsyncLimiter:
         if type(key) is str and cost is ONE:
             group: Group = ((key, self.limits, ONE, None, None),)
         else:
-            group = _group(key, self.limits, cost)
-        answers = await self.storage.evaluate((group,)) if switch.limiting else _unlimited((group,))
+            group = group_of(key, self.limits, cost)
+        answers = await self.storage.evaluate((group,)) if switch.limiting else unlimited((group,))
         return Decision(group, answers[0])
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Independent answers, in order; see `Limiter.hit_many`."""
-        groups = _groups(keys, self.limits, cost)
+        groups = groups_of(keys, self.limits, cost)
         return list(map(Decision, groups, await self._evaluate(groups)))
 
     async def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, changing nothing; see `Limiter.peek`."""
-        group = _group(key, self.limits, cost)
+        group = group_of(key, self.limits, cost)
         return peeked(Decision(group, (await self._evaluate((group,), "peek"))[0]))
 
     async def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Several keys and limits in one atomic decision; see `Limiter.check`."""
-        group = _checked(checks)
+        group = group_of_checks(checks)
         return Decision(group, (await self._evaluate((group,)))[0])
 
     async def settle(self, decision: Decision, *, cost: int | Sequence[int]) -> Decision:
@@ -300,8 +269,8 @@ class AsyncLimiter:
 
     async def wait(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> Decision:
         """Spend `cost`, sleeping for it if need be, up to `timeout` seconds; see `Limiter.wait`."""
-        ((key, limits, cost, _, _),) = _group(key, self.limits, cost)
-        patience = _patience(timeout, self.max_delay)
+        ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
+        patience = as_patience(timeout, self.max_delay)
         if self._reserves:
             return await self._drive(wait_by_place(key, limits, cost, patience))
         place = (asyncio.get_running_loop(), key)  # one line for each loop: a ticket is set in its own
@@ -314,7 +283,7 @@ class AsyncLimiter:
 
     async def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent; see `Limiter.reset`."""
-        await self.storage.reset(_group(key, self.limits if limits is None else limit_set(limits), ONE))
+        await self.storage.reset(group_of(key, self.limits if limits is None else limit_set(limits), ONE))
 
     @overload
     def limit(self, function: F, /) -> F: ...
@@ -342,9 +311,11 @@ class AsyncLimiter:
     ) -> Any:
         """Decorate an async def; see `Limiter.limit`."""
 
+        as_patience(timeout, self.max_delay)
+
         def decorate(function: F) -> F:
             if not is_async(function):
-                raise TypeError(f"{function.__qualname__} is not an async def: decorate it with Limiter.limit")
+                raise TypeError(f"{name_of(function)} is not an async def: decorate it with Limiter.limit")
             decorated: Any = limited_async(self.wait, function, key, cost, timeout, fallback)
             return decorated  # type: ignore[no-any-return]
 
@@ -361,7 +332,7 @@ class AsyncLimiter:
         await self.close()
 
     async def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
-        return await self.storage.evaluate(groups, mode) if switch.limiting else _unlimited(groups)
+        return await self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
 
     async def _drive(self, flow: Flow) -> Decision:
         try:
@@ -372,7 +343,7 @@ class AsyncLimiter:
                     if isinstance(step, Evaluate):
                         result = await self._evaluate(step.groups, step.mode)
                     elif isinstance(step, Turn):
-                        result = await _in_time(step)
+                        result = await _in_time_async(step)
                     elif switch.sleeping:
                         await self._sleep(step.seconds)
                 except BaseException as error:
@@ -383,8 +354,17 @@ class AsyncLimiter:
             return done.value  # type: ignore[no-any-return]
 
 
-async def _in_time(turn: Turn) -> bool:
+def _in_time(turn: Turn) -> float | None:
+    begin = time.monotonic()
+    in_time: bool = turn.ticket.wait(turn.seconds)  # type: ignore[attr-defined]
+    return time.monotonic() - begin if in_time else None
+
+
+async def _in_time_async(turn: Turn) -> float | None:
+    begin = asyncio.get_running_loop().time()
     try:
-        return await asyncio.wait_for(turn.ticket.wait(), turn.seconds)  # type: ignore[attr-defined]
+        async with asyncio.timeout(turn.seconds):
+            await turn.ticket.wait()  # type: ignore[attr-defined]
     except TimeoutError:
-        return False
+        return None
+    return asyncio.get_running_loop().time() - begin

@@ -90,6 +90,8 @@ class _Reader:
     def limit(self, default: str | None) -> Limit:
         begin = self.place
         count = self.number("a count", "a count cannot be zero")
+        if self.token[:3].lower() == "per":
+            self.token = self.token[:3]  # what follows may be written without a space
         if self.token != "/" and self.token.lower() != "per":
             self.fail("expected '/' or 'per' after the count, which is a whole number")
         self.step()

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 
 from ratekeeper.decision import Decision, Row
-from ratekeeper.limit import Ask, Group, checked_cost
+from ratekeeper.limit import Ask, Group, Spent, checked_cost
+
+
+def spent_of(row: Row) -> Spent:
+    """What force has to know of a spend to correct it."""
+    return row[5], row[5] + row[3] + row[6], row[7]
 
 
 def settlement(decision: Decision, costs: Sequence[int]) -> Group:
@@ -11,7 +16,7 @@ def settlement(decision: Decision, costs: Sequence[int]) -> Group:
     group: list[Ask] = []
     rows = iter(decision.rows)
     for (key, limits, charged, _, _), cost in zip(decision.asks, costs, strict=True):
-        spent = [(row[5], row[5] + row[3]) for _, row in zip(limits, rows)]  # noqa: B905 - limits says how many
+        spent = [spent_of(row) for _, row in zip(limits, rows)]  # noqa: B905 - limits says how many
         group.append((key, limits, cost - charged, None, spent))
     return group
 

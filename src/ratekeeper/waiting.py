@@ -8,6 +8,7 @@ inside this process, and the first of them sleeps for retry_after. No waiter eve
 import threading
 from collections import deque
 from collections.abc import Generator, Hashable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from ratekeeper import switch
@@ -35,7 +36,7 @@ class Sleep(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Step: wait until the ticket is set; send back whether it was, in time."""
+    """Step: wait until the ticket is set; send back after how many seconds that was, or None if it was not in time."""
 
     ticket: Ticket
     seconds: float
@@ -108,13 +109,14 @@ def wait_in_line(
             decision = yield from _with_those_in_front(key, limits, lines.cost_up_to(place, ticket), timeout)
             deadline = decision.at + timeout
             _refuse_if_late(decision, timeout)
-            in_time = yield Turn(ticket, seconds(timeout))
-            if not in_time:
+            waited = yield Turn(ticket, seconds(timeout))
+            left = max(timeout - microseconds(waited, timeout), 0) if isinstance(waited, float) else 0
+            if waited is None:
                 # If there is room for all in front and for this one, their turn has come and they are about to go.
-                decision = yield from _with_those_in_front(key, limits, lines.cost_up_to(place, ticket), timeout)
+                decision = yield from _with_those_in_front(key, limits, lines.cost_up_to(place, ticket), left)
                 if not decision.allowed:
                     raise RateLimited(decision)
-            decision = yield from _evaluate(_patient(key, limits, cost, timeout))
+            decision = yield from _evaluate(_patient(key, limits, cost, left))
         while not decision.allowed:
             _refuse_if_late(decision, deadline - decision.at)
             if not switch.sleeping:
@@ -166,5 +168,6 @@ def _hold_back(decision: Decision) -> Generator[Step, object, None]:
         try:
             yield Sleep(decision.delay)
         except BaseException:
-            yield Evaluate((settlement(decision, [0] * len(decision.asks)),), "force")
+            with suppress(Exception):  # a storage that fails now must not hide why the waiter goes
+                yield Evaluate((settlement(decision, [0] * len(decision.asks)),), "force")
             raise

@@ -1,14 +1,17 @@
 """Counting grants exactly, with many hands on one key. Real threads and tasks, real time."""
 
 import asyncio
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import pytest
 
 from ratekeeper import AsyncLimiter, AsyncMemoryStorage, Check, Limiter, MemoryStorage, parse_limit
+from ratekeeper.kernels import SPEND
 from ratekeeper.limit import ALGORITHMS, BUCKETS
 
 THREADS = 8
@@ -93,28 +96,61 @@ def test_threads_that_come_with_new_keys_lose_nothing() -> None:
     assert storage.keys == 2 * 400 == sum(len(table.states) for table in storage._tables.values())
 
 
-class NoLock:
-    """What the lock would be if it were taken out."""
+def test_without_the_lock_the_count_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above can fail: two threads that are made to meet inside the kernel are both granted the last unit."""
 
-    def acquire(self) -> None: ...
-
-    def release(self) -> None: ...
-
-
-def test_without_the_lock_the_count_is_wrong() -> None:
-    """The tests above can fail: with the lock taken out they do."""
-
-    def granted(storage: MemoryStorage) -> int:
-        limiter = Limiter("1000/day", storage=storage)
-        return sum(together(lambda _: sum(limiter.hit("k").allowed for _ in range(400))))
-
-    for _ in range(20):
+    def granted(lock: AbstractContextManager[Any]) -> int:
         storage = MemoryStorage()
-        lock = NoLock()
-        storage._acquire, storage._release = lock.acquire, lock.release  # type: ignore[assignment]
-        if granted(storage) != 1_000:
-            return
-    pytest.fail("a storage without its lock was right twenty times: these tests would not notice")
+        storage._lock = lock  # type: ignore[assignment]
+        limiter, meet, spend = Limiter("2/day", storage=storage), threading.Barrier(2), SPEND["sliding-log"]
+        limiter.hit("k")
+
+        def slow(*args: Any) -> Any:
+            result = spend(*args)
+            with suppress(threading.BrokenBarrierError):
+                meet.wait(0.2)
+            return result
+
+        monkeypatch.setitem(SPEND, "sliding-log", slow)
+        results: list[bool] = []
+        threads = [threading.Thread(target=lambda: results.append(limiter.hit("k").allowed)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        monkeypatch.setitem(SPEND, "sliding-log", spend)
+        return sum(results)
+
+    assert granted(threading.Lock()) == 1
+    assert granted(nullcontext()) == 2
+
+
+def test_an_exception_out_of_a_signal_handler_never_leaves_the_lock_behind() -> None:
+    class Late(Exception):
+        pass
+
+    def raise_late(*_: object) -> None:
+        raise Late
+
+    limiter = Limiter("1000000/second")
+    before = signal.signal(signal.SIGALRM, raise_late)
+    interrupted = 0
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+        while interrupted < 500:
+            try:
+                while True:
+                    limiter.hit("k")
+                    assert limiter.storage._lock.locked() is False  # type: ignore[attr-defined]
+            except Late:
+                interrupted += 1
+    finally:
+        for _ in range(3):
+            with suppress(Late):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                break
+        signal.signal(signal.SIGALRM, before)
+    assert limiter.hit("k")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -141,7 +141,7 @@ def test_hit_then_refund_at_the_same_instant_is_as_if_it_never_happened(limit: L
             each.hit(other)
         spent = ask(history.storage, "k", limit, cost)
         if spent.allowed:
-            ask(history.storage, "k", limit, -cost, "force", spent=(spent.at, spent.at + spent.reset_after))
+            ask(history.storage, "k", limit, -cost, "force", spent=spent)
         assert history.peek() == silent.peek()
 
 
@@ -162,7 +162,7 @@ def test_a_late_refund_never_leaves_more_than_if_the_spend_had_never_been(limit:
     for each in (history, silent):
         each.clock.now += gap
     before = history.peek()
-    ask(history.storage, "k", limit, -cost, "force", spent=(spent.at, spent.at + spent.reset_after))
+    ask(history.storage, "k", limit, -cost, "force", spent=spent)
     after, never = history.peek(), silent.peek()
     assert before.remaining <= after.remaining
     assert after.reset_after <= before.reset_after
@@ -172,6 +172,41 @@ def test_a_late_refund_never_leaves_more_than_if_the_spend_had_never_been(limit:
     else:
         assert after.remaining <= never.remaining
         assert never.reset_after <= after.reset_after
+
+
+@given(limits(BUCKETS + EXACT_WINDOWS), st.data())
+def test_whatever_is_settled_in_whatever_order_what_stays_charged_keeps_the_limit(
+    limit: Limit, data: st.DataObject
+) -> None:
+    clock = FakeClock(START)
+    storage = MemoryStorage(clock=clock)
+    kept: list[tuple[int, int]] = []  # instant and what stays charged
+    open_spends: list[tuple[int, int, Outcome]] = []  # place in `kept`, cost, outcome
+    for _ in range(data.draw(st.integers(2, 25))):
+        clock.now += data.draw(gaps(limit))
+        settle: bool = data.draw(st.booleans())
+        if settle and open_spends:
+            place, cost, spent = open_spends.pop(data.draw(st.integers(0, len(open_spends) - 1)))
+            less = data.draw(st.integers(1, cost))
+            ask(storage, "k", limit, -less, "force", spent=spent)
+            kept[place] = (kept[place][0], cost - less)
+        else:
+            cost = data.draw(costs(limit))
+            outcome = ask(storage, "k", limit, cost)
+            if outcome.allowed:
+                open_spends.append((len(kept), cost, outcome))
+                kept.append((clock.now, cost))
+    for i, (begin, _) in enumerate(kept):
+        total = 0
+        if limit.algorithm == "fixed-window":
+            begin -= begin % limit.period
+        for instant, cost in kept[i:]:
+            if limit.algorithm in BUCKETS:
+                total += cost
+                assert total <= limit.burst + Fraction(limit.count * (instant + 1 - begin), limit.period)
+            elif instant < begin + limit.period:
+                total += cost
+                assert total <= limit.count
 
 
 @given(limits(), st.data())

@@ -25,7 +25,8 @@ from ratekeeper import (
     parse_limit,
     parse_limits,
 )
-from ratekeeper.testing import FakeClock, limiting_off, nothing_sleeps
+from ratekeeper.limit import ALGORITHMS
+from ratekeeper.testing import FakeClock, ask, limiting_off, nothing_sleeps
 
 
 @pytest.fixture
@@ -231,6 +232,69 @@ def test_a_peek_cannot_be_settled_since_it_was_charged_nothing(clock: FakeClock)
     with pytest.raises(ValueError, match="it is a peek"):
         limiter.settle(limiter.peek("a", cost=5), cost=0)
     assert limiter.peek("a").remaining == 5
+
+
+def test_two_refunds_out_of_order_give_back_no_more_than_was_spent(clock: FakeClock) -> None:
+    limiter = limiter_of("10/second burst 10", clock)
+    first, second = limiter.hit("k", cost=5), limiter.hit("k", cost=5)
+    limiter.settle(first, cost=0)
+    clock.advance(0.5)
+    limiter.hit("k", cost=10)
+    limiter.settle(second, cost=0)
+    assert limiter.peek("k").remaining == 0
+
+
+def test_a_refund_after_the_clock_stepped_back_mints_nothing(clock: FakeClock) -> None:
+    limiter = limiter_of("10/second burst 10", clock)
+    first = limiter.hit("k", cost=10)
+    clock.advance(-100)
+    limiter.peek("k")
+    clock.advance(50)
+    limiter.hit("k", cost=10)
+    limiter.settle(first, cost=0)
+    assert limiter.peek("k").remaining == 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_force_after_the_count_was_lowered_does_not_forgive_what_was_spent(algorithm: str, clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    before = Limiter(f"100/minute {algorithm}", storage=storage)
+    after = Limiter(f"10/minute {algorithm}", storage=storage)
+    again = Limiter(f"100/minute {algorithm}", storage=storage)
+    before.hit("k", cost=90)
+    decision = before.hit("k", cost=10)
+    ask(storage, "k", after.limits[0], 1, "force")
+    ask(storage, "k", after.limits[0], -1, "force", spent=decision.outcomes[0])
+    assert again.peek("k").remaining <= 10
+
+
+def test_the_fraction_of_a_larger_count_is_rounded_up_by_every_call(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    old, new = Limit(999_999, 1_000, 999_999, "gcra"), Limit(7, 1_000, 7, "gcra")
+    for cost in (999, 1_000, 1_001):
+        spent = ask(storage, f"k{cost}", old, cost)
+        peek = ask(storage, f"k{cost}", new, mode="peek")
+        assert ask(storage, f"k{cost}", new, 1).remaining == peek.remaining - 1
+        assert ask(storage, f"k{cost}", new, -1, "force", spent=spent).reset_after <= peek.reset_after + 143
+
+
+def test_checks_that_would_share_a_count_are_refused(clock: FakeClock) -> None:
+    limiter = limiter_of("1/second", clock)
+    checks = [Check("k", parse_limit("5/minute burst 5")), Check("k", parse_limit("10/minute burst 10"))]
+    with pytest.raises(InvalidLimit, match="would share one count: name one"):
+        limiter.check(checks)
+    storage, rows = limiter.storage, []
+    for _ in range(20):  # and a storage that is asked all the same never says yes without charging
+        rows.append(storage.evaluate(([check.ask() for check in checks],))[0])
+    assert sum(all(row[0] for row in answer) for answer in rows) == 3  # 18 s of 60 each
+
+
+def test_the_switches_for_tests_can_be_nested(clock: FakeClock) -> None:
+    limiter = limiter_of("1/hour", clock)
+    with limiting_off(), nothing_sleeps():
+        assert all(limiter.hit("a") for _ in range(3))
+    assert limiter.hit("a")
+    assert not limiter.hit("a")
 
 
 def test_settling_a_denied_decision_changes_nothing(clock: FakeClock) -> None:

@@ -60,6 +60,85 @@ def test_when_every_key_denies_new_ones_share_one_state_and_old_ones_stay_blocke
     assert limiter.hit("new:5")
 
 
+def test_new_keys_that_overflow_together_in_one_group_are_each_charged(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=2, clock=clock)
+    limiter, limit = Limiter("10/hour", storage=storage), parse_limit("10/hour")
+    for key in ("a", "b"):
+        limiter.hit(key, cost=10)
+    granted = sum(limiter.check([Check(f"x:{i}", limit), Check(f"y:{i}", limit)]).allowed for i in range(20))
+    assert granted == 5
+
+
+def test_a_refund_for_a_key_that_was_evicted_does_not_refund_the_shared_state(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=2, clock=clock)
+    limiter = Limiter("5/hour fixed-window", storage=storage)
+    decision = limiter.hit("mild", cost=1)
+    limiter.hit("a", cost=5)
+    limiter.hit("b", cost=5)
+    assert storage.evicted == 1
+    limiter.hit("overflows", cost=5)
+    limiter.settle(decision, cost=0)
+    assert not limiter.hit("overflows too")
+
+
+def test_a_client_that_was_blocked_stays_so_whatever_limit_the_others_have(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    strict, mild = Limiter("10/hour burst 1", storage=storage), Limiter("9/hour burst 1000", storage=storage)
+    strict.hit("bad")
+    for i in range(2_000):
+        mild.hit(f"new:{i}")
+    assert not strict.hit("bad")
+
+
+def test_a_full_table_of_offenders_does_not_keep_others_from_a_table_that_has_room(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1_000, clock=clock)
+    offenders, mild = Limiter("1/hour as a", storage=storage), Limiter("100/hour as b", storage=storage)
+    for i in range(600):
+        offenders.hit(f"k:{i}")
+    for i in range(400):
+        mild.hit(f"k:{i}")
+    assert all(mild.hit(f"new:{i}").remaining == 99 for i in range(300))
+    assert storage.overflowed == 0
+
+
+def test_the_keys_of_a_group_are_not_evicted_to_make_room_for_each_other(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=2, clock=clock)
+    limiter, limit = Limiter("5/hour", storage=storage), parse_limit("5/hour")
+    limiter.hit("known", cost=2)
+    for i in range(50):
+        decision = limiter.check([Check("known", limit), Check(f"new:{i}", limit)])
+        assert held(storage) <= 2
+        if not decision:
+            break
+    assert limiter.peek("known").remaining == 0
+
+
+def test_scopes_that_nobody_uses_any_more_are_forgotten(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("1/second", storage=storage)
+    for i in range(3_000):
+        limiter.check([Check("k", parse_limit(f"5/second as rule{i}"))])
+        clock.now += 100
+    for _ in range(2_000):
+        clock.now += 20_000
+        limiter.hit("k")
+    assert held(storage) <= 2
+    assert len(storage._tables) == len(storage._turns) <= 2
+
+
+def test_if_every_key_of_a_flood_is_used_up_a_new_client_has_to_share(clock: FakeClock) -> None:
+    """The price of never letting an offender go: it is counted, and ends as the first of them expire."""
+    storage = MemoryStorage(max_keys=1_000, clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for i in range(2_000):
+        for _ in range(5):
+            limiter.hit(f"flood:{i}")
+    assert storage.overflowed > 0
+    assert not limiter.hit("honest")
+    clock.advance(3_601)
+    assert limiter.hit("honest").remaining == 4
+
+
 def test_an_overflow_of_one_limit_is_not_shared_with_another(clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=10, clock=clock)
     one, other = Limiter("1/hour as one", storage=storage), Limiter("1/hour as other", storage=storage)

@@ -60,7 +60,7 @@ def test_printing_and_parsing_round_trip(limit: Limit) -> None:
     assert parse_limits(f"{limit}; {named}") == [limit, named]
 
 
-WORDS = st.sampled_from(["/", " / ", "per", " per ", " PER "])
+WORDS = st.sampled_from(["/", " / ", "per", " per ", " PER ", "PER"])
 PEER_UNITS = st.sampled_from(["second", "minute", "hour", "day", "month", "year"])
 
 
@@ -76,7 +76,7 @@ def test_whatever_limits_reads_has_the_same_count_and_period_here(
     parts: list[tuple[int, str, int | None, str, bool]], separator: str
 ) -> None:
     text = separator.join(
-        f"{count}{word}{'' if multiple is None else multiple} {unit}{'s' * plural}"
+        f"{count}{word}{'' if multiple is None else multiple}{unit}{'s' * plural}"
         for count, word, multiple, unit, plural in parts
     )
     ours, theirs = parse_limits(text), peer.parse_many(text)

@@ -2,14 +2,28 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Decision, Limiter, MemoryStorage, RateLimited
+from ratekeeper import (
+    AsyncLimiter,
+    AsyncMemoryStorage,
+    Check,
+    Decision,
+    Limiter,
+    MemoryStorage,
+    RateLimited,
+    StorageError,
+)
 from ratekeeper.clock import SECOND
+from ratekeeper.decision import Row
+from ratekeeper.limit import Group, Mode
 from ratekeeper.testing import FakeClock
+from tests.waiting.virtual import clock as virtual_clock
 from tests.waiting.virtual import limiter_of, run, seconds
 
 # One that takes places in the future, one that stands in line, one that does the latter with a queue in it.
@@ -91,6 +105,96 @@ def test_a_cancelled_waiter_gives_its_place_back(text: str) -> None:
     times, lines = run(main())
     assert times == [pytest.approx(0.2)]
     assert lines == 0
+
+
+def test_a_cancelled_place_in_several_buckets_is_given_back_in_each() -> None:
+    async def main() -> None:
+        limiter = limiter_of("1/second burst 1; 20/second burst 1 gcra")
+        slow, fast = limiter.limits
+        await limiter.check([Check("k", slow)])
+        before = (await limiter.peek("k")).outcomes
+        waiting = asyncio.create_task(limiter.wait("k", timeout=5))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        after = (await limiter.peek("k")).outcomes
+        assert [o.remaining for o in after] == [o.remaining for o in before] == [0, 1]
+        assert after[0].retry_after == before[0].retry_after
+        assert await limiter.check([Check("k", fast)])
+
+    run(main())
+
+
+def test_a_cancellation_is_never_lost_when_the_turn_comes_at_the_same_moment() -> None:
+    for turns in range(6):
+
+        async def main(turns: int = turns) -> bool:
+            limiter = limiter_of("1/50ms")
+            await limiter.hit("k")
+            first = asyncio.create_task(limiter.wait("k", timeout=5))
+            second = asyncio.create_task(limiter.wait("k", timeout=5))
+            await asyncio.sleep(0)
+            await first
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            second.cancel()
+            with suppress(asyncio.CancelledError):
+                await second
+            return second.cancelled()
+
+        assert run(main())
+
+
+def test_a_storage_that_fails_at_the_refund_does_not_hide_the_cancellation() -> None:
+    class Failing(AsyncMemoryStorage):
+        async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+            if mode == "force":
+                raise StorageError("down")
+            return await super().evaluate(groups, mode)
+
+    async def main() -> None:
+        limiter = AsyncLimiter("1/minute burst 1", storage=Failing())
+        await limiter.hit("k")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await limiter.wait("k", timeout=100)
+
+    asyncio.run(main())
+
+
+def test_a_queue_behind_a_line_is_not_slept_for_beyond_the_timeout() -> None:
+    async def main() -> None:
+        limiter = limiter_of("20/second; 10/second burst 10 leaky-bucket")
+        await limiter.hit("k")
+        front = [asyncio.create_task(limiter.wait("k", timeout=5)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with suppress(RateLimited):
+            await limiter.wait("k", timeout=0.25)
+        assert seconds() <= 0.25 + 1e-9
+        await asyncio.gather(*front)
+
+    run(main())
+
+
+def test_async_functions_decorated_by_one_limiter_stand_in_one_line() -> None:
+    async def main() -> list[str]:
+        memory = MemoryStorage(clock=virtual_clock)
+        limiter = Limiter("4/200ms", storage=memory, max_delay=100)
+        order: list[str] = []
+
+        @limiter.limit(key="k", cost=4)
+        async def big() -> None:
+            order.append("big")
+
+        @limiter.limit(key="k")
+        async def small() -> None:
+            order.append("small")
+
+        await asyncio.gather(*(small() for _ in range(4)))
+        await asyncio.gather(big(), *(small() for _ in range(30)))
+        return order
+
+    assert run(main())[4] == "big"
 
 
 def test_a_place_in_the_middle_is_not_handed_out_on_top_of_those_behind_it() -> None:
@@ -406,6 +510,11 @@ def test_a_decorator_refuses_what_it_cannot_hold_back() -> None:
             limiter.limit()(stream)
     with pytest.raises(TypeError, match="decorate it with Limiter.limit"):
         AsyncLimiter("1/second").limit()(len)
+    with pytest.raises(TypeError, match="put @classmethod and its like above"):
+        Limiter("1/second").limit()(classmethod(len))  # type: ignore[arg-type, type-var]
+    with pytest.raises(ValueError, match="timeout must be seconds"):
+        Limiter("1/second").limit(timeout=-1)
+    assert Limiter("1/second").limit()(partial(len, "four"))() == 4
 
     async def task() -> None: ...
 

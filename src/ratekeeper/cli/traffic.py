@@ -53,7 +53,7 @@ def play(limit: Limit, arrivals: Sequence[int]) -> list[Event]:
     states: list[State | None] = [None]
     events = []
     for now in arrivals:
-        allowed, _, _, _, delay, _ = evaluate([("demo", (limit,), 1, None, None)], "spend", [0], states, now)[0]
+        allowed, _, _, _, delay, *_ = evaluate([("demo", (limit,), 1, None, None)], "spend", [0], states, now)[0]
         events.append(Event(now, allowed, now + delay, states[0]))
     return events
 

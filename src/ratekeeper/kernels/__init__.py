@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from ratekeeper.decision import Row
 from ratekeeper.kernels import fixed_window, gcra, sliding_counter, sliding_log
-from ratekeeper.limit import Group, Limit, Mode
+from ratekeeper.limit import Group, Limit, Mode, Spent
 
 State = tuple[int, ...]
 Spend = Callable[[Limit, State | None, int, int, int | None, int], tuple[State | None, Row]]
-Force = Callable[[Limit, State | None, int, int, tuple[int, int] | None], tuple[State | None, Row]]
+Force = Callable[[Limit, State | None, int, int, Spent | None], tuple[State | None, Row]]
 Standing = Callable[[Limit, State | None, int], tuple[int, int]]
 Repair = Callable[[Limit, State, int], State]
 
@@ -49,20 +49,24 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State 
     """
     if mode == "force":
         return _force(group, slots, states, now)
-    if mode == "spend":
-        after = states.copy()
-        rows = _spend(group, slots, after, now, 0)
-        if rows is not None:
-            lead = max([row[4] for row in rows])
-            if lead and len(rows) > 1:
-                # Places in the future are taken for one instant, the same in every bucket that has patience.
-                later = states.copy()
-                again = _spend(group, slots, later, now, lead)
-                if again is not None:
-                    after, rows = later, again
-            states[:] = after
-            return rows
-    return _peek(group, slots, states, now)
+    if mode == "peek":
+        return _peek(group, slots, states, now)
+    after = states.copy()
+    rows = _spend(group, slots, after, now, 0)
+    if not rows[-1][0]:
+        answers = _peek(group, slots, states, now)
+        if answers[len(rows) - 1][0]:  # equal ones of unequal limits: together they would pass, one by one they do not
+            answers[len(rows) - 1] = rows[-1]
+        return answers
+    lead = max([row[4] for row in rows])
+    if lead and len(rows) > 1:
+        # Places in the future are taken for one instant, the same in every bucket that has patience.
+        later = states.copy()
+        again = _spend(group, slots, later, now, lead)
+        if again[-1][0]:
+            after, rows = later, again
+    states[:] = after
+    return rows
 
 
 def _asked(group: Group, slots: Sequence[int]) -> Iterator[tuple[int, Limit, int, int | None]]:
@@ -70,14 +74,15 @@ def _asked(group: Group, slots: Sequence[int]) -> Iterator[tuple[int, Limit, int
     return ((next(slot), limit, cost, patience) for _, limits, cost, patience, _ in group for limit in limits)
 
 
-def _spend(group: Group, slots: Sequence[int], states: list[State | None], now: int, lead: int) -> list[Row] | None:
+def _spend(group: Group, slots: Sequence[int], states: list[State | None], now: int, lead: int) -> list[Row]:
+    """Up to the first denial, which is then the last row."""
     rows = []
     for slot, limit, cost, patience in _asked(group, slots):
         later = lead if patience is not None else 0
         states[slot], row = SPEND[limit.algorithm](limit, states[slot], now, cost, patience, later)
-        if not row[0]:
-            return None
         rows.append(row)
+        if not row[0]:
+            break
     return rows
 
 
@@ -113,5 +118,5 @@ def peek(
     _, row = kernel.spend(limit, state, now, cost, patience, 0)
     if row[0]:
         remaining, reset_after = kernel.standing(limit, state, now)
-        row = (True, remaining, 0, reset_after, row[4], now)
+        row = (True, remaining, 0, reset_after, row[4], now, 0, 0)
     return state, row

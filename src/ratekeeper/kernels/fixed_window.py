@@ -5,7 +5,7 @@ a client may spend one full count just before a boundary and another just after 
 """
 
 from ratekeeper.decision import Row
-from ratekeeper.limit import Limit
+from ratekeeper.limit import Limit, Spent
 
 State = tuple[int, ...]
 
@@ -23,9 +23,9 @@ def spend(
             state = (end, used)
     if used + cost <= count:
         used += cost
-        return (end, used), (True, count - used, 0, end - now, 0, now)
+        return (end, used), (True, count - used, 0, end - now, 0, now, 0, 0)
     retry_after = end - now if cost <= count else None
-    return state, (False, max(count - used, 0), retry_after, end - now if used else 0, 0, now)
+    return state, (False, max(count - used, 0), retry_after, end - now if used else 0, 0, now, 0, 0)
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
@@ -34,18 +34,16 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     return max(limit.count - state[1], 0), state[0] - now
 
 
-def force(
-    limit: Limit, state: State | None, now: int, cost: int, spent: tuple[int, int] | None
-) -> tuple[State | None, Row]:
+def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
     """Overdraw this window by at most one count, or refund what was spent in this window."""
     end = now - now % limit.period + limit.period
     if state is not None:
         state = repair(limit, state, now) if state[0] >= end else None
     if cost > 0 or (state is not None and (spent is None or end - limit.period <= spent[0] < end)):
         used = state[1] if state is not None else 0
-        state = (end, min(max(used + cost, 0), 2 * limit.count))
+        state = (end, max(min(used + cost, max(used, 2 * limit.count)), 0))
     remaining, reset_after = standing(limit, state, now)
-    return state, (True, remaining, 0, reset_after, 0, now)
+    return state, (True, remaining, 0, reset_after, 0, now, 0, 0)
 
 
 def repair(limit: Limit, state: State, now: int) -> State:

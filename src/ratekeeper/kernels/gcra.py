@@ -1,17 +1,21 @@
 """The generic cell rate algorithm: token-bucket, gcra and leaky-bucket are this one.
 
-State is (tat, part, last). `tat + part / count` is the theoretical arrival time: the instant at which the
-bucket is untouched again. One unit moves it by period / count. It keeps its fraction, so that no rate
-drifts, and a request conforms from the whole microsecond of its instant on. A request of cost c conforms
-when the time then reached lies no further ahead than a whole burst. `last` is the instant of the last
-write: an earlier `now` means that the clock stepped back, and by how much.
+`tat + part / count` is the theoretical arrival time: the instant at which the bucket is untouched again. One unit
+moves it by period / count. It keeps its fraction, so that no rate drifts, and a request conforms from the whole
+microsecond of its instant on. A request of cost c conforms when the time then reached lies no further ahead
+than a whole burst.
+
+State is (tat, part, last, since, given). `last` is the instant of the last write: an earlier `now` means that the
+clock stepped back, and by how much. `since` is when the bucket was last found untouched, and `given` the time
+that was given back from then on; both are for refunds, see `_owed`. Instants from before a step back are not to
+be compared with those after it, so `since` is then the first that was not used yet.
 
 A leaky bucket admits the same requests, but sends each to the end of a queue: its delay is the time that
 was ahead of it. With patience any bucket hands out places in the future: charged now, told the delay.
 """
 
 from ratekeeper.decision import Row
-from ratekeeper.limit import Limit, spans
+from ratekeeper.limit import Limit, Spent, spans
 
 State = tuple[int, ...]
 
@@ -21,24 +25,26 @@ def spend(
 ) -> tuple[State | None, Row]:
     """Charge `cost` if it conforms, `lead` microseconds from now or later; a denial leaves the state as it is."""
     count = limit.count
-    ahead, part = lead, 0  # how far ahead of now the arrival time lies
-    if state is not None:
-        tat, fraction, last = state
-        if now < last:
-            state = repair(limit, state, now)
-            tat = state[0]
-        gap = tat - now
-        if gap >= lead:
-            ahead, part = gap, fraction
-            if part >= count:  # the count was lowered since: the old fraction means nothing
-                ahead, part = gap + 1, 0
+    if state is None:
+        ahead, part, since, given, hole = lead, 0, now, 0, lead
+    else:
+        tat, part, last, since, given = state
+        if now < last or part >= count:
+            state = tat, part, last, since, given = repair(limit, state, now)
+        ahead = tat - now  # how far ahead of now the arrival time lies
+        hole = 0
+        if ahead < lead:
+            hole = lead - ahead - 1 if ahead >= 0 else lead
+            if ahead < 0:
+                since, given = max(since, now), 0
+            ahead, part = lead, 0
     if cost == 1:
         room, room_part, step, step_part = limit.unit
     elif cost <= limit.burst:
         room, room_part, step, step_part = spans(limit, cost)
     else:
         remaining, reset_after = standing(limit, state, now)
-        return state, (False, remaining, None, reset_after, 0, now)
+        return state, (False, remaining, None, reset_after, 0, now, 0, 0)
     early = ahead - room
     if part < room_part:  # rounded down: conforming from the whole microsecond on
         early -= 1
@@ -47,7 +53,7 @@ def spend(
         early = delay - patience
     if early > 0:
         remaining, reset_after = standing(limit, state, now)
-        return state, (False, remaining, early, reset_after, 0, now)
+        return state, (False, remaining, early, reset_after, 0, now, 0, 0)
     ahead += step
     part += step_part
     if part >= count:
@@ -58,68 +64,78 @@ def spend(
         remaining = 0  # a place in the future
     elif remaining > limit.burst:
         remaining = limit.burst  # more than one unit a microsecond
-    return (now + ahead, part, now), (True, remaining, 0, ahead + 1 if part else ahead, delay, now)
+    reset_after = ahead + 1 if part else ahead
+    return (now + ahead, part, now, since, given), (True, remaining, 0, reset_after, delay, now, given, hole)
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
-    """(remaining, reset_after) of a state that is not older than `last`."""
+    """(remaining, reset_after) of a state that needs no repair."""
     if state is None or state[0] < now:
         return limit.burst, 0
-    tat, part, _ = state
-    remaining = (limit.full - (tat - now) * limit.count - part) // limit.period
-    return min(max(remaining, 0), limit.burst), tat - now + (part > 0)
+    ahead, part = state[0] - now, state[1]
+    remaining = (limit.full - ahead * limit.count - part) // limit.period
+    return min(max(remaining, 0), limit.burst), ahead + (part > 0)
 
 
-def force(
-    limit: Limit, state: State | None, now: int, cost: int, spent: tuple[int, int] | None
-) -> tuple[State | None, Row]:
+def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
     """Apply a signed cost without asking: overdraw by at most one count, or refund what is still owed."""
     if state is not None:
         state = repair(limit, state, now)
-    tat, part = (now, 0) if state is None or state[0] < now else state[:2]
+    if state is None or state[0] < now:
+        if cost <= 0:
+            return state, (True, limit.burst, 0, 0, 0, now, 0, 0)
+        state = (now, 0, now, now, 0)
+    tat, part, _, since, given = state
     span, span_part = divmod(abs(cost) * limit.period, limit.count)
     if cost > 0:
         most = max(tat, now + limit.depth + limit.period)  # max: places already reserved stay reserved
         tat, part = _add(limit, tat, part, span, span_part)
         if tat >= most:
             tat, part = most, 0
-    elif state is not None:
+    else:
         owed = _owed(limit, state, now, spent)
-        if owed is not None and owed <= span:
+        if owed is None:
+            span += 0 if spent is None else spent[2]
+        elif owed <= span:
             span, span_part = owed, 0
         tat, part = _add(limit, tat, part, -span, -span_part)
         if tat < now:
             tat, part = now, 0
-    else:
-        return None, (True, limit.burst, 0, 0, 0, now)
-    state = (tat, part, now)
+        given += state[0] - tat
+    state = (tat, part, now, since, given)
     remaining, reset_after = standing(limit, state, now)
-    return state, (True, remaining, 0, reset_after, 0, now)
+    return state, (True, remaining, 0, reset_after, 0, now, given, 0)
 
 
-def _owed(limit: Limit, state: State, now: int, spent: tuple[int, int] | None) -> int | None:
+def _owed(limit: Limit, state: State, now: int, spent: Spent | None) -> int | None:
     """How much of a spend's time is still ahead, so that giving it back mints nothing; None if all of it is.
 
-    Debt is paid off oldest first, so a spend that filled the bucket up to `until` is owed at most
-    `until - now`. While places in the future are taken, only the last one can be given back: a place
-    in the middle would be handed out on top of those behind it.
+    Debt is paid off oldest first, so a spend that filled the bucket up to `until` is owed at most `until - now`,
+    and less by what was given back since: that moved it forward. What was spent before the bucket was last
+    untouched is paid. While places in the future are taken, only the last one can be given back: one in the
+    middle would be handed out on top of those behind it.
     """
     if spent is None:
         return None
-    at, until = spent
-    tat, part, last = state
+    at, until, _ = spent
+    tat, part, last, since, given = state
     ahead = tat - (limit.unit[2] if limit.queues else limit.depth) > now
-    if (last == at and tat + (part > 0) == until) or (now == at and not ahead):
-        return None  # nothing was spent since, or no time has passed
-    if ahead:
+    if last == at and tat + given + (part > 0) == until:
+        return None  # nothing was spent since
+    if at < since or ahead:
         return 0
-    return max(until - 1 - now, 0)
+    return None if now == at else max(until - given - 1 - now, 0)
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
-    """After a step back of the clock the debt is what it was: it moves back with the clock."""
-    tat, part, last = state
-    return (tat - (last - now), part, now) if now < last else state
+    """After a step back of the clock the debt is what it was: it moves back with the clock. A fraction of a larger
+    count, used before, is rounded up."""
+    tat, part, last, since, given = state
+    if part >= limit.count:
+        tat, part = tat + 1, 0
+    if now < last:
+        return tat - (last - now), part, now, max(since, last + 1), given
+    return (tat, part, last, since, given) if part != state[1] else state
 
 
 def _add(limit: Limit, tat: int, part: int, span: int, span_part: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ the price of at most one unit per period.
 """
 
 from ratekeeper.decision import Row
-from ratekeeper.limit import Limit
+from ratekeeper.limit import Limit, Spent
 
 State = tuple[int, ...]
 
@@ -28,11 +28,11 @@ def spend(
     if previous:
         free -= -(-previous * left // period)  # the older window's share, rounded up
     if free >= 0:
-        return (now + left + period, current + cost, previous), (True, free, 0, left + period, 0, now)
+        return (now + left + period, current + cost, previous), (True, free, 0, left + period, 0, now, 0, 0)
     remaining = free + cost
     reset_after = left + period if current else left if previous else 0
     retry_after = _retry_after(limit, left, current, previous, cost)
-    return state, (False, remaining if remaining > 0 else 0, retry_after, reset_after, 0, now)
+    return state, (False, remaining if remaining > 0 else 0, retry_after, reset_after, 0, now, 0, 0)
 
 
 def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
@@ -65,9 +65,7 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     return max(remaining, 0), left + limit.period if current else left if previous else 0
 
 
-def force(
-    limit: Limit, state: State | None, now: int, cost: int, spent: tuple[int, int] | None
-) -> tuple[State | None, Row]:
+def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
     """Overdraw this window by at most one count, or refund the window that the spend was made in."""
     left, current, previous = limit.period, 0, 0
     if state is not None:
@@ -75,7 +73,7 @@ def force(
     end = now + left
     at = now if cost > 0 or spent is None else spent[0]
     if end - limit.period <= at:
-        current = min(max(current + cost, 0), 2 * limit.count)
+        current = max(min(current + cost, max(current, 2 * limit.count)), 0)
     elif end - 2 * limit.period <= at:
         previous = max(previous + cost, 0)
     if current:
@@ -83,7 +81,7 @@ def force(
     else:  # as if this window had not begun
         state = (end, previous, 0) if previous else None
     remaining, reset_after = standing(limit, state, now)
-    return state, (True, remaining, 0, reset_after, 0, now)
+    return state, (True, remaining, 0, reset_after, 0, now, 0, 0)
 
 
 def repair(limit: Limit, state: State, now: int) -> State:

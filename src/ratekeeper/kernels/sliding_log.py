@@ -6,7 +6,7 @@ window of one period, wherever it begins, holds more than the count.
 """
 
 from ratekeeper.decision import Row
-from ratekeeper.limit import Limit
+from ratekeeper.limit import Limit, Spent
 
 State = tuple[int, ...]
 
@@ -18,8 +18,8 @@ def spend(
     count, period = limit.count, limit.period
     if state is None:
         if cost <= count:
-            return (now + period, cost, now, cost), (True, count - cost, 0, period, 0, now)
-        return None, (False, count, None, 0, 0, now)
+            return (now + period, cost, now, cost), (True, count - cost, 0, period, 0, now, 0, 0)
+        return None, (False, count, None, 0, 0, now, 0, 0)
     if state[0] > now + period:
         state = repair(limit, state, now)
     used, first = _live(state, now - period)
@@ -28,10 +28,10 @@ def spend(
         entries = state[first:]
         if state[0] == now + period and entries:
             entries, cost = entries[:-2], cost + entries[-1]
-        return (now + period, used, *entries, now, cost), (True, count - used, 0, period, 0, now)
+        return (now + period, used, *entries, now, cost), (True, count - used, 0, period, 0, now, 0, 0)
     reset_after = state[0] - now if used else 0
     retry_after = None if cost > count else _retry_after(limit, state, first, used + cost - count) - now
-    return state, (False, max(count - used, 0), retry_after, reset_after, 0, now)
+    return state, (False, max(count - used, 0), retry_after, reset_after, 0, now, 0, 0)
 
 
 def _live(state: State, oldest: int) -> tuple[int, int]:
@@ -58,16 +58,14 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     return max(limit.count - used, 0), state[0] - now if used else 0
 
 
-def force(
-    limit: Limit, state: State | None, now: int, cost: int, spent: tuple[int, int] | None
-) -> tuple[State | None, Row]:
+def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
     """Overdraw by at most one count, or refund the entry of the spend's own instant, if it still counts."""
     entries: list[int] = []
     if state is not None:
         state = repair(limit, state, now)
         entries = list(state[_live(state, now - limit.period)[1] :])
     if cost > 0:
-        cost = min(cost, 2 * limit.count - sum(entries[1::2]))
+        cost = max(min(cost, 2 * limit.count - sum(entries[1::2])), 0)
         if entries and entries[-2] == now:
             entries[-1] += cost
         elif cost > 0:
@@ -82,7 +80,7 @@ def force(
                 break
     state = (entries[-2] + limit.period, sum(entries[1::2]), *entries) if entries else None
     remaining, reset_after = standing(limit, state, now)
-    return state, (True, remaining, 0, reset_after, 0, now)
+    return state, (True, remaining, 0, reset_after, 0, now, 0, 0)
 
 
 def repair(limit: Limit, state: State, now: int) -> State:

@@ -9,6 +9,7 @@ that a flood of keys neither grows memory nor lets an offender go.
 """
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
 from random import random
@@ -23,11 +24,13 @@ Key = str | bytes
 LONG_KEY = 256  # characters: a longer key is kept as its digest, in bytes, which no text is equal to
 SAMPLE = 8
 SWEEP_PERIOD = 10_000  # microseconds between two sweeps
+SWEEP_TABLES = 8  # at most, in one sweep
 SWEEP_SHARE = 6_000  # a sweep looks at one in so many keys: once around in a minute of traffic
 
 
 class Table:
-    """The states of one scope. `limit` is the strictest seen: what it calls denying is never dropped."""
+    """The states of one scope. `limit` is the strictest of those that new keys came with: what it calls denying is
+    never dropped."""
 
     __slots__ = ("hand", "limit", "overflow", "ring", "states")
 
@@ -39,7 +42,7 @@ class Table:
         self.overflow: State | None = None
 
     def add(self, key: Key, state: State, limit: Limit) -> None:
-        if limit.count < self.limit.count:
+        if (limit.burst, limit.count) < (self.limit.burst, self.limit.count):
             self.limit = limit
         self.states[key] = state
         self.ring.append(key)
@@ -91,23 +94,32 @@ class MemoryStorage:
         self.overflowed = 0  # checks that were answered from a shared state
         self._ticks, self._anchor = ticking(clock)
         self._lock = threading.Lock()
-        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._tables: dict[str, Table] = {}
+        self._turns: deque[str] = deque()  # scopes in the order in which they are swept
         self._sweep_at = 0
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        self._acquire()  # called by hand: a with statement takes twice as long
-        try:
+        with self._lock:
             now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
             if now >= self._sweep_at:
                 self._sweep(now)
             answers: list[Sequence[Row]] = []
             for group in groups:
-                rows = self._spend(group[0], now) if len(group) == 1 and mode == "spend" else None
+                rows = None
+                if len(group) == 1 and mode == "spend":
+                    key, limits, cost, patience, _ = group[0]
+                    limit = limits[0]
+                    table = self._tables.get(limit.scope)
+                    state = None if table is None else table.states.get(key)
+                    if table is not None and state is not None and len(limits) == 1:  # by far the most of all hits
+                        after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
+                        if after is not state and after is not None:
+                            table.states[key] = after
+                        answers.append((row,))
+                        continue
+                    rows = self._spend(group[0], now)
                 answers.append(rows or self._evaluate(group, mode, now))
             return answers
-        finally:
-            self._release()
 
     def reset(self, group: Group) -> None:
         with self._lock:
@@ -121,35 +133,34 @@ class MemoryStorage:
         """Forget everything, for tests between which nothing should stay."""
         with self._lock:
             self._tables.clear()
+            self._turns.clear()
             self.keys = 0
 
     def close(self) -> None:
         """Memory holds nothing open."""
 
     def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
-        slots: dict[tuple[str, Key], int] = {}
+        slots: dict[tuple[str, Key | None], int] = {}
         places: list[tuple[Table, Key | None, Limit]] = []
         states: list[State | None] = []
-        order, new = [], 0
+        order = []
         spare = {_kept(key) for key, *_ in group}
-        for asked, limits, *_ in group:
+        for asked, limits, cost, *_ in group:
             kept = _kept(asked)
             for limit in limits:
-                slot = slots.setdefault((limit.scope, kept), len(states))
-                order.append(slot)
-                if slot < len(states):
-                    continue
                 table = self._tables.get(limit.scope) or self._new_table(limit)
-                key: Key | None = kept
                 state = table.states.get(kept)
-                if state is None:
-                    if self.keys + new < self.max_keys or self._make_room(spare, mode, now):
-                        new += 1
-                    else:
+                key: Key | None = kept
+                if state is None and (limit.scope, kept) not in slots and cost > 0:  # a refund needs no room
+                    new = sum(before is None for before in states)
+                    if self.keys + new >= self.max_keys and not self._make_room(table, spare, mode, now):
                         key, state = None, table.overflow
                         self.overflowed += 1
-                places.append((table, key, limit))
-                states.append(state)
+                slot = slots.setdefault((limit.scope, key), len(states))
+                order.append(slot)
+                if slot == len(states):
+                    places.append((table, key, limit))
+                    states.append(state)
         before = states.copy()
         rows = evaluate(group, mode, order, states, now)
         for (table, key, limit), old, after in zip(places, before, states, strict=True):
@@ -161,19 +172,6 @@ class MemoryStorage:
         """One key in a straight line. Returns [], with nothing stored, when it takes more than that: no room for a
         new key, or a denial or a delay that the other limits have to know of."""
         key, limits, cost, patience, _ = ask
-        if len(limits) == 1:
-            limit = limits[0]
-            table = self._tables.get(limit.scope) or self._new_table(limit)
-            state = table.states.get(key)
-            if state is None and not self._has_room(key, 1):
-                return []
-            after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
-            if after is not state and after is not None:
-                if state is None:
-                    self._add(table, key, limit, after, now)
-                else:
-                    table.states[key] = after
-            return [row]
         rows: list[Row] = []
         stores: list[tuple[Table, Limit, State | None, State]] = []
         for limit in limits:
@@ -182,7 +180,7 @@ class MemoryStorage:
             if state is None and not self._has_room(key, len(limits)):
                 return []
             after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
-            if not row[0] or row[4] or after is None:
+            if after is None or not row[0] or (row[4] and len(limits) > 1):
                 return []
             rows.append(row)
             stores.append((table, limit, state, after))
@@ -211,21 +209,32 @@ class MemoryStorage:
             self._add(table, key, limit, state, now)
 
     def _new_table(self, limit: Limit) -> Table:
+        self._turns.append(limit.scope)
         return self._tables.setdefault(limit.scope, Table(limit))
 
-    def _make_room(self, spare: set[Key], mode: Mode, now: int) -> bool:
-        """Drop one state of the largest table, if one may go; a peek only asks whether one may."""
+    def _make_room(self, table: Table, spare: set[Key], mode: Mode, now: int) -> bool:
+        """Drop one state of the largest table, or else of the new key's own; a peek only asks whether one may go."""
         largest = max(self._tables.values(), key=lambda table: len(table.states))
-        index = largest.victim(spare, now) if largest.ring else -1
-        if index >= 0 and mode != "peek":
-            self.keys -= largest.drop(index)
-            self.evicted += 1
-        return index >= 0
+        for payer in (largest, table):
+            index = payer.victim(spare, now) if payer.ring else -1
+            if index >= 0:
+                if mode != "peek":
+                    self.keys -= payer.drop(index)
+                    self.evicted += 1
+                return True
+        return False
 
     def _sweep(self, now: int) -> None:
+        """Look at some keys of a few tables, in turn; drop a table that has come to hold nothing."""
         self._sweep_at = now + SWEEP_PERIOD
-        for table in self._tables.values():
+        for _ in range(min(len(self._turns), SWEEP_TABLES)):
+            scope = self._turns.popleft()
+            table = self._tables[scope]
             self.keys -= table.sweep(16 + len(table.ring) // SWEEP_SHARE, now)
+            if table.ring or (table.overflow is not None and table.overflow[0] >= now):
+                self._turns.append(scope)
+            else:
+                del self._tables[scope]
 
 
 def _kept(key: str) -> Key:

@@ -1,0 +1,71 @@
+"""From what a user writes to what a storage is asked; every mistake in it is told here."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ratekeeper.clock import microseconds
+from ratekeeper.decision import Row
+from ratekeeper.errors import InvalidKey, InvalidLimit
+from ratekeeper.kernels import peek as peek_at
+from ratekeeper.limit import MAX_PERIOD, Check, Group, Limit, checked_cost, checked_key, limit_set
+from ratekeeper.notation import parse_limits
+
+Limits = str | Limit | Iterable[Limit]
+
+
+def as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...]:
+    return limit_set(parse_limits(limits, default=default_algorithm) if isinstance(limits, str) else limits)
+
+
+def as_seconds(label: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"{label} must be seconds, 0 or more, not {value!r}")
+    return value
+
+
+def as_storage(storage: Any, opened: Callable[[str], Any]) -> Any:
+    found = opened(storage) if isinstance(storage, str) else storage
+    if isinstance(found, type) or not callable(getattr(found, "evaluate", None)):
+        raise TypeError(f"a storage is a URL like 'memory://', or an object like MemoryStorage(), not {storage!r}")
+    return found
+
+
+def as_patience(timeout: float | None, max_delay: float) -> int:
+    return microseconds(max_delay if timeout is None else as_seconds("timeout", timeout), MAX_PERIOD)
+
+
+def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
+    return ((checked_key(key), limits, checked_cost(cost), None, None),)
+
+
+def groups_of(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> list[Group]:
+    if isinstance(keys, str):
+        raise InvalidKey(f"hit_many takes several keys, not the text {keys!r}: for example ['user:1', 'user:2']")
+    return [group_of(key, limits, cost) for key in keys]
+
+
+def group_of_checks(checks: Check | Iterable[Check]) -> Group:
+    group = []
+    seen: dict[tuple[str, str], Limit] = {}
+    for check in [checks] if isinstance(checks, Check) else checks:
+        if not isinstance(check, Check):
+            raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {check!r}")
+        ask = check.ask()
+        for limit in ask[1]:
+            other = seen.setdefault((ask[0], limit.scope), limit)
+            if other != limit:
+                raise InvalidLimit(f"'{other}' and '{limit}' on {ask[0]!r} would share one count: name one of them")
+        group.append(ask)
+    if not group:
+        raise InvalidKey("check needs at least one Check")
+    return group
+
+
+def unlimited(groups: Sequence[Group]) -> list[Sequence[Row]]:
+    """What untouched limits would say: the answer while `ratekeeper.testing` has turned limiting off."""
+    now = time.time_ns() // 1000
+    return [
+        [(True, *peek_at(limit, None, now, cost)[1][1:]) for _, limits, cost, *_ in group for limit in limits]
+        for group in groups
+    ]

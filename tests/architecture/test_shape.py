@@ -1,0 +1,39 @@
+"""The shape that ARCHITECTURE.md promises."""
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ratekeeper import Limiter
+from ratekeeper.kernels import gcra
+
+SOURCE = Path(__file__).parents[2] / "src" / "ratekeeper"
+
+
+def test_the_arithmetic_is_at_most_six_calls_away() -> None:
+    limiter = Limiter("10/second burst 20")
+    limiter.hit("k")
+    depths: list[int] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is gcra.spend.__code__:
+            depth, caller = 1, frame.f_back
+            while caller is not None and caller.f_code is not Limiter.hit.__code__:
+                depth, caller = depth + 1, caller.f_back
+            depths.append(depth + 1)
+
+    sys.setprofile(profile)
+    limiter.hit("k")
+    sys.setprofile(None)
+    assert depths == [3]
+
+
+def test_no_file_has_become_two_ideas() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path.name
+
+
+def test_every_module_says_what_lives_in_it() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert path.read_text().startswith('"""'), path.name
