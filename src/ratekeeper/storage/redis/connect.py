@@ -87,7 +87,7 @@ def sync_client(address: Address) -> Any:
         connection_class=kind,
         max_connections=address.pool,
         timeout=address.timeout,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     return redis.Redis(connection_pool=pool)
 
@@ -114,6 +114,6 @@ def async_client(address: Address) -> Any:
         connection_class=kind,
         max_connections=address.pool,
         timeout=address.timeout,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     return redis.asyncio.Redis(connection_pool=pool)

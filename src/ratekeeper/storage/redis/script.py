@@ -17,9 +17,9 @@ SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text()
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
 
 NUMBERS = {name: number for number, name in enumerate(ALGORITHMS)}
-RECORD = Struct("<9d")
-NOT_GIVEN = (-1, -1)
-FIELDS = 5  # of a row, but for `at`
+RECORD = Struct("<10d")
+NOT_GIVEN = (-1, -1, -1)
+FIELDS = 7  # of a row, but for `at`
 
 
 def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) -> list[Any]:
@@ -36,7 +36,14 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) 
                 b"".join(
                     [
                         RECORD.pack(
-                            place, NUMBERS[limit.algorithm], limit.count, limit.period, limit.burst, cost, wait, -1, -1
+                            place,
+                            NUMBERS[limit.algorithm],
+                            limit.count,
+                            limit.period,
+                            limit.burst,
+                            cost,
+                            wait,
+                            *NOT_GIVEN,
                         )
                         for place, limit in enumerate(limits, 1)
                     ]
@@ -58,9 +65,9 @@ def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
             if name not in places:
                 places[name] = len(places) + 1
                 names += [name] if old is None else [name, old + limit.scope.encode()]
-            at, until = NOT_GIVEN if spent is None else spent[i]
-            numbers = (limit.count, limit.period, limit.burst, cost, -1 if patience is None else patience, at, until)
-            records.append(RECORD.pack(places[name], NUMBERS[limit.algorithm], *numbers))
+            numbers = (limit.count, limit.period, limit.burst, cost, -1 if patience is None else patience)
+            spend = NOT_GIVEN if spent is None else spent[i]
+            records.append(RECORD.pack(places[name], NUMBERS[limit.algorithm], *numbers, *spend))
     return b"".join(records)
 
 
@@ -71,10 +78,12 @@ def answers(reply: Sequence[Any]) -> list[list[Row] | StorageError]:
 
 
 def _rows(block: list[int], now: int) -> list[Row]:
-    return [
-        (block[i] == 1, block[i + 1], None if block[i + 2] < 0 else block[i + 2], block[i + 3], block[i + 4], now)
-        for i in range(0, len(block), FIELDS)
-    ]
+    rows: list[Row] = []
+    for i in range(0, len(block), FIELDS):
+        allowed, remaining, retry_after, reset_after, delay, given, hole = block[i : i + FIELDS]
+        wait = None if retry_after < 0 else retry_after
+        rows.append((allowed == 1, remaining, wait, reset_after, delay, now, given, hole))
+    return rows
 
 
 def _foreign(block: bytes) -> StorageError:

@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 
 from ratekeeper.decision import Row
 from ratekeeper.limit import Ask, Group, Mode
+from ratekeeper.settling import spent_of
 from ratekeeper.storage.redis.keys import Keys
 
 Call = tuple[Group, Mode]
@@ -57,6 +58,6 @@ def _refund(part: Group, rows: Sequence[Row]) -> list[Ask]:
     rest = iter(rows)
     refunds: list[Ask] = []
     for key, limits, cost, _, _ in part:
-        spent = [(row[5], row[5] + row[3]) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
+        spent = [spent_of(row) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
         refunds.append((key, limits, -cost, None, spent))
     return refunds

@@ -35,21 +35,21 @@ function fixed_window.spend(limit, state, now, cost, patience, lead)
   end
   if used + cost <= limit.count then
     used = used + cost
-    return {finish, used}, {1, limit.count - used, 0, finish - now, 0}
+    return {finish, used}, {1, limit.count - used, 0, finish - now, 0, 0, 0}
   end
   local retry_after = cost <= limit.count and finish - now or NEVER
-  return state, {0, math.max(limit.count - used, 0), retry_after, used > 0 and finish - now or 0, 0}
+  return state, {0, math.max(limit.count - used, 0), retry_after, used > 0 and finish - now or 0, 0, 0, 0}
 end
 
-function fixed_window.force(limit, state, now, cost, at, till)
+function fixed_window.force(limit, state, now, cost, spent)
   local finish = now - now % limit.period + limit.period
   if state then
     if state[1] >= finish then state = fixed_window.repair(limit, state, now) else state = nil end
   end
-  if cost > 0 or (state and (at == NEVER or (finish - limit.period <= at and at < finish))) then
+  if cost > 0 or (state and (spent.at == NEVER or (finish - limit.period <= spent.at and spent.at < finish))) then
     local used = state and state[2] or 0
-    state = {finish, math.min(math.max(used + cost, 0), 2 * limit.count)}
+    state = {finish, math.max(math.min(used + cost, math.max(used, 2 * limit.count)), 0)}
   end
   local left, reset_after = fixed_window.standing(limit, state, now)
-  return state, {1, left, 0, reset_after, 0}
+  return state, {1, left, 0, reset_after, 0, 0, 0}
 end

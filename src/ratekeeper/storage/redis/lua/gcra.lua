@@ -1,18 +1,18 @@
 -- Mirror of kernels/gcra.py: same names, same order of operations, hence the same numbers.
--- State is {tat, part, last}, kept as a string of three doubles.
+-- State is {tat, part, last, since, given}, kept as a string of five doubles.
 
 local gcra = {}
 
 function gcra.load(key)
   local value = redis.call('GET', key)
   if not value then return nil end
-  if #value ~= 24 then error('FOREIGN') end
-  local tat, part, last = struct.unpack('<ddd', value)
-  return {tat, part, last}
+  if #value ~= 40 then error('FOREIGN') end
+  local tat, part, last, since, given = struct.unpack('<ddddd', value)
+  return {tat, part, last, since, given}
 end
 
 function gcra.save(key, state, ttl)
-  redis.call('SET', key, struct.pack('<ddd', state[1], state[2], state[3]), 'PX', ttl)
+  redis.call('SET', key, struct.pack('<ddddd', state[1], state[2], state[3], state[4], state[5]), 'PX', ttl)
 end
 
 function gcra.expires(state) return state[1] + 1 end
@@ -30,7 +30,10 @@ local function remaining(limit, ahead, part)
 end
 
 function gcra.repair(limit, state, now)
-  if now < state[3] then return {state[1] - (state[3] - now), state[2], now} end
+  local tat, part, last, since, given = state[1], state[2], state[3], state[4], state[5]
+  if part >= limit.count then tat, part = tat + 1, 0 end
+  if now < last then return {tat - (last - now), part, now, math.max(since, last + 1), given} end
+  if part ~= state[2] then return {tat, part, last, since, given} end
   return state
 end
 
@@ -41,18 +44,19 @@ function gcra.standing(limit, state, now)
 end
 
 function gcra.spend(limit, state, now, cost, patience, lead)
-  local ahead, part = lead, 0
+  local ahead, part, since, given, hole = lead, 0, now, 0, lead
   if state then
     state = gcra.repair(limit, state, now)
-    local gap = state[1] - now
-    if gap >= lead then
-      ahead, part = gap, state[2]
-      if part >= limit.count then ahead, part = gap + 1, 0 end
+    ahead, part, since, given, hole = state[1] - now, state[2], state[4], state[5], 0
+    if ahead < lead then
+      hole = ahead >= 0 and lead - ahead - 1 or lead
+      if ahead < 0 then since, given = math.max(since, now), 0 end
+      ahead, part = lead, 0
     end
   end
   if cost > limit.burst then
     local left, reset_after = gcra.standing(limit, state, now)
-    return state, {0, left, NEVER, reset_after, 0}
+    return state, {0, left, NEVER, reset_after, 0, 0, 0}
   end
   local room, room_part, step, step_part = gcra.spans(limit, cost)
   local early = ahead - room
@@ -61,48 +65,57 @@ function gcra.spend(limit, state, now, cost, patience, lead)
   if patience ~= NEVER then early = delay - patience end
   if early > 0 then
     local left, reset_after = gcra.standing(limit, state, now)
-    return state, {0, left, early, reset_after, 0}
+    return state, {0, left, early, reset_after, 0, 0, 0}
   end
   ahead, part = ahead + step, part + step_part
   if part >= limit.count then ahead, part = ahead + 1, part - limit.count end
-  return {now + ahead, part, now}, {1, remaining(limit, ahead, part), 0, ahead + (part > 0 and 1 or 0), delay}
+  local row = {1, remaining(limit, ahead, part), 0, ahead + (part > 0 and 1 or 0), delay, given, hole}
+  return {now + ahead, part, now, since, given}, row
 end
 
--- How much of a spend's time is still ahead; nil if all of it is.
-local function owed(limit, state, now, at, till)
-  if at == NEVER then return nil end
-  local tat, part, last = state[1], state[2], state[3]
+-- How much of a spend's time is still ahead, so that giving it back mints nothing; nil if all of it is.
+local function owed(limit, state, now, spent)
+  if spent.at == NEVER then return nil end
+  local tat, part, last, since, given = state[1], state[2], state[3], state[4], state[5]
   local step = muldiv(1, limit.period, limit.count)
   local depth = muldiv(limit.burst, limit.period, limit.count)
   local ahead = tat - (limit.queues and step or depth) > now
-  if (last == at and tat + (part > 0 and 1 or 0) == till) or (now == at and not ahead) then return nil end
-  if ahead then return 0 end
-  return math.max(till - 1 - now, 0)
+  if last == spent.at and tat + given + (part > 0 and 1 or 0) == spent.till then return nil end
+  if spent.at < since or ahead then return 0 end
+  if now == spent.at then return nil end
+  return math.max(spent.till - given - 1 - now, 0)
 end
 
-function gcra.force(limit, state, now, cost, at, till)
+function gcra.force(limit, state, now, cost, spent)
   if state then state = gcra.repair(limit, state, now) end
-  local tat, part = now, 0
-  if state and state[1] >= now then tat, part = state[1], state[2] end
+  if not state or state[1] < now then
+    if cost <= 0 then return state, {1, limit.burst, 0, 0, 0, 0, 0} end
+    state = {now, 0, now, now, 0}
+  end
+  local tat, part, since, given = state[1], state[2], state[4], state[5]
   local span, span_part = muldiv(math.abs(cost), limit.period, limit.count)
+  local sign = 1
+  if cost <= 0 then
+    local due = owed(limit, state, now, spent)
+    if not due then
+      if spent.at ~= NEVER then span = span + spent.hole end
+    elseif due <= span then
+      span, span_part = due, 0
+    end
+    sign = -1
+  end
+  part = part + sign * span_part
+  local carry = math.floor(part / limit.count)
+  tat, part = tat + sign * span + carry, part - carry * limit.count
   if cost > 0 then
     local depth = muldiv(limit.burst, limit.period, limit.count)
-    local most = math.max(tat, now + depth + limit.period)
-    part = part + span_part
-    local carry = math.floor(part / limit.count)
-    tat, part = tat + span + carry, part - carry * limit.count
+    local most = math.max(state[1], now + depth + limit.period)
     if tat >= most then tat, part = most, 0 end
-  elseif state then
-    local due = owed(limit, state, now, at, till)
-    if due and due <= span then span, span_part = due, 0 end
-    part = part - span_part
-    local carry = math.floor(part / limit.count)
-    tat, part = tat - span + carry, part - carry * limit.count
-    if tat < now then tat, part = now, 0 end
   else
-    return nil, {1, limit.burst, 0, 0, 0}
+    if tat < now then tat, part = now, 0 end
+    given = given + state[1] - tat
   end
-  state = {tat, part, now}
+  state = {tat, part, now, since, given}
   local left, reset_after = gcra.standing(limit, state, now)
-  return state, {1, left, 0, reset_after, 0}
+  return state, {1, left, 0, reset_after, 0, given, 0}
 end

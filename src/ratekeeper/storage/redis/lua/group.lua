@@ -1,13 +1,13 @@
 -- The group law (laws 2 and 3), a mirror of kernels.evaluate; in front of it the clock, behind it the answer.
 --
--- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of nine doubles for each
--- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the two
+-- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of ten doubles for each
+-- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the three
 -- numbers of `spent` (-1 where not given). KEYS are those of all groups in turn; while a secret is being changed each
 -- is followed by its name under the old one, and a state that is still there is moved first.
--- Answer: now, then for each group either a list of five numbers for each limit, or a text: why it has none.
+-- Answer: now, then for each group either a list of seven numbers for each limit, or a text: why it has none.
 
 local KERNELS = {[0] = gcra, [1] = gcra, [2] = gcra, [3] = fixed_window, [4] = sliding_log, [5] = sliding_counter}
-local RECORD = 72
+local RECORD = 80
 local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
 
 local mode, now = ARGV[1], tonumber(ARGV[2])
@@ -32,10 +32,10 @@ end
 local function read(text)
   local asks = {}
   for from = 1, #text, RECORD do
-    local place, algorithm, count, period, burst, cost, patience, at, till = struct.unpack('<ddddddddd', text, from)
+    local place, algorithm, count, period, burst, cost, patience, at, till, hole = struct.unpack('<dddddddddd', text, from)
     asks[#asks + 1] = {
       place = place, kernel = KERNELS[algorithm], count = count, period = period, burst = burst,
-      queues = algorithm == 2, cost = cost, patience = patience, at = at, till = till,
+      queues = algorithm == 2, cost = cost, patience = patience, spent = {at = at, till = till, hole = hole},
     }
   end
   return asks
@@ -52,10 +52,10 @@ local function spend(asks, states, lead)
   for i, ask in ipairs(asks) do
     local later = ask.patience ~= NEVER and lead or 0
     local state, row = ask.kernel.spend(ask, states[ask.place], now, ask.cost, ask.patience, later)
-    if row[1] == 0 then return nil end
     states[ask.place], rows[i] = state, row
+    if row[1] == 0 then break end
   end
-  return rows
+  return rows, rows[#rows][1] == 1
 end
 
 local function peek(asks, states)
@@ -67,7 +67,7 @@ local function peek(asks, states)
     local _, row = ask.kernel.spend(ask, states[place], now, asked[place], ask.patience, 0)
     if row[1] == 1 then
       local remaining, reset_after = ask.kernel.standing(ask, states[place], now)
-      row = {1, remaining, 0, reset_after, row[5]}
+      row = {1, remaining, 0, reset_after, row[5], 0, 0}
     end
     rows[i] = row
   end
@@ -77,7 +77,7 @@ end
 local function force(asks, states)
   local rows = {}
   for i, ask in ipairs(asks) do
-    states[ask.place], rows[i] = ask.kernel.force(ask, states[ask.place], now, ask.cost, ask.at, ask.till)
+    states[ask.place], rows[i] = ask.kernel.force(ask, states[ask.place], now, ask.cost, ask.spent)
   end
   return rows
 end
@@ -85,22 +85,23 @@ end
 -- `states` becomes what to store.
 local function evaluate(asks, states, places)
   if mode == 'force' then return force(asks, states) end
-  if mode == 'spend' then
-    local after = copied(states, places)
-    local rows = spend(asks, after, 0)
-    if rows then
-      local lead = 0
-      for _, row in ipairs(rows) do lead = math.max(lead, row[5]) end
-      if lead > 0 and #rows > 1 then
-        local later = copied(states, places)
-        local again = spend(asks, later, lead)
-        if again then after, rows = later, again end
-      end
-      for place = 1, places do states[place] = after[place] end
-      return rows
-    end
+  if mode == 'peek' then return peek(asks, states) end
+  local after = copied(states, places)
+  local rows, allowed = spend(asks, after, 0)
+  if not allowed then
+    local answers = peek(asks, states)
+    if answers[#rows][1] == 1 then answers[#rows] = rows[#rows] end
+    return answers
   end
-  return peek(asks, states)
+  local lead = 0
+  for _, row in ipairs(rows) do lead = math.max(lead, row[5]) end
+  if lead > 0 and #rows > 1 then
+    local later = copied(states, places)
+    local again, fits = spend(asks, later, lead)
+    if fits then after, rows = later, again end
+  end
+  for place = 1, places do states[place] = after[place] end
+  return rows
 end
 
 -- All reads come before any write, so that a group that cannot be read leaves nothing behind.
@@ -140,7 +141,7 @@ for g = 3, #ARGV do
     end
     local flat = {}
     for _, row in ipairs(rows) do
-      for i = 1, 5 do flat[#flat + 1] = row[i] end
+      for i = 1, 7 do flat[#flat + 1] = row[i] end
     end
     answer[#answer + 1] = flat
   else

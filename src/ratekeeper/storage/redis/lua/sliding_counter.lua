@@ -10,7 +10,9 @@ function sliding_counter.load(key)
   return {expires, current, previous}
 end
 
-sliding_counter.save = gcra.save
+function sliding_counter.save(key, state, ttl)
+  redis.call('SET', key, struct.pack('<ddd', state[1], state[2], state[3]), 'PX', ttl)
+end
 
 function sliding_counter.expires(state) return state[1] end
 
@@ -56,23 +58,24 @@ function sliding_counter.spend(limit, state, now, cost, patience, lead)
   if state then state, left, current, previous = moved(limit, state, now) end
   local free = limit.count - current - cost - share(limit, previous, left)
   if free >= 0 then
-    return {now + left + limit.period, current + cost, previous}, {1, free, 0, left + limit.period, 0}
+    return {now + left + limit.period, current + cost, previous}, {1, free, 0, left + limit.period, 0, 0, 0}
   end
   local reset_after = current > 0 and left + limit.period or previous > 0 and left or 0
   local retry_after = wait_for(limit, left, current, previous, cost)
-  return state, {0, math.max(free + cost, 0), retry_after, reset_after, 0}
+  return state, {0, math.max(free + cost, 0), retry_after, reset_after, 0, 0, 0}
 end
 
-function sliding_counter.force(limit, state, now, cost, at, till)
+function sliding_counter.force(limit, state, now, cost, spent)
   local left, current, previous = limit.period, 0, 0
   if state then
     local _
     _, left, current, previous = moved(limit, state, now)
   end
   local finish = now + left
+  local at = spent.at
   if cost > 0 or at == NEVER then at = now end
   if finish - limit.period <= at then
-    current = math.min(math.max(current + cost, 0), 2 * limit.count)
+    current = math.max(math.min(current + cost, math.max(current, 2 * limit.count)), 0)
   elseif finish - 2 * limit.period <= at then
     previous = math.max(previous + cost, 0)
   end
@@ -84,5 +87,5 @@ function sliding_counter.force(limit, state, now, cost, at, till)
     state = nil
   end
   local remaining, reset_after = sliding_counter.standing(limit, state, now)
-  return state, {1, remaining, 0, reset_after, 0}
+  return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end

@@ -116,15 +116,15 @@ function sliding_log.spend(limit, state, now, cost, patience, lead)
   local count, period = limit.count, limit.period
   if not state then
     if cost <= count then
-      return {now + period, cost, now = now, first = 0, added = cost}, {1, count - cost, 0, period, 0}
+      return {now + period, cost, now = now, first = 0, added = cost}, {1, count - cost, 0, period, 0, 0, 0}
     end
-    return nil, {0, count, NEVER, 0, 0}
+    return nil, {0, count, NEVER, 0, 0, 0, 0}
   end
   state = sliding_log.repair(limit, state, now)
   local used, first = live(state, now - period)
   if used + cost <= count then
     used = used + cost
-    local row = {1, count - used, 0, period, 0}
+    local row = {1, count - used, 0, period, 0, 0, 0}
     if state.entries then
       local found = all_entries(state, first)
       if #found > 0 and found[#found][1] == now then
@@ -148,10 +148,10 @@ function sliding_log.spend(limit, state, now, cost, patience, lead)
     end
     if excess > 0 then retry_after = period end -- what this very call has spent has to leave, too
   end
-  return state, {0, math.max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0}
+  return state, {0, math.max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0, 0, 0}
 end
 
-function sliding_log.force(limit, state, now, cost, at, till)
+function sliding_log.force(limit, state, now, cost, spent)
   local found = {}
   if state then
     state = sliding_log.repair(limit, state, now)
@@ -161,13 +161,14 @@ function sliding_log.force(limit, state, now, cost, at, till)
   if cost > 0 then
     local used = 0
     for _, entry in ipairs(found) do used = used + entry[2] end
-    cost = math.min(cost, 2 * limit.count - used)
+    cost = math.max(math.min(cost, 2 * limit.count - used), 0)
     if #found > 0 and found[#found][1] == now then
       found[#found] = {now, found[#found][2] + cost}
     elseif cost > 0 then
       found[#found + 1] = {now, cost}
     end
   else
+    local at = spent.at
     if at == NEVER then at = now end
     for i, entry in ipairs(found) do
       if entry[1] == at then
@@ -179,5 +180,5 @@ function sliding_log.force(limit, state, now, cost, at, till)
   end
   state = made(limit, found)
   local remaining, reset_after = sliding_log.standing(limit, state, now)
-  return state, {1, remaining, 0, reset_after, 0}
+  return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end
