@@ -65,6 +65,7 @@ class Blocking:
     def __init__(self, storage: AsyncStorage) -> None:
         self.storage = storage
         self._runner = asyncio.Runner()
+        self._closed = False
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         return self._runner.run(self.storage.evaluate(groups, mode))
@@ -73,9 +74,11 @@ class Blocking:
         self._runner.run(self.storage.reset(group))
 
     def close(self) -> None:
-        with asyncio.Runner() as runner:  # the other one may be closed already
-            runner.run(self.storage.close())
-        self._runner.close()
+        if not self._closed:
+            self._closed = True
+            self._runner.run(self.storage.close())
+            self._runner.run(self.storage.close())  # a storage may be closed twice, and this one only once
+            self._runner.close()
 
 
 def ask(
