@@ -48,6 +48,15 @@ def storage_error(error: BaseException) -> StorageError:
     return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})")
 
 
+def pools(client: Any) -> list[Any]:
+    """All that a client holds connections in and does not close by itself, those to the sentinels included."""
+    pool = getattr(client, "connection_pool", None)
+    manager = getattr(pool, "sentinel_manager", None)
+    return [
+        found for found in (pool, *(s.connection_pool for s in getattr(manager, "sentinels", ()))) if found is not None
+    ]
+
+
 def _connection(address: Address, retry: Any) -> dict[str, Any]:
     return {
         **address.login,

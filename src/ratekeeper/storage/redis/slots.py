@@ -36,6 +36,20 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
     return _in_order(group, parts, spent)
 
 
+def chains(groups: Sequence[Group], keys: Keys) -> list[list[int]]:
+    """Places of groups that have to be answered one after the other; two chains have nothing to do with each other.
+
+    Groups that span slots make one chain of all.
+    """
+    tags = [{keys.tag(key) for key, *_ in group} for group in groups]
+    if any(len(found) > 1 for found in tags):
+        return [list(range(len(groups)))]
+    found: dict[str, list[int]] = {}
+    for i, (tag,) in enumerate(tags):
+        found.setdefault(tag, []).append(i)
+    return list(found.values())
+
+
 def _parts(group: Group, keys: Keys) -> list[list[int]]:
     """Places in the group, by slot."""
     found: dict[str, list[int]] = {}

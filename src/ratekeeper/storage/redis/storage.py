@@ -65,6 +65,8 @@ class RedisStorage:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+            for pool in connect.pools(client):
+                pool.disconnect()
 
     def for_tasks(self) -> "AsyncRedisStorage":
         """The same Redis and the same states, for an event loop."""
@@ -108,7 +110,14 @@ class AsyncRedisStorage:
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         if self.address.kind == "cluster":
-            return list(await asyncio.gather(*(self._across(group, mode) for group in groups)))
+            chains = slots.chains(groups, self.address.keys)
+            found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
+            rows = {
+                i: rows
+                for chain, answers in zip(chains, found, strict=True)
+                for i, rows in zip(chain, answers, strict=True)
+            }
+            return [rows[i] for i in range(len(groups))]
         line = self._line()
         if line.busy:
             return script.all_rows(await line.join(groups, mode))
@@ -136,6 +145,8 @@ class AsyncRedisStorage:
         line = self._lines.pop(asyncio.get_running_loop(), None)
         if line is not None:
             await line.close()
+            for pool in connect.pools(line.client):
+                await pool.disconnect()
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
         rounds = slots.decide(group, mode, self.address.keys)
@@ -146,6 +157,9 @@ class AsyncRedisStorage:
                 calls = rounds.send([script.all_rows(answer)[0] for answer in answers])
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
+
+    async def _in_order(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
+        return [await self._across(group, mode) for group in groups]
 
     async def _serve(self, line: "_Line") -> None:
         """Answer those who wait, many at a time, until nobody does."""
