@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import redis
 import redis.asyncio
 import redis.asyncio.cluster
 import redis.asyncio.retry
@@ -13,36 +12,20 @@ import redis.exceptions
 import redis.retry
 import redis.sentinel
 
+import redis
 from ratekeeper.errors import StorageError
 from ratekeeper.storage.redis.address import Address
+from ratekeeper.storage.redis.refusal import meaning_of
 
 NoScript = redis.exceptions.NoScriptError
 RedisError = (redis.exceptions.RedisError, OSError)
 
-# What a server's refusal means, by how it begins.
-MEANINGS = {
-    "OOM": "Redis is out of memory: raise maxmemory, or keep limits on an instance of their own",
-    "READONLY": "this is a replica: writes go to a master, see redis+sentinel:// or redis+cluster://",
-    "BUSY": "a script on the server runs for too long; `SCRIPT KILL` ends it",
-    "LOADING": "Redis is loading its data; it will answer soon",
-    "NOAUTH": "Redis wants a password: redis://user:password@host",
-    "WRONGPASS": "Redis does not know this user and password",
-    "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, and its keys' commands",
-    "CLUSTERDOWN": "the Cluster does not serve these slots now",
-    "MASTERDOWN": "the master of this replica is down",
-    "TRYAGAIN": "slots are being moved; the next try may pass",
-    "CROSSSLOT": "this is a Cluster: use redis+cluster://",
-    "MOVED": "this is a Cluster: use redis+cluster://",
-    "ASK": "this is a Cluster: use redis+cluster://",
-    "NOREPLICAS": "too few replicas to accept a write, see min-replicas-to-write",
-}
-
 
 def storage_error(error: BaseException) -> StorageError:
     text = str(error)
-    for begin, meaning in MEANINGS.items():
-        if text.startswith(begin) or f" {begin} " in text[:60]:
-            return StorageError(f"{meaning} ({text})")
+    meaning = meaning_of(text)
+    if meaning is not None:
+        return StorageError(meaning)
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
         return StorageError(f"Redis did not answer in time; whether it has decided is not known ({text})")
     return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})")

@@ -11,6 +11,7 @@ from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
 from ratekeeper.limit import ALGORITHMS, Group, Mode
 from ratekeeper.storage.redis.keys import Keys
+from ratekeeper.storage.redis.refusal import meaning_of
 
 PARTS = ("numbers", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
 SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)
@@ -74,7 +75,7 @@ def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
 def answers(reply: Sequence[Any]) -> list[list[Row] | StorageError]:
     """One for each group: its rows, or why it has none."""
     now, *blocks = reply
-    return [_rows(block, now) if isinstance(block, list) else _foreign(block) for block in blocks]
+    return [_rows(block, now) if isinstance(block, list) else _refused(block) for block in blocks]
 
 
 def _rows(block: list[int], now: int) -> list[Row]:
@@ -86,11 +87,13 @@ def _rows(block: list[int], now: int) -> list[Row]:
     return rows
 
 
-def _foreign(block: bytes) -> StorageError:
-    return StorageError(
-        f"a key of ours holds what we did not write ({block.decode(errors='replace')}): give Ratekeeper a prefix of its"
-        " own with ?prefix=…, or delete that key"
+def _refused(block: bytes) -> StorageError:
+    text = block.decode(errors="replace")
+    foreign = (
+        f"a key of ours holds what we did not write ({text}): give Ratekeeper a prefix of its own with ?prefix=…,"
+        " or delete that key"
     )
+    return StorageError(meaning_of(text) or foreign)
 
 
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:

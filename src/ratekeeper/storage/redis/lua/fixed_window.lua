@@ -1,4 +1,6 @@
 -- Mirror of kernels/fixed_window.py. State is {end, used}, kept as a string of two doubles.
+-- Made when it is needed: Redis runs the whole script for each call.
+local function make_fixed_window()
 
 local fixed_window = {}
 
@@ -52,4 +54,7 @@ function fixed_window.force(limit, state, now, cost, spent)
   end
   local left, reset_after = fixed_window.standing(limit, state, now)
   return state, {1, left, 0, reset_after, 0, 0, 0}
+end
+
+return fixed_window
 end

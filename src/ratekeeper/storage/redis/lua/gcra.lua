@@ -1,5 +1,7 @@
 -- Mirror of kernels/gcra.py: same names, same order of operations, hence the same numbers.
 -- State is {tat, part, last, since, given}, kept as a string of five doubles.
+-- Made when it is needed: Redis runs the whole script for each call.
+local function make_gcra()
 
 local gcra = {}
 
@@ -118,4 +120,7 @@ function gcra.force(limit, state, now, cost, spent)
   state = {tat, part, now, since, given}
   local left, reset_after = gcra.standing(limit, state, now)
   return state, {1, left, 0, reset_after, 0, given, 0}
+end
+
+return gcra
 end

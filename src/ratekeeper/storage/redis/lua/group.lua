@@ -6,7 +6,20 @@
 -- is followed by its name under the old one, and a state that is still there is moved first.
 -- Answer: now, then for each group either a list of seven numbers for each limit, or a text: why it has none.
 
-local KERNELS = {[0] = gcra, [1] = gcra, [2] = gcra, [3] = fixed_window, [4] = sliding_log, [5] = sliding_counter}
+local MAKE = {
+  [0] = make_gcra, [1] = make_gcra, [2] = make_gcra,
+  [3] = make_fixed_window, [4] = make_sliding_log, [5] = make_sliding_counter,
+}
+local made = {}
+local function kernel_of(algorithm)
+  local make = MAKE[algorithm]
+  local kernel = made[make]
+  if not kernel then
+    kernel = make()
+    made[make] = kernel
+  end
+  return kernel
+end
 local RECORD = 80
 local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
 
@@ -34,7 +47,7 @@ local function read(text)
   for from = 1, #text, RECORD do
     local place, algorithm, count, period, burst, cost, patience, at, till, hole = struct.unpack('<dddddddddd', text, from)
     asks[#asks + 1] = {
-      place = place, kernel = KERNELS[algorithm], count = count, period = period, burst = burst,
+      place = place, kernel = kernel_of(algorithm), count = count, period = period, burst = burst,
       queues = algorithm == 2, cost = cost, patience = patience, spent = {at = at, till = till, hole = hole},
     }
   end
@@ -116,37 +129,62 @@ local function load(asks, offset)
   return before, places
 end
 
+local function store(ask, key, state)
+  if state then
+    local ttl = math.max(math.ceil((ask.kernel.expires(state) - now) / 1000), 1)
+    ask.kernel.save(key, state, injected and FOR_EVER or ttl)
+  else
+    redis.call('DEL', key)
+  end
+end
+
+-- Each ask on a state of its own, none denied or delayed: what nearly every call is, and what `evaluate` would do with it
+-- in more steps. Returns nothing, with nothing written, when it is not so.
+local function straight(asks, offset)
+  local rows, states = {}, {}
+  for i, ask in ipairs(asks) do
+    if ask.place ~= i then return nil end
+    local before = ask.kernel.load(key_of(offset + i))
+    local state, row = ask.kernel.spend(ask, before, now, ask.cost, ask.patience, 0)
+    if row[1] == 0 or row[5] > 0 then return nil end
+    states[i], rows[i] = state, row
+  end
+  for i, ask in ipairs(asks) do store(ask, KEYS[(offset + i - 1) * names + 1], states[i]) end
+  return rows
+end
+
+local function decide(asks, offset)
+  local rows = mode == 'spend' and straight(asks, offset)
+  if rows then return rows end
+  local before, places = load(asks, offset)
+  local after = copied(before, places)
+  rows = evaluate(asks, after, places)
+  local stored = {}
+  for _, ask in ipairs(asks) do
+    local place = ask.place
+    if after[place] ~= before[place] and not stored[place] then
+      stored[place] = true
+      store(ask, KEYS[(offset + place - 1) * names + 1], after[place])
+    end
+  end
+  return rows
+end
+
 local answer, offset = {now}, 0
 for g = 3, #ARGV do
   local asks = read(ARGV[g])
-  local most = 0
-  for _, ask in ipairs(asks) do most = math.max(most, ask.place) end
-  local fine, before, places = pcall(load, asks, offset)
+  local fine, rows = pcall(decide, asks, offset)
   if fine then
-    local after = copied(before, places)
-    local rows = evaluate(asks, after, places)
-    local saved = {}
-    for _, ask in ipairs(asks) do
-      local place = ask.place
-      if after[place] ~= before[place] and not saved[place] then
-        saved[place] = true
-        local key = KEYS[(offset + place - 1) * names + 1]
-        if after[place] then
-          local ttl = math.max(math.ceil((ask.kernel.expires(after[place]) - now) / 1000), 1)
-          ask.kernel.save(key, after[place], injected and FOR_EVER or ttl)
-        else
-          redis.call('DEL', key)
-        end
-      end
-    end
     local flat = {}
     for _, row in ipairs(rows) do
       for i = 1, 7 do flat[#flat + 1] = row[i] end
     end
     answer[#answer + 1] = flat
   else
-    answer[#answer + 1] = type(before) == 'table' and (before.err or 'unknown error') or tostring(before)
+    answer[#answer + 1] = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
   end
+  local most = 0
+  for _, ask in ipairs(asks) do most = math.max(most, ask.place) end
   offset = offset + most
 end
 return answer

@@ -1,4 +1,6 @@
 -- Mirror of kernels/sliding_counter.py. State is {expires, current, previous}, kept as a string of three doubles.
+-- Made when it is needed: Redis runs the whole script for each call.
+local function make_sliding_counter()
 
 local sliding_counter = {}
 
@@ -88,4 +90,7 @@ function sliding_counter.force(limit, state, now, cost, spent)
   end
   local remaining, reset_after = sliding_counter.standing(limit, state, now)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
+end
+
+return sliding_counter
 end

@@ -2,6 +2,8 @@
 -- head of (expires, used). A decision reads what has expired and, when it denies, what has to expire before it passes;
 -- a spend pops the one and pushes one entry. State is {expires, used, key = …, first = how many entries are over,
 -- added = what this call spends at now}; a state that force or repair made anew has all its entries with it.
+-- Made when it is needed: Redis runs the whole script for each call.
+local function make_sliding_log()
 
 local sliding_log = {}
 local CHUNK = 64
@@ -181,4 +183,7 @@ function sliding_log.force(limit, state, now, cost, spent)
   state = made(limit, found)
   local remaining, reset_after = sliding_log.standing(limit, state, now)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
+end
+
+return sliding_log
 end

@@ -1,0 +1,26 @@
+"""What a server's refusal means, by how it begins, and what to do about it."""
+
+MEANINGS = {
+    "OOM": "Redis is out of memory: raise maxmemory, or keep limits on an instance of their own",
+    "READONLY": "this is a replica: writes go to a master, see redis+sentinel:// or redis+cluster://",
+    "BUSY": "a script on the server runs for too long; `SCRIPT KILL` ends it",
+    "LOADING": "Redis is loading its data; it will answer soon",
+    "NOAUTH": "Redis wants a password: redis://user:password@host",
+    "WRONGPASS": "Redis does not know this user and password",
+    "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, and the commands for its keys",
+    "CLUSTERDOWN": "the Cluster does not serve these slots now",
+    "MASTERDOWN": "the master of this replica is down",
+    "TRYAGAIN": "slots are being moved; the next try may pass",
+    "CROSSSLOT": "this is a Cluster: use redis+cluster://",
+    "MOVED": "this is a Cluster: use redis+cluster://",
+    "ASK": "this is a Cluster: use redis+cluster://",
+    "NOREPLICAS": "too few replicas to accept a write, see min-replicas-to-write",
+    "Authentication required": "Redis wants a password: redis://user:password@host",
+}
+
+
+def meaning_of(text: str) -> str | None:
+    for begin, meaning in MEANINGS.items():
+        if text.startswith(begin) or f" {begin} " in text[:80]:
+            return f"{meaning} ({text})"
+    return None

@@ -1,0 +1,249 @@
+"""What only a real Redis can show: one trip, a TTL on every key, scripts that vanish, keys that are not ours."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+import redis
+from ratekeeper import AsyncLimiter, Check, Limiter, StorageError, parse_limit
+from ratekeeper.limit import ALGORITHMS
+from ratekeeper.storage.redis.address import parse_url
+from ratekeeper.storage.redis.keys import Keys
+from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from tests.servers import Cluster, Server
+
+runs = itertools.count()
+SLOW = "timeout=5&connect_timeout=5"
+FIVE = "100/second; 1000/minute; 5000/hour fixed-window; 9999/day; 50/second burst 200"
+
+
+@pytest.fixture
+def url(redis_url_server: Server) -> str:
+    return f"{redis_url_server.url}?{SLOW}&prefix=test{next(runs)}-"
+
+
+@pytest.fixture
+def storage(url: str) -> Iterator[RedisStorage]:
+    storage = RedisStorage(url)
+    yield storage
+    storage.close()
+
+
+@pytest.mark.parametrize("text", ["100/second burst 100", FIVE])
+def test_a_decision_is_one_evalsha_however_many_limits_it_has(text: str, fresh_redis: Server) -> None:
+    with Limiter(text, storage=f"{fresh_redis.url}?{SLOW}") as limiter:
+        limiter.hit("warm")
+        server = fresh_redis.client()
+        server.config_resetstat()
+        for i in range(10):
+            assert len(limiter.hit(f"user:{i}").outcomes) == len(limiter.limits)
+        limiter.hit_many([f"user:{i}" for i in range(20)])
+        stats: Any = server.info("commandstats")
+    assert stats["cmdstat_evalsha"]["calls"] == 11
+    assert "cmdstat_eval" not in stats
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_key_has_a_ttl_after_one_hit_and_no_longer_than_its_state_needs(
+    algorithm: str, storage: RedisStorage, redis_url_server: Server
+) -> None:
+    decision = Limiter(f"5/minute {algorithm}", storage=storage).hit("k")
+    keys = list(redis_url_server.client().scan_iter(f"{storage.address.keys.prefix}*"))
+    assert len(keys) == 1
+    left: Any = redis_url_server.client().pttl(keys[0])
+    assert 0 < left <= decision.reset_after * 1000 + 1
+
+
+def test_a_burst_below_the_rate_limits(storage: RedisStorage) -> None:
+    limiter = Limiter("1000/day burst 100", storage=storage)
+    assert sum(limiter.hit("k").allowed for _ in range(400)) == 100
+
+
+def test_flushed_scripts_and_a_restart_are_survived(fresh_redis: Server) -> None:
+    with Limiter("100/day", storage=f"{fresh_redis.url}?{SLOW}") as limiter:
+        for _ in range(3):
+            fresh_redis.client().script_flush()
+            assert limiter.hit("k")
+        assert limiter.hit("k").remaining == 96
+        fresh_redis.restart()
+        assert limiter.hit("k").remaining == 99
+
+
+def test_a_foreign_value_is_an_error_of_that_group_alone(storage: RedisStorage, redis_url_server: Server) -> None:
+    limit = parse_limit("5/minute burst 5")
+    name = storage.address.keys.subject("taken") + limit.scope.encode()
+    limiter = Limiter(limit, storage=storage)
+    for write in (lambda c: c.set(name, "hello"), lambda c: (c.delete(name), c.lpush(name, "x"))):
+        write(redis_url_server.client())
+        with pytest.raises(StorageError, match="a key of ours holds what we did not write"):
+            limiter.hit("taken")
+        with pytest.raises(StorageError):
+            limiter.check([Check("free", limit), Check("taken", limit)])
+    assert limiter.peek("free").remaining == 5, "a group that cannot be read leaves nothing behind"
+
+
+def test_out_of_memory_and_a_wrong_password_say_what_to_do(fresh_redis: Server) -> None:
+    server = fresh_redis.client()
+    with Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as limiter:
+        limiter.hit("k")
+        server.config_set("maxmemory", "1")
+        with pytest.raises(StorageError, match="out of memory"):
+            limiter.hit("k")
+        server.config_set("maxmemory", "0")
+        assert limiter.hit("k")
+        server.config_set("requirepass", "secret")
+    with (
+        Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as limiter,
+        pytest.raises(StorageError, match="password"),
+    ):
+        limiter.hit("k")
+    right = fresh_redis.url.replace("//", "//:secret@")
+    with Limiter("5/minute", storage=f"{right}?{SLOW}") as limiter:
+        assert limiter.hit("k")
+
+
+def test_a_dead_server_is_a_storage_error_and_nothing_else(fresh_redis: Server) -> None:
+    async def main() -> None:
+        async with AsyncLimiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as tasks:
+            with pytest.raises(StorageError):
+                await tasks.hit("k")
+            fresh_redis.restart()
+            assert await tasks.hit("k")
+
+    fresh_redis.kill()
+    with (
+        Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as limiter,
+        pytest.raises(StorageError, match="cannot speak"),
+    ):
+        limiter.hit("k")
+    asyncio.run(main())
+
+
+def test_a_user_is_not_to_be_found_in_clear_and_a_changed_secret_hands_out_nothing_twice(
+    url: str, redis_url_server: Server
+) -> None:
+    def limiter(**secrets: str) -> Limiter:
+        options = "".join(f"&{name}={value}" for name, value in secrets.items())
+        return Limiter("5/day; 5/day burst 5; 5/day fixed-window", storage=f"{url}{options}")
+
+    prefix = parse_url(url).keys.prefix
+    with limiter(secret="old") as old:
+        old.hit("user:42", cost=3)
+    with limiter(secret="new", old_secret="old") as both:
+        assert both.peek("user:42").remaining == 2
+        assert not both.hit("user:42", cost=3)
+        assert both.hit("user:42", cost=1).remaining == 1
+    with limiter(secret="new") as new:
+        assert new.hit("user:42").remaining == 0
+    names = "".join(redis_url_server.client().scan_iter(f"{prefix}*"))
+    assert "user:42" not in names
+    assert names.count(prefix) == 3
+
+
+def test_states_of_one_subject_share_a_slot_and_no_client_can_choose_it() -> None:
+    keys = Keys(secret="s")
+    assert keys.subject("a").split(b"}")[0] == Keys(secret="other").subject("a").split(b"}")[0]
+    assert len({keys.tag(f"{{x}}{i}") for i in range(1_000)}) > 700
+    assert len({Keys(one_slot=True).tag(str(i)) for i in range(100)}) == 1
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_client_that_the_user_has_lends_its_address(decode: bool, redis_url_server: Server) -> None:
+    theirs = redis.Redis(port=redis_url_server.port, decode_responses=decode)
+    tasks = redis.asyncio.Redis(port=redis_url_server.port, decode_responses=decode)
+    prefix = f"client{next(runs)}-"
+    with Limiter("2/day", storage=RedisStorage(theirs, prefix=prefix)) as limiter:
+        assert limiter.hit("k")
+
+    async def main() -> int:
+        storage = AsyncRedisStorage(tasks, prefix=prefix)
+        async with AsyncLimiter("2/day", storage=storage) as limiter:
+            return (await limiter.hit("k")).remaining
+
+    assert asyncio.run(main()) == 0
+    theirs.close()
+    with pytest.raises(ValueError, match="unknown option pre"):
+        RedisStorage(theirs, pre="x")
+
+
+def test_a_clock_that_is_wrong_gains_nothing(storage: RedisStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    for algorithm in ALGORITHMS:
+        limiter = Limiter(f"5/day {algorithm}", storage=storage)
+        assert limiter.hit("k", cost=5)
+        for step in (-130, 130):
+            monkeypatch.setattr(time, "time", lambda wrong=time.time() + step: wrong)
+            assert not limiter.hit("k"), algorithm
+        monkeypatch.undo()
+
+
+def test_many_tasks_share_calls_and_are_granted_exactly_the_count(fresh_redis: Server) -> None:
+    async def main() -> int:
+        async with AsyncLimiter("1000/day", storage=f"{fresh_redis.url}?{SLOW}") as limiter:
+            await limiter.hit("warm")
+            fresh_redis.client().config_resetstat()
+            answers = await asyncio.gather(*(limiter.hit("k") for _ in range(1_200)))
+            return sum(answer.allowed for answer in answers)
+
+    assert asyncio.run(main()) == 1_000
+    stats: Any = fresh_redis.client().info("commandstats")
+    assert stats["cmdstat_evalsha"]["calls"] < 60
+
+
+def test_a_cancelled_task_does_not_take_the_others_with_it(fresh_redis: Server) -> None:
+    async def main() -> None:
+        async with AsyncLimiter("1000/day", storage=f"{fresh_redis.url}?{SLOW}") as limiter:
+            tasks = [asyncio.create_task(limiter.hit("k")) for _ in range(20)]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(result for result in results[1::2])
+
+    asyncio.run(main())
+
+
+def test_a_group_over_several_slots_is_all_or_nothing(redis_cluster: Cluster) -> None:
+    for options in ("", "&slot=one"):
+        url = f"{redis_cluster.url}?{SLOW}&prefix=slots{next(runs)}-{options}"
+        with Limiter("1/second", storage=url) as limiter:
+            checks = [Check(f"key:{i}", parse_limit(f"{5 + i}/day")) for i in range(6)]
+            assert [limiter.check(checks).allowed for _ in range(7)] == [True] * 5 + [False] * 2
+            assert [limiter.check([check]).remaining for check in checks[1:]] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://host:port/0", "no port in 'host:port'"),
+        ("redis://user:hush@host/x", "the database 'x' is not a number"),
+        ("redis://host/0?tiemout=1", "unknown option tiemout; known are prefix"),
+        ("redis://host/0?timeout=soon", "timeout=soon is not a number"),
+        ("redis://host/0?timeout=0", "timeouts are seconds above 0"),
+        ("redis+sentinel://host", "no service behind the hosts"),
+        ("redis+cluster://host/3", "Cluster has none"),
+        ("redis://host?slot=two", "expected slot=one"),
+    ],
+)
+def test_a_bad_url_says_what_is_wrong_and_hides_the_password(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        Limiter("1/second", storage=url)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_url_says_it_all() -> None:
+    address = parse_url(
+        "rediss://me:p%40ss@one:1234/3?prefix=x&timeout=0.1&connect_timeout=0.2&pool=7&ssl_cert_reqs=none"
+    )
+    assert (address.kind, address.hosts, address.tls, address.pool) == ("single", [("one", 1234)], True, 7)
+    assert address.login == {"username": "me", "password": "p@ss", "db": 3, "ssl_cert_reqs": "none"}
+    assert (address.timeout, address.connect_timeout, address.keys.prefix) == (0.1, 0.2, "x1:")
+    address = parse_url("redis+sentinel://a:1,b/service/2?sentinel_password=x")
+    assert (address.hosts, address.service, address.login) == ([("a", 1), ("b", 26379)], "service", {"db": 2})
+    assert parse_url("unix:///run/redis.sock?db=1").login == {"path": "/run/redis.sock", "db": 1}
+    assert parse_url("redis://").timeout < 1
