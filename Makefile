@@ -14,7 +14,8 @@ run: .venv/ready  ## play the same traffic through all algorithms, side by side
 	@echo "Next: $(BIN)/ratekeeper explain \"10/second burst 20; 500/hour\""
 	@echo "      $(BIN)/ratekeeper --help, README.md, docs/algorithms.md"
 
-test: check  ## the whole suite: checks, then pytest
+test: check  ## the whole suite: checks, then pytest; brings the servers it needs
+	@tools/get_servers
 	$(BIN)/python -m pytest
 
 check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the kernels
@@ -24,8 +25,9 @@ check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc ac
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check_mypyc.py
 
-test-long: .venv/ready  ## the property tests again, with far more examples
-	RATEKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest tests/property
+test-long: .venv/ready  ## the property tests with far more examples, and what takes minutes
+	@tools/get_servers
+	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest tests/property tests/redis
 
 bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter
 	$(BIN)/python -m benchmarks

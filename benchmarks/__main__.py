@@ -19,6 +19,7 @@ except ModuleNotFoundError as missing:
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
 from benchmarks.measure import Case, Done, measure
 from benchmarks.memory import CONTENDERS, measure_memory
+from benchmarks.redis_trips import measure_trips, steps
 from benchmarks.report import Results, machine, markdown, show, sources
 
 
@@ -28,10 +29,11 @@ class Scale(NamedTuple):
     keys: int
     visits: int
     growth_rounds: int
+    trip_rounds: int
 
 
-FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11)
-QUICK = Scale(rounds=5, each=20, keys=100_000, visits=50_000, growth_rounds=3)
+FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=25)
+QUICK = Scale(rounds=5, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=5)
 
 
 class Work(NamedTuple):
@@ -45,21 +47,23 @@ class Work(NamedTuple):
 def main() -> int:
     options = _options()
     results = Results(machine())
-    work = [each for each in _work(results, QUICK if options.quick else FULL) if (options.only or "") in each.name]
+    parts = WORK[options.what](results, QUICK if options.quick else FULL)
+    work = [each for each in parts if (options.only or "") in each.name]
     if not work:
-        names = ", ".join(each.name for each in _work(results, QUICK))
+        names = ", ".join(each.name for each in parts)
         raise SystemExit(f"nothing is called {options.only!r}; there are {names}")
     started = datetime.now(UTC)
     _run(work)
     results.changed = sources() != results.machine["sources"]
     show(results, Console(width=None if sys.stdout.isatty() else 140))
-    _save(results, options.output or f"benchmarks/results/memory-{started:%Y%m%dT%H%M%SZ}.json", started)
+    _save(results, options.output or f"benchmarks/results/{options.what}-{started:%Y%m%dT%H%M%SZ}.json", started)
     missed = [verdict for verdict in results.verdicts() if not verdict.passed]
     return 1 if missed and not options.quick else 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=tuple(WORK), default="memory", help="the storage; default memory")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and keys: for a look, not for a figure")
     parser.add_argument("--only", metavar="NAME", help="only the parts with NAME in their name, for example gcra")
     parser.add_argument("--output", metavar="FILE", help="where the JSON goes; the tables go beside it in Markdown")
@@ -80,6 +84,13 @@ def _work(results: Results, scale: Scale) -> list[Work]:
     ]
 
 
+def _redis_work(results: Results, scale: Scale) -> list[Work]:
+    return [Work("redis", steps(scale.trip_rounds), partial(_travel, results, scale))]
+
+
+WORK = {"memory": _work, "redis": _redis_work}
+
+
 def _decide(results: Results, scale: Scale, case: Case, done: Done) -> None:
     results.add(case, measure(case, scale.rounds, scale.each, done))
 
@@ -92,6 +103,10 @@ def _weigh(results: Results, scale: Scale, done: Done) -> None:
     for name in CONTENDERS:
         results.memory.append(measure_memory(name, scale.keys))
         done()
+
+
+def _travel(results: Results, scale: Scale, done: Done) -> None:
+    measure_trips(results.trips, scale.trip_rounds, scale.each // 2, done)
 
 
 def _run(work: list[Work]) -> None:

@@ -17,8 +17,9 @@ from benchmarks.cases import REQUIRED
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.measure import Case, Spread, ratios, spread
 from benchmarks.memory import Footprint
+from benchmarks.redis_trips import Trips
 
-PACKAGES = ("ratekeeper", "limits", "throttled-py", "pyrate-limiter")
+PACKAGES = ("ratekeeper", "limits", "throttled-py", "pyrate-limiter", "redis", "hiredis")
 
 
 class Line(NamedTuple):
@@ -53,6 +54,7 @@ class Results:
     lines: list[Line] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     memory: list[Footprint] = field(default_factory=list)
+    trips: Trips = field(default_factory=Trips)
 
     def add(self, case: Case, times: dict[str, list[float]]) -> None:
         ours = times[case.contenders[0].name]
@@ -73,7 +75,7 @@ class Results:
         for growth in self.growth:
             what = f"{growth.algorithm}: growth to {growth.keys:,} keys, in times a bare dict's"
             judged.append(Verdict(what, f"at most {MOST:g}", growth.times, growth.times.median <= MOST))
-        return judged
+        return judged + [Verdict(*each) for each in self.trips.verdicts()]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -83,6 +85,7 @@ class Results:
             "decisions": [_plain(line) for line in self.lines],
             "growth": [_plain(growth) for growth in self.growth],
             "memory": [_plain(footprint) for footprint in self.memory],
+            "redis": self.trips.as_json(),
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -102,7 +105,7 @@ def machine() -> dict[str, Any]:
 def sources() -> str:
     """A digest of our own files: a version number does not tell one working tree from the next."""
     digest = blake2b(digest_size=8)
-    for path in sorted(Path(ratekeeper.__file__).parent.rglob("*.py")):
+    for path in sorted(path for kind in ("*.py", "*.lua") for path in Path(ratekeeper.__file__).parent.rglob(kind)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -142,6 +145,7 @@ def sheets(results: Results) -> list[Sheet]:
                 for each in results.memory
             ],
         ),
+        *_trip_sheets(results.trips),
         Sheet(
             "Required",
             ("what", "threshold", "found", "quartiles", ""),
@@ -164,6 +168,36 @@ def _decision_rows(lines: Sequence[Line]) -> list[Sequence[str]]:
         times = ("", "") if first else (f"{line.times.median:.2f}", _between(line.times))
         rows.append(asked + took + times)
     return rows
+
+
+def _trip_sheets(trips: Trips) -> list[Sheet]:
+    return [
+        Sheet(
+            f"Wall time per call on {trips.server}",
+            ("who", "µs per call", "quartiles", "times bare", "quartiles"),
+            [
+                (who, *_figures(spread(times), 1e6), *_figures(trips.times_bare(who)))
+                for who, times in trips.times.items()
+            ],
+        ),
+        Sheet(
+            f"AsyncLimiter on {trips.server}",
+            ("tasks", "decisions per second", "quartiles"),
+            [
+                (str(tasks), f"{found.median:,.0f}", f"{found.low:,.0f}–{found.high:,.0f}")
+                for tasks, found in ((tasks, spread(rates)) for tasks, rates in trips.rates.items())
+            ],
+        ),
+        Sheet(
+            f"Bytes of a key on {trips.server}",
+            ("algorithm", "hits", "bytes"),
+            [(size.algorithm, str(size.hits), str(size.bytes)) for size in trips.sizes],
+        ),
+    ]
+
+
+def _figures(found: Spread, scale: float = 1) -> tuple[str, str]:
+    return f"{found.median * scale:.2f}", _between(found, scale)
 
 
 def _growth_rows(growth: Growth) -> list[Sequence[str]]:

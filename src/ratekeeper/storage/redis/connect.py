@@ -48,6 +48,7 @@ def _connection(address: Address, retry: Any) -> dict[str, Any]:
         "retry": retry,
         "retry_on_error": [],
         "decode_responses": False,
+        "protocol": 2,  # every server speaks it, and it needs no greeting
     }
 
 

@@ -5,15 +5,15 @@ local function make_fixed_window()
 local fixed_window = {}
 
 function fixed_window.load(key)
-  local value = redis.call('GET', key)
+  local value = call('GET', key)
   if not value then return nil end
   if #value ~= 16 then error('FOREIGN') end
-  local finish, used = struct.unpack('<dd', value)
+  local finish, used = unpack('<dd', value)
   return {finish, used}
 end
 
 function fixed_window.save(key, state, ttl)
-  redis.call('SET', key, struct.pack('<dd', state[1], state[2]), 'PX', ttl)
+  call('SET', key, pack('<dd', state[1], state[2]), 'PX', ttl)
 end
 
 function fixed_window.expires(state) return state[1] end
@@ -26,7 +26,7 @@ end
 
 function fixed_window.standing(limit, state, now)
   if not state or state[1] <= now or state[2] == 0 then return limit.count, 0 end
-  return math.max(limit.count - state[2], 0), state[1] - now
+  return max(limit.count - state[2], 0), state[1] - now
 end
 
 function fixed_window.spend(limit, state, now, cost, patience, lead)
@@ -40,7 +40,7 @@ function fixed_window.spend(limit, state, now, cost, patience, lead)
     return {finish, used}, {1, limit.count - used, 0, finish - now, 0, 0, 0}
   end
   local retry_after = cost <= limit.count and finish - now or NEVER
-  return state, {0, math.max(limit.count - used, 0), retry_after, used > 0 and finish - now or 0, 0, 0, 0}
+  return state, {0, max(limit.count - used, 0), retry_after, used > 0 and finish - now or 0, 0, 0, 0}
 end
 
 function fixed_window.force(limit, state, now, cost, spent)
@@ -50,7 +50,7 @@ function fixed_window.force(limit, state, now, cost, spent)
   end
   if cost > 0 or (state and (spent.at == NEVER or (finish - limit.period <= spent.at and spent.at < finish))) then
     local used = state and state[2] or 0
-    state = {finish, math.max(math.min(used + cost, math.max(used, 2 * limit.count)), 0)}
+    state = {finish, max(min(used + cost, max(used, 2 * limit.count)), 0)}
   end
   local left, reset_after = fixed_window.standing(limit, state, now)
   return state, {1, left, 0, reset_after, 0, 0, 0}

@@ -6,15 +6,15 @@ local function make_gcra()
 local gcra = {}
 
 function gcra.load(key)
-  local value = redis.call('GET', key)
+  local value = call('GET', key)
   if not value then return nil end
   if #value ~= 40 then error('FOREIGN') end
-  local tat, part, last, since, given = struct.unpack('<ddddd', value)
+  local tat, part, last, since, given = unpack('<ddddd', value)
   return {tat, part, last, since, given}
 end
 
 function gcra.save(key, state, ttl)
-  redis.call('SET', key, struct.pack('<ddddd', state[1], state[2], state[3], state[4], state[5]), 'PX', ttl)
+  call('SET', key, pack('<ddddd', state[1], state[2], state[3], state[4], state[5]), 'PX', ttl)
 end
 
 function gcra.expires(state) return state[1] + 1 end
@@ -27,14 +27,14 @@ end
 
 local function remaining(limit, ahead, part)
   local q, r = muldiv(limit.count, ahead, limit.period)
-  local left = limit.burst - q - math.ceil((r + part - limit.count + 1) / limit.period)
-  return math.min(math.max(left, 0), limit.burst)
+  local left = limit.burst - q - ceil((r + part - limit.count + 1) / limit.period)
+  return min(max(left, 0), limit.burst)
 end
 
 function gcra.repair(limit, state, now)
   local tat, part, last, since, given = state[1], state[2], state[3], state[4], state[5]
   if part >= limit.count then tat, part = tat + 1, 0 end
-  if now < last then return {tat - (last - now), part, now, math.max(since, last + 1), given} end
+  if now < last then return {tat - (last - now), part, now, max(since, last + 1), given} end
   if part ~= state[2] then return {tat, part, last, since, given} end
   return state
 end
@@ -52,7 +52,7 @@ function gcra.spend(limit, state, now, cost, patience, lead)
     ahead, part, since, given, hole = state[1] - now, state[2], state[4], state[5], 0
     if ahead < lead then
       hole = ahead >= 0 and lead - ahead - 1 or lead
-      if ahead < 0 then since, given = math.max(since, now), 0 end
+      if ahead < 0 then since, given = max(since, now), 0 end
       ahead, part = lead, 0
     end
   end
@@ -63,7 +63,7 @@ function gcra.spend(limit, state, now, cost, patience, lead)
   local room, room_part, step, step_part = gcra.spans(limit, cost)
   local early = ahead - room
   if part < room_part then early = early - 1 end
-  local delay = limit.queues and ahead or math.max(early, 0)
+  local delay = limit.queues and ahead or max(early, 0)
   if patience ~= NEVER then early = delay - patience end
   if early > 0 then
     local left, reset_after = gcra.standing(limit, state, now)
@@ -85,7 +85,7 @@ local function owed(limit, state, now, spent)
   if last == spent.at and tat + given + (part > 0 and 1 or 0) == spent.till then return nil end
   if spent.at < since or ahead then return 0 end
   if now == spent.at then return nil end
-  return math.max(spent.till - given - 1 - now, 0)
+  return max(spent.till - given - 1 - now, 0)
 end
 
 function gcra.force(limit, state, now, cost, spent)
@@ -95,7 +95,7 @@ function gcra.force(limit, state, now, cost, spent)
     state = {now, 0, now, now, 0}
   end
   local tat, part, since, given = state[1], state[2], state[4], state[5]
-  local span, span_part = muldiv(math.abs(cost), limit.period, limit.count)
+  local span, span_part = muldiv(abs(cost), limit.period, limit.count)
   local sign = 1
   if cost <= 0 then
     local due = owed(limit, state, now, spent)
@@ -107,11 +107,11 @@ function gcra.force(limit, state, now, cost, spent)
     sign = -1
   end
   part = part + sign * span_part
-  local carry = math.floor(part / limit.count)
+  local carry = floor(part / limit.count)
   tat, part = tat + sign * span + carry, part - carry * limit.count
   if cost > 0 then
     local depth = muldiv(limit.burst, limit.period, limit.count)
-    local most = math.max(state[1], now + depth + limit.period)
+    local most = max(state[1], now + depth + limit.period)
     if tat >= most then tat, part = most, 0 end
   else
     if tat < now then tat, part = now, 0 end

@@ -26,7 +26,7 @@ local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must no
 local mode, now = ARGV[1], tonumber(ARGV[2])
 local injected = now ~= nil
 if not now then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
@@ -37,7 +37,7 @@ local function key_of(place)
   local key = KEYS[(place - 1) * names + 1]
   if names == 2 then
     local old = KEYS[place * names]
-    if redis.call('EXISTS', key) == 0 and redis.call('EXISTS', old) == 1 then redis.call('RENAME', old, key) end
+    if call('EXISTS', key) == 0 and call('EXISTS', old) == 1 then call('RENAME', old, key) end
   end
   return key
 end
@@ -45,7 +45,7 @@ end
 local function read(text)
   local asks = {}
   for from = 1, #text, RECORD do
-    local place, algorithm, count, period, burst, cost, patience, at, till, hole = struct.unpack('<dddddddddd', text, from)
+    local place, algorithm, count, period, burst, cost, patience, at, till, hole = unpack('<dddddddddd', text, from)
     asks[#asks + 1] = {
       place = place, kernel = kernel_of(algorithm), count = count, period = period, burst = burst,
       queues = algorithm == 2, cost = cost, patience = patience, spent = {at = at, till = till, hole = hole},
@@ -107,7 +107,7 @@ local function evaluate(asks, states, places)
     return answers
   end
   local lead = 0
-  for _, row in ipairs(rows) do lead = math.max(lead, row[5]) end
+  for _, row in ipairs(rows) do lead = max(lead, row[5]) end
   if lead > 0 and #rows > 1 then
     local later = copied(states, places)
     local again, fits = spend(asks, later, lead)
@@ -131,10 +131,10 @@ end
 
 local function store(ask, key, state)
   if state then
-    local ttl = math.max(math.ceil((ask.kernel.expires(state) - now) / 1000), 1)
+    local ttl = max(ceil((ask.kernel.expires(state) - now) / 1000), 1)
     ask.kernel.save(key, state, injected and FOR_EVER or ttl)
   else
-    redis.call('DEL', key)
+    call('DEL', key)
   end
 end
 
@@ -142,14 +142,15 @@ end
 -- in more steps. Returns nothing, with nothing written, when it is not so.
 local function straight(asks, offset)
   local rows, states = {}, {}
-  for i, ask in ipairs(asks) do
+  for i = 1, #asks do
+    local ask = asks[i]
     if ask.place ~= i then return nil end
     local before = ask.kernel.load(key_of(offset + i))
     local state, row = ask.kernel.spend(ask, before, now, ask.cost, ask.patience, 0)
     if row[1] == 0 or row[5] > 0 then return nil end
     states[i], rows[i] = state, row
   end
-  for i, ask in ipairs(asks) do store(ask, KEYS[(offset + i - 1) * names + 1], states[i]) end
+  for i = 1, #asks do store(asks[i], KEYS[(offset + i - 1) * names + 1], states[i]) end
   return rows
 end
 
@@ -175,16 +176,22 @@ for g = 3, #ARGV do
   local asks = read(ARGV[g])
   local fine, rows = pcall(decide, asks, offset)
   if fine then
-    local flat = {}
-    for _, row in ipairs(rows) do
-      for i = 1, 7 do flat[#flat + 1] = row[i] end
+    if #rows == 1 then
+      answer[#answer + 1] = rows[1]
+    else
+      local flat, n = {}, 0
+      for r = 1, #rows do
+        local row = rows[r]
+        for i = 1, 7 do flat[n + i] = row[i] end
+        n = n + 7
+      end
+      answer[#answer + 1] = flat
     end
-    answer[#answer + 1] = flat
   else
     answer[#answer + 1] = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
   end
   local most = 0
-  for _, ask in ipairs(asks) do most = math.max(most, ask.place) end
+  for _, ask in ipairs(asks) do most = max(most, ask.place) end
   offset = offset + most
 end
 return answer

@@ -1,26 +1,29 @@
 -- Whole numbers in doubles: exact below 2^53, and no step here goes beyond it.
 
+local floor, ceil, max, min, abs = math.floor, math.ceil, math.max, math.min, math.abs
+local call, pack, unpack = redis.call, struct.pack, struct.unpack
+
 -- a * b divided by c: quotient and remainder, exact also where a * b is not.
 local function muldiv(a, b, c)
   local product = a * b
   if product < 9007199254740992 then
-    local q = math.floor(product / c)
+    local q = floor(product / c)
     return q, product - q * c
   end
   -- Long multiplication, digit by digit of a, with digits so small that (c - 1) * base + digit * b stays exact.
-  local whole = math.floor(b / c)
+  local whole = floor(b / c)
   b = b - whole * c
   local base = 2
   while base * 2 * c <= 4503599627370496 and base < 1048576 do base = base * 2 end
   local digits, rest = {}, a
   while rest > 0 do
     digits[#digits + 1] = rest % base
-    rest = math.floor(rest / base)
+    rest = floor(rest / base)
   end
   local q, r = 0, 0
   for i = #digits, 1, -1 do
     local value = r * base + digits[i] * b
-    local carry = math.floor(value / c)
+    local carry = floor(value / c)
     q, r = q * base + carry, value - carry * c
   end
   return a * whole + q, r

@@ -5,15 +5,15 @@ local function make_sliding_counter()
 local sliding_counter = {}
 
 function sliding_counter.load(key)
-  local value = redis.call('GET', key)
+  local value = call('GET', key)
   if not value then return nil end
   if #value ~= 24 then error('FOREIGN') end
-  local expires, current, previous = struct.unpack('<ddd', value)
+  local expires, current, previous = unpack('<ddd', value)
   return {expires, current, previous}
 end
 
 function sliding_counter.save(key, state, ttl)
-  redis.call('SET', key, struct.pack('<ddd', state[1], state[2], state[3]), 'PX', ttl)
+  call('SET', key, pack('<ddd', state[1], state[2], state[3]), 'PX', ttl)
 end
 
 function sliding_counter.expires(state) return state[1] end
@@ -52,7 +52,7 @@ function sliding_counter.standing(limit, state, now)
   if not state then return limit.count, 0 end
   local _, left, current, previous = moved(limit, state, now)
   local remaining = limit.count - current - share(limit, previous, left)
-  return math.max(remaining, 0), current > 0 and left + limit.period or previous > 0 and left or 0
+  return max(remaining, 0), current > 0 and left + limit.period or previous > 0 and left or 0
 end
 
 function sliding_counter.spend(limit, state, now, cost, patience, lead)
@@ -64,7 +64,7 @@ function sliding_counter.spend(limit, state, now, cost, patience, lead)
   end
   local reset_after = current > 0 and left + limit.period or previous > 0 and left or 0
   local retry_after = wait_for(limit, left, current, previous, cost)
-  return state, {0, math.max(free + cost, 0), retry_after, reset_after, 0, 0, 0}
+  return state, {0, max(free + cost, 0), retry_after, reset_after, 0, 0, 0}
 end
 
 function sliding_counter.force(limit, state, now, cost, spent)
@@ -77,9 +77,9 @@ function sliding_counter.force(limit, state, now, cost, spent)
   local at = spent.at
   if cost > 0 or at == NEVER then at = now end
   if finish - limit.period <= at then
-    current = math.max(math.min(current + cost, math.max(current, 2 * limit.count)), 0)
+    current = max(min(current + cost, max(current, 2 * limit.count)), 0)
   elseif finish - 2 * limit.period <= at then
-    previous = math.max(previous + cost, 0)
+    previous = max(previous + cost, 0)
   end
   if current > 0 then
     state = {finish + limit.period, current, previous}

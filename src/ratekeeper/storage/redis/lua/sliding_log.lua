@@ -23,46 +23,46 @@ local function entries(state, first)
   return function()
     i = i + 1
     if i > #chunk then
-      chunk, i = redis.call('LRANGE', state.key, from, from + CHUNK - 1), 1
+      chunk, i = call('LRANGE', state.key, from, from + CHUNK - 1), 1
       from = from + CHUNK
     end
     if chunk[i] then
-      local instant, cost = struct.unpack('<dd', chunk[i])
+      local instant, cost = unpack('<dd', chunk[i])
       return instant, cost
     end
   end
 end
 
 function sliding_log.load(key)
-  local head = redis.call('LINDEX', key, 0)
+  local head = call('LINDEX', key, 0)
   if not head then return nil end
   if #head ~= 16 then error('FOREIGN') end
-  local expires, used = struct.unpack('<dd', head)
+  local expires, used = unpack('<dd', head)
   return {expires, used, key = key, first = 0, added = 0}
 end
 
 function sliding_log.save(key, state, ttl)
   if state.entries then
-    redis.call('DEL', key)
-    redis.call('RPUSH', key, struct.pack('<dd', state[1], state[2]))
-    for _, entry in ipairs(state.entries) do redis.call('RPUSH', key, struct.pack('<dd', entry[1], entry[2])) end
+    call('DEL', key)
+    call('RPUSH', key, pack('<dd', state[1], state[2]))
+    for _, entry in ipairs(state.entries) do call('RPUSH', key, pack('<dd', entry[1], entry[2])) end
   elseif not state.key then
-    redis.call('RPUSH', key, struct.pack('<dd', state[1], state[2]), struct.pack('<dd', state.now, state.added))
+    call('RPUSH', key, pack('<dd', state[1], state[2]), pack('<dd', state.now, state.added))
   else
     if state.first > 0 then
-      redis.call('LTRIM', key, state.first + 1, -1) -- the head and what is over
-      redis.call('LPUSH', key, struct.pack('<dd', state[1], state[2]))
+      call('LTRIM', key, state.first + 1, -1) -- the head and what is over
+      call('LPUSH', key, pack('<dd', state[1], state[2]))
     else
-      redis.call('LSET', key, 0, struct.pack('<dd', state[1], state[2]))
+      call('LSET', key, 0, pack('<dd', state[1], state[2]))
     end
     if state.merge then
-      local instant, cost = struct.unpack('<dd', redis.call('LINDEX', key, -1))
-      redis.call('LSET', key, -1, struct.pack('<dd', instant, cost + state.added))
+      local instant, cost = unpack('<dd', call('LINDEX', key, -1))
+      call('LSET', key, -1, pack('<dd', instant, cost + state.added))
     else
-      redis.call('RPUSH', key, struct.pack('<dd', state.now, state.added))
+      call('RPUSH', key, pack('<dd', state.now, state.added))
     end
   end
-  redis.call('PEXPIRE', key, ttl)
+  call('PEXPIRE', key, ttl)
 end
 
 function sliding_log.expires(state) return state[1] end
@@ -111,7 +111,7 @@ end
 function sliding_log.standing(limit, state, now)
   if not state then return limit.count, 0 end
   local used = live(state, now - limit.period)
-  return math.max(limit.count - used, 0), used > 0 and state[1] - now or 0
+  return max(limit.count - used, 0), used > 0 and state[1] - now or 0
 end
 
 function sliding_log.spend(limit, state, now, cost, patience, lead)
@@ -150,7 +150,7 @@ function sliding_log.spend(limit, state, now, cost, patience, lead)
     end
     if excess > 0 then retry_after = period end -- what this very call has spent has to leave, too
   end
-  return state, {0, math.max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0, 0, 0}
+  return state, {0, max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0, 0, 0}
 end
 
 function sliding_log.force(limit, state, now, cost, spent)
@@ -163,7 +163,7 @@ function sliding_log.force(limit, state, now, cost, spent)
   if cost > 0 then
     local used = 0
     for _, entry in ipairs(found) do used = used + entry[2] end
-    cost = math.max(math.min(cost, 2 * limit.count - used), 0)
+    cost = max(min(cost, 2 * limit.count - used), 0)
     if #found > 0 and found[#found][1] == now then
       found[#found] = {now, found[#found][2] + cost}
     elseif cost > 0 then
@@ -174,7 +174,7 @@ function sliding_log.force(limit, state, now, cost, spent)
     if at == NEVER then at = now end
     for i, entry in ipairs(found) do
       if entry[1] == at then
-        local left = math.max(entry[2] + cost, 0)
+        local left = max(entry[2] + cost, 0)
         if left > 0 then found[i] = {at, left} else table.remove(found, i) end
         break
       end
