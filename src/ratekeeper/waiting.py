@@ -106,14 +106,14 @@ def wait_in_line(
             decision = yield from _evaluate(_patient(key, limits, cost, timeout))
             deadline = decision.at + timeout
         else:
-            decision = yield from _with_those_in_front(key, limits, lines.cost_up_to(place, ticket), timeout)
+            decision = yield from _with_those_in_front(key, limits, cost, lines.cost_up_to(place, ticket), timeout)
             deadline = decision.at + timeout
             _refuse_if_late(decision, timeout)
             waited = yield Turn(ticket, seconds(timeout))
             left = max(timeout - microseconds(waited, timeout), 0) if isinstance(waited, float) else 0
             if waited is None:
                 # If there is room for all in front and for this one, their turn has come and they are about to go.
-                decision = yield from _with_those_in_front(key, limits, lines.cost_up_to(place, ticket), left)
+                decision = yield from _with_those_in_front(key, limits, cost, lines.cost_up_to(place, ticket), left)
                 if not decision.allowed:
                     raise RateLimited(decision)
             decision = yield from _evaluate(_patient(key, limits, cost, left))
@@ -131,10 +131,10 @@ def wait_in_line(
         lines.leave(place, ticket)
 
 
-def _with_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Flow:
+def _with_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, total: int, timeout: int) -> Flow:
     """What would be said to all of them at once, or to as much of them as the limits can ever give."""
-    most = min(limit.burst for limit in limits)
-    return _evaluate(_patient(key, limits, min(cost, most), timeout), "peek")
+    most = max(min(limit.burst for limit in limits), cost)
+    return _evaluate(_patient(key, limits, min(total, most), timeout), "peek")
 
 
 def _patient(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Group:

@@ -293,6 +293,20 @@ def test_one_whose_turn_never_comes_leaves_the_line_at_his_timeout() -> None:
     run(main())
 
 
+def test_one_who_asks_for_more_than_there_ever_is_does_not_stand_in_line() -> None:
+    async def main() -> None:
+        limiter = limiter_of("5/second")
+        await limiter.hit("k", cost=5)
+        front = asyncio.create_task(limiter.wait("k", timeout=5))
+        await asyncio.sleep(0)
+        with pytest.raises(RateLimited, match="no wait can help"):
+            await limiter.wait("k", cost=6, timeout=math.inf)
+        assert seconds() == 0
+        await front
+
+    run(main())
+
+
 def test_a_wait_is_no_longer_than_max_delay_unless_asked() -> None:
     async def main() -> None:
         limiter = limiter_of("1/2 seconds", max_delay=1.9)
