@@ -32,8 +32,8 @@ class Scale(NamedTuple):
     trip_rounds: int
 
 
-FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=25)
-QUICK = Scale(rounds=5, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=5)
+FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=60)
+QUICK = Scale(rounds=5, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15)
 
 
 class Work(NamedTuple):
@@ -106,7 +106,7 @@ def _weigh(results: Results, scale: Scale, done: Done) -> None:
 
 
 def _travel(results: Results, scale: Scale, done: Done) -> None:
-    measure_trips(results.trips, scale.trip_rounds, scale.each // 2, done)
+    measure_trips(results.trips, scale.trip_rounds, done)
 
 
 def _run(work: list[Work]) -> None:

@@ -15,17 +15,18 @@ from typing import Any, NamedTuple
 
 import limits
 import throttled
+from tests.servers import redis_server
 
 from benchmarks.contenders import Block, Rate
 from benchmarks.measure import Done, Spread, keys, ratios, spread
 from ratekeeper import AsyncLimiter, Limiter
 from ratekeeper.limit import ALGORITHMS
 from ratekeeper.storage.redis.storage import RedisStorage
-from tests.servers import redis_server
 
 RATE = Rate(1_000, "minute")
 FIVE = "1000/second{0}; 2000/minute{0}; 3000/hour{0}; 4000/day{0}; 5000/week{0}"
 WARM_UP = 2  # decisions for each key before the clock starts
+EACH = 5  # decisions for each key in a block: short blocks, so that those of one round meet the same weather
 TASKS = (1, 100)
 MOST, MOST_OF_FIVE = 1.3, 1.6  # times a bare EVALSHA
 LIMITS = ("FixedWindow", "MovingWindow", "SlidingWindowCounter")
@@ -99,8 +100,7 @@ def steps(rounds: int) -> int:
     return rounds * (len(WHO) + len(TASKS)) + len(HITS)
 
 
-def measure_trips(trips: Trips, rounds: int, each: int, done: Done) -> None:
-    """`each` is how many decisions a key gets in a block."""
+def measure_trips(trips: Trips, rounds: int, done: Done) -> None:
     with redis_server() as server, server.client() as admin:
         about: Any = admin.info("server")
         trips.server = f"redis {about['redis_version']}"
@@ -119,9 +119,9 @@ def measure_trips(trips: Trips, rounds: int, each: int, done: Done) -> None:
                 admin.flushdb()
                 gc.collect()
                 if isinstance(turn, int):
-                    trips.rates[turn].append(asyncio.run(_per_second(server.url, turn, number, each)))
+                    trips.rates[turn].append(asyncio.run(_per_second(server.url, turn, number)))
                 else:
-                    trips.times[turn].append(_seconds(turn, blocks[turn], number, each))
+                    trips.times[turn].append(_seconds(turn, blocks[turn], number))
                 done()
         for algorithm, hits in HITS.items():
             trips.sizes += [_weigh(algorithm, count, storage, admin) for count in hits]
@@ -129,9 +129,9 @@ def measure_trips(trips: Trips, rounds: int, each: int, done: Done) -> None:
         storage.close()
 
 
-def _seconds(who: str, block: Block, number: int, each: int) -> float:
+def _seconds(who: str, block: Block, number: int) -> float:
     block(keys(number, WARM_UP))
-    asked = keys(number, each)
+    asked = keys(number, EACH)
     start = time.perf_counter()
     denied = block(asked)
     spent = time.perf_counter() - start
@@ -139,7 +139,7 @@ def _seconds(who: str, block: Block, number: int, each: int) -> float:
     return spent / len(asked)
 
 
-async def _per_second(url: str, tasks: int, number: int, each: int) -> float:
+async def _per_second(url: str, tasks: int, number: int) -> float:
     """Every task asks for the next key as soon as it has its answer."""
     async with AsyncLimiter(str(RATE), storage=url) as limiter:
         denied = 0
@@ -154,7 +154,7 @@ async def _per_second(url: str, tasks: int, number: int, each: int) -> float:
             await asyncio.gather(*(work(asked) for _ in range(tasks)))
 
         await all_tasks(keys(number, WARM_UP))
-        asked = keys(number, each)
+        asked = keys(number, EACH)
         count = len(asked)
         start = time.perf_counter()
         await all_tasks(asked)

@@ -208,6 +208,21 @@ def test_a_cancelled_task_does_not_take_the_others_with_it(fresh_redis: Server) 
     asyncio.run(main())
 
 
+def test_a_cluster_that_is_taken_for_a_single_server_says_so(redis_cluster: Cluster) -> None:
+    url = f"redis://127.0.0.1:{redis_cluster.nodes[0].port}?{SLOW}"
+    with Limiter("5/day", storage=url) as limiter, pytest.raises(StorageError, match=r"use redis\+cluster://"):
+        [limiter.hit(f"k:{i}") for i in range(50)]
+
+
+def test_a_user_without_the_rights_is_told_which_it_needs(fresh_redis: Server) -> None:
+    fresh_redis.client().execute_command(
+        "ACL", "SETUSER", "small", "on", ">p", "~*", "+evalsha", "+eval", "+time", "+get"
+    )
+    url = fresh_redis.url.replace("//", "//small:p@")
+    with Limiter("5/day", storage=f"{url}?{SLOW}") as limiter, pytest.raises(StorageError, match="LRANGE, LSET"):
+        limiter.hit("k")
+
+
 def test_a_group_over_several_slots_is_all_or_nothing(redis_cluster: Cluster) -> None:
     for options in ("", "&slot=one"):
         url = f"{redis_cluster.url}?{SLOW}&prefix=slots{next(runs)}-{options}"
@@ -228,6 +243,9 @@ def test_a_group_over_several_slots_is_all_or_nothing(redis_cluster: Cluster) ->
         ("redis+sentinel://host", "no service behind the hosts"),
         ("redis+cluster://host/3", "Cluster has none"),
         ("redis://host?slot=two", "expected slot=one"),
+        ("redis://host?timeout=nan", "timeouts are seconds above 0"),
+        ("redis://host?ssl_cert_reqs=none", "ssl options need rediss://"),
+        ("redis://host?db=-1", "a database is 0 or more"),
     ],
 )
 def test_a_bad_url_says_what_is_wrong_and_hides_the_password(url: str, message: str) -> None:

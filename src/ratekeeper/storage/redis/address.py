@@ -82,12 +82,18 @@ def parse_url(url: str) -> Address:
     for name in ("timeout", "connect_timeout", "pool"):
         if name in options:
             setattr(address, name, options.pop(name))
-    if address.timeout <= 0 or address.connect_timeout <= 0 or address.pool < 1:
-        raise ValueError(f"cannot open storage {_hidden(url)}: timeouts are seconds above 0, pool is at least 1")
+    if not (0 < address.timeout < 3600 and 0 < address.connect_timeout < 3600 and address.pool >= 1):
+        raise ValueError(
+            f"cannot open storage {_hidden(url)}: timeouts are seconds above 0 and below 3600, pool is at least 1"
+        )
     for name in ("username", "password"):
         if f"sentinel_{name}" in options:
             address.sentinel_login[name] = options.pop(f"sentinel_{name}")
     address.login |= options
+    if not address.tls and any(name.startswith("ssl_") for name in options):
+        raise ValueError(f"cannot open storage {_hidden(url)}: ssl options need rediss://")
+    if options.get("db", 0) < 0:
+        raise ValueError(f"cannot open storage {_hidden(url)}: a database is 0 or more")
     return address
 
 
@@ -130,7 +136,8 @@ def of_client(client: Any, options: Mapping[str, Any]) -> Address:
         if name in given:
             setattr(address, name, given.pop(name))
     if given:
-        raise ValueError(f"unknown option {', '.join(given)}; known are {', '.join(OPTIONS)}")
+        known = "prefix, secret, old_secret, slot, timeout, connect_timeout, pool"
+        raise ValueError(f"unknown option {', '.join(given)}; beside a client, known are {known}")
     return address
 
 

@@ -21,9 +21,26 @@ NoScript = redis.exceptions.NoScriptError
 RedisError = (redis.exceptions.RedisError, OSError)
 
 
+# redis-py takes the word that a refusal begins with away, and makes a class of it.
+WORDS: dict[type[Exception], str] = {
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.BusyLoadingError: "LOADING",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.AuthenticationError: "WRONGPASS",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+    redis.exceptions.TryAgainError: "TRYAGAIN",
+    redis.exceptions.ClusterCrossSlotError: "CROSSSLOT",
+    redis.exceptions.MovedError: "MOVED",
+    redis.exceptions.AskError: "ASK",
+}
+
+
 def storage_error(error: BaseException) -> StorageError:
     text = str(error)
-    meaning = meaning_of(text)
+    word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), "")
+    meaning = meaning_of(text) or meaning_of(f"{word} {text}")
     if meaning is not None:
         return StorageError(meaning)
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):

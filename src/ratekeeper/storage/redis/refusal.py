@@ -3,11 +3,12 @@
 MEANINGS = {
     "OOM": "Redis is out of memory: raise maxmemory, or keep limits on an instance of their own",
     "READONLY": "this is a replica: writes go to a master, see redis+sentinel:// or redis+cluster://",
-    "BUSY": "a script on the server runs for too long; `SCRIPT KILL` ends it",
+    "BUSY": "a script on the server runs for too long; `SCRIPT KILL` ends it, if it has not written yet",
     "LOADING": "Redis is loading its data; it will answer soon",
     "NOAUTH": "Redis wants a password: redis://user:password@host",
     "WRONGPASS": "Redis does not know this user and password",
-    "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, and the commands for its keys",
+    "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, GET, SET, DEL, EXISTS, RENAME, PEXPIRE, LINDEX,"
+    " LRANGE, LSET, LTRIM, LPUSH and RPUSH on its keys",
     "CLUSTERDOWN": "the Cluster does not serve these slots now",
     "MASTERDOWN": "the master of this replica is down",
     "TRYAGAIN": "slots are being moved; the next try may pass",
@@ -20,6 +21,8 @@ MEANINGS = {
 
 
 def meaning_of(text: str) -> str | None:
+    if "can't run this command" in text:
+        return f"{MEANINGS['NOPERM']} ({text})"
     for begin, meaning in MEANINGS.items():
         if text.startswith(begin) or f" {begin} " in text[:80]:
             return f"{meaning} ({text})"
