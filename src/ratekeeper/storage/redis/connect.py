@@ -18,7 +18,6 @@ from ratekeeper.storage.redis.address import Address
 from ratekeeper.storage.redis.refusal import meaning_of
 
 NoScript = redis.exceptions.NoScriptError
-RedisError = (redis.exceptions.RedisError, OSError)
 
 
 # redis-py takes the word that a refusal begins with away, and makes a class of it.

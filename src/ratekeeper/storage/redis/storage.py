@@ -96,7 +96,7 @@ class RedisStorage:
             return self._client.execute_command(*command, **options)
         except connect.NoScript:
             raise
-        except connect.RedisError as error:
+        except Exception as error:  # whatever redis-py lets out, a race in its own connections included
             raise connect.storage_error(error) from error
 
 
@@ -193,7 +193,7 @@ class AsyncRedisStorage:
             return await line.client.execute_command(*command, **options)
         except connect.NoScript:
             raise
-        except connect.RedisError as error:
+        except Exception as error:  # whatever redis-py lets out, a race in its own connections included
             raise connect.storage_error(error) from error
 
     def _line(self) -> "_Line":

@@ -188,7 +188,10 @@ for g = 3, #ARGV do
       answer[#answer + 1] = flat
     end
   else
-    answer[#answer + 1] = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
+    local text = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
+    -- Of a replica the client itself has to know, so that it looks for the master.
+    if string.find(text, 'READONLY', 1, true) then return {err = text} end
+    answer[#answer + 1] = text
   end
   local most = 0
   for _, ask in ipairs(asks) do most = max(most, ask.place) end
