@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 import redis.asyncio
 
-import redis
 from ratekeeper import AsyncLimiter, Check, Limiter, StorageError, parse_limit
 from ratekeeper.limit import ALGORITHMS
 from ratekeeper.storage.redis.address import parse_url

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import redis
 import redis.asyncio
 import redis.asyncio.cluster
 import redis.asyncio.retry
@@ -12,7 +13,6 @@ import redis.exceptions
 import redis.retry
 import redis.sentinel
 
-import redis
 from ratekeeper.errors import StorageError
 from ratekeeper.storage.redis.address import Address
 from ratekeeper.storage.redis.refusal import meaning_of
