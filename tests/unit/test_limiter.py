@@ -25,8 +25,7 @@ from ratekeeper import (
     parse_limit,
     parse_limits,
 )
-from ratekeeper.limit import ALGORITHMS
-from ratekeeper.testing import FakeClock, ask, limiting_off, nothing_sleeps
+from ratekeeper.testing import FakeClock, limiting_off, nothing_sleeps
 
 
 @pytest.fixture
@@ -197,87 +196,6 @@ def test_the_default_algorithm_can_be_chosen_for_a_whole_limiter() -> None:
     assert [limit.algorithm for limit in limiter.limits] == ["fixed-window", "token-bucket"]
 
 
-def test_settle_forces_the_difference_to_what_was_charged(clock: FakeClock) -> None:
-    limiter = limiter_of("10/minute; 100/hour burst 10", clock)
-    decision = limiter.hit("a", cost=6)
-    settled = limiter.settle(decision, cost=2)
-    assert [outcome.remaining for outcome in settled.outcomes] == [8, 8]
-    more = limiter.settle(limiter.hit("a", cost=1), cost=5)
-    assert [outcome.remaining for outcome in more.outcomes] == [3, 3]
-
-
-def test_settle_can_give_each_check_its_own_cost(clock: FakeClock) -> None:
-    limiter = limiter_of("1/second", clock)
-    requests, tokens = parse_limit("5/minute as rpm"), parse_limit("1000/minute as tpm")
-    decision = limiter.check([Check("u", requests), Check("u", tokens, cost=500)])
-    settled = limiter.settle(decision, cost=[1, 123])
-    assert [outcome.remaining for outcome in settled.outcomes] == [4, 877]
-    with pytest.raises(ValueError, match="one for each of 2 checks"):
-        limiter.settle(limiter.check([Check("u", requests), Check("u", tokens)]), cost=[1, 2, 3])
-
-
-def test_settling_twice_is_refused_since_it_would_refund_twice(clock: FakeClock) -> None:
-    limiter = limiter_of("10/minute", clock)
-    decision = limiter.hit("a", cost=5)
-    settled = limiter.settle(decision, cost=0)
-    for again in (decision, settled):
-        with pytest.raises(ValueError, match="cannot be settled: it has been already"):
-            limiter.settle(again, cost=0)
-    assert limiter.peek("a").remaining == 10
-
-
-def test_a_peek_cannot_be_settled_since_it_was_charged_nothing(clock: FakeClock) -> None:
-    limiter = limiter_of("10/minute burst 10", clock)
-    limiter.hit("a", cost=5)
-    with pytest.raises(ValueError, match="it is a peek"):
-        limiter.settle(limiter.peek("a", cost=5), cost=0)
-    assert limiter.peek("a").remaining == 5
-
-
-def test_two_refunds_out_of_order_give_back_no_more_than_was_spent(clock: FakeClock) -> None:
-    limiter = limiter_of("10/second burst 10", clock)
-    first, second = limiter.hit("k", cost=5), limiter.hit("k", cost=5)
-    limiter.settle(first, cost=0)
-    clock.advance(0.5)
-    limiter.hit("k", cost=10)
-    limiter.settle(second, cost=0)
-    assert limiter.peek("k").remaining == 0
-
-
-def test_a_refund_after_the_clock_stepped_back_mints_nothing(clock: FakeClock) -> None:
-    limiter = limiter_of("10/second burst 10", clock)
-    first = limiter.hit("k", cost=10)
-    clock.advance(-100)
-    limiter.peek("k")
-    clock.advance(50)
-    limiter.hit("k", cost=10)
-    limiter.settle(first, cost=0)
-    assert limiter.peek("k").remaining == 0
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_force_after_the_count_was_lowered_does_not_forgive_what_was_spent(algorithm: str, clock: FakeClock) -> None:
-    storage = MemoryStorage(clock=clock)
-    before = Limiter(f"100/minute {algorithm}", storage=storage)
-    after = Limiter(f"10/minute {algorithm}", storage=storage)
-    again = Limiter(f"100/minute {algorithm}", storage=storage)
-    before.hit("k", cost=90)
-    decision = before.hit("k", cost=10)
-    ask(storage, "k", after.limits[0], 1, "force")
-    ask(storage, "k", after.limits[0], -1, "force", spent=decision.outcomes[0])
-    assert again.peek("k").remaining <= 10
-
-
-def test_the_fraction_of_a_larger_count_is_rounded_up_by_every_call(clock: FakeClock) -> None:
-    storage = MemoryStorage(clock=clock)
-    old, new = Limit(999_999, 1_000, 999_999, "gcra"), Limit(7, 1_000, 7, "gcra")
-    for cost in (999, 1_000, 1_001):
-        spent = ask(storage, f"k{cost}", old, cost)
-        peek = ask(storage, f"k{cost}", new, mode="peek")
-        assert ask(storage, f"k{cost}", new, 1).remaining == peek.remaining - 1
-        assert ask(storage, f"k{cost}", new, -1, "force", spent=spent).reset_after <= peek.reset_after + 143
-
-
 def test_checks_that_would_share_a_count_are_refused(clock: FakeClock) -> None:
     limiter = limiter_of("1/second", clock)
     checks = [Check("k", parse_limit("5/minute burst 5")), Check("k", parse_limit("10/minute burst 10"))]
@@ -295,32 +213,6 @@ def test_the_switches_for_tests_can_be_nested(clock: FakeClock) -> None:
         assert all(limiter.hit("a") for _ in range(3))
     assert limiter.hit("a")
     assert not limiter.hit("a")
-
-
-def test_settling_a_denied_decision_changes_nothing(clock: FakeClock) -> None:
-    limiter = limiter_of("2/minute", clock)
-    limiter.hit("a", cost=2)
-    denied = limiter.hit("a")
-    assert limiter.settle(denied, cost=0) is denied
-    assert limiter.peek("a").remaining == 0
-
-
-def test_a_late_settlement_gives_back_only_what_is_still_occupied(clock: FakeClock) -> None:
-    limiter = limiter_of("10/minute; 10/minute fixed-window; 10/minute sliding-counter; 10/minute gcra", clock)
-    decision = limiter.hit("a", cost=10)
-    clock.advance(180)
-    limiter.hit("a", cost=10)
-    limiter.settle(decision, cost=0)
-    assert [outcome.remaining for outcome in limiter.peek("a").outcomes] == [0, 0, 0, 0]
-
-
-def test_a_bad_settlement_is_refused_and_can_be_tried_again(clock: FakeClock) -> None:
-    limiter = limiter_of("10/minute", clock)
-    decision = limiter.hit("a", cost=5)
-    for cost in (-1, 1.5, True, None, "1", [1.5]):
-        with pytest.raises(InvalidCost, match="whole number from 0"):
-            limiter.settle(decision, cost=cost)  # type: ignore[arg-type]
-    assert limiter.settle(decision, cost=1).remaining == 9
 
 
 def test_reset_forgets_one_key(clock: FakeClock) -> None:
