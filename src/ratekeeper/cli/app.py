@@ -66,3 +66,6 @@ def _mistakes_on_stderr() -> Iterator[None]:
     except RatekeeperError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
+    except OSError as error:  # a pipe that was closed, a disk that is full
+        click.echo(f"cannot write the answer: {error.strerror or error}", err=True)
+        raise SystemExit(1) from None

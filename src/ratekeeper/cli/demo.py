@@ -92,7 +92,7 @@ def _axis(limit: Limit, until: int, slices: int) -> Text:
 
 def _table(limit: Limit, played: dict[str, list[Event]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True, min_width=max(map(len, played)))
     for header in ("asked", "admitted", "denied", f"most in any {period_name(limit.period)}", "longest delay"):
         table.add_column(header, justify="right")
     for algorithm, events in played.items():
