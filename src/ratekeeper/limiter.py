@@ -94,7 +94,8 @@ class Limiter:
         costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        return restated(decision, costs, self._evaluate((settlement(decision, costs),), "force")[0])
+        forced = settlement(decision.asks, decision.rows, costs)
+        return restated(decision, costs, self._evaluate((forced,), "force")[0])
 
     def wait(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> Decision:
         """Spend `cost`, sleeping for it if need be, up to `timeout` seconds (default `max_delay`; math.inf is fine).
@@ -265,7 +266,8 @@ class AsyncLimiter:
         costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        return restated(decision, costs, (await self._evaluate((settlement(decision, costs),), "force"))[0])
+        forced = settlement(decision.asks, decision.rows, costs)
+        return restated(decision, costs, (await self._evaluate((forced,), "force"))[0])
 
     async def wait(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> Decision:
         """Spend `cost`, sleeping for it if need be, up to `timeout` seconds; see `Limiter.wait`."""

@@ -11,12 +11,12 @@ def spent_of(row: Row) -> Spent:
     return row[5], row[5] + row[3] + row[6], row[7]
 
 
-def settlement(decision: Decision, costs: Sequence[int]) -> Group:
-    """What to force so that each ask of the decision has cost what `costs` says, in place of what it was charged."""
+def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
+    """What to force so that each of the asks, answered by `rows`, has cost what `costs` says, not what was charged."""
     group: list[Ask] = []
-    rows = iter(decision.rows)
-    for (key, limits, charged, _, _), cost in zip(decision.asks, costs, strict=True):
-        spent = [spent_of(row) for _, row in zip(limits, rows)]  # noqa: B905 - limits says how many
+    rest = iter(rows)
+    for (key, limits, charged, _, _), cost in zip(asks, costs, strict=True):
+        spent = [spent_of(row) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
         group.append((key, limits, cost - charged, None, spent))
     return group
 

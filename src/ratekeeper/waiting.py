@@ -169,5 +169,5 @@ def _hold_back(decision: Decision) -> Generator[Step, object, None]:
             yield Sleep(decision.delay)
         except BaseException:
             with suppress(Exception):  # a storage that fails now must not hide why the waiter goes
-                yield Evaluate((settlement(decision, [0] * len(decision.asks)),), "force")
+                yield Evaluate((settlement(decision.asks, decision.rows, [0] * len(decision.asks)),), "force")
             raise

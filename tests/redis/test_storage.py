@@ -265,3 +265,20 @@ def test_a_url_says_it_all() -> None:
     assert (address.hosts, address.service, address.login) == ([("a", 1), ("b", 26379)], "service", {"db": 2})
     assert parse_url("unix:///run/redis.sock?db=1").login == {"path": "/run/redis.sock", "db": 1}
     assert parse_url("redis://").timeout < 1
+
+
+def test_who_waits_for_a_shared_call_when_the_storage_is_closed_is_told_so(fresh_redis: Server) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter("1000/day", storage=f"{fresh_redis.url}?{SLOW}")
+        await limiter.hit("warm")
+        fresh_redis.pause()
+        tasks = [asyncio.create_task(limiter.hit("k")) for _ in range(300)]
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()  # the call under way; those who gathered behind it go next, in more than one call
+        await asyncio.sleep(0.01)
+        await limiter.close()
+        fresh_redis.resume()
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        assert all(isinstance(result, StorageError) for result in results[1:])
+
+    asyncio.run(main())

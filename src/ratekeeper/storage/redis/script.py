@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from itertools import chain
 from struct import Struct
 from typing import Any
 
@@ -98,7 +97,9 @@ def _refused(block: bytes) -> StorageError:
 
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
     """The rows of every group, or the first error among them."""
+    rows: list[Sequence[Row]] = []
     for each in found:
         if isinstance(each, StorageError):
             raise each
-    return list(chain(found))  # type: ignore[arg-type]
+        rows.append(each)
+    return rows

@@ -8,8 +8,8 @@ charged: a denial too many for a moment, never a grant too many. `?slot=one` kee
 from collections.abc import Generator, Sequence
 
 from ratekeeper.decision import Row
-from ratekeeper.limit import Ask, Group, Mode
-from ratekeeper.settling import spent_of
+from ratekeeper.limit import Group, Mode
+from ratekeeper.settling import settlement
 from ratekeeper.storage.redis.keys import Keys
 
 Call = tuple[Group, Mode]
@@ -30,7 +30,10 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
         (rows,) = yield [([group[i] for i in part], "spend")]
         if not all(row[0] for row in rows):
             if spent:
-                yield [(_refund([group[i] for i in parts[n]], rows), "force") for n, rows in enumerate(spent)]
+                yield [
+                    (settlement([group[i] for i in parts[n]], done, [0] * len(parts[n])), "force")
+                    for n, done in enumerate(spent)
+                ]
             return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
         spent.append(rows)
     return _in_order(group, parts, spent)
@@ -66,12 +69,3 @@ def _in_order(group: Group, parts: list[list[int]], answers: Sequence[Sequence[R
         for i in part:
             by_ask[i] = [next(rest) for _ in group[i][1]]
     return [row for i in range(len(group)) for row in by_ask[i]]
-
-
-def _refund(part: Group, rows: Sequence[Row]) -> list[Ask]:
-    rest = iter(rows)
-    refunds: list[Ask] = []
-    for key, limits, cost, _, _ in part:
-        spent = [spent_of(row) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
-        refunds.append((key, limits, -cost, None, spent))
-    return refunds

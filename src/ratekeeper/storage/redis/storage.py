@@ -168,14 +168,16 @@ class AsyncRedisStorage:
                 batch = line.take()
                 try:
                     answers = await self._call([group for groups, _ in batch.asks for group in groups], batch.mode)
-                except BaseException as error:
+                except Exception as error:
                     batch.fail(error)
-                    if not isinstance(error, StorageError):
-                        raise
+                except BaseException:  # cancelled: nobody is left waiting for an answer that will not come
+                    batch.fail(StorageError("the storage was closed"))
+                    raise
                 else:
                     batch.answer(answers)
         finally:
             line.busy = False
+            line.give_up()
 
     async def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
         now = None if self._clock is None else self._clock()
@@ -222,10 +224,10 @@ class _Batch:
                 future.set_result(answers[begin : begin + len(groups)])
             begin += len(groups)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         for _, future in self.asks:
             if not future.done():
-                future.set_exception(error if isinstance(error, Exception) else StorageError("the event loop ends"))
+                future.set_exception(error)
 
 
 class _Line:
@@ -251,6 +253,11 @@ class _Line:
                 asks.append((groups, future))
                 size += len(groups)
         return _Batch(asks, mode)
+
+    def give_up(self) -> None:
+        """Who still waits when nobody serves any more is told so."""
+        while self.waiting:
+            self.take().fail(StorageError("the storage was closed"))
 
     async def close(self) -> None:
         if self.task is not None and not self.task.done():
