@@ -1,4 +1,5 @@
-"""Servers shared by the tests, started when the first test asks for one. Who breaks a shared one puts it in order."""
+"""What tests share: a clock, and servers that are started when the first test asks for one. Who breaks a shared
+server puts it in order."""
 
 import os
 import signal
@@ -6,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ratekeeper.testing import FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
 
 
@@ -13,6 +15,11 @@ def pytest_configure() -> None:
     """End on SIGTERM as on control-C: with the servers stopped and their folders removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ import pytest
 import redis
 
 from tests import servers
-from tests.servers import HOST, Cluster, Proxy, SentinelGroup, Server, proxy, redis_server, wait_until
+from tests.proxy import Proxy, proxy
+from tests.servers import HOST, Cluster, SentinelGroup, Server, redis_server, wait_until
 
 PING, PONG = b"PING\r\n", b"+PONG\r\n"
 RUN = """

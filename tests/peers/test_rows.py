@@ -16,17 +16,9 @@ from ratekeeper.clock import SECOND
 from ratekeeper.decision import Row
 from ratekeeper.limit import ALGORITHMS, BUCKETS, Group, Mode
 from ratekeeper.testing import FakeClock
+from tests.limiters import limiter_of
 from tests.waiting.virtual import limiter_of as virtual_limiter
 from tests.waiting.virtual import run, seconds
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-def limiter_of(text: str, clock: FakeClock) -> Limiter:
-    return Limiter(text, storage=MemoryStorage(clock=clock), sleep=clock.sleep)
 
 
 def in_threads(count: int, work: Callable[[], None]) -> None:

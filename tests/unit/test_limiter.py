@@ -26,15 +26,7 @@ from ratekeeper import (
     parse_limits,
 )
 from ratekeeper.testing import FakeClock, limiting_off, nothing_sleeps
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-def limiter_of(text: str, clock: FakeClock, **options: Any) -> Limiter:
-    return Limiter(text, storage=MemoryStorage(clock=clock), sleep=clock.sleep, **options)
+from tests.limiters import limiter_of
 
 
 def test_a_decision_speaks_of_the_limit_that_is_nearest_to_being_used_up(clock: FakeClock) -> None:

@@ -10,11 +10,6 @@ from ratekeeper.limit import ALGORITHMS, BUCKETS
 from ratekeeper.testing import FakeClock
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 def held(storage: MemoryStorage) -> int:
     """What is really there: the counter must say the same, and a ring never grows away from its states."""
     states = sum(len(table.states) for table in storage._tables.values())

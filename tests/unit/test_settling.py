@@ -1,7 +1,5 @@
 """Settling: what is given back, what is charged on top, and that nothing is minted by it."""
 
-from typing import Any
-
 import pytest
 
 from ratekeeper import (
@@ -14,15 +12,7 @@ from ratekeeper import (
 )
 from ratekeeper.limit import ALGORITHMS
 from ratekeeper.testing import FakeClock, ask
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-def limiter_of(text: str, clock: FakeClock, **options: Any) -> Limiter:
-    return Limiter(text, storage=MemoryStorage(clock=clock), sleep=clock.sleep, **options)
+from tests.limiters import limiter_of
 
 
 def test_settle_forces_the_difference_to_what_was_charged(clock: FakeClock) -> None:
