@@ -1,6 +1,6 @@
 """What is answered: an Outcome for one limit, a Decision for one request. They meet in Decision (law 8)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ratekeeper.clock import seconds
@@ -30,18 +30,26 @@ class Outcome(NamedTuple):
 Row = tuple[bool, int, int | None, int, int, int, int, int]
 
 
+class DegradedRows(list[Row]):
+    """Rows that were made without the storage, and why; `closed` when they refuse only because it is out of reach."""
+
+    def __init__(self, rows: Iterable[Row], reason: str, *, closed: bool = False) -> None:
+        super().__init__(rows)
+        self.reason = reason
+        self.closed = closed
+
+
 class Decision:
     """The answer to one request: true when it may go ahead. Durations are float seconds here."""
 
-    __slots__ = ("allowed", "asks", "degraded", "final", "rows")
+    __slots__ = ("allowed", "asks", "final", "rows")
 
     final: str  # why it cannot be settled, if it cannot; unset until then
 
-    def __init__(self, asks: Group, rows: Sequence[Row], degraded: str | None = None) -> None:
+    def __init__(self, asks: Group, rows: Sequence[Row]) -> None:
         self.allowed = rows[0][0] if len(rows) == 1 else all([row[0] for row in rows])  # noqa: C419 - a list is faster
         self.asks = asks
         self.rows = rows
-        self.degraded = degraded
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -61,6 +69,16 @@ class Decision:
     def limits(self) -> list[Limit]:
         """The limits that were asked. `zip(decision.limits, decision.outcomes)` gives each with its answer."""
         return [limit for _, limits, *_ in self.asks for limit in limits]
+
+    @property
+    def degraded(self) -> str | None:
+        """Why this was decided without the storage, if it was."""
+        return self.rows.reason if isinstance(self.rows, DegradedRows) else None
+
+    @property
+    def unavailable(self) -> bool:
+        """Refused because the storage is out of reach, and not for anything that the client did: a 503, not a 429."""
+        return isinstance(self.rows, DegradedRows) and self.rows.closed and not self.allowed
 
     def _decisive(self) -> tuple[Limit, Outcome]:
         """The limit to speak of: the one that denies for longest, or the one nearest to being used up."""

@@ -25,4 +25,13 @@ class InvalidKey(RatekeeperError, ValueError):
 
 
 class StorageError(RatekeeperError):
-    """The storage could not answer; the message says what to do."""
+    """The storage could not answer; the message says what to do.
+
+    `undone`: it is certain that nothing was charged; else that is not known. `outage`: the storage itself is in
+    trouble; else it is well, and refused just this group.
+    """
+
+    def __init__(self, message: str, *, undone: bool = False, outage: bool = True) -> None:
+        super().__init__(message)
+        self.undone = undone
+        self.outage = outage

@@ -37,7 +37,7 @@ def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
 def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:
     """The decision as it stands after settling."""
     asks = tuple((key, limits, cost, None, None) for (key, limits, *_), cost in zip(decision.asks, costs, strict=True))
-    after = Decision(asks, rows, decision.degraded)
+    after = Decision(asks, rows)
     after.final = decision.final
     return after
 
