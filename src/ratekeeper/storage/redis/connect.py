@@ -1,5 +1,6 @@
-"""redis-py, and nothing but redis-py: clients for an address, and what its errors mean."""
+"""redis-py, and nothing but redis-py: connections and clients for an address, and what its errors mean."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -15,7 +16,7 @@ import redis.sentinel
 
 from ratekeeper.errors import StorageError
 from ratekeeper.storage.redis.address import Address
-from ratekeeper.storage.redis.refusal import meaning_of
+from ratekeeper.storage.redis.refusal import is_foreign, meaning_of
 
 NoScript = redis.exceptions.NoScriptError
 
@@ -27,8 +28,8 @@ WORDS: dict[type[Exception], str] = {
     redis.exceptions.BusyLoadingError: "LOADING",
     redis.exceptions.NoPermissionError: "NOPERM",
     redis.exceptions.AuthenticationError: "WRONGPASS",
+    redis.exceptions.MasterDownError: "MASTERDOWN",  # which is a ClusterDownError there
     redis.exceptions.ClusterDownError: "CLUSTERDOWN",
-    redis.exceptions.MasterDownError: "MASTERDOWN",
     redis.exceptions.TryAgainError: "TRYAGAIN",
     redis.exceptions.ClusterCrossSlotError: "CROSSSLOT",
     redis.exceptions.MovedError: "MOVED",
@@ -41,10 +42,11 @@ def storage_error(error: BaseException) -> StorageError:
     word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), "")
     meaning = meaning_of(text) or meaning_of(f"{word} {text}")
     if meaning is not None:
-        return StorageError(meaning)
+        return StorageError(meaning, undone=True, outage=not is_foreign(text))
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
         return StorageError(f"Redis did not answer in time; whether it has decided is not known ({text})")
-    return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})")
+    undone = "connecting to" in text or isinstance(error, redis.exceptions.MaxConnectionsError)
+    return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})", undone=undone)
 
 
 def pools(client: Any) -> list[Any]:
@@ -68,37 +70,56 @@ def _connection(address: Address, retry: Any) -> dict[str, Any]:
     }
 
 
-def sync_client(address: Address) -> Any:
-    never = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
-    options = _connection(address, never)
-    if address.kind == "cluster":
-        nodes = [redis.cluster.ClusterNode(host, port) for host, port in address.hosts]
-        options.pop("retry_on_error")
-        return redis.cluster.RedisCluster(
-            startup_nodes=nodes, max_connections=address.pool, ssl=address.tls, require_full_coverage=False, **options
-        )
-    if address.kind == "sentinel":
-        known = {**_connection(address, never), **address.sentinel_login}
-        for name in ("db", *(() if address.sentinel_login else ("username", "password"))):
-            known.pop(name, None)
-        sentinel = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
-        return sentinel.master_for(address.service, max_connections=address.pool)
-    kind = (
-        redis.SSLConnection
-        if address.tls
-        else redis.UnixDomainSocketConnection
-        if "path" in options
-        else redis.Connection
+def _sentinel_options(address: Address, retry: Any) -> dict[str, Any]:
+    """How to speak to the sentinels: they have no databases, and a login of their own or none."""
+    known = {**_connection(address, retry), **address.sentinel_login}
+    for name in ("db", *(() if address.sentinel_login else ("username", "password"))):
+        known.pop(name, None)
+    return known
+
+
+class Connector:
+    """Makes connections: to the server, or to the one that the sentinels call the master at that moment."""
+
+    def __init__(self, address: Address) -> None:
+        never = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+        options = _connection(address, never)
+        self._client: Any = None  # knows the sentinels; its connections ask through it
+        if address.kind == "sentinel":
+            known = _sentinel_options(address, never)
+            sentinel = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
+            self._client = sentinel.master_for(address.service)
+            pool = self._client.connection_pool
+            self._kind, self._options = pool.connection_class, pool.connection_kwargs
+        else:
+            plain = redis.UnixDomainSocketConnection if "path" in options else redis.Connection
+            self._kind, self._options = redis.SSLConnection if address.tls else plain, options
+            if "path" not in options:
+                options["host"], options["port"] = address.hosts[0]
+
+    def __call__(self) -> Any:
+        connection = self._kind(**self._options)
+        try:
+            connection.connect()
+        except Exception as error:
+            connection.disconnect()
+            failed = storage_error(error)
+            failed.undone = True
+            raise failed from error
+        return connection
+
+    def close(self) -> None:
+        for pool in pools(self._client):
+            pool.disconnect()
+
+
+def cluster_client(address: Address) -> Any:
+    options = _connection(address, redis.retry.Retry(redis.backoff.NoBackoff(), 0))
+    options.pop("retry_on_error")
+    nodes = [redis.cluster.ClusterNode(host, port) for host, port in address.hosts]
+    return redis.cluster.RedisCluster(
+        startup_nodes=nodes, max_connections=address.pool, ssl=address.tls, require_full_coverage=False, **options
     )
-    if "path" not in options:
-        options["host"], options["port"] = address.hosts[0]
-    pool = redis.BlockingConnectionPool(
-        connection_class=kind,
-        max_connections=address.pool,
-        timeout=address.timeout,
-        **options,
-    )
-    return redis.Redis(connection_pool=pool)
 
 
 def async_client(address: Address) -> Any:
@@ -110,9 +131,7 @@ def async_client(address: Address) -> Any:
             startup_nodes=nodes, max_connections=address.pool, ssl=address.tls, require_full_coverage=False, **options
         )
     if address.kind == "sentinel":
-        known = {**_connection(address, never), **address.sentinel_login}
-        for name in ("db", *(() if address.sentinel_login else ("username", "password"))):
-            known.pop(name, None)
+        known = _sentinel_options(address, never)
         sentinel = redis.asyncio.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
         return sentinel.master_for(address.service, max_connections=address.pool)
     plain = redis.asyncio.UnixDomainSocketConnection if "path" in options else redis.asyncio.Connection
@@ -126,3 +145,11 @@ def async_client(address: Address) -> Any:
         **options,
     )
     return redis.asyncio.Redis(connection_pool=pool)
+
+
+def nodes_of(client: Any, names: Sequence[bytes]) -> tuple[str, ...]:
+    """The names of the nodes that hold these keys, of a Cluster's client, sync or async."""
+    try:
+        return tuple({client.get_node_from_key(name.decode()).name for name in names})
+    except Exception:  # it does not know a node for this slot, at this moment
+        return ("",)

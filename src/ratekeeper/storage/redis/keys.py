@@ -1,13 +1,12 @@
 """Names of states in Redis (law 10): prefix, version, {tag}, digest of the subject, scope of the limit.
 
-The digest is keyed when there is a secret. The tag, which chooses the slot on a Cluster, is twelve bits of a digest
-that is not: so all states of a subject share a slot, and still do after a change of the secret.
+The digest is keyed when there is a secret. The tag, which chooses the slot on a Cluster, is twelve bits of one that is
+not: so all states of a subject share a slot, and still do after a change of the secret.
 """
 
 from hashlib import blake2b
 
 VERSION = "1"
-TAGS = [f"{{{tag:03x}}}" for tag in range(4096)]
 
 
 class Keys:
@@ -30,16 +29,18 @@ class Keys:
             raise ValueError("a secret has at most 64 bytes")
 
     def subject(self, key: str) -> bytes:
-        return self._subject(key, self.secret)
+        """How the names of all states of a subject begin."""
+        if self.secret or self.one_slot:
+            return self._subject(key, self.secret)
+        digest = blake2b(_bytes(key), digest_size=16).hexdigest()
+        return f"{self.prefix}{{{digest[:3]}}}{digest}:".encode()
 
     def old_subject(self, key: str) -> bytes | None:
         return None if self.old_secret is None else self._subject(key, self.old_secret)
 
     def tag(self, key: str) -> str:
         """What chooses the slot of all states of a subject."""
-        if self.one_slot:
-            return TAGS[0]
-        return TAGS[int.from_bytes(blake2b(_bytes(key), digest_size=2).digest()) & 4095]
+        return "{000}" if self.one_slot else f"{{{blake2b(_bytes(key), digest_size=16).hexdigest()[:3]}}}"
 
     def _subject(self, key: str, secret: bytes) -> bytes:
         return f"{self.prefix}{self.tag(key)}{blake2b(_bytes(key), digest_size=16, key=secret).hexdigest()}:".encode()

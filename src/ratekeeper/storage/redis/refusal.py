@@ -15,15 +15,28 @@ MEANINGS = {
     "CROSSSLOT": "this is a Cluster: use redis+cluster://",
     "MOVED": "this is a Cluster: use redis+cluster://",
     "ASK": "this is a Cluster: use redis+cluster://",
+    "MISCONF": "Redis cannot save its data and refuses to write; see its log, and stop-writes-on-bgsave-error",
     "NOREPLICAS": "too few replicas to accept a write, see min-replicas-to-write",
     "Authentication required": "Redis wants a password: redis://user:password@host",
 }
 
 
+FOREIGN = (
+    "a key of ours holds what we did not write: give Ratekeeper a prefix of its own with ?prefix=…, or delete that key"
+)
+
+
 def meaning_of(text: str) -> str | None:
+    if is_foreign(text):
+        return f"{FOREIGN} ({text})"
     if "can't run this command" in text:
         return f"{MEANINGS['NOPERM']} ({text})"
     for begin, meaning in MEANINGS.items():
         if text.startswith(begin) or f" {begin} " in text[:80]:
             return f"{meaning} ({text})"
     return None
+
+
+def is_foreign(text: str) -> bool:
+    """Whether the server is well, and just one key is not ours: the script says FOREIGN, or Redis itself objects."""
+    return "FOREIGN" in text or "WRONGTYPE" in text or "wrong kind of value" in text

@@ -8,18 +8,19 @@ from typing import Any
 
 from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
-from ratekeeper.limit import ALGORITHMS, Group, Mode
+from ratekeeper.limit import ALGORITHMS, Group, Limit, Mode
 from ratekeeper.storage.redis.keys import Keys
-from ratekeeper.storage.redis.refusal import meaning_of
+from ratekeeper.storage.redis.refusal import is_foreign, meaning_of
 
-PARTS = ("numbers", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
+PARTS = ("numbers", "straight", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
 SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
 
 NUMBERS = {name: number for number, name in enumerate(ALGORITHMS)}
 RECORD = Struct("<10d")
 NOT_GIVEN = (-1, -1, -1)
-FIELDS = 7  # of a row, but for `at`
+KNOWN = 1000
+_known: dict[int, tuple[tuple[Limit, ...], list[bytes], bytes]] = {}
 
 
 def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) -> list[Any]:
@@ -30,28 +31,36 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) 
         if len(group) == 1 and mode != "force" and not keys.rotating:  # nothing in it can be equal
             key, limits, cost, patience, _ = group[0]
             subject = keys.subject(key)
-            wait = -1 if patience is None else patience
-            names += [subject + limit.scope.encode() for limit in limits]
-            packed.append(
-                b"".join(
-                    [
-                        RECORD.pack(
-                            place,
-                            NUMBERS[limit.algorithm],
-                            limit.count,
-                            limit.period,
-                            limit.burst,
-                            cost,
-                            wait,
-                            *NOT_GIVEN,
-                        )
-                        for place, limit in enumerate(limits, 1)
-                    ]
-                )
-            )
+            scopes, records = _of_one(limits)
+            names += [subject + scope for scope in scopes]
+            packed.append(records if cost == 1 and patience is None else _records(limits, cost, patience))
         else:
             packed.append(_packed(group, keys, names))
+    if mode == "spend" and now is None and len(groups) == 1 and not keys.rotating:
+        return [len(names), *names, *packed]
     return [len(names), *names, f"{mode}+old" if keys.rotating else mode, "" if now is None else now, *packed]
+
+
+def _records(limits: Sequence[Limit], cost: int, patience: int | None) -> bytes:
+    wait = -1 if patience is None else patience
+    return b"".join(
+        RECORD.pack(place, NUMBERS[limit.algorithm], limit.count, limit.period, limit.burst, cost, wait, *NOT_GIVEN)
+        for place, limit in enumerate(limits, 1)
+    )
+
+
+def _of_one(limits: tuple[Limit, ...]) -> tuple[list[bytes], bytes]:
+    """The scopes of limits that are asked together, and their records for a cost of one: made once for all requests.
+
+    Found by identity, since comparing limits would take longer than making them. The tuple is kept, so that no other
+    can have its identity.
+    """
+    found = _known.get(id(limits))
+    if found is None:
+        if len(_known) >= KNOWN:  # limits are made by the request: not worth knowing
+            _known.clear()
+        found = _known[id(limits)] = (limits, [limit.scope.encode() for limit in limits], _records(limits, 1, None))
+    return found[1], found[2]
 
 
 def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
@@ -71,28 +80,23 @@ def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
     return b"".join(records)
 
 
-def answers(reply: Sequence[Any]) -> list[list[Row] | StorageError]:
+def answers(reply: Sequence[Any], groups: int) -> list[list[Row] | StorageError]:
     """One for each group: its rows, or why it has none."""
-    now, *blocks = reply
-    return [_rows(block, now) if isinstance(block, list) else _refused(block) for block in blocks]
+    if groups == 1:
+        return [[_row(*reply)] if type(reply[0]) is int else [_row(*row) for row in reply]]
+    return [_refused(block) if isinstance(block, bytes) else [_row(*row) for row in block] for block in reply]
 
 
-def _rows(block: list[int], now: int) -> list[Row]:
-    rows: list[Row] = []
-    for i in range(0, len(block), FIELDS):
-        allowed, remaining, retry_after, reset_after, delay, given, hole = block[i : i + FIELDS]
-        wait = None if retry_after < 0 else retry_after
-        rows.append((allowed == 1, remaining, wait, reset_after, delay, now, given, hole))
-    return rows
+def _row(
+    now: int, allowed: int, remaining: int, retry_after: int, reset_after: int, delay: int, given: int, hole: int
+) -> Row:
+    return allowed == 1, remaining, None if retry_after < 0 else retry_after, reset_after, delay, now, given, hole
 
 
 def _refused(block: bytes) -> StorageError:
     text = block.decode(errors="replace")
-    foreign = (
-        f"a key of ours holds what we did not write ({text}): give Ratekeeper a prefix of its own with ?prefix=…,"
-        " or delete that key"
-    )
-    return StorageError(meaning_of(text) or foreign)
+    meaning = meaning_of(text) or f"Redis could not decide ({text})"
+    return StorageError(meaning, undone=True, outage=not is_foreign(text))
 
 
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
@@ -100,6 +104,7 @@ def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
     rows: list[Sequence[Row]] = []
     for each in found:
         if isinstance(each, StorageError):
+            each.undone = each.undone and len(found) == 1  # the others are decided
             raise each
         rows.append(each)
     return rows

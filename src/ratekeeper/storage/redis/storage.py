@@ -14,6 +14,7 @@ from ratekeeper.errors import StorageError
 from ratekeeper.limit import Group, Mode
 from ratekeeper.storage.redis import connect, script, slots
 from ratekeeper.storage.redis.address import Address, of_client, parse_url
+from ratekeeper.storage.redis.lane import Lanes, Refusal, pack_command
 
 TOGETHER = 128  # groups in one call at most, so that no call holds the server up
 
@@ -43,10 +44,15 @@ class RedisStorage:
     def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
         self.address = _address(redis, options)
         self._clock = clock
-        self._client: Any = None
+        self._cluster: Any = None  # its client, when it is one
+        # Every call returns by then, connection included. On a Cluster that is left to who calls.
+        self.deadline = None if self.address.kind == "cluster" else self.address.timeout
+        if self.deadline is not None:
+            self._connector = connect.Connector(self.address)
+            self._lanes = Lanes(self._connector, self.address.pool, self.deadline)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        if self.address.kind == "cluster":
+        if self.deadline is None:
             return [self._across(group, mode) for group in groups]
         return script.all_rows(self._call(groups, mode))
 
@@ -56,21 +62,27 @@ class RedisStorage:
 
     def connect(self) -> None:
         """Make the first connection and load the script now, and not when the first request comes."""
-        if self.address.kind == "cluster":
+        if self.deadline is None:
             self._execute("PING", target_nodes="primaries")
         else:
-            self._execute("SCRIPT LOAD", script.SOURCE)
+            self._execute("SCRIPT", "LOAD", script.SOURCE)
 
     def close(self) -> None:
-        client, self._client = self._client, None
+        if self.deadline is not None:
+            self._lanes.forget()
+            self._connector.close()
+        client, self._cluster = self._cluster, None
         if client is not None:
             client.close()
-            for pool in connect.pools(client):
-                pool.disconnect()
 
     def for_tasks(self) -> "AsyncRedisStorage":
         """The same Redis and the same states, for an event loop."""
         return AsyncRedisStorage(self.address, clock=self._clock)
+
+    def nodes_of(self, group: Group) -> tuple[str, ...]:
+        """Which servers a group is decided by; one without a name where there is but one, or none is known yet."""
+        client = self._cluster
+        return ("",) if client is None else connect.nodes_of(client, _names(self.address, group))
 
     def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
         rounds = slots.decide(group, mode, self.address.keys)
@@ -85,17 +97,23 @@ class RedisStorage:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
         try:
-            return script.answers(self._execute("EVALSHA", script.SHA, *arguments))
+            return script.answers(self._execute("EVALSHA", script.SHA, *arguments), len(groups))
         except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
-            return script.answers(self._execute("EVAL", script.SOURCE, *arguments))
+            return script.answers(self._execute("EVAL", script.SOURCE, *arguments), len(groups))
 
     def _execute(self, *command: Any, **options: Any) -> Any:
         try:
-            if self._client is None:
-                self._client = connect.sync_client(self.address)
-            return self._client.execute_command(*command, **options)
-        except connect.NoScript:
+            if self.deadline is not None:
+                return self._lanes.call(pack_command(command))
+            if self._cluster is None:
+                self._cluster = connect.cluster_client(self.address)
+            return self._cluster.execute_command(*command, **options)
+        except (StorageError, connect.NoScript):
             raise
+        except Refusal as refusal:
+            if refusal.args[0].startswith("NOSCRIPT"):
+                raise connect.NoScript from None
+            raise connect.storage_error(refusal) from None
         except Exception as error:  # whatever redis-py lets out, a race in its own connections included
             raise connect.storage_error(error) from error
 
@@ -183,9 +201,9 @@ class AsyncRedisStorage:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
         try:
-            return script.answers(await self._execute("EVALSHA", script.SHA, *arguments))
+            return script.answers(await self._execute("EVALSHA", script.SHA, *arguments), len(groups))
         except connect.NoScript:
-            return script.answers(await self._execute("EVAL", script.SOURCE, *arguments))
+            return script.answers(await self._execute("EVAL", script.SOURCE, *arguments), len(groups))
 
     async def _execute(self, *command: Any, **options: Any) -> Any:
         line = self._line()

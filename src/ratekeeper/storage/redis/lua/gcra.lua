@@ -1,28 +1,16 @@
 -- Mirror of kernels/gcra.py: same names, same order of operations, hence the same numbers.
 -- State is {tat, part, last, since, given}, kept as a string of five doubles.
--- Made when it is needed: Redis runs the whole script for each call.
 local function make_gcra()
 
-local gcra = {}
-
-function gcra.load(key)
+local function load(key)
   local value = call('GET', key)
   if not value then return nil end
   if #value ~= 40 then error('FOREIGN') end
-  local tat, part, last, since, given = unpack('<ddddd', value)
-  return {tat, part, last, since, given}
+  return {unpack('<ddddd', value)} -- and what unpack adds: where it stopped
 end
 
-function gcra.save(key, state, ttl)
+local function save(key, state, ttl)
   call('SET', key, pack('<ddddd', state[1], state[2], state[3], state[4], state[5]), 'PX', ttl)
-end
-
-function gcra.expires(state) return state[1] + 1 end
-
-function gcra.spans(limit, cost)
-  local room, room_part = muldiv(limit.burst - cost, limit.period, limit.count)
-  local step, step_part = muldiv(cost, limit.period, limit.count)
-  return room, room_part, step, step_part
 end
 
 local function remaining(limit, ahead, part)
@@ -31,7 +19,7 @@ local function remaining(limit, ahead, part)
   return min(max(left, 0), limit.burst)
 end
 
-function gcra.repair(limit, state, now)
+local function repair(limit, state, now)
   local tat, part, last, since, given = state[1], state[2], state[3], state[4], state[5]
   if part >= limit.count then tat, part = tat + 1, 0 end
   if now < last then return {tat - (last - now), part, now, max(since, last + 1), given} end
@@ -39,16 +27,16 @@ function gcra.repair(limit, state, now)
   return state
 end
 
-function gcra.standing(limit, state, now)
+local function standing(limit, state, now)
   if not state or state[1] < now then return limit.burst, 0 end
   local ahead = state[1] - now
   return remaining(limit, ahead, state[2]), ahead + (state[2] > 0 and 1 or 0)
 end
 
-function gcra.spend(limit, state, now, cost, patience, lead)
+local function spend(limit, state, now, cost, patience, lead)
   local ahead, part, since, given, hole = lead, 0, now, 0, lead
   if state then
-    state = gcra.repair(limit, state, now)
+    state = repair(limit, state, now)
     ahead, part, since, given, hole = state[1] - now, state[2], state[4], state[5], 0
     if ahead < lead then
       hole = ahead >= 0 and lead - ahead - 1 or lead
@@ -57,16 +45,17 @@ function gcra.spend(limit, state, now, cost, patience, lead)
     end
   end
   if cost > limit.burst then
-    local left, reset_after = gcra.standing(limit, state, now)
+    local left, reset_after = standing(limit, state, now)
     return state, {0, left, NEVER, reset_after, 0, 0, 0}
   end
-  local room, room_part, step, step_part = gcra.spans(limit, cost)
+  local room, room_part = muldiv(limit.burst - cost, limit.period, limit.count)
+  local step, step_part = muldiv(cost, limit.period, limit.count)
   local early = ahead - room
   if part < room_part then early = early - 1 end
   local delay = limit.queues and ahead or max(early, 0)
   if patience ~= NEVER then early = delay - patience end
   if early > 0 then
-    local left, reset_after = gcra.standing(limit, state, now)
+    local left, reset_after = standing(limit, state, now)
     return state, {0, left, early, reset_after, 0, 0, 0}
   end
   ahead, part = ahead + step, part + step_part
@@ -88,8 +77,8 @@ local function owed(limit, state, now, spent)
   return max(spent.till - given - 1 - now, 0)
 end
 
-function gcra.force(limit, state, now, cost, spent)
-  if state then state = gcra.repair(limit, state, now) end
+local function force(limit, state, now, cost, spent)
+  if state then state = repair(limit, state, now) end
   if not state or state[1] < now then
     if cost <= 0 then return state, {1, limit.burst, 0, 0, 0, 0, 0} end
     state = {now, 0, now, now, 0}
@@ -118,9 +107,11 @@ function gcra.force(limit, state, now, cost, spent)
     given = given + state[1] - tat
   end
   state = {tat, part, now, since, given}
-  local left, reset_after = gcra.standing(limit, state, now)
+  local left, reset_after = standing(limit, state, now)
   return state, {1, left, 0, reset_after, 0, given, 0}
 end
 
-return gcra
+return {
+  load = load, save = save, expires_after = 1, repair = repair, standing = standing, spend = spend, force = force,
+}
 end

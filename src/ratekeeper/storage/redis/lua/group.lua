@@ -1,18 +1,20 @@
--- The group law (laws 2 and 3), a mirror of kernels.evaluate; in front of it the clock, behind it the answer.
+-- The group law (laws 2 and 3), a mirror of kernels.evaluate, and the answer.
 --
 -- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of ten doubles for each
 -- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the three
--- numbers of `spent` (-1 where not given). KEYS are those of all groups in turn; while a secret is being changed each
--- is followed by its name under the old one, and a state that is still there is moved first.
--- Answer: now, then for each group either a list of seven numbers for each limit, or a text: why it has none.
+-- numbers of `spent` (-1 where not given). A single string is a group to spend, by the server's clock. KEYS are those of
+-- all groups in turn; while a secret is being changed each is followed by its name under the old one, and a state that
+-- is still there is moved first.
+-- Answer for one group: a row of eight numbers, or a list of them if it has several limits. For several groups: for each
+-- a list of its rows, or a text: why it has none.
 
-local MAKE = {
-  [0] = make_gcra, [1] = make_gcra, [2] = make_gcra,
-  [3] = make_fixed_window, [4] = make_sliding_log, [5] = make_sliding_counter,
-}
+local names = 1
+if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 end
+
 local made = {}
 local function kernel_of(algorithm)
-  local make = MAKE[algorithm]
+  local make = algorithm < 3 and make_gcra or algorithm == 3 and make_fixed_window
+    or algorithm == 4 and make_sliding_log or make_sliding_counter
   local kernel = made[make]
   if not kernel then
     kernel = make()
@@ -20,18 +22,6 @@ local function kernel_of(algorithm)
   end
   return kernel
 end
-local RECORD = 80
-local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
-
-local mode, now = ARGV[1], tonumber(ARGV[2])
-local injected = now ~= nil
-if not now then
-  local time = call('TIME')
-  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
-
-local names = 1
-if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 end
 
 local function key_of(place)
   local key = KEYS[(place - 1) * names + 1]
@@ -43,15 +33,26 @@ local function key_of(place)
 end
 
 local function read(text)
-  local asks = {}
+  local asks, n = {}, 0
   for from = 1, #text, RECORD do
-    local place, algorithm, count, period, burst, cost, patience, at, till, hole = unpack('<dddddddddd', text, from)
-    asks[#asks + 1] = {
+    local place, algorithm, count, period, burst, cost, patience = unpack('<ddddddd', text, from)
+    n = n + 1
+    asks[n] = {
       place = place, kernel = kernel_of(algorithm), count = count, period = period, burst = burst,
-      queues = algorithm == 2, cost = cost, patience = patience, spent = {at = at, till = till, hole = hole},
+      queues = algorithm == 2, cost = cost, patience = patience,
     }
   end
   return asks
+end
+
+local function store(ask, key, state)
+  local kernel = ask.kernel
+  if state then
+    local ttl = max(ceil((state[1] + kernel.expires_after - now) / 1000), 1)
+    kernel.save(key, state, injected and FOR_EVER or ttl)
+  else
+    call('DEL', key)
+  end
 end
 
 local function copied(states, places)
@@ -87,17 +88,19 @@ local function peek(asks, states)
   return rows
 end
 
-local function force(asks, states)
+local function force(asks, states, text)
   local rows = {}
   for i, ask in ipairs(asks) do
-    states[ask.place], rows[i] = ask.kernel.force(ask, states[ask.place], now, ask.cost, ask.spent)
+    local at, till, hole = unpack('<ddd', text, (i - 1) * RECORD + 57)
+    local spent = {at = at, till = till, hole = hole}
+    states[ask.place], rows[i] = ask.kernel.force(ask, states[ask.place], now, ask.cost, spent)
   end
   return rows
 end
 
 -- `states` becomes what to store.
-local function evaluate(asks, states, places)
-  if mode == 'force' then return force(asks, states) end
+local function evaluate(asks, states, places, text)
+  if mode == 'force' then return force(asks, states, text) end
   if mode == 'peek' then return peek(asks, states) end
   local after = copied(states, places)
   local rows, allowed = spend(asks, after, 0)
@@ -129,37 +132,12 @@ local function load(asks, offset)
   return before, places
 end
 
-local function store(ask, key, state)
-  if state then
-    local ttl = max(ceil((ask.kernel.expires(state) - now) / 1000), 1)
-    ask.kernel.save(key, state, injected and FOR_EVER or ttl)
-  else
-    call('DEL', key)
-  end
-end
-
--- Each ask on a state of its own, none denied or delayed: what nearly every call is, and what `evaluate` would do with it
--- in more steps. Returns nothing, with nothing written, when it is not so.
-local function straight(asks, offset)
-  local rows, states = {}, {}
-  for i = 1, #asks do
-    local ask = asks[i]
-    if ask.place ~= i then return nil end
-    local before = ask.kernel.load(key_of(offset + i))
-    local state, row = ask.kernel.spend(ask, before, now, ask.cost, ask.patience, 0)
-    if row[1] == 0 or row[5] > 0 then return nil end
-    states[i], rows[i] = state, row
-  end
-  for i = 1, #asks do store(asks[i], KEYS[(offset + i - 1) * names + 1], states[i]) end
-  return rows
-end
-
-local function decide(asks, offset)
-  local rows = mode == 'spend' and straight(asks, offset)
-  if rows then return rows end
+-- The rows of a group; what changed is stored.
+local function decide(text, offset)
+  local asks = read(text)
   local before, places = load(asks, offset)
   local after = copied(before, places)
-  rows = evaluate(asks, after, places)
+  local rows = evaluate(asks, after, places, text)
   local stored = {}
   for _, ask in ipairs(asks) do
     local place = ask.place
@@ -171,30 +149,31 @@ local function decide(asks, offset)
   return rows
 end
 
-local answer, offset = {now}, 0
-for g = 3, #ARGV do
-  local asks = read(ARGV[g])
-  local fine, rows = pcall(decide, asks, offset)
+local function told(rows)
+  for r, row in ipairs(rows) do
+    rows[r] = {now, row[1], row[2], row[3], row[4], row[5], row[6], row[7]}
+  end
+  return rows
+end
+
+if #ARGV == first then
+  local rows = told(decide(ARGV[first], 0))
+  return rows[2] and rows or rows[1]
+end
+
+local answers, offset = {}, 0
+for g = first, #ARGV do
+  local fine, rows = pcall(decide, ARGV[g], offset)
   if fine then
-    if #rows == 1 then
-      answer[#answer + 1] = rows[1]
-    else
-      local flat, n = {}, 0
-      for r = 1, #rows do
-        local row = rows[r]
-        for i = 1, 7 do flat[n + i] = row[i] end
-        n = n + 7
-      end
-      answer[#answer + 1] = flat
-    end
+    answers[g - first + 1] = told(rows)
   else
     local text = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
     -- Of a replica the client itself has to know, so that it looks for the master.
     if string.find(text, 'READONLY', 1, true) then return {err = text} end
-    answer[#answer + 1] = text
+    answers[g - first + 1] = text
   end
   local most = 0
-  for _, ask in ipairs(asks) do most = max(most, ask.place) end
+  for from = 1, #ARGV[g], RECORD do most = max(most, (unpack('<d', ARGV[g], from))) end
   offset = offset + most
 end
-return answer
+return answers

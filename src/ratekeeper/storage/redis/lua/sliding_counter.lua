@@ -1,31 +1,25 @@
 -- Mirror of kernels/sliding_counter.py. State is {expires, current, previous}, kept as a string of three doubles.
--- Made when it is needed: Redis runs the whole script for each call.
 local function make_sliding_counter()
 
-local sliding_counter = {}
-
-function sliding_counter.load(key)
+local function load(key)
   local value = call('GET', key)
   if not value then return nil end
   if #value ~= 24 then error('FOREIGN') end
-  local expires, current, previous = unpack('<ddd', value)
-  return {expires, current, previous}
+  return {unpack('<ddd', value)}
 end
 
-function sliding_counter.save(key, state, ttl)
+local function save(key, state, ttl)
   call('SET', key, pack('<ddd', state[1], state[2], state[3]), 'PX', ttl)
 end
 
-function sliding_counter.expires(state) return state[1] end
-
-function sliding_counter.repair(limit, state, now)
+local function repair(limit, state, now)
   if state[1] > now + 2 * limit.period then return {now + 2 * limit.period, state[2], state[3]} end
   return state
 end
 
 -- What the state means now: state, left of the current window, current, previous.
 local function moved(limit, state, now)
-  state = sliding_counter.repair(limit, state, now)
+  state = repair(limit, state, now)
   local left = state[1] - limit.period - now
   if left > 0 then return state, left, state[2], state[3] end
   if left > -limit.period then return state, left + limit.period, 0, state[2] end
@@ -48,14 +42,14 @@ local function wait_for(limit, left, current, previous, cost)
   return left + limit.period - q
 end
 
-function sliding_counter.standing(limit, state, now)
+local function standing(limit, state, now)
   if not state then return limit.count, 0 end
   local _, left, current, previous = moved(limit, state, now)
   local remaining = limit.count - current - share(limit, previous, left)
   return max(remaining, 0), current > 0 and left + limit.period or previous > 0 and left or 0
 end
 
-function sliding_counter.spend(limit, state, now, cost, patience, lead)
+local function spend(limit, state, now, cost, patience, lead)
   local left, current, previous = limit.period, 0, 0
   if state then state, left, current, previous = moved(limit, state, now) end
   local free = limit.count - current - cost - share(limit, previous, left)
@@ -67,7 +61,7 @@ function sliding_counter.spend(limit, state, now, cost, patience, lead)
   return state, {0, max(free + cost, 0), retry_after, reset_after, 0, 0, 0}
 end
 
-function sliding_counter.force(limit, state, now, cost, spent)
+local function force(limit, state, now, cost, spent)
   local left, current, previous = limit.period, 0, 0
   if state then
     local _
@@ -88,9 +82,11 @@ function sliding_counter.force(limit, state, now, cost, spent)
   else
     state = nil
   end
-  local remaining, reset_after = sliding_counter.standing(limit, state, now)
+  local remaining, reset_after = standing(limit, state, now)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end
 
-return sliding_counter
+return {
+  load = load, save = save, expires_after = 0, repair = repair, standing = standing, spend = spend, force = force,
+}
 end

@@ -2,10 +2,8 @@
 -- head of (expires, used). A decision reads what has expired and, when it denies, what has to expire before it passes;
 -- a spend pops the one and pushes one entry. State is {expires, used, key = …, first = how many entries are over,
 -- added = what this call spends at now}; a state that force or repair made anew has all its entries with it.
--- Made when it is needed: Redis runs the whole script for each call.
 local function make_sliding_log()
 
-local sliding_log = {}
 local CHUNK = 64
 
 -- Instant and cost of the entries from `first` (0 is the oldest) on, one after the other.
@@ -33,7 +31,7 @@ local function entries(state, first)
   end
 end
 
-function sliding_log.load(key)
+local function load(key)
   local head = call('LINDEX', key, 0)
   if not head then return nil end
   if #head ~= 16 then error('FOREIGN') end
@@ -41,7 +39,7 @@ function sliding_log.load(key)
   return {expires, used, key = key, first = 0, added = 0}
 end
 
-function sliding_log.save(key, state, ttl)
+local function save(key, state, ttl)
   if state.entries then
     call('DEL', key)
     call('RPUSH', key, pack('<dd', state[1], state[2]))
@@ -64,8 +62,6 @@ function sliding_log.save(key, state, ttl)
   end
   call('PEXPIRE', key, ttl)
 end
-
-function sliding_log.expires(state) return state[1] end
 
 -- What is used after `oldest`, and how many entries are not.
 local function live(state, oldest)
@@ -98,7 +94,7 @@ local function made(limit, found)
   return {found[#found][1] + limit.period, used, entries = found, first = 0, added = 0}
 end
 
-function sliding_log.repair(limit, state, now)
+local function repair(limit, state, now)
   if state[1] <= now + limit.period then return state end
   local early, late = {}, 0
   for _, entry in ipairs(all_entries(state, state.first)) do
@@ -108,13 +104,13 @@ function sliding_log.repair(limit, state, now)
   return made(limit, early)
 end
 
-function sliding_log.standing(limit, state, now)
+local function standing(limit, state, now)
   if not state then return limit.count, 0 end
   local used = live(state, now - limit.period)
   return max(limit.count - used, 0), used > 0 and state[1] - now or 0
 end
 
-function sliding_log.spend(limit, state, now, cost, patience, lead)
+local function spend(limit, state, now, cost, patience, lead)
   local count, period = limit.count, limit.period
   if not state then
     if cost <= count then
@@ -122,7 +118,7 @@ function sliding_log.spend(limit, state, now, cost, patience, lead)
     end
     return nil, {0, count, NEVER, 0, 0, 0, 0}
   end
-  state = sliding_log.repair(limit, state, now)
+  state = repair(limit, state, now)
   local used, first = live(state, now - period)
   if used + cost <= count then
     used = used + cost
@@ -153,10 +149,10 @@ function sliding_log.spend(limit, state, now, cost, patience, lead)
   return state, {0, max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0, 0, 0}
 end
 
-function sliding_log.force(limit, state, now, cost, spent)
+local function force(limit, state, now, cost, spent)
   local found = {}
   if state then
-    state = sliding_log.repair(limit, state, now)
+    state = repair(limit, state, now)
     local _, first = live(state, now - limit.period)
     found = all_entries(state, first)
   end
@@ -181,9 +177,11 @@ function sliding_log.force(limit, state, now, cost, spent)
     end
   end
   state = made(limit, found)
-  local remaining, reset_after = sliding_log.standing(limit, state, now)
+  local remaining, reset_after = standing(limit, state, now)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end
 
-return sliding_log
+return {
+  load = load, save = save, expires_after = 0, repair = repair, standing = standing, spend = spend, force = force,
+}
 end

@@ -1,0 +1,252 @@
+"""Connections of a sync storage. Each carries one call at a time, and none is made by the one who asks.
+
+redis-py makes them: address, TLS, login, Sentinel. A call then writes to the socket and reads from it until its
+deadline and no longer, whatever the server does in the middle of an answer. (redis-py's own `execute_command` takes
+about as long again as the whole exchange, and its timeout begins anew with every piece of an answer.)
+"""
+
+import os
+import ssl
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from select import POLLIN, poll
+from time import monotonic
+from typing import Any
+
+import hiredis
+from hiredis import pack_command as pack_command
+
+from ratekeeper.errors import StorageError
+
+PIECE = 65536  # bytes to read at a time
+NO_LANE = "no connection to Redis in time: it does not answer, or all that ?pool= allows are in use"
+
+
+class Refusal(Exception):
+    """The server's answer is an error; its text begins with the kind."""
+
+
+class Lane:
+    """One connection. `connection` is redis-py's, connected."""
+
+    __slots__ = ("address", "connection", "era", "poll", "reader", "socket", "timeout")
+
+    def __init__(self, connection: Any, timeout: float, era: int) -> None:
+        self.connection = connection
+        self.address = (getattr(connection, "host", ""), getattr(connection, "port", 0))
+        self.timeout = timeout
+        self.era = era
+        self.socket = connection._sock
+        self.socket.settimeout(timeout)
+        self.reader = hiredis.Reader(replyError=Refusal)
+        self.poll = poll()
+        self.poll.register(self.socket, POLLIN)
+
+    def stale(self) -> bool:
+        """Whether it was closed, or holds what nobody asked for, while it lay idle."""
+        if not self.poll.poll(0):
+            return False
+        if isinstance(self.socket, ssl.SSLSocket):  # a key update or a ticket is no answer
+            self.socket.settimeout(0)
+            try:
+                self.socket.recv(1)
+            except ssl.SSLWantReadError:
+                self.socket.settimeout(self.timeout)
+                return False
+            except OSError:
+                return True
+        return True
+
+    def receive(self, until: float) -> Any:
+        """The answer, if all of it comes by `until`."""
+        piece = self.socket.recv(PIECE)
+        self.reader.feed(piece)
+        answer = self.reader.gets()
+        if answer is not False:  # there is no False in this protocol: the rest is still to come
+            return answer
+        while answer is False:
+            if not piece:
+                raise ConnectionError("the server closed the connection")
+            self.hurry(until)
+            piece = self.socket.recv(PIECE)
+            self.reader.feed(piece)
+            answer = self.reader.gets()
+        self.socket.settimeout(self.timeout)
+        return answer
+
+    def hurry(self, until: float) -> None:
+        """The next write or read has to end by then."""
+        rest = until - monotonic()
+        if rest <= 0:
+            raise TimeoutError
+        self.socket.settimeout(rest)
+
+    def close(self) -> None:
+        try:
+            self.connection.disconnect()
+        except Exception:  # it is gone either way
+            return
+
+
+class Lanes:
+    """At most `most` connections; who finds none free waits for one, no longer than `timeout` for all of a call."""
+
+    def __init__(self, connect: Callable[[], Any], most: int, timeout: float) -> None:
+        self.connect = connect
+        self.most = most
+        self.timeout = timeout
+        self.begin_anew()
+        _everywhere.add(self)
+
+    def begin_anew(self) -> None:
+        """Know nothing of older connections. After a fork they are the parent's."""
+        self._lock = threading.Lock()  # for the size and the waiting; a free lane is taken without it
+        self._idle: deque[Lane] = deque()
+        self._waiting: deque[SimpleQueue[Lane | Exception]] = deque()
+        self._size = 0
+        self._era = getattr(self, "_era", 0) + 1
+        self._address: object = None
+
+    def call(self, packed: bytes) -> Any:
+        """The server's answer. A refusal is raised, as is everything that goes wrong with the connection."""
+        until = monotonic() + self.timeout
+        lane = self._free()
+        waited = lane is None
+        if lane is None:
+            lane = self._next(until)
+        sent = False
+        try:
+            if waited:
+                lane.hurry(until)
+            lane.socket.sendall(packed)
+            sent = True
+            answer = lane.receive(until)
+            if waited:
+                lane.socket.settimeout(self.timeout)
+        except BaseException as error:
+            self._drop(lane)
+            if not isinstance(error, Exception):
+                raise
+            raise _lost(error, sent) from error
+        if isinstance(answer, Refusal):
+            if answer.args[0].startswith("READONLY"):  # a master no longer: what else is connected to it is of no use
+                self._drop(lane)
+                self.forget()
+            else:
+                self._give(lane)
+            raise answer
+        self._give(lane)
+        return answer
+
+    def forget(self) -> None:
+        """Close what is idle; what is in use is closed when its call ends."""
+        with self._lock:
+            self._era += 1
+            self._size = 0
+        while self._idle:
+            self._idle.pop().close()
+
+    def _free(self) -> Lane | None:
+        while True:
+            try:
+                lane = self._idle.pop()  # the one used last, so that those that are not needed stay idle
+            except IndexError:
+                return None
+            if not lane.stale():
+                return lane
+            self._drop(lane)
+
+    def _next(self, until: float) -> Lane:
+        """The next that is made or given back."""
+        ticket: SimpleQueue[Lane | Exception] = SimpleQueue()
+        self._waiting.append(ticket)
+        self._grow()
+        self._match()  # one may have been given back before we stood in line
+        try:
+            found = ticket.get(timeout=max(until - monotonic(), 0))
+        except Empty:
+            with self._lock:
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
+                    raise StorageError(
+                        "no connection to Redis in time; see ?pool= and the timeouts", undone=True
+                    ) from None
+            found = ticket.get()  # at the last moment
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _grow(self) -> None:
+        with self._lock:
+            if self._size >= self.most:
+                return
+            self._size += 1
+            era = self._era
+        threading.Thread(target=self._connect, args=(era,), name="ratekeeper-connect", daemon=True).start()
+
+    def _connect(self, era: int) -> None:
+        try:
+            lane = Lane(self.connect(), self.timeout, era)
+        except Exception as error:
+            with self._lock:
+                self._size -= era == self._era
+                waiting = self._waiting.popleft() if self._waiting else None
+            if waiting is not None:
+                waiting.put(error)
+            if self._waiting:
+                self._grow()
+            return
+        if self._address not in (None, lane.address):  # a failover: what leads to the old master is of no use
+            self.forget()
+            with self._lock:
+                lane.era, self._size = self._era, 1
+        self._address = lane.address
+        self._give(lane)
+
+    def _give(self, lane: Lane) -> None:
+        if lane.era != self._era:
+            lane.close()
+            return
+        self._idle.append(lane)
+        if self._waiting:
+            self._match()
+
+    def _match(self) -> None:
+        with self._lock:
+            while self._waiting and self._idle:
+                try:
+                    lane = self._idle.pop()
+                except IndexError:  # somebody else was quicker
+                    return
+                self._waiting.popleft().put(lane)
+
+    def _drop(self, lane: Lane) -> None:
+        lane.close()
+        with self._lock:
+            self._size -= lane.era == self._era
+        if self._waiting:
+            self._grow()
+
+
+def _lost(error: Exception, sent: bool) -> StorageError:
+    if not sent:
+        return StorageError(f"cannot write to Redis ({type(error).__name__}: {error})", undone=True)
+    if isinstance(error, TimeoutError):
+        return StorageError("Redis did not answer in time; whether it has decided is not known")
+    return StorageError(
+        f"Redis broke off; whether it has decided is not known ({type(error).__name__}: {error})",
+    )
+
+
+_everywhere: "weakref.WeakSet[Lanes]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for lanes in list(_everywhere):
+        lanes.begin_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,133 @@
+-- What nearly every call is: one group, each limit with a state of its own, all granted at once. The same numbers as the
+-- kernels', written out in one piece, because what a call costs most is making functions and tables: this takes half
+-- the time. Whatever is not so (a denial, a clock that stepped back, a foreign value, another mode) falls through, with
+-- nothing written, to the kernels and the group law below, which are not even made before.
+
+local RECORD = 80
+local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
+
+local mode, now, first = 'spend', nil, 1
+if #ARGV > 1 then mode, now, first = ARGV[1], tonumber(ARGV[2]), 3 end
+local injected = now ~= nil
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+if mode == 'spend' and #ARGV == first then
+  local text = ARGV[first]
+  local n, rows, values, spans = 0, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0} -- growing a table takes time
+  local entries, over -- of sliding logs: what to add, and how many are over (-1: it is new)
+  for from = 1, #text, RECORD do
+    local place, algorithm, count, period, burst, cost, patience = unpack('<ddddddd', text, from)
+    local key, left, reset_after, delay, given = KEYS[n + 1], -1, 0, 0, 0
+    if place ~= n + 1 or cost > burst then break end
+
+    if algorithm < 3 then -- gcra: tat, part, last, since, given
+      local value = call('GET', key)
+      local ahead, part, since, early = 0, 0, now, 0
+      if value then
+        if #value ~= 40 then break end
+        local tat, rest, last, begun, back = unpack('<ddddd', value)
+        if now < last or rest >= count then break end
+        if tat >= now then ahead, part, since, given = tat - now, rest, begun, back else since = max(begun, now) end
+        local room, room_part = muldiv(burst - cost, period, count)
+        early = ahead - room
+        if part < room_part then early = early - 1 end
+        if algorithm == 2 then delay = ahead end
+      end
+      if early > 0 or delay > 0 and (patience ~= NEVER or #text > RECORD) then break end
+      local step, step_part = muldiv(cost, period, count)
+      ahead, part = ahead + step, part + step_part
+      if part >= count then ahead, part = ahead + 1, part - count end
+      local q, r = muldiv(count, ahead, period)
+      left = min(max(burst - q - ceil((r + part - count + 1) / period), 0), burst)
+      reset_after = part > 0 and ahead + 1 or ahead
+      values[n + 1], spans[n + 1] = pack('<ddddd', now + ahead, part, now, since, given), ahead + 1
+
+    elseif algorithm == 3 then -- fixed_window: finish, used
+      local value = call('GET', key)
+      local finish, used = now - now % period + period, cost
+      if value then
+        if #value ~= 16 then break end
+        local ends, before = unpack('<dd', value)
+        if ends > finish then break end
+        if ends == finish then used = before + cost end
+      end
+      left, reset_after = count - used, finish - now
+      values[n + 1], spans[n + 1] = pack('<dd', finish, used), reset_after
+
+    elseif algorithm == 5 then -- sliding_counter: expires, current, previous
+      local value = call('GET', key)
+      local rest, current, previous, share = period, 0, 0, 0
+      if value then
+        if #value ~= 24 then break end
+        local expires, newer, older = unpack('<ddd', value)
+        rest = expires - period - now
+        if rest > period then break end
+        if rest > 0 then
+          current, previous = newer, older
+        elseif rest > -period then
+          rest, previous = rest + period, newer
+        else
+          rest = period
+        end
+        local q, r = muldiv(previous, rest, period)
+        share = r > 0 and q + 1 or q
+      end
+      left, reset_after = count - current - cost - share, rest + period
+      values[n + 1], spans[n + 1] = pack('<ddd', now + reset_after, current + cost, previous), reset_after
+
+    else -- sliding_log: a list, its head is expires, used
+      local head = call('LINDEX', key, 0)
+      local used, gone, last = cost, 0, 0
+      if head then
+        if #head ~= 16 then break end
+        local expires, before = unpack('<dd', head)
+        used, last = before + cost, expires - period
+        if last >= now then break end
+        repeat
+          local entry = call('LINDEX', key, gone + 1)
+          if not entry then break end
+          local instant, spent = unpack('<dd', entry)
+          if instant > now - period then break end
+          used, gone = used - spent, gone + 1
+        until gone == 8
+        if gone == 8 then break end -- many: the kernel reads them faster
+      end
+      left, reset_after = count - used, period
+      entries, over = entries or {}, over or {}
+      values[n + 1], spans[n + 1] = pack('<dd', now + period, used), period
+      entries[n + 1], over[n + 1] = pack('<dd', now, cost), head and gone or -1
+    end
+
+    if left < 0 then break end
+    n = n + 1
+    rows[n] = {now, 1, left, 0, reset_after, delay, given, 0}
+  end
+
+  if n * RECORD == #text then
+    for i = 1, n do
+      local key, gone = KEYS[i], over and over[i]
+      local ttl = injected and FOR_EVER or max(ceil(spans[i] / 1000), 1)
+      if not gone then
+        call('SET', key, values[i], 'PX', ttl)
+      else
+        if gone < 0 then
+          call('RPUSH', key, values[i], entries[i])
+        elseif gone > 0 then
+          call('LTRIM', key, gone + 1, -1)
+          call('LPUSH', key, values[i])
+          call('RPUSH', key, entries[i])
+        else
+          call('LSET', key, 0, values[i])
+          call('RPUSH', key, entries[i])
+        end
+        call('PEXPIRE', key, ttl)
+      end
+    end
+    if n == 1 then return rows[1] end
+    rows[n + 1] = nil -- the answer ends there
+    return rows
+  end
+end
