@@ -76,7 +76,7 @@ def test_flushed_scripts_and_a_restart_are_survived(fresh_redis: Server) -> None
 def test_a_foreign_value_is_an_error_of_that_group_alone(storage: RedisStorage, redis_url_server: Server) -> None:
     limit = parse_limit("5/minute burst 5")
     name = storage.address.keys.subject("taken") + limit.scope.encode()
-    limiter = Limiter(limit, storage=storage)
+    limiter = Limiter(limit, storage=storage, failure="raise")
     for write in (lambda c: c.set(name, "hello"), lambda c: (c.delete(name), c.lpush(name, "x"))):
         write(redis_url_server.client())
         with pytest.raises(StorageError, match="a key of ours holds what we did not write"):
@@ -88,7 +88,7 @@ def test_a_foreign_value_is_an_error_of_that_group_alone(storage: RedisStorage, 
 
 def test_out_of_memory_and_a_wrong_password_say_what_to_do(fresh_redis: Server) -> None:
     server = fresh_redis.client()
-    with Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as limiter:
+    with Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}", failure="raise") as limiter:
         limiter.hit("k")
         server.config_set("maxmemory", "1")
         with pytest.raises(StorageError, match="out of memory"):
@@ -97,18 +97,18 @@ def test_out_of_memory_and_a_wrong_password_say_what_to_do(fresh_redis: Server) 
         assert limiter.hit("k")
         server.config_set("requirepass", "secret")
     with (
-        Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as limiter,
+        Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}", failure="raise") as limiter,
         pytest.raises(StorageError, match="password"),
     ):
         limiter.hit("k")
     right = fresh_redis.url.replace("//", "//:secret@")
-    with Limiter("5/minute", storage=f"{right}?{SLOW}") as limiter:
+    with Limiter("5/minute", storage=f"{right}?{SLOW}", failure="raise") as limiter:
         assert limiter.hit("k")
 
 
 def test_a_dead_server_is_a_storage_error_and_nothing_else(fresh_redis: Server) -> None:
     async def main() -> None:
-        async with AsyncLimiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as tasks:
+        async with AsyncLimiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}", failure="raise") as tasks:
             with pytest.raises(StorageError):
                 await tasks.hit("k")
             fresh_redis.restart()
@@ -116,7 +116,7 @@ def test_a_dead_server_is_a_storage_error_and_nothing_else(fresh_redis: Server) 
 
     fresh_redis.kill()
     with (
-        Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}") as limiter,
+        Limiter("5/minute", storage=f"{fresh_redis.url}?{SLOW}", failure="raise") as limiter,
         pytest.raises(StorageError, match="cannot speak"),
     ):
         limiter.hit("k")
@@ -141,7 +141,30 @@ def test_a_user_is_not_to_be_found_in_clear_and_a_changed_secret_hands_out_nothi
         assert new.hit("user:42").remaining == 0
     names = "".join(redis_url_server.client().scan_iter(f"{prefix}*"))
     assert "user:42" not in names
-    assert names.count(prefix) == 3
+    assert names.count(prefix) == 6  # under both names, until those under the old one run out
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ({"secret": "old"}, {"secret": "new", "old_secret": "old"}),
+        ({"secret": "new", "old_secret": "old"}, {"secret": "new"}),
+        ({"secret": "new", "old_secret": "old"}, {"secret": "old", "old_secret": "new"}),
+    ],
+    ids=["first step", "second step", "and back"],
+)
+def test_while_a_secret_is_changed_old_and_new_processes_share_every_quota(
+    steps: tuple[dict[str, str], dict[str, str]], algorithm: str, url: str
+) -> None:
+    one, other = (
+        Limiter(f"9/day {algorithm}", storage=f"{url}{''.join(f'&{name}={value}' for name, value in step.items())}")
+        for step in steps
+    )
+    with one, other:
+        granted = [bool(limiter.hit("user:42")) for limiter in (one, other, other, one, one, other) * 2]
+        assert granted == [True] * 9 + [False] * 3
+        assert one.peek("user:42").remaining == other.peek("user:42").remaining == 0
 
 
 def test_states_of_one_subject_share_a_slot_and_no_client_can_choose_it() -> None:
@@ -210,7 +233,10 @@ def test_a_cancelled_task_does_not_take_the_others_with_it(fresh_redis: Server) 
 
 def test_a_cluster_that_is_taken_for_a_single_server_says_so(redis_cluster: Cluster) -> None:
     url = f"redis://127.0.0.1:{redis_cluster.nodes[0].port}?{SLOW}"
-    with Limiter("5/day", storage=url) as limiter, pytest.raises(StorageError, match=r"use redis\+cluster://"):
+    with (
+        Limiter("5/day", storage=url, failure="raise") as limiter,
+        pytest.raises(StorageError, match=r"use redis\+cluster://"),
+    ):
         [limiter.hit(f"k:{i}") for i in range(50)]
 
 
@@ -219,7 +245,10 @@ def test_a_user_without_the_rights_is_told_which_it_needs(fresh_redis: Server) -
         "ACL", "SETUSER", "small", "on", ">p", "~*", "+evalsha", "+eval", "+time", "+get"
     )
     url = fresh_redis.url.replace("//", "//small:p@")
-    with Limiter("5/day", storage=f"{url}?{SLOW}") as limiter, pytest.raises(StorageError, match="LRANGE, LSET"):
+    with (
+        Limiter("5/day", storage=f"{url}?{SLOW}", failure="raise") as limiter,
+        pytest.raises(StorageError, match="LRANGE, LSET"),
+    ):
         limiter.hit("k")
 
 
@@ -269,7 +298,7 @@ def test_a_url_says_it_all() -> None:
 
 def test_who_waits_for_a_shared_call_when_the_storage_is_closed_is_told_so(fresh_redis: Server) -> None:
     async def main() -> None:
-        limiter = AsyncLimiter("1000/day", storage=f"{fresh_redis.url}?{SLOW}")
+        limiter = AsyncLimiter("1000/day", storage=f"{fresh_redis.url}?{SLOW}", failure="raise")
         await limiter.hit("warm")
         fresh_redis.pause()
         tasks = [asyncio.create_task(limiter.hit("k")) for _ in range(300)]

@@ -1,13 +1,14 @@
 """Groups on a Cluster: what shares a slot is atomic, what does not is decided in two rounds.
 
 A group that spans slots is peeked everywhere first, and spent part by part only if all allow. If one of them denies
-after all, because somebody else came in between, the parts before it are refunded. Until then others see them
+after all, because somebody else came in between, or fails, the parts before it are refunded. Until then others see them
 charged: a denial too many for a moment, never a grant too many. `?slot=one` keeps everything on one slot.
 """
 
 from collections.abc import Generator, Sequence
 
 from ratekeeper.decision import Row
+from ratekeeper.errors import StorageError
 from ratekeeper.limit import Group, Mode
 from ratekeeper.settling import settlement
 from ratekeeper.storage.redis.keys import Keys
@@ -17,7 +18,7 @@ Rounds = Generator[list[Call], list[Sequence[Row]], Sequence[Row]]
 
 
 def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
-    """Yields calls that may run side by side, is sent their rows, returns those of the group."""
+    """Yields calls that may run side by side, is sent their rows or thrown their error, returns those of the group."""
     parts = _parts(group, keys)
     if len(parts) == 1 or mode != "spend":
         answers = yield [([group[i] for i in part], mode) for part in parts]
@@ -26,17 +27,26 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
     if not all(row[0] for rows in answers for row in rows):
         return _in_order(group, parts, answers)
     spent: list[Sequence[Row]] = []
+    rows: Sequence[Row]
     for part in parts:
-        (rows,) = yield [([group[i] for i in part], "spend")]
+        try:
+            (rows,) = yield [([group[i] for i in part], "spend")]
+        except StorageError:
+            if spent:
+                yield _refunds(group, parts, spent)
+            raise
         if not all(row[0] for row in rows):
             if spent:
-                yield [
-                    (settlement([group[i] for i in parts[n]], done, [0] * len(parts[n])), "force")
-                    for n, done in enumerate(spent)
-                ]
+                yield _refunds(group, parts, spent)
             return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
         spent.append(rows)
     return _in_order(group, parts, spent)
+
+
+def _refunds(group: Group, parts: list[list[int]], spent: list[Sequence[Row]]) -> list[Call]:
+    return [
+        (settlement([group[i] for i in parts[n]], rows, [0] * len(parts[n])), "force") for n, rows in enumerate(spent)
+    ]
 
 
 def chains(groups: Sequence[Group], keys: Keys) -> list[list[int]]:

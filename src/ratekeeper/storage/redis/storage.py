@@ -4,8 +4,10 @@ Concurrent callers of one event loop share calls: while one is under way the oth
 """
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ratekeeper.clock import Clock
@@ -14,7 +16,8 @@ from ratekeeper.errors import StorageError
 from ratekeeper.limit import Group, Mode
 from ratekeeper.storage.redis import connect, script, slots
 from ratekeeper.storage.redis.address import Address, of_client, parse_url
-from ratekeeper.storage.redis.lane import Lanes, Refusal, pack_command
+from ratekeeper.storage.redis.lane import NO_LANE, Lanes, Refusal, pack_command
+from ratekeeper.storage.threads import Threads
 
 TOGETHER = 128  # groups in one call at most, so that no call holds the server up
 
@@ -45,6 +48,8 @@ class RedisStorage:
         self.address = _address(redis, options)
         self._clock = clock
         self._cluster: Any = None  # its client, when it is one
+        self._threads = Threads()  # for what may run side by side
+        self._free = threading.BoundedSemaphore(self.address.pool)  # redis-py does not wait for a connection there
         # Every call returns by then, connection included. On a Cluster that is left to who calls.
         self.deadline = None if self.address.kind == "cluster" else self.address.timeout
         if self.deadline is not None:
@@ -74,6 +79,7 @@ class RedisStorage:
         client, self._cluster = self._cluster, None
         if client is not None:
             client.close()
+        self._threads.close()
 
     def for_tasks(self) -> "AsyncRedisStorage":
         """The same Redis and the same states, for an event loop."""
@@ -89,9 +95,30 @@ class RedisStorage:
         try:
             calls = next(rounds)
             while True:
-                calls = rounds.send([script.all_rows(self._call((part,), how))[0] for part, how in calls])
+                try:
+                    answers = self._side_by_side(calls)
+                except StorageError as error:
+                    calls = rounds.throw(error)
+                else:
+                    calls = rounds.send(answers)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
+
+    def _side_by_side(self, calls: Sequence[slots.Call]) -> list[Sequence[Row]]:
+        def work(call: slots.Call) -> Sequence[Row]:
+            return script.all_rows(self._call(call[:1], call[1]))[0]
+
+        others = [(call, self._threads.start(partial(work, call))) for call in calls[1:]]
+        answers = [work(calls[0])]
+        for call, replies in others:
+            if replies is None:  # no thread to be had
+                answers.append(work(call))
+                continue
+            reply = replies.get()
+            if reply.error is not None:
+                raise reply.error
+            answers.append(reply.value)
+        return answers
 
     def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
         now = None if self._clock is None else self._clock()
@@ -105,9 +132,14 @@ class RedisStorage:
         try:
             if self.deadline is not None:
                 return self._lanes.call(pack_command(command))
-            if self._cluster is None:
-                self._cluster = connect.cluster_client(self.address)
-            return self._cluster.execute_command(*command, **options)
+            if not self._free.acquire(timeout=self.address.timeout):
+                raise StorageError(NO_LANE, undone=True)
+            try:
+                if self._cluster is None:
+                    self._cluster = connect.cluster_client(self.address)
+                return self._cluster.execute_command(*command, **options)
+            finally:
+                self._free.release()
         except (StorageError, connect.NoScript):
             raise
         except Refusal as refusal:
@@ -166,13 +198,23 @@ class AsyncRedisStorage:
             for pool in connect.pools(line.client):
                 await pool.disconnect()
 
+    def nodes_of(self, group: Group) -> tuple[str, ...]:
+        """Which servers a group is decided by; see `RedisStorage.nodes_of`."""
+        client = self._line().client if self.address.kind == "cluster" else None
+        return ("",) if client is None else connect.nodes_of(client, _names(self.address, group))
+
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
         rounds = slots.decide(group, mode, self.address.keys)
         try:
             calls = next(rounds)
             while True:
-                answers = await asyncio.gather(*(self._call((part,), how) for part, how in calls))
-                calls = rounds.send([script.all_rows(answer)[0] for answer in answers])
+                try:
+                    found = await asyncio.gather(*(self._call((part,), how) for part, how in calls))
+                    answers = [script.all_rows(each)[0] for each in found]
+                except StorageError as error:
+                    calls = rounds.throw(error)
+                else:
+                    calls = rounds.send(answers)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
@@ -210,7 +252,9 @@ class AsyncRedisStorage:
         try:
             if line.client is None:
                 line.client = connect.async_client(self.address)
-            return await line.client.execute_command(*command, **options)
+                line.free = asyncio.Semaphore(self.address.pool)  # redis-py does not always wait for a connection
+            async with line.free:
+                return await line.client.execute_command(*command, **options)
         except connect.NoScript:
             raise
         except Exception as error:  # whatever redis-py lets out, a race in its own connections included
@@ -253,6 +297,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.client: Any = None
+        self.free: asyncio.Semaphore
         self.busy = False
         self.task: asyncio.Task[None] | None = None
         self.waiting: list[tuple[Sequence[Group], Mode, asyncio.Future[Answer]]] = []

@@ -3,8 +3,7 @@
 -- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of ten doubles for each
 -- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the three
 -- numbers of `spent` (-1 where not given). A single string is a group to spend, by the server's clock. KEYS are those of
--- all groups in turn; while a secret is being changed each is followed by its name under the old one, and a state that
--- is still there is moved first.
+-- all groups in turn; while a secret is being changed (mode has '+old') each is followed by its name under the old one.
 -- Answer for one group: a row of eight numbers, or a list of them if it has several limits. For several groups: for each
 -- a list of its rows, or a text: why it has none.
 
@@ -23,15 +22,6 @@ local function kernel_of(algorithm)
   return kernel
 end
 
-local function key_of(place)
-  local key = KEYS[(place - 1) * names + 1]
-  if names == 2 then
-    local old = KEYS[place * names]
-    if call('EXISTS', key) == 0 and call('EXISTS', old) == 1 then call('RENAME', old, key) end
-  end
-  return key
-end
-
 local function read(text)
   local asks, n = {}, 0
   for from = 1, #text, RECORD do
@@ -45,14 +35,32 @@ local function read(text)
   return asks
 end
 
-local function store(ask, key, state)
-  local kernel = ask.kernel
-  if state then
-    local ttl = max(ceil((state[1] + kernel.expires_after - now) / 1000), 1)
-    kernel.save(key, state, injected and FOR_EVER or ttl)
-  else
-    call('DEL', key)
+local function store(ask, place, state)
+  for name = 1, names do
+    local key = KEYS[(place - 1) * names + name]
+    if state then
+      local ttl = max(ceil((state[1] + ask.kernel.expires_after - now) / 1000), 1)
+      ask.kernel.save(key, state, injected and FOR_EVER or ttl)
+    else
+      call('DEL', key)
+    end
   end
+end
+
+-- While a secret is being changed, a state is written under both names. Who knows only one of them may have spent since,
+-- so the two can differ: the one that leaves less is the one that knows more.
+local function loaded(ask, place)
+  local state = ask.kernel.load(KEYS[(place - 1) * names + 1])
+  if names == 1 then return state end
+  local other = ask.kernel.load(KEYS[place * names])
+  if state and other then
+    local left, reset_after = ask.kernel.standing(ask, state, now)
+    local other_left, other_reset_after = ask.kernel.standing(ask, other, now)
+    if other_left < left or other_left == left and other_reset_after > reset_after then state = other end
+  end
+  state = state or other
+  if state and ask.kernel.whole then return ask.kernel.whole(state) end
+  return state
 end
 
 local function copied(states, places)
@@ -126,7 +134,7 @@ local function load(asks, offset)
   for _, ask in ipairs(asks) do
     if ask.place > places then
       places = ask.place
-      before[places] = ask.kernel.load(key_of(offset + places))
+      before[places] = loaded(ask, offset + places)
     end
   end
   return before, places
@@ -143,7 +151,7 @@ local function decide(text, offset)
     local place = ask.place
     if after[place] ~= before[place] and not stored[place] then
       stored[place] = true
-      store(ask, KEYS[(offset + place - 1) * names + 1], after[place])
+      store(ask, offset + place, after[place])
     end
   end
   return rows

@@ -181,7 +181,13 @@ local function force(limit, state, now, cost, spent)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end
 
+-- With all its entries, to be written under any name.
+local function whole(state)
+  return {state[1], state[2], entries = all_entries(state, 0), first = 0, added = 0}
+end
+
 return {
-  load = load, save = save, expires_after = 0, repair = repair, standing = standing, spend = spend, force = force,
+  load = load, save = save, whole = whole, expires_after = 0, repair = repair, standing = standing, spend = spend,
+  force = force,
 }
 end
