@@ -49,7 +49,7 @@ class Load:
         self._end = False
         self._threads = [threading.Thread(target=self._guard, args=(self._hit,)) for _ in range(THREADS)]
         self._threads.append(threading.Thread(target=self._guard, args=(self._run_tasks,)))
-        self._limiter = Limiter(LIMIT, storage=url)
+        self._limiter = Limiter(LIMIT, storage=url, failure="raise")
 
     def start(self) -> None:
         for thread in self._threads:
@@ -103,7 +103,7 @@ class Load:
         asyncio.run(self._all_tasks())
 
     async def _all_tasks(self) -> None:
-        async with AsyncLimiter(LIMIT, storage=self.url) as limiter:
+        async with AsyncLimiter(LIMIT, storage=self.url, failure="raise") as limiter:
             await asyncio.gather(*(self._hit_in_task(limiter) for _ in range(TASKS)))
 
     async def _hit_in_task(self, limiter: AsyncLimiter) -> None:
@@ -131,7 +131,7 @@ def load(url: str, keys: list[str]) -> Iterator[Load]:
 
 def drained(url: str, key: str) -> int:
     """Spend all that is left of a key; how much it was."""
-    with Limiter(LIMIT, storage=url) as limiter:
+    with Limiter(LIMIT, storage=url, failure="raise") as limiter:
         left = limiter.peek(key).remaining
         assert not left or limiter.hit(key, cost=left)
         assert not limiter.hit(key)
@@ -298,7 +298,7 @@ def test_what_no_replica_heard_of_is_granted_again_and_not_one_more(
         (key,) = keys_on(url, servers, master, 1)
         replica = replica_of(master, servers)
     limit = f"1/10000 seconds burst {known + forgotten}"
-    with revived(master, servers), Limiter(limit, storage=url) as limiter:
+    with revived(master, servers), Limiter(limit, storage=url, failure="raise") as limiter:
         assert all(limiter.hit(key) for _ in range(known))
         wait_until_replicated(master, replica)
         cut_off(master, replica)
@@ -327,12 +327,12 @@ def test_a_replica_answers_with_a_storage_error_and_not_with_a_grant(group: Sent
     (replica,) = group.replicas
 
     async def main() -> None:
-        async with AsyncLimiter(LIMIT, storage=f"{replica.url}?{OPTIONS}") as limiter:
+        async with AsyncLimiter(LIMIT, storage=f"{replica.url}?{OPTIONS}", failure="raise") as limiter:
             with pytest.raises(StorageError, match="this is a replica"):
                 await limiter.hit("k")
 
     with (
-        Limiter(LIMIT, storage=f"{replica.url}?{OPTIONS}") as limiter,
+        Limiter(LIMIT, storage=f"{replica.url}?{OPTIONS}", failure="raise") as limiter,
         pytest.raises(StorageError, match="this is a replica"),
     ):
         limiter.hit("k")
@@ -368,7 +368,7 @@ def test_a_connection_to_a_master_that_was_demoted_is_given_up_for_the_right_one
             return False
 
     async def main() -> None:
-        async with AsyncLimiter(LIMIT, storage=url) as tasks:
+        async with AsyncLimiter(LIMIT, storage=url, failure="raise") as tasks:
 
             async def right_in_task() -> bool:
                 try:
@@ -396,7 +396,7 @@ def test_a_connection_to_a_master_that_was_demoted_is_given_up_for_the_right_one
             with sentinel.client() as client:
                 client.execute_command("SENTINEL MONITOR", group.service, HOST, new.port, quorum)
 
-    with Limiter(LIMIT, storage=url) as limiter:
+    with Limiter(LIMIT, storage=url, failure="raise") as limiter:
         assert limiter.hit("k")
         asyncio.run(main())
         wait_until(right, 5, "threads at the right master")

@@ -7,8 +7,8 @@ MEANINGS = {
     "LOADING": "Redis is loading its data; it will answer soon",
     "NOAUTH": "Redis wants a password: redis://user:password@host",
     "WRONGPASS": "Redis does not know this user and password",
-    "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, GET, SET, DEL, EXISTS, RENAME, PEXPIRE, LINDEX,"
-    " LRANGE, LSET, LTRIM, LPUSH and RPUSH on its keys",
+    "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, GET, SET, DEL, PEXPIRE, LINDEX, LRANGE, LSET,"
+    " LTRIM, LPUSH and RPUSH on its keys",
     "CLUSTERDOWN": "the Cluster does not serve these slots now",
     "MASTERDOWN": "the master of this replica is down",
     "TRYAGAIN": "slots are being moved; the next try may pass",

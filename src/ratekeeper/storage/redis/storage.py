@@ -52,7 +52,9 @@ class RedisStorage:
         self._free = threading.BoundedSemaphore(self.address.pool)  # redis-py does not wait for a connection there
         # Every call returns by then, connection included. On a Cluster that is left to who calls.
         self.deadline = None if self.address.kind == "cluster" else self.address.timeout
-        if self.deadline is not None:
+        if self.deadline is None:
+            self.nodes_of = self._nodes_of
+        else:
             self._connector = connect.Connector(self.address)
             self._lanes = Lanes(self._connector, self.address.pool, self.deadline)
 
@@ -85,8 +87,8 @@ class RedisStorage:
         """The same Redis and the same states, for an event loop."""
         return AsyncRedisStorage(self.address, clock=self._clock)
 
-    def nodes_of(self, group: Group) -> tuple[str, ...]:
-        """Which servers a group is decided by; one without a name where there is but one, or none is known yet."""
+    def _nodes_of(self, group: Group) -> tuple[str, ...]:
+        """Which nodes of a Cluster decide a group; one without a name as long as none is known."""
         client = self._cluster
         return ("",) if client is None else connect.nodes_of(client, _names(self.address, group))
 
@@ -156,6 +158,8 @@ class AsyncRedisStorage:
     def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
         self.address = _address(redis, options)
         self._clock = clock
+        if self.address.kind == "cluster":
+            self.nodes_of = self._nodes_of
         self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
@@ -198,9 +202,8 @@ class AsyncRedisStorage:
             for pool in connect.pools(line.client):
                 await pool.disconnect()
 
-    def nodes_of(self, group: Group) -> tuple[str, ...]:
-        """Which servers a group is decided by; see `RedisStorage.nodes_of`."""
-        client = self._line().client if self.address.kind == "cluster" else None
+    def _nodes_of(self, group: Group) -> tuple[str, ...]:
+        client = self._line().client
         return ("",) if client is None else connect.nodes_of(client, _names(self.address, group))
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
