@@ -118,33 +118,63 @@ def cluster_client(address: Address) -> Any:
     options.pop("retry_on_error")
     nodes = [redis.cluster.ClusterNode(host, port) for host, port in address.hosts]
     return redis.cluster.RedisCluster(
-        startup_nodes=nodes, max_connections=address.pool, ssl=address.tls, require_full_coverage=False, **options
-    )
-
-
-def async_client(address: Address) -> Any:
-    never = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
-    options = _connection(address, never)
-    if address.kind == "cluster":
-        nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in address.hosts]
-        return redis.asyncio.cluster.RedisCluster(
-            startup_nodes=nodes, max_connections=address.pool, ssl=address.tls, require_full_coverage=False, **options
-        )
-    if address.kind == "sentinel":
-        known = _sentinel_options(address, never)
-        sentinel = redis.asyncio.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
-        return sentinel.master_for(address.service, max_connections=address.pool)
-    plain = redis.asyncio.UnixDomainSocketConnection if "path" in options else redis.asyncio.Connection
-    kind = redis.asyncio.SSLConnection if address.tls else plain
-    if "path" not in options:
-        options["host"], options["port"] = address.hosts[0]
-    pool = redis.asyncio.BlockingConnectionPool(
-        connection_class=kind,
+        startup_nodes=nodes,
         max_connections=address.pool,
-        timeout=address.timeout,
+        ssl=address.tls,
+        require_full_coverage=False,
+        reinitialize_steps=0,
         **options,
     )
-    return redis.asyncio.Redis(connection_pool=pool)
+
+
+def async_cluster_client(address: Address) -> Any:
+    options = _connection(address, redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0))
+    nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in address.hosts]
+    return redis.asyncio.cluster.RedisCluster(
+        startup_nodes=nodes,
+        max_connections=address.pool,
+        ssl=address.tls,
+        require_full_coverage=False,
+        reinitialize_steps=0,
+        **options,
+    )
+
+
+class AsyncConnector:
+    """`Connector` for an event loop."""
+
+    def __init__(self, address: Address) -> None:
+        never = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
+        options = _connection(address, never)
+        self._client: Any = None
+        if address.kind == "sentinel":
+            known = _sentinel_options(address, never)
+            sentinel = redis.asyncio.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
+            self._client = sentinel.master_for(address.service)
+            pool = self._client.connection_pool
+            self._kind, self._options = pool.connection_class, pool.connection_kwargs
+        else:
+            plain = redis.asyncio.UnixDomainSocketConnection if "path" in options else redis.asyncio.Connection
+            self._kind, self._options = redis.asyncio.SSLConnection if address.tls else plain, options
+            if "path" not in options:
+                options["host"], options["port"] = address.hosts[0]
+
+    async def __call__(self) -> Any:
+        connection = self._kind(**self._options)
+        try:
+            await connection.connect()
+        except BaseException as error:
+            await connection.disconnect(nowait=True)
+            if not isinstance(error, Exception):
+                raise
+            failed = storage_error(error)
+            failed.undone = True
+            raise failed from error
+        return connection
+
+    async def close(self) -> None:
+        for pool in pools(self._client):
+            await pool.disconnect()
 
 
 def nodes_of(client: Any, names: Sequence[bytes]) -> tuple[str, ...]:

@@ -91,6 +91,9 @@ class Lane:
             return
 
 
+Ticket = SimpleQueue[Lane | Exception]  # what somebody waits at
+
+
 class Lanes:
     """At most `most` connections; who finds none free waits for one, no longer than `timeout` for all of a call."""
 
@@ -105,7 +108,7 @@ class Lanes:
         """Know nothing of older connections. After a fork they are the parent's."""
         self._lock = threading.Lock()  # for the size and the waiting; a free lane is taken without it
         self._idle: deque[Lane] = deque()
-        self._waiting: deque[SimpleQueue[Lane | Exception]] = deque()
+        self._waiting: deque[Ticket] = deque()
         self._size = 0
         self._era = getattr(self, "_era", 0) + 1
         self._address: object = None
@@ -161,9 +164,9 @@ class Lanes:
 
     def _next(self, until: float) -> Lane:
         """The next that is made or given back."""
-        ticket: SimpleQueue[Lane | Exception] = SimpleQueue()
+        ticket: Ticket = SimpleQueue()
         self._waiting.append(ticket)
-        self._grow()
+        self._grow(ticket)
         self._match()  # one may have been given back before we stood in line
         try:
             found = ticket.get(timeout=max(until - monotonic(), 0))
@@ -179,25 +182,28 @@ class Lanes:
             raise found
         return found
 
-    def _grow(self) -> None:
+    def _grow(self, ticket: Ticket) -> None:
+        """One connection more, if there may be one. What goes wrong is told to `ticket`, if that still waits."""
         with self._lock:
             if self._size >= self.most:
                 return
             self._size += 1
             era = self._era
-        threading.Thread(target=self._connect, args=(era,), name="ratekeeper-connect", daemon=True).start()
+        thread = threading.Thread(target=self._connect, args=(era, ticket), name="ratekeeper-connect", daemon=True)
+        thread.start()
 
-    def _connect(self, era: int) -> None:
+    def _connect(self, era: int, ticket: Ticket) -> None:
         try:
             lane = Lane(self.connect(), self.timeout, era)
         except Exception as error:
             with self._lock:
                 self._size -= era == self._era
-                waiting = self._waiting.popleft() if self._waiting else None
-            if waiting is not None:
-                waiting.put(error)
-            if self._waiting:
-                self._grow()
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
+                    ticket.put(error)
+                others = self._waiting[0] if self._waiting else None
+            if others is not None:
+                self._grow(others)
             return
         if self._address not in (None, lane.address):  # a failover: what leads to the old master is of no use
             self.forget()
@@ -227,8 +233,9 @@ class Lanes:
         lane.close()
         with self._lock:
             self._size -= lane.era == self._era
-        if self._waiting:
-            self._grow()
+            first = self._waiting[0] if self._waiting else None
+        if first is not None:
+            self._grow(first)
 
 
 def _lost(error: Exception, sent: bool) -> StorageError:

@@ -12,6 +12,7 @@ MEANINGS = {
     "CLUSTERDOWN": "the Cluster does not serve these slots now",
     "MASTERDOWN": "the master of this replica is down",
     "TRYAGAIN": "slots are being moved; the next try may pass",
+    "TTL exhausted": "slots are being moved; the next try may pass",  # how redis-py says TRYAGAIN, after some of them
     "CROSSSLOT": "this is a Cluster: use redis+cluster://",
     "MOVED": "this is a Cluster: use redis+cluster://",
     "ASK": "this is a Cluster: use redis+cluster://",

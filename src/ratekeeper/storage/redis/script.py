@@ -23,6 +23,10 @@ KNOWN = 1000
 _known: dict[int, tuple[tuple[Limit, ...], list[bytes], bytes]] = {}
 
 
+class NotOurs(StorageError):
+    """An answer of another shape than ours."""
+
+
 def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) -> list[Any]:
     """What follows the script's name in EVALSHA: the number of keys, the keys, the rest."""
     names: list[bytes] = []
@@ -82,9 +86,15 @@ def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
 
 def answers(reply: Sequence[Any], groups: int) -> list[list[Row] | StorageError]:
     """One for each group: its rows, or why it has none."""
-    if groups == 1:
-        return [[_row(*reply)] if type(reply[0]) is int else [_row(*row) for row in reply]]
-    return [_refused(block) if isinstance(block, bytes) else [_row(*row) for row in block] for block in reply]
+    try:
+        if groups == 1:
+            return [[_row(*reply)] if type(reply[0]) is int else [_row(*row) for row in reply]]
+        found = [_refused(block) if isinstance(block, bytes) else [_row(*row) for row in block] for block in reply]
+    except (TypeError, IndexError, ValueError):
+        found = []
+    if len(found) != groups:
+        raise NotOurs("what answers there is not Redis, or the answer is not to what we asked")
+    return found
 
 
 def _row(

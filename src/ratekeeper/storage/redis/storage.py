@@ -1,6 +1,6 @@
 """Redis as a storage, sync and async side by side. One call to the script decides, whatever it holds.
 
-Concurrent callers of one event loop share calls: while one is under way the others gather, and go together next.
+One server, or the master that Sentinel names, is spoken to through lane.py and stream.py; a Cluster through redis-py.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ from ratekeeper.limit import Group, Mode
 from ratekeeper.storage.redis import connect, script, slots
 from ratekeeper.storage.redis.address import Address, of_client, parse_url
 from ratekeeper.storage.redis.lane import NO_LANE, Lanes, Refusal, pack_command
+from ratekeeper.storage.redis.stream import Streams
 from ratekeeper.storage.threads import Threads
-
-TOGETHER = 128  # groups in one call at most, so that no call holds the server up
 
 
 def _address(redis: Any, options: dict[str, Any]) -> Address:
@@ -129,6 +128,10 @@ class RedisStorage:
             return script.answers(self._execute("EVALSHA", script.SHA, *arguments), len(groups))
         except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
             return script.answers(self._execute("EVAL", script.SOURCE, *arguments), len(groups))
+        except script.NotOurs:  # what comes next on this connection may not be ours either
+            if self.deadline is not None:
+                self._lanes.forget()
+            raise
 
     def _execute(self, *command: Any, **options: Any) -> Any:
         try:
@@ -142,68 +145,51 @@ class RedisStorage:
                 return self._cluster.execute_command(*command, **options)
             finally:
                 self._free.release()
-        except (StorageError, connect.NoScript):
-            raise
-        except Refusal as refusal:
-            if refusal.args[0].startswith("NOSCRIPT"):
-                raise connect.NoScript from None
-            raise connect.storage_error(refusal) from None
-        except Exception as error:  # whatever redis-py lets out, a race in its own connections included
-            raise connect.storage_error(error) from error
+        except Exception as error:
+            raise _told(error) from error
 
 
 class AsyncRedisStorage:
-    """The same for tasks. Each event loop has connections of its own."""
+    """The same for tasks. Each event loop has a connection of its own, which its tasks share without waiting."""
 
     def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
         self.address = _address(redis, options)
         self._clock = clock
-        if self.address.kind == "cluster":
+        self.deadline = None if self.address.kind == "cluster" else self.address.timeout
+        if self.deadline is None:
             self.nodes_of = self._nodes_of
-        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        if self.address.kind == "cluster":
-            chains = slots.chains(groups, self.address.keys)
-            found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
-            rows = {
-                i: rows
-                for chain, answers in zip(chains, found, strict=True)
-                for i, rows in zip(chain, answers, strict=True)
-            }
-            return [rows[i] for i in range(len(groups))]
-        line = self._line()
-        if line.busy:
-            return script.all_rows(await line.join(groups, mode))
-        line.busy = True
-        try:
+        if self.deadline is not None:
             return script.all_rows(await self._call(groups, mode))
-        finally:
-            line.busy = False
-            if line.waiting:
-                line.busy = True
-                line.task = asyncio.create_task(self._serve(line))
+        chains = slots.chains(groups, self.address.keys)
+        found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
+        rows = {
+            i: rows
+            for chain, answers in zip(chains, found, strict=True)
+            for i, rows in zip(chain, answers, strict=True)
+        }
+        return [rows[i] for i in range(len(groups))]
 
     async def reset(self, group: Group) -> None:
         for name in _names(self.address, group):
             await self._execute("DEL", name)
 
     async def connect(self) -> None:
-        """Make the first connection and load the script now, and not when the first request comes."""
-        if self.address.kind == "cluster":
+        """Make the connection and load the script now, and not when the first request comes."""
+        if self.deadline is None:
             await self._execute("PING", target_nodes="primaries")
         else:
-            await self._execute("SCRIPT LOAD", script.SOURCE)
+            await self._execute("SCRIPT", "LOAD", script.SOURCE)
 
     async def close(self) -> None:
-        line = self._lines.pop(asyncio.get_running_loop(), None)
-        if line is not None:
-            await line.close()
-            for pool in connect.pools(line.client):
-                await pool.disconnect()
+        loop = self._loops.pop(asyncio.get_running_loop(), None)
+        if loop is not None:
+            await loop.close()
 
     def _nodes_of(self, group: Group) -> tuple[str, ...]:
-        client = self._line().client
+        client = self._loop().cluster
         return ("",) if client is None else connect.nodes_of(client, _names(self.address, group))
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
@@ -224,24 +210,6 @@ class AsyncRedisStorage:
     async def _in_order(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
         return [await self._across(group, mode) for group in groups]
 
-    async def _serve(self, line: "_Line") -> None:
-        """Answer those who wait, many at a time, until nobody does."""
-        try:
-            while line.waiting:
-                batch = line.take()
-                try:
-                    answers = await self._call([group for groups, _ in batch.asks for group in groups], batch.mode)
-                except Exception as error:
-                    batch.fail(error)
-                except BaseException:  # cancelled: nobody is left waiting for an answer that will not come
-                    batch.fail(StorageError("the storage was closed"))
-                    raise
-                else:
-                    batch.answer(answers)
-        finally:
-            line.busy = False
-            line.give_up()
-
     async def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
@@ -249,84 +217,57 @@ class AsyncRedisStorage:
             return script.answers(await self._execute("EVALSHA", script.SHA, *arguments), len(groups))
         except connect.NoScript:
             return script.answers(await self._execute("EVAL", script.SOURCE, *arguments), len(groups))
+        except script.NotOurs as error:
+            self._loop().forget(error)
+            raise
 
     async def _execute(self, *command: Any, **options: Any) -> Any:
-        line = self._line()
+        loop = self._loop()
         try:
-            if line.client is None:
-                line.client = connect.async_client(self.address)
-                line.free = asyncio.Semaphore(self.address.pool)  # redis-py does not always wait for a connection
-            async with line.free:
-                return await line.client.execute_command(*command, **options)
-        except connect.NoScript:
-            raise
-        except Exception as error:  # whatever redis-py lets out, a race in its own connections included
-            raise connect.storage_error(error) from error
+            if loop.streams is not None:
+                return await loop.streams.call(pack_command(command))
+            if loop.cluster is None:
+                loop.cluster = connect.async_cluster_client(self.address)
+            async with loop.free:
+                return await loop.cluster.execute_command(*command, **options)
+        except Exception as error:
+            raise _told(error) from error
 
-    def _line(self) -> "_Line":
-        loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
-            line = self._lines[loop] = _Line()
-        return line
-
-
-Answer = list[list[Row] | StorageError]
-Asked = tuple[Sequence[Group], "asyncio.Future[Answer]"]
+    def _loop(self) -> "_Loop":
+        running = asyncio.get_running_loop()
+        loop = self._loops.get(running)
+        if loop is None:
+            loop = self._loops[running] = _Loop(self.address)
+        return loop
 
 
-class _Batch:
-    """Callers whose groups go in one call."""
+class _Loop:
+    """What one event loop has: its connection, or its client of a Cluster."""
 
-    def __init__(self, asks: list[Asked], mode: Mode) -> None:
-        self.asks = asks
-        self.mode = mode
+    def __init__(self, address: Address) -> None:
+        self.cluster: Any = None
+        self.free = asyncio.Semaphore(address.pool)  # redis-py does not wait for a connection to a node of a Cluster
+        self.streams: Streams | None = None
+        if address.kind != "cluster":
+            self.connector = connect.AsyncConnector(address)
+            self.streams = Streams(self.connector, address.timeout)
 
-    def answer(self, answers: Answer) -> None:
-        begin = 0
-        for groups, future in self.asks:
-            if not future.done():
-                future.set_result(answers[begin : begin + len(groups)])
-            begin += len(groups)
-
-    def fail(self, error: Exception) -> None:
-        for _, future in self.asks:
-            if not future.done():
-                future.set_exception(error)
-
-
-class _Line:
-    """What one event loop has: its client, and those who wait for the call under way to end."""
-
-    def __init__(self) -> None:
-        self.client: Any = None
-        self.free: asyncio.Semaphore
-        self.busy = False
-        self.task: asyncio.Task[None] | None = None
-        self.waiting: list[tuple[Sequence[Group], Mode, asyncio.Future[Answer]]] = []
-
-    def join(self, groups: Sequence[Group], mode: Mode) -> "asyncio.Future[Answer]":
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.waiting.append((groups, mode, future))
-        return future
-
-    def take(self) -> _Batch:
-        """The first who wait, as many as are of one mode and fit in a call. Who has gone meanwhile is left out."""
-        mode, asks, size = self.waiting[0][1], [], 0
-        while self.waiting and self.waiting[0][1] == mode and size < TOGETHER:
-            groups, _, future = self.waiting.pop(0)
-            if not future.done():
-                asks.append((groups, future))
-                size += len(groups)
-        return _Batch(asks, mode)
-
-    def give_up(self) -> None:
-        """Who still waits when nobody serves any more is told so."""
-        while self.waiting:
-            self.take().fail(StorageError("the storage was closed"))
+    def forget(self, error: StorageError) -> None:
+        if self.streams is not None:
+            self.streams.forget(str(error))
 
     async def close(self) -> None:
-        if self.task is not None and not self.task.done():
-            self.task.cancel()
-        if self.client is not None:
-            await self.client.aclose()
+        if self.streams is not None:
+            await self.streams.close()
+            await self.connector.close()
+        if self.cluster is not None:
+            await self.cluster.aclose()
+
+
+def _told(error: Exception) -> Exception:
+    """What to raise for what redis-py, a connection or the server raised; a race in redis-py's own parts included."""
+    if isinstance(error, StorageError | connect.NoScript):
+        return error
+    if isinstance(error, Refusal) and error.args[0].startswith("NOSCRIPT"):
+        return connect.NoScript()
+    return connect.storage_error(error)

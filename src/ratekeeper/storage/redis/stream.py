@@ -1,0 +1,159 @@
+"""The connection of an event loop. Calls are written one behind the other, and answered in that order.
+
+What many tasks ask in one turn of the loop goes out in one write, and nobody waits for the answer to another: one
+connection is enough for all of them. redis-py makes it (address, TLS, login, Sentinel) and hands it over.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from select import POLLIN, poll
+from typing import Any
+
+import hiredis
+
+from ratekeeper.errors import StorageError
+from ratekeeper.storage.redis.lane import NO_LANE, Refusal
+
+NO_ANSWER = "Redis did not answer in time; whether it has decided is not known"
+
+
+class Stream(asyncio.Protocol):
+    """One connection. `lost` says why it is of no use any more."""
+
+    def __init__(self, connection: Any, timeout: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.timeout = timeout
+        self.lost: StorageError | None = None
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the time by which it is due
+        self._unsent: list[bytes] = []
+        self._reader = hiredis.Reader(replyError=Refusal)
+        self._alarm: asyncio.TimerHandle | None = None
+        # From here on the transport is ours. redis-py would call it unclosed, and its writer close it, when they go.
+        self._writer = connection._writer
+        connection._writer = connection._reader = None
+        self._transport = self._writer.transport
+        self._transport.set_protocol(self)
+        self._poll = poll()
+        self._poll.register(self._transport.get_extra_info("socket").fileno(), POLLIN)
+        self._tls = self._transport.get_extra_info("ssl_object") is not None
+
+    def ask(self, packed: bytes) -> "asyncio.Future[Any]":
+        """The answer to come. Who stops waiting for it disturbs nobody."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        if not self._unsent:
+            self.loop.call_soon(self._send)
+        self._unsent.append(packed)
+        due = self.loop.time() + self.timeout
+        self._pending.append((future, due))
+        if self._alarm is None:
+            self._alarm = self.loop.call_at(due, self._check)
+        return future
+
+    async def fit(self) -> bool:
+        """Whether it can be used: it was not closed while it lay idle and the loop did something else."""
+        if not self._pending and self._poll.poll(0):
+            if not self._tls:
+                self.close("the server closed the connection")
+            else:  # a key update or a ticket is no answer; two turns, and the loop has read it
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        return self.lost is None
+
+    def close(self, why: str) -> None:
+        """Everyone who still waits is told; whether the server has decided is not known."""
+        if self.lost is None:
+            self.lost = StorageError(why)
+            self._transport.abort()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        while self._pending:
+            future, _ = self._pending.popleft()
+            if not future.done():
+                future.set_exception(StorageError(why))
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while (answer := self._reader.gets()) is not False:
+                future, _ = self._pending.popleft()
+                if not future.done():
+                    future.set_result(answer)
+        except (hiredis.ProtocolError, IndexError) as error:  # garbage, or an answer that nobody asked for
+            self.close(f"what answers there is not Redis ({error})")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.close(f"Redis broke off; whether it has decided is not known ({error or 'closed'})")
+
+    def _send(self) -> None:
+        packed, self._unsent = self._unsent, []
+        if self.lost is None:
+            self._transport.write(b"".join(packed))
+
+    def _check(self) -> None:
+        """Called when the oldest was due that was there when it was set."""
+        self._alarm = None
+        if not self._pending:
+            return
+        due = self._pending[0][1]
+        if due <= self.loop.time():
+            self.close(NO_ANSWER)
+        else:
+            self._alarm = self.loop.call_at(due, self._check)
+
+
+class Streams:
+    """The connection of one event loop, made again when it is lost. Nobody who asks makes it, or ends the making."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]], timeout: float) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._stream: Stream | None = None
+        self._making: asyncio.Task[Stream] | None = None
+
+    async def call(self, packed: bytes) -> Any:
+        """The server's answer. A refusal is raised."""
+        stream = self._stream
+        if stream is None or not await stream.fit():
+            stream = await self._next()
+        answer = await stream.ask(packed)
+        if isinstance(answer, Refusal):
+            if answer.args[0].startswith("READONLY"):  # a master no longer
+                stream.close("the master is a replica now")
+            raise answer
+        return answer
+
+    def forget(self, why: str = "the storage was closed") -> None:
+        if self._stream is not None:
+            self._stream.close(why)
+            self._stream = None
+
+    async def close(self) -> None:
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)
+        self.forget()
+        await asyncio.sleep(0)  # the transport closes in the next turn
+
+    async def _next(self) -> Stream:
+        if self._stream is not None and self._stream.lost is None:  # somebody else was quicker
+            return self._stream
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(self._make(), name="ratekeeper-connect")
+            self._making.add_done_callback(self._made)
+        done, _ = await asyncio.wait([self._making], timeout=self._timeout)
+        if not done:
+            raise StorageError(NO_LANE, undone=True)
+        (task,) = done
+        if task.cancelled():
+            raise StorageError("the storage was closed", undone=True)
+        return task.result()
+
+    async def _make(self) -> Stream:
+        return Stream(await self._connect(), self._timeout)
+
+    def _made(self, task: "asyncio.Task[Stream]") -> None:
+        self._making = None
+        if not task.cancelled() and task.exception() is None:
+            self._stream = task.result()
