@@ -5,13 +5,16 @@ from ratekeeper.errors import InvalidCost, InvalidKey, InvalidLimit, RatekeeperE
 from ratekeeper.limit import Check, Limit
 from ratekeeper.limiter import AsyncLimiter, Limiter
 from ratekeeper.notation import parse_limit, parse_limits
+from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
 from ratekeeper.storage.memory import AsyncMemoryStorage, MemoryStorage
 
 __all__ = [
+    "AsyncGuardedStorage",
     "AsyncLimiter",
     "AsyncMemoryStorage",
     "Check",
     "Decision",
+    "GuardedStorage",
     "InvalidCost",
     "InvalidKey",
     "InvalidLimit",

@@ -24,11 +24,20 @@ def as_seconds(label: str, value: float) -> float:
     return value
 
 
-def as_storage(storage: Any, opened: Callable[[str], Any]) -> Any:
-    found = opened(storage) if isinstance(storage, str) else storage
+def as_storage(storage: Any, opened: Callable[[Any], Any]) -> Any:
+    found = opened(storage) if isinstance(storage, str) or _is_redis_client(storage) else storage
     if isinstance(found, type) or not callable(getattr(found, "evaluate", None)):
-        raise TypeError(f"a storage is a URL like 'memory://', or an object like MemoryStorage(), not {storage!r}")
+        raise TypeError(
+            "a storage is a URL like 'memory://', or an object like MemoryStorage() or a client of redis-py,"
+            f" not {storage!r}"
+        )
     return found
+
+
+def _is_redis_client(storage: Any) -> bool:
+    """By the names of its classes, so that redis-py is not imported to find out."""
+    modules = [kind.__module__.partition(".")[0] for kind in type(storage).__mro__]
+    return "redis" in modules and not hasattr(storage, "evaluate")
 
 
 def as_patience(timeout: float | None, max_delay: float) -> int:

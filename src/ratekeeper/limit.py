@@ -26,6 +26,7 @@ UNITS = {
 BUCKETS = ("token-bucket", "gcra", "leaky-bucket")
 WINDOWS = ("fixed-window", "sliding-log", "sliding-counter")
 ALGORITHMS = BUCKETS + WINDOWS
+FAILURES = ("local", "open", "closed", "raise")
 
 MAX_COUNT = 10**12
 MAX_PERIOD = 10 * UNITS["year"]
@@ -46,7 +47,8 @@ class Limit:
     """At most `count` units of cost per `period` microseconds, `burst` of them at once.
 
     Without an algorithm the default is taken; without a burst, buckets hold `count`. `large` lets a
-    sliding log count beyond 10 000.
+    sliding log count beyond 10 000. `failure` is what this limit falls to while the storage is out of reach, see
+    `storage/fallback.py`; without one, what the limiter says.
     """
 
     count: int
@@ -55,6 +57,7 @@ class Limit:
     algorithm: str = ""
     name: str = ""
     large: InitVar[bool] = False
+    failure: str = field(default="", compare=False)
 
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
     queues: bool = field(init=False, repr=False, compare=False)  # a leaky bucket: admitted requests wait their turn
@@ -85,6 +88,8 @@ class Limit:
                 f"a sliding log of {self.count} keeps up to as many entries for each key: use sliding-counter,"
                 f" or ask for it with '{self.count}/… sliding-log large'"
             )
+        if self.failure not in ("", *FAILURES):
+            raise InvalidLimit(f"unknown failure mode {self.failure!r}: expected one of {', '.join(FAILURES)}")
         if self.burst * self.period > MAX_SPAN * self.count:
             raise InvalidLimit("the burst takes more than 100 years to come back; use a smaller burst or period")
         if not self.name:

@@ -26,11 +26,14 @@ from ratekeeper.asking import (
 )
 from ratekeeper.decision import Decision, Row
 from ratekeeper.decorator import RAISE, is_async, limited, limited_async, name_of
+from ratekeeper.driving import drive, drive_async
+from ratekeeper.events import Decided, Listener, tell
 from ratekeeper.limit import Check, Group, Limit, Mode, limit_set
 from ratekeeper.settling import peeked, restated, settled_costs, settlement
-from ratekeeper.storage import AsyncStorage, Storage
+from ratekeeper.storage import AsyncStorage, RedisClient, Storage
+from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratekeeper.storage.urls import async_twin, open_async_storage, open_storage
-from ratekeeper.waiting import Evaluate, Flow, Lines, Turn, reserves, wait_by_place, wait_in_line
+from ratekeeper.waiting import Lines, reserves, wait_by_place, wait_in_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 ONE = 1
@@ -39,23 +42,32 @@ ONE = 1
 class Limiter:
     """Decides for each key whether it may go ahead: `Limiter("100/minute").hit("user:42")`.
 
-    `max_delay` is how long `wait`, `acquire` and decorators sleep at most, in seconds, unless told otherwise.
+    `storage` is a URL, a storage, or a client of redis-py. Unless it is memory it gets a guard, see `GuardedStorage`:
+    every decision is there within `deadline` seconds, and `failure` says what is decided without the storage.
+    `listeners` are told of every decision, see `events`. `max_delay` is how long `wait`, `acquire` and decorators sleep
+    at most, in seconds, unless told otherwise.
     """
 
     def __init__(
         self,
         limits: Limits,
         *,
-        storage: str | Storage = "memory://",
+        storage: str | Storage | RedisClient = "memory://",
         default_algorithm: str | None = None,
         max_delay: float = 1.0,
+        failure: str = "local",
+        deadline: float | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.limits = as_limits(limits, default_algorithm)
         self.max_delay = as_seconds("max_delay", max_delay)
-        self.storage: Storage = as_storage(storage, open_storage)
-        if inspect.iscoroutinefunction(self.storage.evaluate):
+        found = as_storage(storage, open_storage)
+        if inspect.iscoroutinefunction(found.evaluate):
             raise TypeError(f"{type(storage).__name__} is for AsyncLimiter: its evaluate must be awaited")
+        self._listeners = tuple(listeners)
+        self.storage: Storage = guarded(found, GuardedStorage, failure, deadline, workers, self._listeners)
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._sleep = sleep
@@ -67,13 +79,14 @@ class Limiter:
             group: Group = ((key, self.limits, ONE, None, None),)
         else:
             group = group_of(key, self.limits, cost)
+        if self._listeners:
+            return self._decide((group,))[0]
         answers = self.storage.evaluate((group,)) if switch.limiting else unlimited((group,))
         return Decision(group, answers[0])
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Independent answers, in order, from one trip to the storage."""
-        groups = groups_of(keys, self.limits, cost)
-        return list(map(Decision, groups, self._evaluate(groups)))
+        return self._decide(groups_of(keys, self.limits, cost))
 
     def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, with what is left now. Changes nothing."""
@@ -82,14 +95,17 @@ class Limiter:
 
     def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Several keys and limits in one atomic decision: all are charged, or none."""
-        group = group_of_checks(checks)
-        return Decision(group, self._evaluate((group,))[0])
+        return self._decide((group_of_checks(checks),))[0]
 
     def settle(self, decision: Decision, *, cost: int | Sequence[int]) -> Decision:
         """Make an allowed decision have cost `cost` (one, or one for each check) instead of what it was charged.
 
         A refund gives back only what the spend still occupies. A denied decision was charged nothing, and
         stays so. Returns the decision as it stands then; it cannot be settled again.
+
+        A degraded decision is settled where it was made, in this process, and in what will be written back to the
+        storage if that has not happened yet. While the storage is out of reach, a refund of what it has decided is
+        dropped, and what is to be charged on top is charged here.
         """
         costs = settled_costs(decision, cost)
         if not decision.allowed:
@@ -106,8 +122,10 @@ class Limiter:
         ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
         patience = as_patience(timeout, self.max_delay)
         if self._reserves:
-            return self._drive(wait_by_place(key, limits, cost, patience))
-        return self._drive(wait_in_line(key, limits, cost, patience, self._lines, key, threading.Event()))
+            flow = wait_by_place(key, limits, cost, patience)
+        else:
+            flow = wait_in_line(key, limits, cost, patience, self._lines, key, threading.Event())
+        return drive(flow, self._evaluate, self._sleep, self._listeners)
 
     @contextmanager
     def acquire(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> Iterator[Decision]:
@@ -115,7 +133,10 @@ class Limiter:
         yield self.wait(key, cost=cost, timeout=timeout)
 
     def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
-        """Forget what `key` has spent of the limiter's own limits, or of `limits` if it was checked against others."""
+        """Forget what `key` has spent of the limiter's own limits, or of `limits` if it was checked against others.
+
+        Raises StorageError, in every failure mode, when the storage could not be told.
+        """
         self.storage.reset(group_of(key, self.limits if limits is None else limit_set(limits), ONE))
 
     @overload
@@ -161,6 +182,14 @@ class Limiter:
 
         return decorate if function is None else decorate(function)
 
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of everything from now on, as if it had been among `listeners`."""
+        self._listeners = (*self._listeners, listener)
+        if isinstance(self.storage, GuardedStorage):
+            self.storage.listen(listener)
+        if self._twin is not None:
+            self._twin.listen(listener)
+
     def close(self) -> None:
         """Close the storage."""
         self.storage.close()
@@ -171,27 +200,16 @@ class Limiter:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _decide(self, groups: Sequence[Group]) -> list[Decision]:
+        begin = time.perf_counter()
+        decisions = list(map(Decision, groups, self._evaluate(groups)))
+        seconds = time.perf_counter() - begin
+        for decision in decisions if self._listeners else ():
+            tell(self._listeners, Decided(decision, seconds))
+        return decisions
+
     def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         return self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
-
-    def _drive(self, flow: Flow) -> Decision:
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    result: object = None
-                    if isinstance(step, Evaluate):
-                        result = self._evaluate(step.groups, step.mode)
-                    elif isinstance(step, Turn):
-                        result = _in_time(step)
-                    elif switch.sleeping:
-                        self._sleep(step.seconds)
-                except BaseException as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(result)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
 
     def _for_tasks(self) -> "AsyncLimiter":
         """One twin for all async functions that are decorated, so that they stand in one line."""
@@ -201,7 +219,13 @@ class Limiter:
                 raise TypeError(
                     "this storage would block the event loop: decorate an async def with AsyncLimiter.limit"
                 )
-            self._twin = AsyncLimiter(self.limits, storage=twin, max_delay=self.max_delay, sleep=self._async_sleep)
+            self._twin = AsyncLimiter(
+                self.limits,
+                storage=twin,
+                max_delay=self.max_delay,
+                listeners=self._listeners,
+                sleep=self._async_sleep,
+            )
         return self._twin
 
     async def _async_sleep(self, seconds: float) -> None:
@@ -218,9 +242,13 @@ class AsyncLimiter:
         self,
         limits: Limits,
         *,
-        storage: str | AsyncStorage | Storage = "memory://",
+        storage: str | AsyncStorage | Storage | RedisClient = "memory://",
         default_algorithm: str | None = None,
         max_delay: float = 1.0,
+        failure: str = "local",
+        deadline: float | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.limits = as_limits(limits, default_algorithm)
@@ -232,7 +260,8 @@ class AsyncLimiter:
             raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Limiter")
         if not inspect.iscoroutinefunction(sleep):
             raise TypeError("the sleep of an AsyncLimiter must be an async def, like FakeClock().async_sleep")
-        self.storage: AsyncStorage = found
+        self._listeners = tuple(listeners)
+        self.storage: AsyncStorage = guarded(found, AsyncGuardedStorage, failure, deadline, workers, self._listeners)
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._sleep = sleep
@@ -243,13 +272,14 @@ class AsyncLimiter:
             group: Group = ((key, self.limits, ONE, None, None),)
         else:
             group = group_of(key, self.limits, cost)
+        if self._listeners:
+            return (await self._decide((group,)))[0]
         answers = await self.storage.evaluate((group,)) if switch.limiting else unlimited((group,))
         return Decision(group, answers[0])
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Independent answers, in order; see `Limiter.hit_many`."""
-        groups = groups_of(keys, self.limits, cost)
-        return list(map(Decision, groups, await self._evaluate(groups)))
+        return await self._decide(groups_of(keys, self.limits, cost))
 
     async def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, changing nothing; see `Limiter.peek`."""
@@ -258,8 +288,7 @@ class AsyncLimiter:
 
     async def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Several keys and limits in one atomic decision; see `Limiter.check`."""
-        group = group_of_checks(checks)
-        return Decision(group, (await self._evaluate((group,)))[0])
+        return (await self._decide((group_of_checks(checks),)))[0]
 
     async def settle(self, decision: Decision, *, cost: int | Sequence[int]) -> Decision:
         """Change what an allowed decision has cost; see `Limiter.settle`."""
@@ -274,9 +303,11 @@ class AsyncLimiter:
         ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
         patience = as_patience(timeout, self.max_delay)
         if self._reserves:
-            return await self._drive(wait_by_place(key, limits, cost, patience))
-        place = (asyncio.get_running_loop(), key)  # one line for each loop: a ticket is set in its own
-        return await self._drive(wait_in_line(key, limits, cost, patience, self._lines, place, asyncio.Event()))
+            flow = wait_by_place(key, limits, cost, patience)
+        else:
+            place = (asyncio.get_running_loop(), key)  # one line for each loop: a ticket is set in its own
+            flow = wait_in_line(key, limits, cost, patience, self._lines, place, asyncio.Event())
+        return await drive_async(flow, self._evaluate, self._sleep, self._listeners)
 
     @asynccontextmanager
     async def acquire(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> AsyncIterator[Decision]:
@@ -323,6 +354,12 @@ class AsyncLimiter:
 
         return decorate if function is None else decorate(function)
 
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of everything from now on; see `Limiter.listen`."""
+        self._listeners = (*self._listeners, listener)
+        if isinstance(self.storage, AsyncGuardedStorage):
+            self.storage.listen(listener)
+
     async def close(self) -> None:
         """Close the storage."""
         await self.storage.close()
@@ -333,40 +370,13 @@ class AsyncLimiter:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
+    async def _decide(self, groups: Sequence[Group]) -> list[Decision]:
+        begin = time.perf_counter()
+        decisions = list(map(Decision, groups, await self._evaluate(groups)))
+        seconds = time.perf_counter() - begin
+        for decision in decisions if self._listeners else ():
+            tell(self._listeners, Decided(decision, seconds))
+        return decisions
+
     async def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         return await self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
-
-    async def _drive(self, flow: Flow) -> Decision:
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    result: object = None
-                    if isinstance(step, Evaluate):
-                        result = await self._evaluate(step.groups, step.mode)
-                    elif isinstance(step, Turn):
-                        result = await _in_time_async(step)
-                    elif switch.sleeping:
-                        await self._sleep(step.seconds)
-                except BaseException as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(result)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-
-
-def _in_time(turn: Turn) -> float | None:
-    begin = time.monotonic()
-    in_time: bool = turn.ticket.wait(turn.seconds)  # type: ignore[attr-defined]
-    return time.monotonic() - begin if in_time else None
-
-
-async def _in_time_async(turn: Turn) -> float | None:
-    begin = asyncio.get_running_loop().time()
-    try:
-        async with asyncio.timeout(turn.seconds):
-            await turn.ticket.wait()  # type: ignore[attr-defined]
-    except TimeoutError:
-        return None
-    return asyncio.get_running_loop().time() - begin

@@ -2,8 +2,22 @@
 
 from collections.abc import Sequence
 
-from ratekeeper.decision import Decision, Row
+from ratekeeper.decision import Decision, DegradedRows, Row
 from ratekeeper.limit import Ask, Group, Spent, checked_cost
+
+
+class GrantedRows(DegradedRows):
+    """Rows of a spend that the storage has certainly not seen, so that it may be told of it later."""
+
+
+class DegradedGroup(list[Ask]):
+    """A settlement of what was decided without the storage. Its instants are of this process's own clock, so it must
+    never get there: a refund would give back what the storage was never charged."""
+
+    def __init__(self, asks: Sequence[Ask], rows: DegradedRows) -> None:
+        super().__init__(asks)
+        self.reason = rows.reason
+        self.granted = isinstance(rows, GrantedRows)
 
 
 def spent_of(row: Row) -> Spent:
@@ -18,7 +32,7 @@ def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
     for (key, limits, charged, _, _), cost in zip(asks, costs, strict=True):
         spent = [spent_of(row) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
         group.append((key, limits, cost - charged, None, spent))
-    return group
+    return DegradedGroup(group, rows) if isinstance(rows, DegradedRows) else group
 
 
 def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:

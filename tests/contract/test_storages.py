@@ -8,6 +8,7 @@ import pytest
 
 from ratekeeper import AsyncMemoryStorage, MemoryStorage
 from ratekeeper.storage import Storage
+from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
 from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratekeeper.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
 
@@ -28,9 +29,19 @@ def redis_at(server: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeCloc
     }
 
 
+def prompt(clock: FakeClock) -> Storage:
+    """One that promises a deadline, so that its guard calls it directly."""
+    memory: Any = MemoryStorage(clock=clock)
+    memory.deadline = 5.0
+    return memory  # type: ignore[no-any-return]
+
+
 STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "memory": lambda request, clock: MemoryStorage(clock=clock),
     "memory, async": lambda request, clock: Blocking(AsyncMemoryStorage(clock=clock)),
+    "guarded": lambda request, clock: GuardedStorage(prompt(clock)),
+    "guarded, in threads": lambda request, clock: GuardedStorage(MemoryStorage(clock=clock), deadline=5),
+    "guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(AsyncMemoryStorage(clock=clock), deadline=5)),
     **redis_at("redis_url_server"),
     **redis_at("sentinels"),
     **redis_at("redis_cluster"),

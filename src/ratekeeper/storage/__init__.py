@@ -1,10 +1,12 @@
 """The seam between deciding and keeping: one verb, `evaluate`, beside `reset` and `close` (law 2).
 
-Anything with these three methods is a storage. `ratekeeper.testing` has the contract that it must keep.
+Anything with these three methods is a storage. `ratekeeper.testing` has the contract that it must keep. What it may
+have beside them is for its guard: `deadline`, seconds by which every call of it has ended, and `nodes_of(group)`,
+which servers a group is on (see guarded.py).
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ratekeeper.decision import Row
 from ratekeeper.limit import Group, Mode
@@ -27,3 +29,9 @@ class AsyncStorage(Protocol):
     async def reset(self, group: Group) -> None: ...
 
     async def close(self) -> None: ...
+
+
+class RedisClient(Protocol):
+    """A client of redis-py, of any kind. Its address and credentials are used, not its connections."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...

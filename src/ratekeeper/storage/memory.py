@@ -8,11 +8,13 @@ table, but never of one that is denying: only when all of the sample deny do new
 that a flood of keys neither grows memory nor lets an offender go.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
 from random import random
+from weakref import WeakSet
 
 from ratekeeper.clock import Clock, ticking
 from ratekeeper.decision import Row
@@ -97,6 +99,7 @@ class MemoryStorage:
         self._tables: dict[str, Table] = {}
         self._turns: deque[str] = deque()  # scopes in the order in which they are swept
         self._sweep_at = 0
+        _all.add(self)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         with self._lock:
@@ -235,6 +238,19 @@ class MemoryStorage:
                 self._turns.append(scope)
             else:
                 del self._tables[scope]
+
+
+_all: "WeakSet[MemoryStorage]" = WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a child process the thread that may have held a lock is not there to release it."""
+    for storage in list(_all):
+        storage._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _kept(key: str) -> Key:

@@ -1,35 +1,39 @@
-"""From a storage URL to a storage. Each scheme is opened by the one file that knows it."""
+"""From a storage URL, or a client of redis-py, to a storage. Each is opened by the one file that knows it."""
 
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from ratekeeper.storage import AsyncStorage, Storage
+from ratekeeper.storage.guarded import GuardedStorage
 from ratekeeper.storage.memory import AsyncMemoryStorage, MemoryStorage
 
 
-def open_storage(url: str) -> Storage:
-    if _is_redis(url):
-        return _redis().RedisStorage(url)  # type: ignore[no-any-return]
-    return MemoryStorage(max_keys=_max_keys(url))
+def open_storage(source: Any) -> Storage:
+    if _is_redis(source):
+        return _redis().RedisStorage(source)  # type: ignore[no-any-return]
+    return MemoryStorage(max_keys=_max_keys(source))
 
 
-def open_async_storage(url: str) -> AsyncStorage:
-    if _is_redis(url):
-        return _redis().AsyncRedisStorage(url)  # type: ignore[no-any-return]
-    return AsyncMemoryStorage(max_keys=_max_keys(url))
+def open_async_storage(source: Any) -> AsyncStorage:
+    if _is_redis(source):
+        return _redis().AsyncRedisStorage(source)  # type: ignore[no-any-return]
+    return AsyncMemoryStorage(max_keys=_max_keys(source))
 
 
 def async_twin(storage: Storage) -> AsyncStorage | None:
     """A storage for tasks over the same states, where there is one."""
     if isinstance(storage, MemoryStorage):
         return AsyncMemoryStorage(storage)
+    if isinstance(storage, GuardedStorage):
+        inner = async_twin(storage.inner)
+        return None if inner is None else storage.for_tasks(inner)
     if type(storage).__name__ == "RedisStorage" and isinstance(storage, _redis().RedisStorage):
         return storage.for_tasks()  # type: ignore[no-any-return]
     return None
 
 
-def _is_redis(url: str) -> bool:
-    return urlsplit(url).scheme.partition("+")[0] in ("redis", "rediss", "unix")
+def _is_redis(source: Any) -> bool:
+    return not isinstance(source, str) or urlsplit(source).scheme.partition("+")[0] in ("redis", "rediss", "unix")
 
 
 def _redis() -> Any:

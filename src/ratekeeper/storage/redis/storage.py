@@ -13,7 +13,7 @@ from typing import Any
 from ratekeeper.clock import Clock
 from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
-from ratekeeper.limit import Group, Mode
+from ratekeeper.limit import Ask, Group, Mode
 from ratekeeper.storage.redis import connect, script, slots
 from ratekeeper.storage.redis.address import Address, of_client, parse_url
 from ratekeeper.storage.redis.lane import NO_LANE, Lanes, Refusal, pack_command
@@ -31,13 +31,11 @@ def _address(redis: Any, options: dict[str, Any]) -> Address:
     return of_client(redis, options)
 
 
-def _names(address: Address, group: Group) -> list[bytes]:
-    keys, names = address.keys, []
-    for key, limits, *_ in group:
-        for subject in (keys.subject(key), keys.old_subject(key)):
-            if subject is not None:
-                names += [subject + limit.scope.encode() for limit in limits]
-    return names
+def _names(address: Address, ask: Ask) -> list[bytes]:
+    """Of the states of an ask, under both secrets if there are two. They share a slot."""
+    keys, (key, limits, *_) = address.keys, ask
+    subjects = [subject for subject in (keys.subject(key), keys.old_subject(key)) if subject is not None]
+    return [subject + limit.scope.encode() for subject in subjects for limit in limits]
 
 
 class RedisStorage:
@@ -63,8 +61,8 @@ class RedisStorage:
         return script.all_rows(self._call(groups, mode))
 
     def reset(self, group: Group) -> None:
-        for name in _names(self.address, group):
-            self._execute("DEL", name)
+        for ask in group:
+            self._execute("DEL", *_names(self.address, ask))
 
     def connect(self) -> None:
         """Make the first connection and load the script now, and not when the first request comes."""
@@ -89,7 +87,7 @@ class RedisStorage:
     def _nodes_of(self, group: Group) -> tuple[str, ...]:
         """Which nodes of a Cluster decide a group; one without a name as long as none is known."""
         client = self._cluster
-        return ("",) if client is None else connect.nodes_of(client, _names(self.address, group))
+        return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
     def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
         rounds = slots.decide(group, mode, self.address.keys)
@@ -173,8 +171,8 @@ class AsyncRedisStorage:
         return [rows[i] for i in range(len(groups))]
 
     async def reset(self, group: Group) -> None:
-        for name in _names(self.address, group):
-            await self._execute("DEL", name)
+        for ask in group:
+            await self._execute("DEL", *_names(self.address, ask))
 
     async def connect(self) -> None:
         """Make the connection and load the script now, and not when the first request comes."""
@@ -190,7 +188,7 @@ class AsyncRedisStorage:
 
     def _nodes_of(self, group: Group) -> tuple[str, ...]:
         client = self._loop().cluster
-        return ("",) if client is None else connect.nodes_of(client, _names(self.address, group))
+        return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
         rounds = slots.decide(group, mode, self.address.keys)

@@ -1,0 +1,131 @@
+"""Addresses as text: read in one canonical form, tested against ranges, cut to the prefix that is one client.
+
+IPv4 that travels in IPv6 clothes (mapped, NAT64) is IPv4 from the moment it is read: ranges would not match it
+otherwise, and its IPv6 prefix would be one bucket for everybody.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+MAX_TEXT = 128  # brackets, 45 characters of address, a zone and a port: nothing longer is an address
+PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,32}))?"  # the second is RFC 7239's way to hide one
+ZONE = r"(?:%[A-Za-z0-9._~-]{1,32})?"
+NODE = re.compile(rf"([0-9.]{{7,15}}){PORT}|\[([0-9A-Fa-f:.]{{2,45}}){ZONE}\]{PORT}|([0-9A-Fa-f:.]{{2,45}}){ZONE}")
+MAPPED = IPv6Network("::ffff:0:0/96")
+NAT64 = IPv6Network("64:ff9b::/96")
+
+# Where a shorter prefix is one client: a 6to4 site has a /48 for its one IPv4 address, and a Teredo client chooses
+# most of its address freely, so that all of Teredo is one.
+COARSE = ((IPv6Network("2002::/16"), 48), (IPv6Network("2001::/32"), 32))
+
+
+@lru_cache(maxsize=8192)
+def parse_address(text: str) -> Address | None:
+    """Read one address, with or without brackets, port and zone; None for anything else, and for `0.0.0.0` and `::`."""
+    match = NODE.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        return None
+    dotted, bracketed, bare = match.groups()
+    try:
+        address = ip_address(dotted or bracketed or bare)
+    except ValueError:
+        return None
+    if dotted is None:
+        if address.version == 4:
+            return None  # `[192.0.2.1]`, or an IPv4 address with a zone
+        address = unmapped(address)
+    return None if address.is_unspecified else address
+
+
+def unmapped(address: IPv6Address) -> Address:
+    """The IPv4 address inside a mapped or a NAT64 one."""
+    mapped = address.ipv4_mapped
+    if mapped is None and address in NAT64:
+        mapped = IPv4Address(int(address) & 0xFFFFFFFF)
+        if not mapped.is_global:  # NAT64 must not carry these: nobody becomes 10.0.0.1, and trusted, by it
+            return address
+    return address if mapped is None else mapped
+
+
+class Networks:
+    """Ranges of addresses: `parse_address("10.1.2.3") in Networks(["10.0.0.0/8", "2001:db8::/32", "192.0.2.1"])`.
+
+    One lookup for each length of prefix, however many ranges there are.
+    """
+
+    def __init__(self, ranges: Iterable[str]) -> None:
+        if isinstance(ranges, str):
+            raise ValueError(f"expected a list of ranges like ['10.0.0.0/8'], not the text {ranges!r}")
+        self.networks = tuple(parse_network(text) for text in ranges)
+        self.ranges = tuple(str(network) for network in self.networks)
+        lengths: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}
+        for network in self.networks:
+            shift = network.max_prefixlen - network.prefixlen
+            lengths[network.version].setdefault(shift, set()).add(int(network.network_address) >> shift)
+        self._lengths = {version: tuple(found.items()) for version, found in lengths.items()}
+
+    def __contains__(self, address: Address) -> bool:
+        lengths = self._lengths[address.version]
+        if not lengths:
+            return False
+        number = int(address)
+        return any(number >> shift in prefixes for shift, prefixes in lengths)
+
+    def __bool__(self) -> bool:
+        return bool(self.networks)
+
+
+def parse_network(text: str) -> Network:
+    """Read one range; ValueError says what is wrong with it. Ranges of mapped addresses are ranges of IPv4."""
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        if not isinstance(text, str):
+            hint = "it is not text"
+        elif "host bits" in str(error):
+            hint = f"did you mean '{ip_network(text, strict=False)}'?"
+        else:
+            hint = "expected for example '10.0.0.0/8', '2001:db8::/32' or '192.0.2.1'"
+        raise ValueError(f"cannot read the range {text!r}: {hint}") from None
+    if isinstance(text, int | bytes) or "%" in str(text):
+        raise ValueError(f"cannot read the range {text!r}: expected text without a zone, for example '10.0.0.0/8'")
+    if isinstance(network, IPv6Network):
+        if network.subnet_of(MAPPED):
+            return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+        if network.subnet_of(NAT64):
+            raise ValueError(f"the range {text!r} is NAT64's: name the IPv4 addresses instead, they are seen as such")
+    return network
+
+
+@lru_cache(maxsize=8192, typed=True)  # typed: 64.0 is not remembered as 64
+def prefix_key(address: Address, ipv6: int = 64, ipv4: int = 32) -> str:
+    """The prefix that counts as one client, for a key: `ip4:192.0.2.7`, `ip4:192.0.2.0/24`, `ip6:2001:db8::/64`."""
+    if not (type(ipv6) is type(ipv4) is int and 1 <= ipv6 <= 128 and 1 <= ipv4 <= 32):
+        raise ValueError(f"expected prefixes of 1 to 128 bits (IPv6) and 1 to 32 (IPv4), not {ipv6!r} and {ipv4!r}")
+    if isinstance(address, IPv4Address):
+        length, most, tag = ipv4, 32, "ip4:"
+    else:
+        length, most, tag = ipv6, 128, "ip6:"
+        for network, coarsest in COARSE:
+            if address in network:
+                length = min(length, coarsest)
+    shift = most - length
+    first = type(address)(int(address) >> shift << shift)
+    return f"{tag}{first}/{length}" if shift else f"{tag}{first}"
+
+
+def prefix_keys(address: Address, ipv6: Sequence[int] = (64, 56, 48), ipv4: int = 32) -> tuple[str, ...]:
+    """One key for each IPv6 prefix, narrowest first, to be held to rising limits together.
+
+    An IPv4 address has one, so that `zip(keys, limits)` leaves it the first limit alone.
+    """
+    if not ipv6:
+        raise ValueError("expected at least one IPv6 prefix, for example (64, 56, 48)")
+    if isinstance(address, IPv4Address):
+        return (prefix_key(address, ipv6[0], ipv4),)
+    return tuple([prefix_key(address, length, ipv4) for length in sorted(ipv6, reverse=True)])

@@ -1,0 +1,164 @@
+"""Structured fields (RFC 9651) as far as rate limits need them: written with care, read strictly.
+
+A field that breaks the grammar anywhere is no field: the readers then return None and nothing is salvaged. Inner
+lists are not read, because no field of ours has one.
+"""
+
+import base64
+import binascii
+import re
+from decimal import Decimal
+from typing import NamedTuple
+
+MAX_INTEGER = 999_999_999_999_999
+KEY = re.compile(r"[a-z*][a-z0-9_.*-]*")
+PRINTABLE = re.compile(r"[ -~]*")
+STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
+TOKEN = re.compile(r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
+NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?")
+BYTES = re.compile(r":([A-Za-z0-9+/=]*):")
+DISPLAY = re.compile(r'%"(?:[ !#$&-~]|%[0-9a-f]{2})*"')
+SEPARATOR = re.compile(r"[ \t]*,[ \t]*")
+
+
+# A token, which stands without quotes, and a date are read as text and number like the others.
+Bare = int | Decimal | str | bytes | bool
+
+
+class Item(NamedTuple):
+    """A value and its parameters."""
+
+    value: Bare
+    parameters: dict[str, Bare]
+
+
+def write_string(text: str) -> str:
+    """Quoted and escaped; ValueError for what a structured field cannot hold."""
+    if not isinstance(text, str) or not PRINTABLE.fullmatch(text):
+        raise ValueError(f"{text!r} cannot stand in a header: expected text of printable ASCII characters")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def write_integer(number: int) -> str:
+    """At most fifteen digits: what is larger is cut to that."""
+    return str(max(min(number, MAX_INTEGER), -MAX_INTEGER))
+
+
+def read_list(text: str) -> list[Item] | None:
+    """The items of a list; None if it is malformed anywhere, or holds an inner list."""
+    text = text.strip(" ")
+    items: list[Item] = []
+    at = 0
+    while at < len(text):
+        found = _item(text, at)
+        if found is None:
+            return None
+        item, at = found
+        items.append(item)
+        if at == len(text):
+            break
+        comma = SEPARATOR.match(text, at)
+        if comma is None or comma.end() == len(text):
+            return None
+        at = comma.end()
+    return items
+
+
+def read_dictionary(text: str) -> dict[str, Item] | None:
+    """The members of a dictionary, the last of equal keys; None if it is malformed anywhere."""
+    text = text.strip(" ")
+    members: dict[str, Item] = {}
+    at = 0
+    while at < len(text):
+        key = KEY.match(text, at)
+        if key is None:
+            return None
+        at = key.end()
+        if text.startswith("=", at):
+            found = _item(text, at + 1)
+            if found is None:
+                return None
+            item, at = found
+        else:
+            parameters = _parameters(text, at)
+            if parameters is None:
+                return None
+            item, at = Item(True, parameters[0]), parameters[1]
+        members[key[0]] = item
+        if at == len(text):
+            break
+        comma = SEPARATOR.match(text, at)
+        if comma is None or comma.end() == len(text):
+            return None
+        at = comma.end()
+    return members
+
+
+def _item(text: str, at: int) -> tuple[Item, int] | None:
+    bare = _bare(text, at)
+    if bare is None:
+        return None
+    parameters = _parameters(text, bare[1])
+    return None if parameters is None else (Item(bare[0], parameters[0]), parameters[1])
+
+
+def _parameters(text: str, at: int) -> tuple[dict[str, Bare], int] | None:
+    found: dict[str, Bare] = {}
+    while text.startswith(";", at):
+        at += 1
+        while text.startswith(" ", at):
+            at += 1
+        key = KEY.match(text, at)
+        if key is None:
+            return None
+        at = key.end()
+        value: Bare = True
+        if text.startswith("=", at):
+            bare = _bare(text, at + 1)
+            if bare is None:
+                return None
+            value, at = bare
+        found[key[0]] = value
+    return found, at
+
+
+def _bare(text: str, at: int) -> tuple[Bare, int] | None:
+    first = text[at : at + 1]
+    if first == '"':
+        match = STRING.match(text, at)
+        return match and (re.sub(r"\\(.)", r"\1", match[1]), match.end())
+    if first == ":":
+        match = BYTES.match(text, at)
+        decoded = _decoded(match[1]) if match else None
+        return None if match is None or decoded is None else (decoded, match.end())
+    if first == "?":
+        return (text[at + 1] == "1", at + 2) if text[at + 1 : at + 2] in ("0", "1") else None
+    if first == "@":
+        number = _number(text, at + 1)
+        return number if number and isinstance(number[0], int) else None
+    if first == "%":
+        match = DISPLAY.match(text, at)
+        return match and (match[0], match.end())  # no field of ours has one: well-formed is all that matters
+    if first == "-" or first.isdigit():
+        return _number(text, at)
+    match = TOKEN.match(text, at)
+    return match and (match[0], match.end())
+
+
+def _number(text: str, at: int) -> tuple[Bare, int] | None:
+    match = NUMBER.match(text, at)
+    if match is None or text.startswith(".", match.end()):
+        return None
+    sign, whole, fraction = match.groups()
+    if fraction is None:
+        return (int(sign + whole), match.end()) if len(whole) <= 15 else None
+    return (Decimal(match[0]), match.end()) if len(whole) <= 12 and len(fraction) <= 3 else None
+
+
+def _decoded(text: str) -> bytes | None:
+    """Missing padding and bits that pad are forgiven; characters outside of the alphabet are not."""
+    try:
+        return base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,344 @@
+"""A storage that always answers in time: a guard around any other, sync and async side by side.
+
+It has a deadline for every call, a breaker for every node, an answer of its own when the storage has none
+(fallback.py), and writes back what it granted meanwhile. Everything but the calls themselves is in guard.py.
+"""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from queue import Empty
+from typing import Any
+
+from ratekeeper.clock import Clock
+from ratekeeper.decision import Row
+from ratekeeper.errors import RatekeeperError, StorageError
+from ratekeeper.events import Listener
+from ratekeeper.limit import Group, Mode
+from ratekeeper.storage import AsyncStorage, Storage
+from ratekeeper.storage.guard import Guard, NodesOf, WriteBack, check_options
+from ratekeeper.storage.memory import AsyncMemoryStorage, MemoryStorage
+from ratekeeper.storage.threads import Threads
+from ratekeeper.storage.workers import warn_of_many_workers
+
+DEADLINE = 0.25  # seconds, for a storage that has no deadline of its own
+
+
+def _deadline(inner: Any, given: float | None) -> float:
+    """What was given, or what the storage keeps by itself, or what its address says that it should take."""
+    for found in (given, getattr(inner, "deadline", None), getattr(getattr(inner, "address", None), "timeout", None)):
+        if found is not None:
+            return found
+    return DEADLINE
+
+
+def _bounds_itself(inner: object, deadline: float) -> bool:
+    own = getattr(inner, "deadline", None)
+    return own is not None and own <= deadline
+
+
+def _nodes_of(inner: object) -> NodesOf | None:
+    return getattr(inner, "nodes_of", None)
+
+
+class GuardedStorage:
+    """Asks `inner`, and answers by the deadline whatever happens to it.
+
+    `failure` is what limits fall to that have no mode of their own: `local`, `open`, `closed` or `raise`. `workers` is
+    how many processes share the limits, for the share of each; by default what the server says, or 1. After `failures`
+    outages in a row a node is left alone, and probed every `probe_interval` seconds or sooner.
+
+    What was granted locally while the storage was certainly not asked is charged there once it is back, in the
+    background, unless `write_back` is off; what `open` let pass is not, nor a spend of which nobody knows whether it
+    was made. So in one period an outage gives a key at most workers × share on top of the count already spent, and
+    the storage, once it is back, what is left of the count after that; what nobody knows of may be had twice.
+
+    A storage with an attribute `deadline` (seconds) promises that its calls end by then, and is called directly;
+    others are called in threads that can be left behind. One with `nodes_of(group)` has a breaker for each node.
+    """
+
+    def __init__(
+        self,
+        inner: Storage,
+        *,
+        failure: str = "local",
+        deadline: float | None = None,
+        workers: int | None = None,
+        failures: int = 3,
+        probe_interval: float = 1.0,
+        write_back: bool = True,
+        listeners: Iterable[Listener] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if inspect.iscoroutinefunction(inner.evaluate):
+            raise TypeError(f"{type(inner).__name__} is for AsyncGuardedStorage: its evaluate must be awaited")
+        self.inner = inner
+        self.guard = Guard(
+            failure=failure,
+            deadline=_deadline(inner, deadline),
+            workers=workers,
+            failures=failures,
+            probe_interval=probe_interval,
+            write_back=write_back,
+            listeners=listeners,
+            parted=hasattr(inner, "nodes_of"),
+            clock=clock,
+        )
+        self._inline = _bounds_itself(inner, self.guard.deadline)
+        self._nodes_of = _nodes_of(inner)
+        self._threads = Threads()
+        self._writer: threading.Thread | None = None
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
+        guard = self.guard
+        if not (self._inline and (ticket := guard.calm(groups, mode))):
+            return self._evaluate(groups, mode)
+        try:
+            return self.inner.evaluate(groups, mode)
+        except Exception as error:
+            if _is_callers(error):
+                raise
+            return guard.lost(groups, mode, self._nodes_of, ticket, error)
+
+    def reset(self, group: Group) -> None:
+        """Here and in the storage. Raises StorageError when that is out of reach, whatever the failure mode: then only
+        this process has forgotten."""
+        guard = self.guard
+        guard.fallback.reset(group)
+        call = guard.call_for(group, self._nodes_of)
+        result = self._answer(partial(self.inner.reset, group))
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        if isinstance(result, StorageError):
+            raise result
+
+    def close(self) -> None:
+        """Close the storage, and end what runs in the background, as far as it does not hang."""
+        self._threads.close()
+        writer, self._writer = self._writer, None
+        if writer is not None and writer is not threading.current_thread():
+            writer.join(self.guard.deadline)
+        self.inner.close()
+
+    def listen(self, listener: Listener) -> None:
+        self.guard.listen(listener)
+
+    def for_tasks(self, inner: AsyncStorage) -> "AsyncGuardedStorage":
+        """A guard for tasks around the async twin of `inner`, with the same breakers and the same local states."""
+        return AsyncGuardedStorage._sharing(inner, self.guard)
+
+    def _evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
+        guard = self.guard
+        plan = guard.plan(groups, mode, self._nodes_of)
+        if len(plan.calls) == 1:
+            call = plan.calls[0]
+            guard.finish(plan, call, self._answer(partial(self.inner.evaluate, call.groups, mode)))
+        else:  # side by side, so that one deadline is enough for all
+            ends = time.monotonic() + guard.deadline
+            starts = [self._threads.start(partial(self.inner.evaluate, call.groups, mode)) for call in plan.calls]
+            for call, start in zip(plan.calls, starts, strict=True):
+                guard.finish(plan, call, self._reply(start, ends))
+        self._write_back()
+        return plan.answers
+
+    def _answer(self, function: Callable[[], Any]) -> Any:
+        """What the storage says to one call, or the StorageError to go on with."""
+        if not self._inline:
+            return self._reply(self._threads.start(function), time.monotonic() + self.guard.deadline)
+        try:
+            return function()
+        except Exception as error:
+            if _is_callers(error):
+                raise
+            return self.guard.as_storage_error(error)
+
+    def _reply(self, replies: Any, ends: float) -> Any:
+        if replies is None:
+            return StorageError(f"{self._threads.most} calls to the storage hang already", undone=True)
+        try:
+            value, error = replies.get(timeout=max(ends - time.monotonic(), 0.0))
+        except Empty:
+            return self.guard.too_late()
+        if error is None:
+            return value
+        if _is_callers(error):
+            raise error
+        return self.guard.as_storage_error(error)
+
+    def _write_back(self) -> None:
+        """In a thread of its own: whoever has found that the storage is back does not wait for it."""
+        flow = self.guard.begin_write_back(self._nodes_of)
+        if flow is not None:
+            self._writer = threading.Thread(target=self._write, args=(flow,), name="ratekeeper-write-back", daemon=True)
+            self._writer.start()
+
+    def _write(self, flow: WriteBack | None) -> None:
+        while flow is not None:
+            with closing(flow), suppress(StopIteration):
+                error = None
+                while True:
+                    error = self._forced(flow.send(error))
+            flow = self.guard.begin_write_back(self._nodes_of)
+
+    def _forced(self, groups: Sequence[Group]) -> StorageError | None:
+        try:
+            result = self._answer(partial(self.inner.evaluate, groups, "force"))
+        except RatekeeperError as error:  # it would be refused again
+            return StorageError(str(error), outage=False)
+        return result if isinstance(result, StorageError) else None
+
+
+class AsyncGuardedStorage:
+    """The same for tasks, in any number of event loops, one after the other or side by side."""
+
+    def __init__(
+        self,
+        inner: AsyncStorage,
+        *,
+        failure: str = "local",
+        deadline: float | None = None,
+        workers: int | None = None,
+        failures: int = 3,
+        probe_interval: float = 1.0,
+        write_back: bool = True,
+        listeners: Iterable[Listener] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not inspect.iscoroutinefunction(inner.evaluate):
+            raise TypeError(f"{type(inner).__name__} is for GuardedStorage: it would block the event loop")
+        self.inner = inner
+        self.guard = Guard(
+            failure=failure,
+            deadline=_deadline(inner, deadline),
+            workers=workers,
+            failures=failures,
+            probe_interval=probe_interval,
+            write_back=write_back,
+            listeners=listeners,
+            parted=hasattr(inner, "nodes_of"),
+            clock=clock,
+        )
+        self._inline = _bounds_itself(inner, self.guard.deadline)
+        self._nodes_of = _nodes_of(inner)
+        self._writers: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def _sharing(cls, inner: AsyncStorage, guard: Guard) -> "AsyncGuardedStorage":
+        twin = cls(inner)
+        twin.guard = guard
+        return twin
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
+        guard = self.guard
+        if not (self._inline and (ticket := guard.calm(groups, mode))):
+            return await self._evaluate(groups, mode)
+        try:
+            return await self.inner.evaluate(groups, mode)
+        except Exception as error:
+            if _is_callers(error):
+                raise
+            return guard.lost(groups, mode, self._nodes_of, ticket, error)
+
+    async def reset(self, group: Group) -> None:
+        """Here and in the storage; see `GuardedStorage.reset`."""
+        guard = self.guard
+        guard.fallback.reset(group)
+        call = guard.call_for(group, self._nodes_of)
+        result = await self._answer(self.inner.reset, group)
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        if isinstance(result, StorageError):
+            raise result
+
+    async def close(self) -> None:
+        """Close the storage, and end what this event loop does in the background."""
+        loop = asyncio.get_running_loop()
+        writers = [writer for writer in self._writers if writer.get_loop() is loop]
+        for writer in writers:
+            writer.cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
+        await self.inner.close()
+
+    def listen(self, listener: Listener) -> None:
+        self.guard.listen(listener)
+
+    async def _evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
+        guard = self.guard
+        plan = guard.plan(groups, mode, self._nodes_of)
+        if len(plan.calls) == 1:
+            guard.finish(plan, plan.calls[0], await self._answer(self.inner.evaluate, plan.calls[0].groups, mode))
+        elif plan.calls:
+            answers = (self._answer(self.inner.evaluate, call.groups, mode) for call in plan.calls)
+            for call, result in zip(plan.calls, await asyncio.gather(*answers), strict=True):
+                guard.finish(plan, call, result)
+        self._write_back()
+        return plan.answers
+
+    async def _answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the storage says to one call, or the StorageError to go on with. A caller that is cancelled is gone."""
+        timeout = asyncio.timeout(None if self._inline else self.guard.deadline)
+        try:
+            async with timeout:
+                return await function(*arguments)
+        except Exception as error:
+            if timeout.expired():
+                return self.guard.too_late()
+            if _is_callers(error):
+                raise
+            return self.guard.as_storage_error(error)
+
+    def _write_back(self) -> None:
+        flow = self.guard.begin_write_back(self._nodes_of)
+        if flow is not None:
+            writer = asyncio.get_running_loop().create_task(self._write(flow), name="ratekeeper-write-back")
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+
+    async def _write(self, flow: WriteBack | None) -> None:
+        while flow is not None:
+            with closing(flow), suppress(StopIteration):
+                error = None
+                while True:
+                    error = await self._forced(flow.send(error))
+            flow = self.guard.begin_write_back(self._nodes_of)
+
+    async def _forced(self, groups: Sequence[Group]) -> StorageError | None:
+        try:
+            result = await self._answer(self.inner.evaluate, groups, "force")
+        except RatekeeperError as error:
+            return StorageError(str(error), outage=False)
+        return result if isinstance(result, StorageError) else None
+
+
+def guarded(
+    storage: Any,
+    kind: type[GuardedStorage] | type[AsyncGuardedStorage],
+    failure: str,
+    deadline: float | None,
+    workers: int | None,
+    listeners: Iterable[Listener],
+) -> Any:
+    """What a limiter asks: the storage in a guard, unless it is one, or memory, which is never out of reach."""
+    check_options(failure, workers, deadline=DEADLINE if deadline is None else deadline)
+    if isinstance(storage, MemoryStorage | AsyncMemoryStorage):
+        warn_of_many_workers()
+        return storage
+    if not isinstance(storage, GuardedStorage | AsyncGuardedStorage):
+        return kind(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
+    if (failure, deadline, workers) != ("local", None, None):
+        raise ValueError("this storage has a guard already: give failure, deadline and workers to that")
+    for listener in listeners:
+        storage.listen(listener)
+    return storage
+
+
+def _is_callers(error: BaseException) -> bool:
+    """A mistake in what was asked, or a stop from outside: not the storage's failure."""
+    ours = isinstance(error, RatekeeperError) and not isinstance(error, StorageError)
+    return ours or not isinstance(error, Exception)

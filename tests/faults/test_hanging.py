@@ -1,0 +1,227 @@
+"""Storages that hang, in real time: the caller goes on at the deadline, and what hangs holds up nobody else."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from ratekeeper import AsyncLimiter, Limiter, MemoryStorage
+from ratekeeper.decision import Row
+from ratekeeper.limit import Group, Mode
+from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
+
+DEADLINE = 0.1
+SPARE = 1.0  # seconds, for a busy machine
+
+
+class Hanging:
+    """Sync: every call waits until `go` is set."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryStorage()
+        self.go = threading.Event()
+        self.calls = 0
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        self.calls += 1
+        self.go.wait(30)
+        return self.memory.evaluate(groups, mode)
+
+    def reset(self, group: Group) -> None:
+        self.go.wait(30)
+
+    def close(self) -> None:
+        self.go.set()
+
+
+class AsyncHanging:
+    def __init__(self) -> None:
+        self.memory = MemoryStorage()
+        self.hang = True
+        self.calls = 0
+        self.cancelled = 0
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        self.calls += 1
+        try:
+            await asyncio.sleep(30 if self.hang else 0)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return self.memory.evaluate(groups, mode)
+
+    async def reset(self, group: Group) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    storage = Hanging()
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def no_thread_stays() -> Iterator[None]:
+    """Of those that the test has started, no later than some seconds after it."""
+    before = set(threading.enumerate())
+    yield
+    ends = time.monotonic() + 5
+    while (more := set(threading.enumerate()) - before) and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert not more
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+def test_a_thread_is_answered_by_the_deadline_and_the_storage_decides_again_when_it_can(hanging: Hanging) -> None:
+    with Limiter("100/hour", storage=hanging, deadline=DEADLINE) as limiter:
+        begin = time.monotonic()
+        decision = limiter.hit("a")
+        assert time.monotonic() - begin < DEADLINE + SPARE
+        assert decision
+        assert decision.degraded == "the storage gave no answer within 0.1 s; whether it has decided is unknown"
+        for _ in range(20):
+            limiter.hit("a")
+        assert hanging.calls == 3
+        hanging.go.set()
+        ends = time.monotonic() + 5
+        while limiter.hit("b").degraded and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert limiter.hit("b").degraded is None
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+def test_many_threads_are_all_answered_by_the_deadline_and_few_calls_hang(hanging: Hanging) -> None:
+    storage = GuardedStorage(hanging, deadline=DEADLINE, failures=1_000)
+    limiter = Limiter("1000/hour", storage=storage)
+    seconds: list[float] = []
+    reasons: set[str | None] = set()
+
+    def work() -> None:
+        begin = time.monotonic()
+        reasons.add(limiter.hit("a").degraded)
+        seconds.append(time.monotonic() - begin)
+
+    threads = [threading.Thread(target=work) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(seconds) < DEADLINE + SPARE
+    assert hanging.calls == 32
+    assert "32 calls to the storage hang already" in reasons
+    hanging.go.set()
+    limiter.close()
+
+
+def test_a_call_that_hangs_does_not_keep_the_interpreter_from_ending() -> None:
+    program = """
+import time
+from ratekeeper import Limiter
+class Hanging:
+    def evaluate(self, groups, mode="spend"): time.sleep(60)
+    def reset(self, group): pass
+    def close(self): pass
+print(bool(Limiter("1/hour", storage=Hanging(), deadline=0.05).hit("a")))
+"""
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+    assert time.monotonic() - begin < 20
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+def test_a_guard_that_nobody_closes_leaves_no_threads_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratekeeper.storage.threads.IDLE", 0.05)
+    storage = Hanging()
+    storage.go.set()
+    limiter = Limiter("5/hour", storage=storage, deadline=5)
+    assert limiter.hit("a").degraded is None
+    del limiter
+    gc.collect()
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+def test_a_thread_that_left_when_idle_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratekeeper.storage.threads.IDLE", 0.001)
+    storage = Hanging()
+    storage.go.set()
+    limiter = Limiter("1000/hour", storage=storage, deadline=5)
+    for i in range(300):
+        assert limiter.hit("a").degraded is None
+        time.sleep(0.0005 * (i % 5))  # around the moment at which it leaves
+    limiter.close()
+
+
+def test_a_task_is_answered_by_the_deadline_and_the_storage_decides_again_when_it_can() -> None:
+    storage = AsyncHanging()
+
+    async def main() -> None:
+        async with AsyncLimiter("100/hour", storage=storage, deadline=DEADLINE) as limiter:
+            begin = time.monotonic()
+            decisions = await asyncio.gather(*(limiter.hit("a") for _ in range(50)))
+            assert time.monotonic() - begin < DEADLINE + SPARE
+            assert all(decisions)
+            assert {decision.degraded for decision in decisions} == {
+                "the storage gave no answer within 0.1 s; whether it has decided is unknown"
+            }
+            assert storage.cancelled == storage.calls == 50
+            assert (await limiter.hit("a")).degraded
+            assert storage.calls == 50
+            storage.hang = False
+            await asyncio.sleep(1.01)
+            assert (await limiter.hit("b")).degraded is None
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_is_cancelled_is_not_answered_and_counts_for_nothing() -> None:
+    storage = AsyncHanging()
+
+    async def main() -> None:
+        limiter = AsyncLimiter("100/hour", storage=storage, deadline=5)
+        tasks = [asyncio.create_task(limiter.hit("a")) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        assert isinstance(limiter.storage, AsyncGuardedStorage)
+        assert limiter.storage.guard.breaker("").calm
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await limiter.hit("a")
+
+    asyncio.run(main())
+
+
+def test_closing_ends_a_write_back_that_hangs() -> None:
+    storage = AsyncHanging()
+
+    async def main() -> None:
+        limiter = AsyncLimiter("100/hour", storage=storage, deadline=5)
+        assert isinstance(limiter.storage, AsyncGuardedStorage)
+        guard = limiter.storage.guard
+        guard.fallback.memory.evaluate(((("a", limiter.limits, 1, None, None),),))
+        guard.fallback.ledger.add(("a", limiter.limits), 1)
+        breaker = guard.breaker("")
+        breaker.failed(breaker.admit())
+        storage.hang = False
+        await limiter.hit("b")
+        storage.hang = True
+        await asyncio.sleep(0.01)
+        assert len(asyncio.all_tasks()) == 2
+        begin = time.monotonic()
+        await limiter.close()
+        assert time.monotonic() - begin < 2, "it has not been waited for"
+        assert len(asyncio.all_tasks()) == 1
+        assert not guard._writing
+
+    asyncio.run(main())

@@ -1,0 +1,168 @@
+"""The alert rules and the dashboard ask for what is exported, and the dashboard shows all of it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from ratekeeper import Limiter
+from ratekeeper.events import Called, Decided, Recovered
+from ratekeeper.observe.prometheus import PrometheusListener
+from tests.observe.promql import Wrong, asked_for
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "ratekeeper.rules.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "ratekeeper.json"
+GUIDE = ROOT / "docs" / "observing.md"
+GIVEN = {"job", "instance"}  # labels that Prometheus adds to everything
+
+
+def exported() -> tuple[dict[str, set[str]], dict[str, str], set[str]]:
+    """What a scrape shows: sample → labels, sample → family, and the buckets' bounds as they are printed."""
+    registry = CollectorRegistry()
+    listener, limiter = PrometheusListener(registry), Limiter("1/hour")
+    listener.watch(limiter, name="api")
+    listener(Decided(limiter.hit("k"), 0.1))
+    listener(Called("node", 0.1, None))
+    listener(Recovered("node", 0.1, 1))
+    labels: dict[str, set[str]] = {}
+    families: dict[str, str] = {}
+    bounds = set()
+    for family in registry.collect():
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                labels[sample.name] = set(sample.labels)
+                families[sample.name] = family.name
+                bounds.add(sample.labels.get("le", ""))
+    return labels, families, bounds
+
+
+LABELS, FAMILIES, BOUNDS = exported()
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    return list(group["rules"])
+
+
+def dashboard() -> dict[str, Any]:
+    return dict(json.loads(DASHBOARD.read_text()))
+
+
+def panel_expressions() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
+def queries() -> list[str]:
+    """Of the variables: label_values takes a label as its second argument, which is checked as one."""
+    texts = [item["definition"] for item in dashboard()["templating"]["list"] if item["type"] == "query"]
+    return [re.sub(r", (\w+)\)$", r") by (\1)", text) for text in texts]
+
+
+def check(expression: str) -> set[str]:
+    """The families that an expression asks for; fails for one that is not exported, or has no such label."""
+    asked = asked_for(expression)
+    metrics = [name for name, _, _ in asked if name]
+    assert metrics, expression
+    for name, matchers, over_range in asked:
+        if name:
+            assert name in LABELS, f"{name} is not exported: {expression}"
+            assert set(matchers) <= LABELS[name] | GIVEN, expression
+            assert matchers.get("le", "") in BOUNDS, expression
+            counts = name.endswith(("_total", "_bucket", "_count", "_sum"))
+            if "label_values" not in expression:
+                assert over_range == counts, f"{name}: counters are looked at over a range, gauges are not"
+        else:
+            assert set(matchers) <= GIVEN.union(*(LABELS[metric] for metric in metrics)), expression
+    return {FAMILIES[name] for name in metrics}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_rule_asks_for_what_is_exported(rule: dict[str, Any]) -> None:
+    assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert check(rule["expr"])
+    left = {label for name, labels, _ in asked_for(rule["expr"]) for label in labels if not name} or GIVEN | {"storage"}
+    for text in rule["annotations"].values():
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= left, "a label that the expression has summed away"
+
+
+@pytest.mark.parametrize("expression", [*panel_expressions(), *queries()])
+def test_a_panel_asks_for_what_is_exported(expression: str) -> None:
+    assert check(expression)
+
+
+def test_all_that_is_exported_is_on_the_dashboard() -> None:
+    shown = set[str]().union(*(check(expression) for expression in panel_expressions()))
+    assert shown == set(FAMILIES.values())
+
+
+def test_the_dashboard_can_be_imported_anywhere() -> None:
+    board = dashboard()
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    sources = {target["datasource"]["uid"] for panel in panels for target in panel["targets"]}
+    assert sources == {"${datasource}"}
+    names = {item["name"] for item in board["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(?!__)(\w+)", json.dumps(panels)))
+    assert used == names
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells), "panels that lie on each other"
+    assert max(x for x, _ in cells) < 24
+    for panel in panels:
+        for target in panel["targets"]:
+            legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            grouped = {label for name, labels, _ in asked_for(target["expr"]) for label in labels if not name}
+            assert legend <= (grouped or GIVEN | {"storage"}), target
+
+
+def test_the_guide_lists_every_metric_with_its_labels_and_every_alert() -> None:
+    text = GUIDE.read_text()
+    rows = re.findall(r"^\| `(ratekeeper_\w+)` \|([^|]*)\|", text, re.MULTILINE)
+    listed = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+    wanted: dict[str, set[str]] = {}
+    for sample, family in FAMILIES.items():
+        name = sample if sample.endswith("_total") else family
+        wanted.setdefault(name, set()).update(LABELS[sample] - {"le"})
+    assert listed == wanted
+    assert set(re.findall(r"^\| `(Ratekeeper\w+)` \|", text, re.MULTILINE)) == {rule["alert"] for rule in rules()}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "sum(rate(ratekeeper_decisions_total[5m])",
+        "sum(rate(ratekeeper_decisions_total[5m])))",
+        'ratekeeper_keys{job="a")',
+        "rates(ratekeeper_decisions_total[5m])",
+        "rate(ratekeeper_decisions_total[5 m])",
+    ],
+)
+def test_the_reader_of_expressions_sees_what_is_wrong(expression: str) -> None:
+    with pytest.raises(Wrong):
+        asked_for(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "rate(ratekeeper_decision_total[5m])",
+        "ratekeeper_decisions_total > 1",
+        'rate(ratekeeper_decisions_total{node="a"}[5m])',
+        "sum by (node) (rate(ratekeeper_decisions_total[5m]))",
+        'rate(ratekeeper_used_share_bucket{le="0.8"}[5m])',
+        "rate(ratekeeper_keys[5m])",
+    ],
+)
+def test_the_check_of_expressions_sees_what_is_not_there(expression: str) -> None:
+    with pytest.raises(AssertionError):
+        check(expression)
