@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from ratekeeper import switch
 from ratekeeper.clock import microseconds, seconds
 from ratekeeper.decision import Decision, RateLimited, Row
+from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import BUCKETS, Ask, Group, Limit, Mode
 from ratekeeper.settling import settlement
 
@@ -50,6 +51,11 @@ class Lines:
     """Who stands in line for what, and for how much. The lock is held only to look, or to step in or out."""
 
     def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Nobody stands in line. In a child process those who did are not there."""
         self._lock = threading.Lock()
         self._lines: dict[Hashable, deque[tuple[Ticket, int]]] = {}
 

@@ -12,6 +12,7 @@ from email.utils import formatdate
 from ratekeeper.clock import SECOND
 from ratekeeper.decision import Decision, DegradedRows, Row
 from ratekeeper.http.structured import write_integer, write_string
+from ratekeeper.kernels import KERNELS
 from ratekeeper.limit import UNITS, Group, Limit
 
 Pairs = list[tuple[str, str]]
@@ -31,39 +32,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _bucket_grows(limit: Limit, row: Row) -> int:
-    """Exact to the microsecond: the debt that is left when the next unit is whole is that of all units above it."""
-    if row[1] >= limit.burst:
-        return 0
-    return row[3] + (limit.burst - row[1] - 1) * limit.period // -limit.count
-
-
-def _window_grows(limit: Limit, row: Row) -> int:
-    """Fixed window: exact, all comes back at its end. Sliding log: at the latest; the oldest entry may leave before."""
-    return row[3]
-
-
-def _counter_grows(limit: Limit, row: Row) -> int:
-    """At the latest, and exact if the window before was empty: then the units of this one begin to leave at its end."""
-    left = row[3] - limit.period
-    if left <= 0 or row[1] >= limit.count:
-        return row[3]
-    return left - limit.period // (row[1] - limit.count)
-
-
-GROWTH: dict[str, Callable[[Limit, Row], int]] = {
-    "token-bucket": _bucket_grows,
-    "gcra": _bucket_grows,
-    "leaky-bucket": _bucket_grows,
-    "fixed-window": _window_grows,
-    "sliding-log": _window_grows,
-    "sliding-counter": _counter_grows,
-}
-
-
 def grows_after(limit: Limit, row: Row) -> int:
     """Microseconds until more remains than now, if nothing more is spent: never told too short. 0: it is full."""
-    return GROWTH[limit.algorithm](limit, row)
+    return KERNELS[limit.algorithm].grows_after(limit, row[1], row[3])
 
 
 class Shown:
@@ -81,7 +52,7 @@ class Shown:
         self.quoted = write_string(name)
         self.quota = limit.burst
         self.window = -(-limit.burst * limit.period // (limit.count * SECOND))
-        self.grows = GROWTH[limit.algorithm]
+        self.grows = KERNELS[limit.algorithm].grows_after
         span = limit.burst * limit.period
         self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
 
@@ -195,7 +166,7 @@ class Headers:
             else:
                 # A share that is decided here has other numbers than its limit: only its end is known.
                 reset = row[3]
-                after = reset if degraded else shown.grows(shown.limit, row)
+                after = reset if degraded else shown.grows(shown.limit, row[1], row[3])
             quotas.append((shown, row[1], after, reset, row))
         pairs = plan.fixed.copy()
         for write in self._writers:

@@ -1,8 +1,9 @@
 """The arithmetic (law 1): pure functions of limit, state, now and cost. Nothing else knows an algorithm.
 
-A kernel has four: `spend` charges if it may, `force` charges or refunds without asking, `standing` tells
-what is left, `repair` mends a state after the clock stepped back. A state is a tuple of whole numbers, and
-one whose first number is before now is as if untouched. `evaluate` is the group law (laws 2 and 3).
+A kernel has five: `spend` charges if it may, `force` charges or refunds without asking, `standing` tells what is left,
+`repair` mends a state after the clock stepped back, `grows_after` says when more will be left than an answer said, if
+nothing is spent, and never too soon. A state is a tuple of whole numbers, and one whose first number is before now is
+as if untouched. `evaluate` is the group law (laws 2 and 3).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ Spend = Callable[[Limit, State | None, int, int, int | None, int], tuple[State |
 Force = Callable[[Limit, State | None, int, int, Spent | None], tuple[State | None, Row]]
 Standing = Callable[[Limit, State | None, int], tuple[int, int]]
 Repair = Callable[[Limit, State, int], State]
+GrowsAfter = Callable[[Limit, int, int], int]
 
 
 class Kernel(NamedTuple):
@@ -24,18 +26,37 @@ class Kernel(NamedTuple):
     force: Force
     standing: Standing
     repair: Repair
+    grows_after: (
+        GrowsAfter  # microseconds until more remains than the answer said, if nothing is spent; never too short
+    )
 
 
-_GCRA = Kernel(gcra.spend, gcra.force, gcra.standing, gcra.repair)
+_GCRA = Kernel(gcra.spend, gcra.force, gcra.standing, gcra.repair, gcra.grows_after)
 KERNELS: dict[str, Kernel] = {
     "token-bucket": _GCRA,
     "gcra": _GCRA,
     "leaky-bucket": _GCRA,
-    "fixed-window": Kernel(fixed_window.spend, fixed_window.force, fixed_window.standing, fixed_window.repair),
-    "sliding-counter": Kernel(
-        sliding_counter.spend, sliding_counter.force, sliding_counter.standing, sliding_counter.repair
+    "fixed-window": Kernel(
+        fixed_window.spend,
+        fixed_window.force,
+        fixed_window.standing,
+        fixed_window.repair,
+        fixed_window.grows_after,
     ),
-    "sliding-log": Kernel(sliding_log.spend, sliding_log.force, sliding_log.standing, sliding_log.repair),
+    "sliding-counter": Kernel(
+        sliding_counter.spend,
+        sliding_counter.force,
+        sliding_counter.standing,
+        sliding_counter.repair,
+        sliding_counter.grows_after,
+    ),
+    "sliding-log": Kernel(
+        sliding_log.spend,
+        sliding_log.force,
+        sliding_log.standing,
+        sliding_log.repair,
+        sliding_log.grows_after,
+    ),
 }
 SPEND: dict[str, Spend] = {algorithm: kernel.spend for algorithm, kernel in KERNELS.items()}
 

@@ -50,3 +50,8 @@ def repair(limit: Limit, state: State, now: int) -> State:
     """A window from the future means that the clock stepped back: what was spent counts in this window."""
     end = now - now % limit.period + limit.period
     return (end, state[1]) if state[0] > end else state
+
+
+def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
+    """Exact: all comes back at the window's end."""
+    return reset_after

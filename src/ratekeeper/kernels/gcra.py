@@ -141,3 +141,10 @@ def repair(limit: Limit, state: State, now: int) -> State:
 def _add(limit: Limit, tat: int, part: int, span: int, span_part: int) -> tuple[int, int]:
     carry, part = divmod(part + span_part, limit.count)
     return tat + span + carry, part
+
+
+def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
+    """Exact to the microsecond: the debt that is left when the next unit is whole is that of all units above it."""
+    if remaining >= limit.burst:
+        return 0
+    return reset_after + (limit.burst - remaining - 1) * limit.period // -limit.count

@@ -87,3 +87,11 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 def repair(limit: Limit, state: State, now: int) -> State:
     """A window that has not begun means that the clock stepped back: let it begin now, with all that it knew."""
     return (now + 2 * limit.period, *state[1:]) if state[0] > now + 2 * limit.period else state
+
+
+def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
+    """At the latest, and exact if the window before was empty: then the units of this one begin to leave at its end."""
+    left = reset_after - limit.period
+    if left <= 0 or remaining >= limit.count:
+        return reset_after
+    return left - limit.period // (remaining - limit.count)

@@ -90,3 +90,8 @@ def repair(limit: Limit, state: State, now: int) -> State:
     early = [entry for i in range(2, len(state), 2) if state[i] < now for entry in state[i : i + 2]]
     late = state[1] - sum(early[1::2])
     return (now + limit.period, state[1], *early, now, late)
+
+
+def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
+    """At the latest: the oldest entry may leave before."""
+    return reset_after

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from ratekeeper.clock import SECOND, Clock, ticking
 from ratekeeper.events import Decided, Degraded, Event, Recovered, log
-from ratekeeper.observe.fork import renew_in_children
+from ratekeeper.fork import renew_in_children
 
 SLICES = 12  # the window moves on by a twelfth of itself
 EASED = 0.8  # the share must fall below this part of the threshold before it can be risen above again

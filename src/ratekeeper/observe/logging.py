@@ -10,9 +10,9 @@ import threading
 from ratekeeper.clock import Clock
 from ratekeeper.decision import Decision
 from ratekeeper.events import Decided, Degraded, Event, Recovered
+from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import UNITS, Limit
 from ratekeeper.observe.client import naming, refused_keys
-from ratekeeper.observe.fork import renew_in_children
 from ratekeeper.storage.memory import MemoryStorage
 
 LOGGER = logging.getLogger("ratekeeper")

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ratekeeper.clock import SECOND, Clock, ticking
 from ratekeeper.events import Decided, Event
+from ratekeeper.fork import renew_in_children
 from ratekeeper.observe.client import naming, refused_keys
-from ratekeeper.observe.fork import renew_in_children
 
 
 class Limited(NamedTuple):

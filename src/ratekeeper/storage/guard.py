@@ -5,16 +5,15 @@ memory, one ledger.
 """
 
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 from ratekeeper.clock import SECOND, Clock
 from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
 from ratekeeper.events import Called, Degraded, Listener, Recovered, tell
+from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import FAILURES, Group, Mode
 from ratekeeper.settling import DegradedGroup
 from ratekeeper.storage.breaker import Breaker
@@ -94,7 +93,7 @@ class Guard:
         self._logged = False  # a driver's own exception, once for each trouble
         self._parted = parted  # whether the groups of a call may be on several nodes
         self._only = self.breaker("")
-        _all.add(self)
+        renew_in_children(self)
 
     def breaker(self, node: str) -> Breaker:
         found = self.breakers.get(node)
@@ -337,15 +336,3 @@ def _nodes(group: Group, nodes_of: NodesOf | None) -> tuple[str, ...]:
 def _release(call: Call) -> None:
     for breaker, ticket in call.tickets:
         breaker.release(ticket)
-
-
-_all: "weakref.WeakSet[Guard]" = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for guard in list(_all):
-        guard.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)

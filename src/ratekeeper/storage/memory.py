@@ -8,16 +8,15 @@ table, but never of one that is denying: only when all of the sample deny do new
 that a flood of keys neither grows memory nor lets an offender go.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
 from random import random
-from weakref import WeakSet
 
 from ratekeeper.clock import Clock, ticking
 from ratekeeper.decision import Row
+from ratekeeper.fork import renew_in_children
 from ratekeeper.kernels import SPEND, State, evaluate, peek
 from ratekeeper.limit import Ask, Group, Limit, Mode
 
@@ -99,7 +98,7 @@ class MemoryStorage:
         self._tables: dict[str, Table] = {}
         self._turns: deque[str] = deque()  # scopes in the order in which they are swept
         self._sweep_at = 0
-        _all.add(self)
+        renew_in_children(self)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         with self._lock:
@@ -131,6 +130,10 @@ class MemoryStorage:
                     table = self._tables.get(limit.scope)
                     if table is not None:
                         self.keys -= table.states.pop(_kept(key), None) is not None
+
+    def renew(self) -> None:
+        """For a child process: the thread that may have held the lock is not there to release it."""
+        self._lock = threading.Lock()
 
     def clear(self) -> None:
         """Forget everything, for tests between which nothing should stay."""
@@ -238,19 +241,6 @@ class MemoryStorage:
                 self._turns.append(scope)
             else:
                 del self._tables[scope]
-
-
-_all: "WeakSet[MemoryStorage]" = WeakSet()
-
-
-def _renew_locks() -> None:
-    """In a child process the thread that may have held a lock is not there to release it."""
-    for storage in list(_all):
-        storage._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _kept(key: str) -> Key:

@@ -4,12 +4,12 @@ The executors of the standard library wait for their threads when the interprete
 hang the program. These threads do not, and they leave by themselves when nobody needs them for a while.
 """
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
+
+from ratekeeper.fork import renew_in_children
 
 IDLE = 10.0  # seconds after which a thread that has nothing to do ends
 
@@ -38,7 +38,7 @@ class Threads:
         self._closed = False
         self._lock = threading.Lock()
         self._idle: list[Inbox] = []
-        _all.add(self)
+        renew_in_children(self)
 
     def start(self, function: Callable[[], Any]) -> "SimpleQueue[Reply] | None":
         """Where the reply will come, once; None when all threads are busy."""
@@ -99,15 +99,3 @@ def _serve(threads: Threads, inbox: Inbox) -> None:
     finally:
         with threads._lock:
             threads.alive -= 1
-
-
-_all: "weakref.WeakSet[Threads]" = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for threads in list(_all):
-        threads.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)

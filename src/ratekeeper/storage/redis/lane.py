@@ -5,10 +5,8 @@ deadline and no longer, whatever the server does in the middle of an answer. (re
 about as long again as the whole exchange, and its timeout begins anew with every piece of an answer.)
 """
 
-import os
 import ssl
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -20,6 +18,7 @@ import hiredis
 from hiredis import pack_command as pack_command
 
 from ratekeeper.errors import StorageError
+from ratekeeper.fork import renew_in_children
 
 PIECE = 65536  # bytes to read at a time
 NO_LANE = "no connection to Redis in time: it does not answer, or all that ?pool= allows are in use"
@@ -101,10 +100,10 @@ class Lanes:
         self.connect = connect
         self.most = most
         self.timeout = timeout
-        self.begin_anew()
-        _everywhere.add(self)
+        self.renew()
+        renew_in_children(self)
 
-    def begin_anew(self) -> None:
+    def renew(self) -> None:
         """Know nothing of older connections. After a fork they are the parent's."""
         self._lock = threading.Lock()  # for the size and the waiting; a free lane is taken without it
         self._idle: deque[Lane] = deque()
@@ -246,14 +245,3 @@ def _lost(error: Exception, sent: bool) -> StorageError:
     return StorageError(
         f"Redis broke off; whether it has decided is not known ({type(error).__name__}: {error})",
     )
-
-
-_everywhere: "weakref.WeakSet[Lanes]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for lanes in list(_everywhere):
-        lanes.begin_anew()
-
-
-os.register_at_fork(after_in_child=_after_fork)
