@@ -1,4 +1,4 @@
-"""What a limiter tells those who listen: every decision, every call to a storage, its failures and its recoveries.
+"""What is told to those who listen: every decision, every call to a storage, its failures and its recoveries.
 
 A listener is any function of one event. It is called where the event happens, in that thread or task, so it must be
 quick and must not block; what it raises is logged and goes no further. The listeners that come with Ratekeeper are
@@ -7,7 +7,7 @@ in observe/.
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ratekeeper.decision import Decision
 from ratekeeper.errors import StorageError
@@ -45,11 +45,19 @@ class Recovered(NamedTuple):
     written_back: int  # units that were granted meanwhile, and are charged in the storage now
 
 
-Event = Decided | Called | Degraded | Recovered
-Listener = Callable[[Event], object]
+class Shadowed(NamedTuple):
+    """What a rule of a policy in shadow, or its candidate limits, would have said."""
+
+    rule: str
+    candidate: bool
+    allowed: bool
 
 
-def tell(listeners: tuple[Listener, ...], event: Event) -> None:
+Event = Decided | Called | Degraded | Recovered | Shadowed
+Listener = Callable[[Any], object]  # of an Event; a policy's gate tells its verdicts, too
+
+
+def tell(listeners: tuple[Listener, ...], event: object) -> None:
     """A decision must not fail because of who looks on."""
     for listener in listeners:
         try:

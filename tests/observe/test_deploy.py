@@ -10,7 +10,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from ratekeeper import Limiter
-from ratekeeper.events import Called, Decided, Recovered
+from ratekeeper.events import Called, Decided, Recovered, Shadowed
 from ratekeeper.observe.prometheus import PrometheusListener
 from tests.observe.promql import Wrong, asked_for
 
@@ -29,6 +29,7 @@ def exported() -> tuple[dict[str, set[str]], dict[str, str], set[str]]:
     listener(Decided(limiter.hit("k"), 0.1))
     listener(Called("node", 0.1, None))
     listener(Recovered("node", 0.1, 1))
+    listener(Shadowed("rule", False, True))
     labels: dict[str, set[str]] = {}
     families: dict[str, str] = {}
     bounds = set()

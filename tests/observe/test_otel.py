@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ratekeeper import Check, Limiter, MemoryStorage, StorageError, parse_limit
-from ratekeeper.events import Called, Degraded, Recovered
+from ratekeeper.events import Called, Degraded, Recovered, Shadowed
 from ratekeeper.observe.label import SECONDS
 from ratekeeper.observe.otel import OpenTelemetryListener
 from ratekeeper.testing import FakeClock
@@ -76,6 +76,7 @@ def test_every_event_is_counted(
     during = points(reader)
     assert during["ratekeeper.breaker.open"] == {("a:1",): 1, ("b:1",): 0}
     listener(Recovered("a:1", 7.5, 40))
+    listener(Shadowed("exports", candidate=True, allowed=False))
     found = points(reader)
     assert found == {
         "ratekeeper.decisions": {
@@ -83,6 +84,7 @@ def test_every_event_is_counted(
             (False, "login", "denied"): 1,
             (True, "login", "denied"): 1,
         },
+        "ratekeeper.shadow.decisions": {(True, "denied", "exports"): 1},
         "ratekeeper.decision.duration": {(): (4, 1.0)},
         "ratekeeper.used_share": {("login",): (2, 1.5)},
         "ratekeeper.storage.call.duration": {("a:1",): (2, 0.75), ("b:1",): (1, 0.5)},

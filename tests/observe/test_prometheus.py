@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from ratekeeper import AsyncLimiter, Check, Limiter, MemoryStorage, StorageError, parse_limit
-from ratekeeper.events import Called, Degraded, Recovered
+from ratekeeper.events import Called, Degraded, Recovered, Shadowed
 from ratekeeper.observe.prometheus import PrometheusListener
 from ratekeeper.testing import FakeClock
 from tests.limiters import limiter_of
@@ -261,3 +261,19 @@ for name in ("prometheus", "otel"):
         "PrometheusListener needs prometheus-client: install Ratekeeper with its extra [prometheus]",
         "OpenTelemetryListener needs opentelemetry-api: install Ratekeeper with its extra [otel]",
     ], done.stderr
+
+
+def test_what_a_rule_in_shadow_would_have_said_is_counted_by_rule_and_not_without_bound() -> None:
+    registry = CollectorRegistry()
+    listener = PrometheusListener(registry, max_limits=2)
+    for number in range(5):
+        listener(Shadowed(f"rule-{number}", candidate=number == 0, allowed=number != 1))
+
+    def count(rule: str, candidate: str, result: str) -> float | None:
+        labels = {"rule": rule, "candidate": candidate, "result": result}
+        return registry.get_sample_value("ratekeeper_shadow_decisions_total", labels)
+
+    assert count("rule-0", "true", "allowed") == 1
+    assert count("rule-1", "false", "denied") == 1
+    assert count("other", "false", "allowed") == 3
+    assert count("rule-4", "false", "allowed") is None

@@ -82,12 +82,12 @@ class Networks:
 
 def parse_network(text: str) -> Network:
     """Read one range; ValueError says what is wrong with it. Ranges of mapped addresses are ranges of IPv4."""
+    if not isinstance(text, str):
+        raise ValueError(f"cannot read the range {text!r}: it is not text")
     try:
         network = ip_network(text)
     except ValueError as error:
-        if not isinstance(text, str):
-            hint = "it is not text"
-        elif "host bits" in str(error):
+        if "host bits" in str(error):
             hint = f"did you mean '{ip_network(text, strict=False)}'?"
         else:
             hint = "expected for example '10.0.0.0/8', '2001:db8::/32' or '192.0.2.1'"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ratekeeper.decision import Decision
-from ratekeeper.events import Called, Decided, Degraded, Event, Recovered
+from ratekeeper.events import Called, Decided, Degraded, Event, Recovered, Shadowed
 from ratekeeper.observe.held import Held, Holding
 from ratekeeper.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
 
@@ -46,6 +46,7 @@ class OpenTelemetryListener:
         self._max_nodes = checked_most("max_nodes", max_nodes)
         self._of_limit: dict[str, Attributes] = {}
         self._of_node: dict[str, Attributes] = {}
+        self._of_rule: dict[str, Attributes] = {}
         self._held = Held()
         self._open: dict[str, bool] = {}
         self._lock = threading.Lock()
@@ -59,6 +60,7 @@ class OpenTelemetryListener:
             return meter.create_histogram(f"ratekeeper.{name}", unit, text, explicit_bucket_boundaries_advisory=bounds)
 
         self._decisions = counter("decisions", "{decision}", "Decisions, by the limit that was decisive")
+        self._shadows = counter("shadow.decisions", "{decision}", "What rules in shadow and candidates would have said")
         self._seconds = histogram("decision.duration", "s", "Time to a decision, the storage included", SECONDS)
         self._used = histogram("used_share", "1", "Used share of each limit after an allowed decision", SHARES)
         self._calls = histogram("storage.call.duration", "s", "Time of a call to a storage, failed or not", SECONDS)
@@ -106,6 +108,10 @@ class OpenTelemetryListener:
             self._recoveries.add(1, node)
             self._degraded_seconds.add(event.seconds, node)
             self._written_back.add(event.written_back, node)
+        elif isinstance(event, Shadowed):
+            rule = label_of(event.rule, self._of_rule, self._max_limits, lambda name: {"ratekeeper.rule": name})
+            result = "allowed" if event.allowed else "denied"
+            self._shadows.add(1, {**rule, "ratekeeper.candidate": event.candidate, "ratekeeper.result": result})
 
     def watch(self, owner: object, *, name: str) -> None:
         """Export what the memory storage of `owner`, a limiter or a storage, holds, as ratekeeper.storage=`name`."""

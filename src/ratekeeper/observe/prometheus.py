@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ratekeeper.decision import Decision
-from ratekeeper.events import Called, Decided, Degraded, Event, Recovered
+from ratekeeper.events import Called, Decided, Degraded, Event, Recovered, Shadowed
 from ratekeeper.observe.held import Held
 from ratekeeper.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
 
@@ -44,10 +44,14 @@ class OfNode(NamedTuple):
     written_back: Counter
 
 
+OfRule = dict[tuple[bool, bool], Counter]  # by candidate and allowed
+
+
 class PrometheusListener:
     """One for all limiters of a process: a registry takes each name once.
 
-    The first `max_limits` names of limits, and `max_nodes` of nodes, have labels of their own; the rest are "other".
+    The first `max_limits` names of limits, as many of rules, and `max_nodes` of nodes have labels of their own; the rest
+    are "other".
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, max_limits: int = 200, max_nodes: int = 100) -> None:
@@ -55,6 +59,7 @@ class PrometheusListener:
         self._max_nodes = checked_most("max_nodes", max_nodes)
         self._of_limit: dict[str, OfLimit] = {}
         self._of_node: dict[str, OfNode] = {}
+        self._of_rule: dict[str, OfRule] = {}
         self._held = Held()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -65,6 +70,13 @@ class PrometheusListener:
 
         self._decisions = counter(
             "decisions", "Decisions, by the limit that was decisive", "limit", "result", "degraded"
+        )
+        self._shadows = counter(
+            "shadow_decisions",
+            "What rules in shadow and candidate limits would have said",
+            "rule",
+            "candidate",
+            "result",
         )
         self._seconds = histogram("decision_seconds", "Time to a decision, the storage included", SECONDS)
         self._used = histogram("used_share", "Used share of each limit after an allowed decision", SHARES, "limit")
@@ -102,6 +114,9 @@ class PrometheusListener:
             node.recoveries.inc()
             node.degraded_seconds.inc(event.seconds)
             node.written_back.inc(event.written_back)
+        elif isinstance(event, Shadowed):
+            rule = label_of(event.rule, self._of_rule, self._max_limits, self._children_of_rule)
+            rule[event.candidate, event.allowed].inc()
 
     def watch(self, owner: object, *, name: str) -> None:
         """Export what the memory storage of `owner`, a limiter or a storage, holds, under the label storage=`name`."""
@@ -139,6 +154,13 @@ class PrometheusListener:
             for degraded in (True, False)
         }
         return OfLimit(decisions, self._used.labels(name))
+
+    def _children_of_rule(self, name: str) -> OfRule:
+        return {
+            (candidate, allowed): self._shadows.labels(name, FLAGS[candidate], RESULTS[allowed])
+            for candidate in (True, False)
+            for allowed in (True, False)
+        }
 
     def _node(self, name: str) -> OfNode:
         return label_of(node_label(name), self._of_node, self._max_nodes, self._children_of_node)

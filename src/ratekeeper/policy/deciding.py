@@ -1,0 +1,290 @@
+"""From a request to what a storage is asked, and from its answer to a verdict. Written once, for threads and tasks.
+
+`deliberate` is a generator: it yields what has to be waited for, the groups for the storage or an awaitable of the
+user's own functions, and is sent the answer. Nothing in it does I/O.
+"""
+
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ratekeeper.decision import Decision, Row
+from ratekeeper.errors import StorageError
+from ratekeeper.http.client_ip import ClientAddress
+from ratekeeper.http.prefix import Address
+from ratekeeper.http.rejection import is_preflight
+from ratekeeper.limit import MAX_COUNT, Ask, Group
+from ratekeeper.policy.clients import Clients
+from ratekeeper.policy.identify import Found, Kind, Pending, resolve, take
+from ratekeeper.policy.index import Index
+from ratekeeper.policy.match import methods_of
+from ratekeeper.policy.path import Segments, spellings
+from ratekeeper.policy.policy import Policy
+from ratekeeper.policy.request import Identity, RequestView
+from ratekeeper.policy.rule import DEFAULT, Plan, Rule
+from ratekeeper.policy.stage import Bound, Exempt, Stage, plan_of, releases, with_failure_cached
+from ratekeeper.policy.verdict import Shadow, Verdict
+
+log = logging.getLogger("ratekeeper")
+
+Step = list[Group] | Awaitable[Any]
+Deliberation = Generator[Step, Any, Verdict]
+
+
+class Case:
+    """What is asked for one request: by the rules that are enforced, together; by each shadow, for itself."""
+
+    __slots__ = ("asks", "identities", "rules", "shadows")
+
+    def __init__(self) -> None:
+        self.asks: list[Ask] = []
+        self.rules: list[Rule] = []
+        self.identities: list[Identity] = []
+        self.shadows: list[tuple[Rule, bool, Identity, Ask | None]] = []
+
+    def add(self, rule: Rule, who: Identity, plan: Plan, cost: int) -> None:
+        if not isinstance(plan, str):
+            self.asks.append((who.key, plan, cost, None, None))
+            self.rules.append(rule)
+            self.identities.append(who)
+
+    def add_shadow(self, rule: Rule, who: Identity, plan: Plan, cost: int, *, candidate: bool) -> None:
+        if plan != "unlimited":
+            ask = None if plan == "deny" else (who.key, plan, cost, None, None)
+            self.shadows.append((rule, candidate, who, ask))
+
+    def groups(self) -> list[Group]:
+        groups: list[Group] = [self.asks] if self.asks else []
+        return groups + [(ask,) for *_, ask in self.shadows if ask is not None]
+
+    def verdict(self, policy: Policy, stage: str, client: ClientAddress, answers: Iterator[Sequence[Row]]) -> Verdict:
+        decision = Decision(self.asks, next(answers)) if self.asks else None
+        shadows = [
+            Shadow(rule, candidate, who, None if ask is None else Decision((ask,), next(answers)))
+            for rule, candidate, who, ask in self.shadows
+        ]
+        return Verdict(
+            "unlimited" if decision is None else "limited",
+            policy,
+            stage,
+            client,
+            allowed=decision is None or decision.allowed,
+            decision=decision,
+            asked=self.rules,
+            identities=self.identities,
+            shadows=tuple(shadows),
+        )
+
+
+class Compiled:
+    """A policy made ready: all that can be computed before the first request is computed here."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.bounds = [
+            Bound(rule, place, policy.rule_by[rule.name], policy.failure) for place, rule in enumerate(policy.rules)
+        ]
+        self.stages = {
+            stage: Stage([bound for bound in self.bounds if bound.rule.stage == stage]) for stage in ("early", "late")
+        }
+        self.exempt: Index[Exempt] = Index(Exempt(match, place) for place, match in enumerate(policy.exempt))
+        self.block = Clients([(client, client) for client in policy.block], policy.kinds)
+        self.allow = Clients([(client, client) for client in policy.allow], policy.kinds)
+        lists = (self.block, self.allow, policy.members, policy.overridden)
+        self.listed: list[Kind] = list({name: kind for one in lists for name, kind in one.kinds.items()}.values())
+        self.has_clients = not all(one.empty for one in lists)
+        for bound in self.bounds:
+            for plan in bound.plans.values():
+                if isinstance(plan, tuple):
+                    policy.response_headers.prepare(plan)
+
+    def functions(self) -> Iterator[Callable[..., Any]]:
+        """The user's own functions: an AsyncGate may await them, a Gate cannot."""
+        kinds = [kind for bound in self.bounds for parts in bound.by for kind in parts]
+        for kind in [*kinds, *self.listed, *(kind for parts in self.policy.alternatives for kind in parts)]:
+            yield from kind.functions
+        for bound in self.bounds:
+            if callable(bound.rule.cost):
+                yield bound.rule.cost
+            if bound.rule.computed is not None:
+                yield bound.rule.computed.function
+
+    def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
+        """Decide one request at one stage."""
+        policy = self.policy
+        if switch == "off":
+            return Verdict("off", policy, stage, None)
+        if request.method == "OPTIONS" and is_preflight(request.method, request.headers):
+            return Verdict("preflight", policy, stage, None)
+        before = request.found  # of the early stage: the address is the same, but who it is may be known only now
+        if isinstance(before, Found) and before.owner is self:
+            client = before.client
+        else:
+            client = policy.proxies.client_address(request.peer, request.headers)
+        found = request.found = Found(self, client)
+        readings = readings_of(request)
+        methods = methods_of(request)
+        if policy.exempt and self._is_exempt(request, readings, methods, client.ip):
+            return Verdict("exempt", policy, stage, client)
+        if self.has_clients:
+            if stage == "late" and self.listed:
+                yield from self._look_up(request, found)
+            if self.block.find(found.keys, client.ip):
+                return Verdict("block", policy, stage, client, allowed=switch == "shadow")
+            if self.allow.find(found.keys, client.ip):
+                return Verdict("allow", policy, stage, client)
+            found.said = policy.overridden.find(found.keys, client.ip)
+        rules = self.stages[stage]
+        tier = (yield from self.tier(request, found, None)) if rules.wants_tier else None
+        bounds = rules.applying(request, readings, methods, client.ip, tier)
+        if not bounds:
+            return Verdict("unmatched", policy, stage, client)
+        case = Case()
+        for bound in bounds:
+            rule = bound.rule
+            who = resolve(bound.by, request, found)
+            while isinstance(who, Pending):
+                yield from _verified(who, found)
+                who = resolve(bound.by, request, found)
+            assert who is not None  # the address is always there
+            plan = bound.flat
+            if plan is None or found.said:
+                plan = yield from self._plan(bound, request, found, who)
+            in_shadow = rule.mode == "shadow" or switch == "shadow"
+            if plan == "deny" and not in_shadow:
+                return Verdict("deny", policy, stage, client, allowed=False, asked=(rule,), identities=(who,))
+            cost = rule.cost
+            if not isinstance(cost, int):
+                cost = yield from _cost(rule, cost, request)
+            if in_shadow:
+                case.add_shadow(rule, who, plan, cost, candidate=False)
+            else:
+                case.add(rule, who, plan, cost)
+            if bound.candidates:
+                plan = yield from self._of_tier(bound.candidates, request, found, who)
+                case.add_shadow(rule, who, plan, cost, candidate=True)
+        groups = case.groups()
+        if not groups:
+            return case.verdict(policy, stage, client, iter(()))
+        try:
+            answers = yield groups
+        except StorageError:
+            if case.asks:
+                raise
+            log.exception("the storage failed where everything is in shadow; the request goes ahead")
+            return Verdict("unlimited", policy, stage, client)
+        return case.verdict(policy, stage, client, iter(answers))
+
+    def _is_exempt(
+        self, request: RequestView, readings: list[Segments], methods: tuple[str, ...], address: Address | None
+    ) -> bool:
+        """Only in its exact spelling, and only for what it says that it is: here a match sets free."""
+        exempt = self.exempt.find(request, readings, methods, address, None)
+        return any(releases(one.match, request, methods) for one in exempt)
+
+    def _look_up(self, request: RequestView, found: Found) -> Generator[Step, Any, None]:
+        """Find the identities of which a list may say something."""
+        keys = []
+        for kind in self.listed:
+            identity = take(kind, request, found)
+            if isinstance(identity, Pending):
+                yield from _verified(identity, found)
+                identity = take(kind, request, found)
+            if isinstance(identity, Identity):
+                keys.append(identity.key)
+        found.keys = keys
+
+    def _plan(self, bound: Bound, request: RequestView, found: Found, who: Identity) -> Generator[Step, Any, Plan]:
+        rule = bound.rule
+        for _, plans in found.said:
+            if rule.name in plans:
+                return with_failure_cached(plans[rule.name], bound.failure)
+        if bound.flat is not None:
+            return bound.flat
+        if rule.computed is not None:
+            value = yield from _called(rule.computed.function, request, f"finding the limits of rule {rule.name}")
+            try:
+                if value is not None:
+                    return with_failure_cached(rule.plan(value), bound.failure)
+            except (ValueError, TypeError):
+                log.exception("the limits found for rule %s cannot be used; its other limits hold", rule.name)
+        return (yield from self._of_tier(bound.plans, request, found, who))
+
+    def _of_tier(
+        self, plans: Mapping[str, Plan], request: RequestView, found: Found, who: Identity
+    ) -> Generator[Step, Any, Plan]:
+        if len(plans) == 1 and DEFAULT in plans:
+            return plans[DEFAULT]
+        tier = yield from self.tier(request, found, who)
+        return plan_of(plans, tier, self.policy.default_tier)
+
+    def tier(self, request: RequestView, found: Found, who: Identity | None) -> Generator[Step, Any, str | None]:
+        """By what is said of this client; else by the identity that the rule counts by; else by the first of the
+        policy's own identities that has a tier; else the default."""
+        policy = self.policy
+        for override, _ in found.said:
+            if override.tier is not None:
+                return str(override.tier)
+        for tier in policy.members.find(found.keys, found.client.ip):
+            return tier
+        if who is not None and who.tier in policy.tier_names:
+            return who.tier
+        for parts in policy.alternatives:
+            identity = resolve((parts,), request, found)
+            while isinstance(identity, Pending):
+                yield from _verified(identity, found)
+                identity = resolve((parts,), request, found)
+            if identity is not None and identity.tier is not None:
+                if identity.tier in policy.tier_names:
+                    return identity.tier
+                _warn_of_tier(identity.tier)
+        return policy.default_tier
+
+
+def readings_of(request: RequestView) -> list[Segments]:
+    """All ways to read the path, and what the router says of it."""
+    readings = spellings(request.path)
+    if request.route is None:
+        return readings
+    return list(dict.fromkeys([*readings, *spellings(request.route)]))
+
+
+@lru_cache(maxsize=64)
+def _warn_of_tier(tier: str) -> None:
+    log.error("a verifier gave the tier %r, which the policy does not know; the client counts as having none", tier)
+
+
+def _verified(pending: Pending, found: Found) -> Generator[Step, Any, None]:
+    try:
+        found.verified[pending.source] = yield pending.answer
+    except Exception:
+        log.exception("identifying by %s failed; the client counts as not identified by it", pending.source)
+        found.verified[pending.source] = None
+
+
+def _called(function: Callable[[RequestView], Any], request: RequestView, what: str) -> Generator[Step, Any, Any]:
+    """What the user's function says, None if it fails."""
+    try:
+        value = function(request)
+        if inspect.isawaitable(value):
+            value = yield value
+        return value
+    except Exception:
+        log.exception("%s failed", what)
+        return None
+
+
+def _cost(rule: Rule, function: Callable[[RequestView], Any], request: RequestView) -> Generator[Step, Any, int]:
+    """A cost that no client can turn against us: never below 1, and what is beyond counting never passes."""
+    value = yield from _called(function, request, f"finding the cost for rule {rule.name}")
+    if isinstance(value, float):
+        value = math.ceil(value) if math.isfinite(value) else MAX_COUNT
+    if isinstance(value, bool) or not isinstance(value, int):
+        log.error(
+            "the cost for rule %s is %s: expected a whole number; it counts as 1", rule.name, type(value).__name__
+        )
+        return 1
+    return min(max(value, 1), MAX_COUNT)

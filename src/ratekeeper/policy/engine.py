@@ -1,0 +1,263 @@
+"""The gate: a policy, a storage, and a verdict for each request. Sync and async stand side by side.
+
+How a verdict is found is in deciding.py. What is left in each class is what differs by an `await`.
+"""
+
+import inspect
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, Self
+
+from ratekeeper import switch
+from ratekeeper.asking import as_storage, unlimited
+from ratekeeper.decision import Row
+from ratekeeper.events import Decided, Listener, Shadowed, log, tell
+from ratekeeper.limit import Group, Mode
+from ratekeeper.policy.deciding import Compiled, Deliberation
+from ratekeeper.policy.policy import SWITCHES, Policy
+from ratekeeper.policy.problem import chosen
+from ratekeeper.policy.reload import PolicyFile, log_swap
+from ratekeeper.policy.request import RequestView
+from ratekeeper.policy.verdict import Judged, Verdict
+from ratekeeper.settling import restated, settled_costs, settlement
+from ratekeeper.storage import AsyncStorage, Storage
+from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
+from ratekeeper.storage.urls import async_twin, open_async_storage, open_storage
+
+
+class _Source:
+    """The policy that is in force now: one that was given, or that of a file, and the switch above it."""
+
+    __slots__ = ("_compiled", "_file", "_refused", "blocking", "switch")
+
+    def __init__(self, policy: Policy | PolicyFile, *, blocking: bool) -> None:
+        if not isinstance(policy, Policy | PolicyFile):
+            raise TypeError(f"expected a Policy or a PolicyFile, not {policy!r}: load_policy('policy.yaml') makes one")
+        self.blocking = blocking
+        self.switch: str | None = None
+        self._file = policy if isinstance(policy, PolicyFile) else None
+        self._compiled = Compiled(policy) if isinstance(policy, Policy) else policy.compiled
+        self._refused: Compiled | None = None
+        self._check(self._compiled)
+
+    def current(self) -> Compiled:
+        file = self._file
+        if file is not None:
+            file.refresh()
+            compiled = file.compiled
+            if compiled is not self._compiled and compiled is not self._refused:
+                try:
+                    self._check(compiled)
+                    self._compiled = compiled
+                except TypeError:
+                    log.exception("the new policy of %s cannot be used here; the old one stays in force", file.path)
+                    self._refused = compiled
+        return self._compiled
+
+    def use(self, policy: Policy) -> None:
+        compiled = Compiled(policy)
+        self._check(compiled)
+        log_swap(self._compiled.policy, policy)
+        self._compiled, self._file = compiled, None
+
+    def set_switch(self, value: str | None) -> None:
+        self.switch = None if value is None else chosen("switch", value, SWITCHES)
+
+    def begin(self, request: RequestView, stage: str) -> Deliberation:
+        if stage not in ("early", "late"):
+            raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
+        compiled = self.current()
+        return compiled.deliberate(request, stage, self.switch or compiled.policy.switch)
+
+    def _check(self, compiled: Compiled) -> None:
+        for function in compiled.functions() if self.blocking else ():
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(f"{getattr(function, '__name__', function)} is an async def: it is for AsyncGate")
+
+
+class Gate:
+    """Decides whether a request may go ahead: `Gate(load_policy("policy.yaml")).decide(request)`.
+
+    `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
+    changes is in force soon after. `listeners` are told of every decision, shadow (see events) and verdict (Judged).
+    """
+
+    def __init__(
+        self,
+        policy: Policy | PolicyFile,
+        *,
+        storage: Any = None,
+        deadline: float | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        self._source = _Source(policy, blocking=True)
+        self._listeners = tuple(listeners)
+        found = as_storage(self.policy.storage if storage is None else storage, open_storage)
+        if inspect.iscoroutinefunction(found.evaluate):
+            raise TypeError(f"{type(found).__name__} is for AsyncGate: its evaluate must be awaited")
+        # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
+        self.storage: Storage = guarded(found, GuardedStorage, "local", deadline, workers, self._listeners)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._source.current().policy
+
+    @property
+    def switch(self) -> str | None:
+        """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
+        return self._source.switch
+
+    @switch.setter
+    def switch(self, value: str | None) -> None:
+        self._source.set_switch(value)
+
+    def use(self, policy: Policy) -> None:
+        """From now on decide by this policy. Counts are kept, except where an algorithm or a period has changed."""
+        self._source.use(policy)
+
+    def decide(self, request: RequestView, stage: str = "late") -> Verdict:
+        """One decision over all rules that match. A request goes through `early` before authentication, if any rule is
+        early, and through `late` after it; these are two decisions."""
+        begin = time.perf_counter() if self._listeners else 0.0
+        flow = self._source.begin(request, stage)
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    answer = self._evaluate(step) if isinstance(step, list) else _not_here(step)
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            verdict: Verdict = done.value
+        if self._listeners:
+            _tell(self._listeners, verdict, begin)
+        return verdict
+
+    def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
+        """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
+        decision = verdict.decision
+        if decision is None:
+            return verdict
+        costs = settled_costs(decision, cost)
+        if not decision.allowed:
+            return verdict
+        forced = settlement(decision.asks, decision.rows, costs)
+        return verdict.with_decision(restated(decision, costs, self._evaluate((forced,), "force")[0]))
+
+    def close(self) -> None:
+        """Close the storage."""
+        self.storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
+        return self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+
+
+class AsyncGate:
+    """`Gate` for tasks: the same names, with await; verifiers, costs and limits may be async functions."""
+
+    def __init__(
+        self,
+        policy: Policy | PolicyFile,
+        *,
+        storage: Any = None,
+        deadline: float | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        self._source = _Source(policy, blocking=False)
+        self._listeners = tuple(listeners)
+        found = as_storage(self.policy.storage if storage is None else storage, open_async_storage)
+        if not inspect.iscoroutinefunction(found.evaluate):
+            found = async_twin(found)
+        if found is None:
+            raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Gate")
+        self.storage: AsyncStorage = guarded(found, AsyncGuardedStorage, "local", deadline, workers, self._listeners)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._source.current().policy
+
+    @property
+    def switch(self) -> str | None:
+        """'on', 'off' or 'shadow' for everything; see `Gate.switch`."""
+        return self._source.switch
+
+    @switch.setter
+    def switch(self, value: str | None) -> None:
+        self._source.set_switch(value)
+
+    def use(self, policy: Policy) -> None:
+        """From now on decide by this policy; see `Gate.use`."""
+        self._source.use(policy)
+
+    async def decide(self, request: RequestView, stage: str = "late") -> Verdict:
+        """One decision over all rules that match; see `Gate.decide`."""
+        begin = time.perf_counter() if self._listeners else 0.0
+        flow = self._source.begin(request, stage)
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    if isinstance(step, list):
+                        answer = await self._evaluate(step)
+                    else:
+                        answer = await step
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            verdict: Verdict = done.value
+        if self._listeners:
+            _tell(self._listeners, verdict, begin)
+        return verdict
+
+    async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
+        """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
+        decision = verdict.decision
+        if decision is None:
+            return verdict
+        costs = settled_costs(decision, cost)
+        if not decision.allowed:
+            return verdict
+        forced = settlement(decision.asks, decision.rows, costs)
+        return verdict.with_decision(restated(decision, costs, (await self._evaluate((forced,), "force"))[0]))
+
+    async def close(self) -> None:
+        """Close the storage."""
+        await self.storage.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
+        return await self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+
+
+def _not_here(answer: Any) -> NoReturn:
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise TypeError("a function of the policy returned something to await: it is for AsyncGate")
+
+
+def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> None:
+    seconds = time.perf_counter() - begin
+    if verdict.decision is not None:
+        tell(listeners, Decided(verdict.decision, seconds))
+    for shadow in verdict.shadows:
+        tell(listeners, Shadowed(shadow.rule.name, shadow.candidate, shadow.allowed))
+    tell(listeners, Judged(verdict, seconds))

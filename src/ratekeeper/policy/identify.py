@@ -1,0 +1,340 @@
+"""Who is asking. A rule's `by` takes the first identity that is present, and in the end always the address.
+
+What a client sends is a claim. A header, a cookie or a token counts only when a verifier returned a stable identity for
+it, or when a trusted proxy set it: else a random API key per request would be a fresh quota per request.
+"""
+
+import inspect
+import logging
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from ratekeeper.http.client_ip import ClientAddress, Proxies
+from ratekeeper.http.prefix import prefix_key
+from ratekeeper.policy.problem import nearest, shown
+from ratekeeper.policy.request import Identity, RequestView
+
+log = logging.getLogger("ratekeeper")
+
+KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+BUILT_IN = ("address", "agent", "global", "prefix", "user")
+CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # known by name, once a verifier stands behind them
+MAX_CLAIM = 8192  # characters: what is longer is no token
+AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an identity comes from: a header, a cookie or a bearer token with its verifier, or a function.
+
+    `verify` is called with what the client sent and returns text or an Identity that stays the same for that client,
+    or None; that of `jwt` returns the claims, of which `tier` names the one that holds the tier. `proxy` takes a header
+    as it is, from trusted proxies only: they must overwrite what a client sends. `call` is asked with the whole
+    request. Both may be async for an AsyncGate.
+    """
+
+    header: str = ""
+    cookie: str = ""
+    verify: Callable[[str], Any] | None = None
+    call: Callable[[RequestView], Any] | None = None
+    proxy: bool = False
+    tier: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("verify", "call"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise ValueError(f"{name} must be a function, not {shown(function)}")
+        if sum((self.verify is not None, self.call is not None, self.proxy)) != 1:
+            raise ValueError("expected one of verify, call and proxy: what a client sends counts for nothing by itself")
+        if self.header and self.cookie:
+            raise ValueError("expected a header or a cookie, not both")
+        if self.proxy and self.cookie:
+            raise ValueError("a proxy sets a header, not a cookie")
+        object.__setattr__(self, "header", self.header.lower())
+
+
+class Found:
+    """What has been learned of one request. `verified` holds results by source, `identities` by kind, `keys` those of
+    which a list may say something, `said` what the overrides say."""
+
+    __slots__ = ("client", "identities", "keys", "owner", "said", "verified")
+
+    def __init__(self, owner: object, client: ClientAddress) -> None:
+        self.owner = owner
+        self.client = client
+        self.identities: dict[str, Identity | None] = {}
+        self.verified: dict[str, Any] = {}
+        self.keys: Sequence[str] = ()
+        self.said: Sequence[Any] = ()
+
+
+class Pending(NamedTuple):
+    """An answer that has to be awaited, and under which source it is to be noted."""
+
+    source: str
+    answer: Awaitable[Any]
+
+
+class Kind(NamedTuple):
+    """One way to identify a client. `look` gives what `pick` makes an identity of; `early` needs only the address."""
+
+    name: str
+    source: str
+    look: Callable[[RequestView, Found], Any]
+    pick: Callable[[Any], Identity | None]
+    early: bool
+    functions: tuple[Callable[..., Any], ...] = ()
+
+
+Alternatives = tuple[tuple[Kind, ...], ...]
+
+
+def take(kind: Kind, request: RequestView, found: Found) -> Identity | Pending | None:
+    """What this kind says of a request; asked once."""
+    if kind.name in found.identities:
+        return found.identities[kind.name]
+    if kind.source not in found.verified:
+        try:
+            answer = kind.look(request, found)
+        except Exception:
+            log.exception("identifying by %s failed; the client counts as not identified by it", kind.name)
+            answer = None
+        if answer is not None and not isinstance(answer, str) and inspect.isawaitable(answer):
+            return Pending(kind.source, answer)
+        found.verified[kind.source] = answer
+    identity = kind.pick(found.verified[kind.source])
+    found.identities[kind.name] = identity
+    return identity
+
+
+def resolve(by: Alternatives, request: RequestView, found: Found) -> Identity | Pending | None:
+    """The first alternative of which all parts are present."""
+    for parts in by:
+        if len(parts) == 1:
+            identity = take(parts[0], request, found)
+            if identity is not None:
+                return identity
+            continue
+        identities: list[Identity] = []
+        for kind in parts:
+            identity = take(kind, request, found)
+            if isinstance(identity, Pending):
+                return identity
+            if identity is None:
+                break
+            identities.append(identity)
+        else:
+            return combined(identities)
+    return None
+
+
+def combined(parts: list[Identity]) -> Identity:
+    """Several as one. Each value is led by its length, so that no two lists of values are written alike."""
+    value = ",".join(f"{len(part.value)}:{part.value}" for part in parts)
+    tier = next((part.tier for part in parts if part.tier is not None), None)
+    return Identity("+".join(part.kind for part in parts), value, tier)
+
+
+def canonical_name(text: str) -> str | None:
+    """A user name as one key whatever way it is typed: NFKC, folded, trimmed. None if nothing usable is left.
+
+    For identities that come from what a client types, as in a login form: use it if the login itself compares so.
+    """
+    name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).strip()
+    if not name or len(name) > MAX_CLAIM or any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in name):
+        return None
+    return name
+
+
+class Kinds:
+    """Makes kinds by name, for one policy: its sources, its trusted proxies, its width of IPv6."""
+
+    def __init__(self, sources: Mapping[str, Source], proxies: Proxies, ipv6: int) -> None:
+        self._sources = {_spelled(name): source for name, source in sources.items()}
+        self._proxies = proxies
+        self._ipv6 = ipv6
+
+    def alternatives(self, by: Any) -> Alternatives:
+        """What `by` says: a name, names joined by '+', a function, or several of these to try in turn."""
+        listed = list(by) if isinstance(by, Iterable) and not isinstance(by, str) else [by]
+        if not listed:
+            raise ValueError("by needs at least one identity, for example 'user' or 'address'")
+        found = tuple(self._parts(one) for one in listed)
+        names = ["+".join(kind.name for kind in parts) for parts in found]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"by has {name!r} twice")
+        for last in found[:-1]:
+            if len(last) == 1 and last[0].name.partition(".")[0] in ("address", "global", "prefix"):
+                raise ValueError(f"{last[0].name} is always present: what stands behind it in by is never reached")
+        if any(kind.name == "agent" for parts in found for kind in parts if len(parts) == 1):
+            raise ValueError("the agent alone is chosen by the client: write 'address + agent'")
+        always = len(found[-1]) == 1 and found[-1][0].name in ("address", "global")
+        return found if always else (*found, (self.kind("address"),))
+
+    def _parts(self, one: Any) -> tuple[Kind, ...]:
+        if callable(one):
+            name = re.sub("[^a-z0-9_-]", "", getattr(one, "__name__", "function").lower())
+            return (_kind(f"call.{name}", one, early=True),)
+        if not isinstance(one, str):
+            raise ValueError(f"by takes names of identities and functions, not {shown(one)}")
+        return tuple(self.kind(name.strip()) for name in one.split("+"))
+
+    def kind(self, name: str) -> Kind:
+        """The kind of that name, or a ValueError that says what it lacks."""
+        name = _spelled(name)
+        base, _, detail = name.partition(":")
+        if name in self._sources:
+            return self._claim(name, name, self._sources[name])
+        if base == "jwt" and detail and "jwt" in self._sources:
+            return self._claim(name, "jwt", self._sources["jwt"])
+        if name == "address" or base == "prefix":
+            ipv4, ipv6 = (32, self._ipv6) if name == "address" else _lengths(detail)
+            return _address_kind(name.replace(":", "."), ipv4, ipv6)
+        if name == "global":
+            everyone = Identity("global", "")
+            return Kind(name, name, lambda request, found: True, lambda _: everyone, True)
+        if name == "agent":
+            return Kind(
+                name, name, lambda request, _: agent_class(request), lambda value: Identity("agent", value), True
+            )
+        if name == "user":
+            return Kind(name, name, lambda request, _: request.user, lambda value: as_identity("user", value), False)
+        if name in CLAIMED or base in ("jwt", "header", "cookie"):
+            raise ValueError(
+                f"{name!r} is what a client claims: under identities give"
+                f" {'jwt' if base == 'jwt' else name} a verifier, 'verify: …', or 'proxy: true' for a header that a"
+                " trusted proxy sets"
+            )
+        raise ValueError(f"unknown identity {name!r}: {nearest(name, [*BUILT_IN, *CLAIMED, *self._sources])}")
+
+    def _claim(self, name: str, source_name: str, source: Source) -> Kind:
+        label, claim = name.replace(":", "."), name.partition(":")[2]
+        if source.call is not None:
+            return _kind(label, source.call, early=False)
+        read = _reader(source_name, source)
+        if source.proxy:
+            proxies = self._proxies
+
+            def from_proxy(request: RequestView, found: Found) -> Any:
+                lines = request.header_lines(header) if proxies.trusts(request.peer) else []
+                return lines[0].strip() if len(lines) == 1 else None  # two lines: one may be the client's
+
+            header = source.header or _default_header(source_name)
+            return Kind(label, source_name, from_proxy, lambda value: as_identity(label, value), False)
+        verify = source.verify
+        assert verify is not None
+
+        def verified(request: RequestView, found: Found) -> Any:
+            value = read(request)
+            return verify(value) if value and len(value) <= MAX_CLAIM else None
+
+        if source_name == "jwt":
+            if not claim:
+                raise ValueError("jwt has many claims: name one, for example 'jwt:sub'")
+            return Kind(
+                label, "jwt", verified, lambda claims: _of_claims(label, claims, claim, source.tier), False, (verify,)
+            )
+        return Kind(label, source_name, verified, lambda value: as_identity(label, value), False, (verify,))
+
+
+def _spelled(name: str) -> str:
+    """Names of headers have no case."""
+    return name.lower() if name[:7].lower() == "header:" else name
+
+
+def as_identity(kind: str, value: object) -> Identity | None:
+    """What a verifier, a function or a framework answered, as an identity of this kind."""
+    if value is None or value is False or value == "":
+        return None
+    if isinstance(value, Identity):
+        return Identity(kind, value.value, value.tier) if isinstance(value.value, str) and value.value else None
+    if isinstance(value, str):
+        return Identity(kind, str.__str__(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Identity(kind, str(value))
+    log.error(
+        "identifying by %s gave %s: expected text, a whole number, an Identity or None", kind, type(value).__name__
+    )
+    return None
+
+
+def agent_class(request: RequestView) -> str:
+    """One of a few classes of user agents: a client that invents a new one for each request gains no more than that."""
+    agent = request.header("user-agent") or ""
+    return str(blake2b(agent.encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] % AGENTS)
+
+
+def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) -> Kind:
+    return Kind(
+        label,
+        f"{label} {id(function)}",  # two functions of one name are two sources
+        lambda request, _: function(request),
+        lambda value: as_identity(label, value),
+        early,
+        (function,),
+    )
+
+
+def _address_kind(label: str, ipv4: int, ipv6: int) -> Kind:
+    def look(_: RequestView, found: Found) -> Any:
+        client = found.client
+        return client.text if client.ip is None else prefix_key(client.ip, ipv6, ipv4).partition(":")[2]
+
+    return Kind(label, label, look, lambda value: Identity(label, value), True)
+
+
+def _lengths(detail: str) -> tuple[int, int]:
+    """`prefix` is /24 and /48, `prefix:56` changes the second, `prefix:16/56` both."""
+    if not detail:
+        return 24, 48
+    first, slash, second = detail.rpartition("/")
+    if not all(
+        part.isascii() and part.isdecimal() and len(part) < 4 for part in ([first, second] if slash else [second])
+    ):
+        raise ValueError(f"cannot read prefix:{detail}: expected for example 'prefix:56' or 'prefix:24/48'")
+    ipv4, ipv6 = int(first) if slash else 32, int(second)
+    if not (8 <= ipv4 <= 32 and 16 <= ipv6 <= 128):
+        raise ValueError(f"prefix:{detail} is out of range: IPv4 from 8 to 32, IPv6 from 16 to 128")
+    return ipv4, ipv6
+
+
+def _reader(name: str, source: Source) -> Callable[[RequestView], str | None]:
+    base, _, detail = name.partition(":")
+    cookie = source.cookie or (
+        detail if base == "cookie" else "session" if base == "session" and not source.header else ""
+    )
+    if cookie:
+        return lambda request: request.cookie(cookie)
+    if base in ("bearer", "jwt") and not source.header:
+        return _bearer
+    header = source.header or _default_header(name)
+    return lambda request: request.header(header)
+
+
+def _default_header(name: str) -> str:
+    base, _, detail = name.partition(":")
+    known = {"api-key": "x-api-key", "tenant": "x-tenant", "header": detail.lower()}
+    if not known.get(base):
+        raise ValueError(f"identity {name!r} needs a header, a cookie or a function to come from")
+    return known[base]
+
+
+def _bearer(request: RequestView) -> str | None:
+    scheme, _, token = (request.header("authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _of_claims(label: str, claims: object, claim: str, tier: str) -> Identity | None:
+    if not isinstance(claims, Mapping):
+        if claims is not None:
+            log.error("the verifier of jwt gave %s: expected the claims or None", type(claims).__name__)
+        return None
+    identity = as_identity(label, claims.get(claim))
+    named = claims.get(tier) if tier else None
+    return identity if identity is None or not isinstance(named, str) else identity._replace(tier=named)

@@ -1,0 +1,299 @@
+"""A policy: all that is said about limits in one place, checked as a whole before it runs.
+
+What one rule can know of itself is checked in rule.py; here is what only shows when all is put together.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratekeeper.http.client_ip import Proxies
+from ratekeeper.http.headers import Headers
+from ratekeeper.http.rejection import Rejection
+from ratekeeper.policy.clients import Clients, client_of
+from ratekeeper.policy.cover import covers
+from ratekeeper.policy.identify import KIND, Alternatives, Kinds, Source
+from ratekeeper.policy.match import Match
+from ratekeeper.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
+from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Plan, Rule
+from ratekeeper.storage.urls import open_storage
+
+SWITCHES = ("on", "off", "shadow")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Override:
+    """Something else for one client: an address, a range or an identity like `user:42`. It changes the tier, or the
+    limits of the named rules, or of all."""
+
+    client: str
+    limits: Any = None
+    tier: str | None = None
+    rules: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if (self.limits is None) == (self.tier is None):
+            raise ValueError("an override has limits or a tier")
+        if self.tier is not None and self.rules:
+            raise ValueError("an override's tier holds for all rules; leave out 'rules', or give limits instead")
+        if isinstance(self.limits, Mapping) or callable(self.limits) or isinstance(self.limits, Computed):
+            raise ValueError("an override's limits are text, limits, 'deny' or 'unlimited'")
+        object.__setattr__(self, "rules", (self.rules,) if isinstance(self.rules, str) else tuple(self.rules))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Policy:
+    """Everything is checked at construction; PolicyError tells all that is wrong. Nothing of it changes afterwards.
+
+    `by` is how clients are told apart where a rule does not say. `tiers` are names, or names with the clients that
+    belong to them; `default_tier` is that of everybody else. `exempt` are matches that nothing is counted for, met
+    only by their exact spelling; `allow` and `block` are clients, and block wins. `ipv6` is the prefix of one client.
+    """
+
+    rules: Sequence[Rule] = ()
+    storage: str = "memory://"
+    failure: str = "local"
+    switch: str = "on"
+    headers: Any = "draft-11"
+    refusal: Any = "problem+json"
+    trusted: Any = ()
+    ipv6: int = 64
+    by: Any = ("user", "address")
+    identities: Mapping[str, Source] = field(default_factory=dict)
+    tiers: Any = ()
+    default_tier: str | None = None
+    exempt: Sequence[Match] = ()
+    allow: Sequence[str] = ()
+    block: Sequence[str] = ()
+    overrides: Sequence[Override] = ()
+
+    proxies: Proxies = field(init=False, repr=False)
+    response_headers: Headers = field(init=False, repr=False)
+    rejection: Rejection = field(init=False, repr=False)
+    kinds: Kinds = field(init=False, repr=False)
+    alternatives: Alternatives = field(init=False, repr=False)  # of `by`
+    rule_by: Mapping[str, Alternatives] = field(init=False, repr=False)  # by name of the rule
+    tier_names: tuple[str, ...] = field(init=False, repr=False)
+    members: Clients[str] = field(init=False, repr=False)  # tiers by client
+    overridden: Clients[tuple[Override, Mapping[str, Plan]]] = field(init=False, repr=False)  # plans by rule
+
+    def __post_init__(self) -> None:
+        problems, put = Problems(), object.__setattr__
+        for name in ("rules", "exempt", "allow", "block", "overrides"):
+            value = getattr(self, name)
+            if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+                problems.add((name,), f"expected a list, not {shown(value)}")
+                value = ()
+            put(self, name, tuple(value))
+        for name, kind in (("rules", Rule), ("exempt", Match), ("overrides", Override)):
+            for place, one in enumerate(getattr(self, name)):
+                if not isinstance(one, kind):
+                    problems.add((name, place), f"expected a {kind.__name__}, not {shown(one)}")
+        problems.check()
+        with problems.at("failure"):
+            chosen("failure", self.failure, FAILURES[1:])
+        with problems.at("switch"):
+            chosen("switch", self.switch, SWITCHES)
+        with problems.at("storage"):
+            _check_storage(self.storage)
+        with problems.at("headers"):
+            put(self, "response_headers", _made(Headers, self.headers, "styles"))
+        with problems.at("refusal"):
+            refusal = _made(Rejection, self.refusal, "format", headers=getattr(self, "response_headers", None))
+            put(self, "rejection", refusal)
+        put(self, "proxies", Proxies())
+        with problems.at("trusted"):
+            put(self, "proxies", _made(Proxies, _ranges(self.trusted), "trusted"))
+        if type(self.ipv6) is not int or not 32 <= self.ipv6 <= 128:
+            problems.add(("ipv6",), f"expected a length of prefix from 32 to 128, not {shown(self.ipv6)}")
+            put(self, "ipv6", 64)
+        self._check_identities(problems)
+        self._check_tiers(problems)
+        self._check_rules(problems)
+        self._check_lists(problems)
+        problems.check()
+
+    def _check_identities(self, problems: Problems) -> None:
+        put = object.__setattr__
+        put(self, "kinds", Kinds(self.identities, self.proxies, self.ipv6))
+        for name, source in self.identities.items():
+            with problems.at("identities", name):
+                base, _, detail = str(name).partition(":")
+                if not KIND.fullmatch(base) or (detail and base not in ("header", "cookie")):
+                    raise ValueError("a name is small letters, digits, _ and -; or 'header:x-name', 'cookie:name'")
+                if base in ("address", "agent", "global", "prefix") or (base == "user" and source.call is None):
+                    raise ValueError(f"{base} is built in: choose another name" + " or a 'call'" * (base == "user"))
+                if not isinstance(source, Source):
+                    raise ValueError(f"expected a Source, not {shown(source)}")
+                if source.proxy and not self.trusts_someone:
+                    raise ValueError("no proxy is trusted, so this header never counts: say which under 'trusted'")
+                self.kinds.kind("jwt:sub" if name == "jwt" else name)
+        put(self, "alternatives", ())
+        with problems.at("by"):
+            put(self, "alternatives", self.kinds.alternatives(self.by))
+
+    @property
+    def reads_body(self) -> bool:
+        """Whether one of its functions looks at the body, so that an adapter has to read it first."""
+        functions = [
+            function for rule in self.rules for function in (rule.cost, rule.computed and rule.computed.function)
+        ]
+        return any(getattr(function, "reads_body", False) for function in functions)
+
+    @property
+    def trusts_someone(self) -> bool:
+        return isinstance(self.trusted, Proxies) or bool(self.trusted)
+
+    def _check_tiers(self, problems: Problems) -> None:
+        put = object.__setattr__
+        put(self, "tier_names", ())
+        put(self, "members", Clients([], self.kinds))
+        with problems.at("tiers"):
+            tiers = self.tiers if isinstance(self.tiers, Mapping) else dict.fromkeys(self.tiers, ())
+            for tier in tiers:
+                if not isinstance(tier, str) or not KIND.fullmatch(tier.lower()) or tier == DEFAULT:
+                    raise ValueError(f"{shown(tier)} cannot be a tier: letters, digits, _ and -, and not 'default'")
+            put(self, "tier_names", tuple(tiers))
+            listed = [(tier, place, client) for tier, all_ in tiers.items() for place, client in enumerate(all_ or ())]
+            good = []
+            for tier, place, client in listed:
+                with problems.at("tiers", tier, place):
+                    client_of(client, self.kinds)
+                    good.append((client, tier))
+            put(self, "members", Clients(good, self.kinds))
+        if self.default_tier is not None:
+            self._check_tier(problems, ("default_tier",), self.default_tier)
+
+    def _check_tier(self, problems: Problems, place: Place, tier: str) -> None:
+        if tier not in self.tier_names:
+            problems.add(place, f"unknown tier {shown(tier)}: {nearest(tier, self.tier_names)}")
+
+    def _check_rules(self, problems: Problems) -> None:
+        if not self.rules and not self.block:
+            problems.add(("rules",), "a policy without rules limits nothing")
+        names: dict[str, int] = {}
+        alternatives: dict[str, Alternatives] = {}
+        for place, rule in enumerate(self.rules):
+            at: Place = ("rules", place)
+            if names.setdefault(rule.name, place) != place:
+                problems.add((*at, "name"), f"{rule.name!r} is the name of rules[{names[rule.name]}], too")
+            with problems.at(*at, "by"):
+                by = self._by_of(rule)
+                alternatives[rule.name] = by
+                early = all(kind.early for parts in by for kind in parts)
+                if rule.stage == "early" and not early:
+                    raise ValueError(
+                        "an early rule comes before anybody is identified: count by address, prefix or global"
+                    )
+            for tier in rule.match.tiers:
+                self._check_tier(problems, (*at, "match", "tiers"), tier)
+            for key, plans in (("limits", rule.plans), ("candidate", rule.candidates)):
+                self._check_plans(problems, (*at, key), plans, rule)
+            if rule.stage == "early" and (rule.match.tiers or {*rule.plans, *rule.candidates} - {DEFAULT}):
+                problems.add((*at, "stage"), "an early rule comes before anybody is identified: it cannot know a tier")
+            for before in self.rules[:place]:
+                if (
+                    before.final
+                    and not before.default
+                    and before.stage == rule.stage
+                    and covers(before.match, rule.match)
+                ):
+                    problems.add(
+                        at, f"never reached: {before.name!r} before it is final, and matches all that it matches"
+                    )
+                    break
+        object.__setattr__(self, "rule_by", alternatives)
+
+    def _by_of(self, rule: Rule) -> Alternatives:
+        if rule.by is not None:
+            return self.kinds.alternatives(rule.by)
+        return self.kinds.alternatives("address") if rule.stage == "early" else self.alternatives
+
+    def _check_plans(self, problems: Problems, at: Place, plans: Mapping[str, Plan], rule: Rule) -> None:
+        for tier in plans:
+            if tier != DEFAULT:
+                self._check_tier(problems, (*at, tier), tier)
+        if not plans or DEFAULT in plans:
+            return
+        possible = rule.match.tiers or self.tier_names
+        for tier in possible:
+            if tier not in plans:
+                problems.add(at, f"tier {tier!r} would be unlimited: give it limits, or add '{DEFAULT}'")
+        if self.default_tier is None and not rule.match.tiers:
+            problems.add(at, f"clients without a tier would be unlimited: add '{DEFAULT}', or set default_tier")
+
+    def _check_lists(self, problems: Problems) -> None:
+        for name in ("allow", "block"):
+            for place, client in enumerate(getattr(self, name)):
+                with problems.at(name, place):
+                    client_of(client, self.kinds)
+        for place, match in enumerate(self.exempt):
+            if match.tiers:
+                problems.add(
+                    ("exempt", place, "tiers"), "exempt comes before anybody is identified: use a rule 'unlimited'"
+                )
+            if not match.paths and not match.addresses:
+                problems.add(("exempt", place), "expected paths or addresses: else anybody can claim to be exempt")
+        known = {rule.name: rule for rule in self.rules}
+        entries = []
+        for place, override in enumerate(self.overrides):
+            at: Place = ("overrides", place)
+            with problems.at(*at, "client"):
+                client_of(override.client, self.kinds)
+                if override.tier is not None:
+                    self._check_tier(problems, (*at, "tier"), override.tier)
+                plans: dict[str, Plan] = {}
+                for name in override.rules or known if override.limits is not None else ():
+                    if name not in known:
+                        problems.add((*at, "rules"), f"unknown rule {name!r}: {nearest(name, known)}")
+                        continue
+                    rule_problems = Problems()
+                    with rule_problems.at(*at, "limits"):
+                        plans[name] = known[name].plan(override.limits)
+                        _check_reach(known[name], plans[name])
+                    problems.found += rule_problems.found
+                    if rule_problems.found:
+                        break
+                entries.append((override.client, (override, plans)))
+        object.__setattr__(
+            self, "overridden", Clients(entries, self.kinds) if not problems.found else Clients([], self.kinds)
+        )
+
+
+def _check_reach(rule: Rule, plan: Plan) -> None:
+    for limit in plan if isinstance(plan, tuple) else ():
+        if isinstance(rule.cost, int) and rule.cost > limit.burst:
+            raise ValueError(f"the cost {rule.cost} of rule {rule.name!r} can never pass '{limit}'")
+
+
+def _check_storage(url: object) -> None:
+    if not isinstance(url, str):
+        raise ValueError(f"expected a URL like 'redis://host:6379/0', not {shown(url)}")
+    if url.partition(":")[0] in ("memory", "") or "://" not in url:
+        open_storage(url)
+
+
+def _ranges(trusted: Any) -> Any:
+    """Ranges are text wherever they stand: a number would be an address to those who read them."""
+    if isinstance(trusted, Proxies):
+        return trusted
+    if not isinstance(trusted, Mapping):
+        return as_texts("trusted", trusted)
+    found = dict(trusted)
+    if "trusted" in found:
+        found["trusted"] = as_texts("proxies", found["trusted"])
+    if isinstance(found.get("single"), Mapping):
+        found["single"] = {name: as_texts("the ranges of a header", one) for name, one in found["single"].items()}
+    return found
+
+
+def _made(kind: Any, value: Any, first: str, **more: Any) -> Any:
+    """An object as it is, or made from what a file says: its first argument, or several by name."""
+    if isinstance(value, kind):
+        return value
+    arguments = (
+        {str(name).replace("-", "_"): one for name, one in value.items()}
+        if isinstance(value, Mapping)
+        else {first: value}
+    )
+    return kind(**arguments, **more)

@@ -1,0 +1,95 @@
+"""A request that belongs to no framework: what adapters make, and rules, identities and refusals look at."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Identity(NamedTuple):
+    """Who is asking, as it was verified: a kind, a value that stays the same, and a tier if one is known."""
+
+    kind: str
+    value: str
+    tier: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of its state. A kind holds no ':', so no value can pass for one of another kind (law 10)."""
+        return f"{self.kind}:{self.value}"
+
+
+class RequestView:
+    """What is known of a request before its work begins.
+
+    `path` is as received: still encoded, without the query. Names of headers are in lower case. `peer` is the address
+    of the socket's other end, None on a Unix socket. `user` is whom the framework has authenticated: text, a whole
+    number or an Identity. `route` is the router's own template for it, if the router was asked already. `body` is
+    there only if the adapter has read it. `found` is where a gate keeps what it has learned between two stages.
+    """
+
+    __slots__ = (
+        "_by_name",
+        "body",
+        "found",
+        "headers",
+        "host",
+        "method",
+        "path",
+        "peer",
+        "query",
+        "route",
+        "scheme",
+        "user",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: str = "",
+        host: str = "",
+        headers: Sequence[tuple[str, str]] = (),
+        peer: str | None = None,
+        scheme: str = "http",
+        user: "str | int | Identity | None" = None,
+        route: str | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.host = host
+        self.headers = headers
+        self.peer = peer
+        self.scheme = scheme
+        self.user = user
+        self.route = route
+        self.body = body
+        self.found: Any = None
+        self._by_name: dict[str, list[str]] | None = None
+
+    def __repr__(self) -> str:
+        return f"RequestView({self.method!r}, {self.path!r}, peer={self.peer!r})"
+
+    def header_lines(self, name: str) -> list[str]:
+        """Every line of a header, in order; `name` in lower case."""
+        by_name = self._by_name
+        if by_name is None:
+            by_name = self._by_name = {}
+            for key, value in self.headers:
+                by_name.setdefault(key, []).append(value)
+        return by_name.get(name) or []
+
+    def header(self, name: str) -> str | None:
+        """The first line of a header; `name` in lower case."""
+        lines = self.header_lines(name)
+        return lines[0] if lines else None
+
+    def cookie(self, name: str) -> str | None:
+        """The first cookie of that name."""
+        for line in self.header_lines("cookie"):
+            for part in line.split(";"):
+                key, equals, value = part.partition("=")
+                if equals and key.strip() == name:
+                    return value.strip().strip('"')
+        return None

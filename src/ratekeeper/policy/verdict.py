@@ -1,0 +1,127 @@
+"""What a gate answers: a decision, whose rules it came from, and what the rules in shadow would have said."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ratekeeper.decision import Decision
+from ratekeeper.http.client_ip import ClientAddress
+from ratekeeper.policy.policy import Policy
+from ratekeeper.policy.request import Identity
+from ratekeeper.policy.rule import Rule
+
+
+class Shadow(NamedTuple):
+    """What a rule in shadow, or a rule's candidate limits, would have said. `decision` is None for a plain `deny`."""
+
+    rule: Rule
+    candidate: bool
+    identity: Identity
+    decision: Decision | None
+
+    @property
+    def allowed(self) -> bool:
+        return self.decision is not None and self.decision.allowed
+
+
+class Verdict:
+    """True when the request may go ahead.
+
+    `kind` says how that was found: `limited` (rules were asked, `decision` has their answer), `unlimited` (they are so
+    for this client), `unmatched` (there is no rule for it), `exempt`, `allow`, `block`, `deny`, `preflight` or `off`.
+    A `block` or `deny` was refused without asking the storage, and no wait helps.
+    """
+
+    __slots__ = ("allowed", "asked", "client", "decision", "identities", "kind", "policy", "shadows", "stage")
+
+    def __init__(
+        self,
+        kind: str,
+        policy: Policy,
+        stage: str,
+        client: ClientAddress | None,
+        *,
+        allowed: bool = True,
+        decision: Decision | None = None,
+        asked: Sequence[Rule] = (),
+        identities: Sequence[Identity] = (),
+        shadows: tuple[Shadow, ...] = (),
+    ) -> None:
+        self.kind = kind
+        self.policy = policy
+        self.stage = stage
+        self.client = client
+        self.allowed = allowed
+        self.decision = decision
+        self.asked = asked  # a rule for each of decision.asks, in order; the one that denies, of a deny
+        self.identities = identities  # by whom each of these counts
+        self.shadows = shadows
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def __repr__(self) -> str:
+        rules = ", ".join(rule.name for rule in self.asked)
+        return f"Verdict(allowed={self.allowed}, kind={self.kind!r}, rules=[{rules}], decision={self.decision!r})"
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rule of each of `decision.limits`, in the same order."""
+        if self.decision is None:
+            return ()
+        return tuple(rule for rule, ask in zip(self.asked, self.decision.asks, strict=True) for _ in ask[1])
+
+    @property
+    def rule(self) -> Rule | None:
+        """The one to tell the client of: the decision's most pressing, or the one that denies."""
+        place = self._place()
+        return None if place is None else self.asked[place]
+
+    @property
+    def identity(self) -> Identity | None:
+        """By whom that rule counts."""
+        place = self._place()
+        return None if place is None else self.identities[place]
+
+    @property
+    def address(self) -> str:
+        """The client's address, as far as it can be trusted."""
+        return "" if self.client is None else self.client.text
+
+    @property
+    def message(self) -> str:
+        """The rule's own words for a refusal, if it has any."""
+        return "" if self.rule is None else self.rule.message
+
+    @property
+    def documentation(self) -> str:
+        """Where the rule says that clients can read more, if it does."""
+        return "" if self.rule is None else self.rule.documentation
+
+    def with_decision(self, decision: Decision) -> "Verdict":
+        """The same after its decision was settled."""
+        return Verdict(
+            self.kind,
+            self.policy,
+            self.stage,
+            self.client,
+            allowed=self.allowed,
+            decision=decision,
+            asked=self.asked,
+            identities=self.identities,
+            shadows=self.shadows,
+        )
+
+    def _place(self) -> int | None:
+        if not self.asked:
+            return None
+        if self.decision is None:
+            return 0
+        decisive = self.decision.limit
+        return next(place for place, ask in enumerate(self.decision.asks) if any(decisive is limit for limit in ask[1]))
+
+
+class Judged(NamedTuple):
+    """Told to a gate's listeners for each verdict, beside events.Decided for the decision in it."""
+
+    verdict: Verdict
+    seconds: float

@@ -1,0 +1,200 @@
+"""Any bytes produce a decision or a clear error, and no spelling of a route gives more than its limit."""
+
+import json
+import re
+from urllib.parse import quote
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule, Source, explain, read_policy
+from tests.policy.gates import EXAMPLES, decide, gate_of, passes, request
+
+anything = st.text(st.characters(codec=None), max_size=40)  # lone surrogates and control characters, too
+latin = st.binary(max_size=60).map(lambda raw: raw.decode("latin-1"))
+values = anything | latin
+HEADERS = [
+    "x-forwarded-for",
+    "forwarded",
+    "cookie",
+    "authorization",
+    "x-api-key",
+    "x-tenant",
+    "user-agent",
+    "host",
+    "x-a",
+]
+headers = st.lists(st.tuples(st.sampled_from([*HEADERS, "x-http-method-override", "origin"]), values), max_size=6)
+
+POLICY = Policy(
+    rules=[
+        Rule("login", "5/minute", match=Match(paths=("/auth/login",), methods=("POST",)), by="address", stage="early"),
+        Rule("user", {"pro": "100/minute", "default": "5/minute"}, by=["jwt:sub + tenant", "api-key", "session"]),
+        Rule("files", "5/minute", match=Match(paths=("/files/**", "/v{n}/{x}"), hosts=("*.a",)), by="address + agent"),
+        Rule("free", "unlimited", match=Match(paths=("/static/**",), headers={"x-a": "b*"}), final=True),
+        Rule("rest", "50/minute", default=True, by="prefix:24/48", candidate="5/minute"),
+    ],
+    trusted=["10.0.0.0/8"],
+    tiers=["pro"],
+    identities={
+        "api-key": Source(verify=lambda key: key[:3]),
+        "jwt": Source(verify=lambda token: {"sub": token, "plan": "pro"}, tier="plan"),
+        "session": Source(cookie="sid", verify=str),
+        "tenant": Source(proxy=True),
+    },
+    exempt=[Match(paths=("/health",), methods=("GET",))],
+    block=["user:mallory", "198.51.100.0/24"],
+)  # fmt: skip
+GATE = gate_of(POLICY)
+
+
+@given(
+    method=st.sampled_from(["GET", "POST", "OPTIONS"]) | values,
+    path=st.sampled_from(["/", "/files/x", "/auth/login", "*", ""])
+    | values
+    | values.map(lambda text: f"/files/{text}"),
+    query=values,
+    host=values,
+    headers=headers,
+    peer=st.sampled_from(["10.0.0.1", "192.0.2.1", "2001:db8::1", None, ""]) | values,
+    user=st.none() | values | st.integers(),
+    route=st.none() | values,
+    body=st.none() | st.binary(max_size=40),
+    stage=st.sampled_from(["early", "late"]),
+)
+def test_any_request_has_a_verdict(
+    method: str,
+    path: str,
+    query: str,
+    host: str,
+    headers: list[tuple[str, str]],
+    peer: str | None,
+    user: str | int | None,
+    route: str | None,
+    body: bytes | None,
+    stage: str,
+) -> None:
+    view = RequestView(
+        method, path, query=query, host=host, headers=headers, peer=peer, user=user, route=route, body=body
+    )
+    verdict = decide(GATE, view, stage)
+    assert verdict.kind in ("limited", "unlimited", "exempt", "preflight", "block", "unmatched")
+    assert repr(verdict)
+    assert explain(POLICY, view, stage).kind == verdict.kind
+
+
+ODD = ["5/minute", "rules", "match", "paths", "limits", "&a", "*a", "<<", "${X}", "!!int", "null", "[", "]", "1e999"]
+words = st.sampled_from([*re.findall(r"[\w/{}*]+|[^\w\s]|\n *", (EXAMPLES / "tiers.yaml").read_text()), *ODD])
+
+
+def error_of(text: str, format: str) -> PolicyError | None:
+    try:
+        read_policy(text, format=format, environ={})
+    except PolicyError as error:
+        return error
+    return None
+
+
+documents = st.lists(words, max_size=60).map(" ".join) | anything
+
+
+@given(documents, st.sampled_from(["yaml", "json", "toml"]))
+def test_any_text_is_a_policy_or_a_clear_error(text: str, format: str) -> None:
+    said = error_of(text, format)
+    assert said is None or (said.problems and all(problem.message for problem in said.problems))
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats() | anything | st.sampled_from(["5/minute", "deny", "/a"])
+)
+trees = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(anything, inner, max_size=3), max_leaves=6
+)
+KNOWN = [
+    "name",
+    "match",
+    "by",
+    "limits",
+    "candidate",
+    "cost",
+    "mode",
+    "failure",
+    "stage",
+    "default",
+    "final",
+    "message",
+]
+TOP = [
+    "storage",
+    "failure",
+    "switch",
+    "headers",
+    "refusal",
+    "trusted",
+    "ipv6",
+    "by",
+    "identities",
+    "tiers",
+    "default_tier",
+]
+
+
+@given(
+    st.dictionaries(st.sampled_from([*TOP, "exempt", "allow", "block", "overrides"]), trees, max_size=3),
+    st.lists(st.dictionaries(st.sampled_from(KNOWN), trees), max_size=2),
+)
+def test_any_value_under_any_key_is_a_policy_or_a_clear_error(top: dict[str, object], rules: list[object]) -> None:
+    storage = top.get("storage")
+    if isinstance(storage, str):
+        top["storage"] = "memory://"
+    said = error_of(json.dumps({**top, "rules": rules}), "json")
+    assert said is None or str(said)
+
+
+ROUTES = ["/login", "/auth/login", "/users/{id}/posts", "/v{n}/export", "/files/{path*}", "/Straße/{x}"]
+
+
+@st.composite
+def spelled(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """A route, and ways to write a path that leads to it."""
+    route = draw(st.sampled_from(ROUTES))
+    plain = re.sub(r"\{\w+\*\}", "a/b", re.sub(r"\{\w+\}", "7", route))
+    return route, draw(st.lists(written(plain), min_size=6, max_size=6))
+
+
+@st.composite
+def written(draw: st.DrawFn, plain: str) -> str:
+    dots = st.sampled_from(["", "", "", ".", "x/..", "%2e", "y/%2E%2e", ""])
+    segments = []
+    for segment in plain.strip("/").split("/"):
+        for mess in draw(st.lists(dots, max_size=2)):
+            segments.append(mess)
+        segments.append("".join(draw(letter(c)) for c in segment) + draw(st.sampled_from(["", "", ";a=b", ";"])))
+    slash = st.sampled_from(["/", "/", "//", "\\", "%2f", "%5C"])
+    return "/" + "".join(draw(slash) + segment for segment in segments) + draw(st.sampled_from(["", "/", "//", "/."]))
+
+
+def letter(c: str) -> st.SearchStrategy[str]:
+    encoded = "".join(f"%{byte:02x}" for byte in c.encode())
+    ways = [c, c, c, encoded, encoded.upper(), encoded.replace("%", "%25"), quote(c)]
+    if c.isascii():
+        ways.append(c.swapcase())
+    return st.sampled_from(ways)
+
+
+@given(spelled())
+def test_no_spelling_of_a_route_gives_more_than_its_limit(case: tuple[str, list[str]]) -> None:
+    route, paths = case
+    gate = gate_of(Policy(rules=[Rule("all", "5/minute", match=Match(paths=(route,)), by="address")]))
+    assert passes(gate, *(request(path) for path in paths)) == 5, paths
+
+
+@given(spelled())
+def test_no_spelling_of_a_route_slips_past_its_limit_into_a_generous_rule(case: tuple[str, list[str]]) -> None:
+    route, paths = case
+    rules = [
+        Rule("static", "unlimited", match=Match(paths=("/static/{path*}",)), final=True),
+        Rule("all", "5/minute", match=Match(paths=(route,)), by="address"),
+    ]
+    gate = gate_of(Policy(rules=rules))
+    assert passes(gate, *(request(f"/static/..{path}") for path in paths)) == 5, paths

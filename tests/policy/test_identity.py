@@ -1,0 +1,211 @@
+"""By whom a rule counts: the first identity that is present, parts together, and always the address in the end."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratekeeper.policy import Identity, Policy, PolicyError, RequestView, Rule, Source
+from ratekeeper.policy.path import Mixed
+from tests.policy.gates import decide, gate_of, passes, request
+
+
+def known(value: Any) -> Any:
+    return None if value == "bad" else value
+
+
+SOURCES = {
+    "api-key": Source(verify=known),
+    "bearer": Source(verify=known),
+    "jwt": Source(
+        header="x-jwt", verify=lambda token: {"sub": token, "org": "acme", "n": 7, "plan": "pro"}, tier="plan"
+    ),
+    "session": Source(verify=known),
+    "cookie:id": Source(verify=known),
+    "header:X-Device": Source(verify=known),
+    "tenant": Source(proxy=True),
+    "team": Source(call=lambda view: view.header("x-team")),
+    "late": Source(header="x-late", verify=lambda value: Identity("ignored", value, "pro")),
+}
+
+
+def who(by: Any, view: RequestView, **more: Any) -> Identity | None:
+    policy = Policy(
+        rules=[Rule("a", "5/minute", by=by)], identities=SOURCES, trusted=["10.0.0.0/8"], tiers=["pro"], **more
+    )
+    return decide(gate_of(policy), view).identity
+
+
+@pytest.mark.parametrize(
+    ("by", "view", "key"),
+    [
+        ("user", request(user="ann"), "user:ann"),
+        ("user", request(user=42), "user:42"),
+        ("user", request(user=Identity("anything", "ann")), "user:ann"),
+        ("api-key", request(headers={"x-api-key": "k"}), "api-key:k"),
+        ("bearer", request(headers={"authorization": "bearer  t"}), "bearer:t"),
+        ("jwt:sub", request(headers={"x-jwt": "s"}), "jwt.sub:s"),
+        ("jwt:n", request(headers={"x-jwt": "s"}), "jwt.n:7"),
+        ("session", request(headers={"cookie": 'a=b; session="s"'}), "session:s"),
+        ("cookie:id", request(headers={"cookie": "id=7"}), "cookie.id:7"),
+        ("header:x-Device", request(headers={"x-device": "d"}), "header.x-device:d"),
+        ("address", request(peer="2001:db8::1"), "address:2001:db8::/64"),
+        ("prefix", request(peer="192.0.2.77"), "prefix:192.0.2.0/24"),
+        ("prefix:56", request(peer="2001:db8:0:1ff::1"), "prefix.56:2001:db8:0:100::/56"),
+        ("prefix:16/48", request(peer="192.0.2.77"), "prefix.16/48:192.0.0.0/16"),
+        ("tenant", request(peer="10.0.0.1", headers={"x-tenant": "t"}), "tenant:t"),
+        ("team", request(headers={"x-team": "t"}), "team:t"),
+        ("global", request(), "global:"),
+        ("user + team", request(user="ann", headers={"x-team": "t"}), "user+team:3:ann,1:t"),
+        (lambda view: view.header("x-a"), request(headers={"x-a": "1"}), "call.lambda:1"),
+        ("address", request(peer=None), "address:unix"),
+    ],
+)
+def test_each_kind(by: Any, view: RequestView, key: str) -> None:
+    identity = who(by, view)
+    assert identity is not None
+    assert identity.key == key
+
+
+ALL = [
+    "api-key",
+    "jwt:sub",
+    "session",
+    "cookie:id",
+    "header:X-Device",
+    "tenant",
+    "team",
+    "user",
+    "bearer",
+    "address + team",
+]
+
+
+@pytest.mark.parametrize("by", [*ALL, ALL, [lambda view: None], "user + team"])
+def test_where_nothing_is_present_the_address_is(by: Any) -> None:
+    assert who(by, request()) == Identity("address", "192.0.2.1")
+
+
+def test_the_first_that_is_present_counts() -> None:
+    by = ["user", "api-key + team", "api-key"]
+    headers = {"x-api-key": "k", "x-team": "t"}
+    assert who(by, request(user="ann", headers=headers)) == Identity("user", "ann")
+    assert who(by, request(headers=headers)) == Identity("api-key+team", "1:k,1:t")
+    assert who(by, request(headers={"x-api-key": "k"})) == Identity("api-key", "k")
+    assert who(by, request(headers={"x-api-key": "bad"})) == Identity("address", "192.0.2.1")
+
+
+def test_the_address_plus_the_user_agent() -> None:
+    one, other = (who("address + agent", request(headers={"user-agent": agent})) for agent in ("a", "c"))
+    assert one is not None
+    assert one.kind == "address+agent"
+    assert one != other
+
+
+def test_a_verifier_is_asked_once_for_all_rules() -> None:
+    calls: list[str] = []
+    policy = Policy(
+        rules=[
+            Rule("a", "5/minute", by="jwt:sub"),
+            Rule("b", "5/minute", by="jwt:org"),
+            Rule("c", "9/minute", by="jwt:sub"),
+        ],
+        identities={"jwt": Source(verify=lambda token: [calls.append(token), {"sub": "s", "org": "o"}][1])},  # type: ignore[func-returns-value]
+    )
+    verdict = decide(gate_of(policy), request(headers={"authorization": "Bearer x"}))
+    assert [identity.key for identity in verdict.identities] == ["jwt.sub:s", "jwt.org:o", "jwt.sub:s"]
+    assert calls == ["x"]
+
+
+def test_a_verifier_is_not_bothered_with_what_is_no_token() -> None:
+    calls: list[str] = []
+    policy = Policy(
+        rules=[Rule("a", "5/minute", by="api-key")],
+        identities={"api-key": Source(verify=lambda token: calls.append(token))},
+    )
+    decide(gate_of(policy), request(headers={"x-api-key": "x" * 10_000}))
+    decide(gate_of(policy), request(headers={"x-api-key": ""}))
+    assert not calls
+
+
+@pytest.mark.parametrize("answer", [None, False, "", 3.5, b"x", {"sub": "x"}, object(), Identity("", "")])
+def test_an_answer_that_is_no_identity_counts_for_nothing(answer: Any) -> None:
+    policy = Policy(rules=[Rule("a", "5/minute", by=lambda view: answer)])
+    assert decide(gate_of(policy), request()).identity == Identity("address", "192.0.2.1")
+
+
+def test_tiers_come_with_the_identity() -> None:
+    policy = Policy(
+        rules=[Rule("a", {"pro": "9/minute", "default": "3/minute"}, by=["late", "jwt:sub"])],
+        identities=SOURCES,
+        trusted=["10.0.0.1"],
+        tiers=["pro"],
+    )
+    gate = gate_of(policy)
+    assert passes(gate, request(headers={"x-late": "a"})) == 9
+    assert passes(gate, request(headers={"x-jwt": "b"})) == 9
+    assert passes(gate, request()) == 3
+
+
+def test_the_tier_may_come_from_another_identity_than_the_one_counted_by() -> None:
+    policy = Policy(
+        rules=[Rule("a", {"pro": "9/minute", "default": "3/minute"}, by="address")],
+        by=["late", "address"],
+        identities=SOURCES,
+        trusted=["10.0.0.1"],
+        tiers=["pro"],
+    )
+    assert passes(gate_of(policy), request(headers={"x-late": "a"})) == 9
+
+
+def test_who_is_known_only_after_the_early_stage_is_known_in_the_late_one() -> None:
+    def whoever(view: RequestView) -> Any:
+        return view.user
+
+    gate = gate_of(
+        Policy(rules=[Rule("a", "5/minute", by=whoever, stage="early"), Rule("b", "5/minute", by=whoever)]),
+    )
+    view = request()
+    assert gate.decide(view, "early").identity == Identity("address", "192.0.2.1")
+    view.user = "ann"
+    assert gate.decide(view, "late").identity == Identity("call.whoever", "ann")
+    with pytest.raises(ValueError, match="a stage is"):
+        gate.decide(view, "later")
+
+
+def test_lists_name_claims_headers_and_cookies() -> None:
+    policy = Policy(
+        rules=[Rule("a", "5/minute")],
+        identities=SOURCES,
+        trusted=["10.0.0.1"],
+        block=["jwt:sub:mallory", "cookie:id:7", "tenant:evil"],
+    )
+    gate = gate_of(policy)
+    assert decide(gate, request(headers={"x-jwt": "mallory"})).kind == "block"
+    assert decide(gate, request(headers={"cookie": "id=7"})).kind == "block"
+    assert decide(gate, request(peer="10.0.0.1", headers={"x-tenant": "evil"})).kind == "block"
+    assert decide(gate, request(headers={"x-tenant": "evil", "cookie": "id=8"})).kind == "limited"
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("jwt", "name one"), ("", "unknown identity ''"), ("user +", "unknown identity ''"), (5, "not 5"),
+        (["user", "user"], "twice"), (["prefix:56", "user"], "never reached"), ("prefix:x", "cannot read prefix:x"),
+        ("nobody", "known are"),
+    ],
+)  # fmt: skip
+def test_a_by_that_cannot_work_is_refused(by: Any, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        who(by, request())
+
+
+letters = st.text("ab.", max_size=8)
+
+
+@given(st.lists(st.text("ab.", max_size=2), min_size=2, max_size=4), letters)
+def test_a_mixed_segment_matches_as_its_expression_does(pieces: list[str], segment: str) -> None:
+    expected = re.fullmatch(".+".join(map(re.escape, pieces)), segment) is not None
+    assert Mixed(tuple(pieces)).matches(segment) is expected

@@ -1,0 +1,157 @@
+"""A changed file is in force without a restart; a broken one is not, and says so."""
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratekeeper import MemoryStorage
+from ratekeeper.policy import Gate, Policy, PolicyError, PolicyFile, Rule
+from ratekeeper.policy.reload import changes_between
+from ratekeeper.testing import FakeClock
+from tests.policy.gates import decide, gate_of, passes, request
+
+
+def text(limits: str, more: str = "") -> str:
+    return f"{more}\nrules: [{{name: a, limits: {limits}}}]\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text("5/minute"))
+    return path
+
+
+def test_a_reload_is_in_force_for_the_next_request_and_keeps_the_count(path: Path, clock: FakeClock) -> None:
+    file = PolicyFile(path, every=0)
+    gate = Gate(file, storage=MemoryStorage(clock=clock))
+    assert passes(gate, request()) == 5
+    path.write_text(text("8/minute"))
+    assert file.reload()
+    assert passes(gate, request()) == 3
+    path.write_text(text("8/minute burst 9"))
+    assert file.reload()
+    assert passes(gate, request()) == 9, "another algorithm starts anew"
+    assert file.changes == ("rule a: '8/minute burst 9' starts anew: its algorithm or its period has changed",)
+
+
+def test_a_broken_file_leaves_the_old_policy_in_force_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = PolicyFile(path, every=0)
+    gate = Gate(file)
+    old = gate.policy
+    path.write_text(text("5/minut"))
+    with caplog.at_level(logging.ERROR, "ratekeeper"):
+        assert not file.reload()
+    assert f"{path}:2: rules[0].limits: cannot read limit" in caplog.text
+    assert file.error is not None
+    assert file.error.problems[0].line == 2
+    assert gate.policy is old
+    path.unlink()
+    assert not file.reload()
+    assert passes(gate, request()) == 5
+    path.write_text(text("7/minute"))
+    assert file.reload()
+    assert file.error is None
+
+
+def test_a_file_that_is_broken_from_the_start_does_not_start(path: Path) -> None:
+    path.write_text("rules: 5")
+    with pytest.raises(PolicyError):
+        PolicyFile(path)
+
+
+def test_a_change_is_noticed_by_looking_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    file = PolicyFile(path, every=2.0, clock=lambda: now)
+    gate = Gate(file)
+    path.write_text(text("77/minute"))
+    looks: list[int] = []
+    look = file._look
+    monkeypatch.setattr(file, "_look", lambda: looks.append(1) or look())  # type: ignore[func-returns-value]
+    for _ in range(100):
+        decide(gate, request())
+    assert not looks, "it is not time yet"
+    now += 2.0
+    for _ in range(100):
+        decide(gate, request())
+    for thread in threading.enumerate():
+        if thread.name == "ratekeeper policy":
+            thread.join()
+    assert len(looks) <= 2, "one look, and one more by the thread that reads"
+    assert passes(gate, request(peer="192.0.2.2"), most=100) == 77
+
+
+def test_a_policy_can_be_swapped_by_a_call(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    gate = gate_of(Policy(rules=[Rule("a", "5/minute"), Rule("b", "9/minute")]), clock)
+    assert passes(gate, request()) == 5
+    with caplog.at_level(logging.WARNING, "ratekeeper"):
+        gate.use(Policy(rules=[Rule("a", "6/minute"), Rule("c", "9/hour")]))
+    assert "a new policy is in force: 2 rules" in caplog.text
+    assert "rule b is gone" in caplog.text
+    assert passes(gate, request()) == 1
+
+
+def test_what_a_swap_changes_is_listed() -> None:
+    old = Policy(rules=[Rule("a", "5/minute"), Rule("b", "5/minute"), Rule("c", "5/minute", by="user")])
+    new = Policy(
+        rules=[Rule("a", "9/minute"), Rule("b", "5/hour"), Rule("c", "5/minute", by="global")],
+        storage="memory://?max_keys=5",
+    )
+    assert list(changes_between(old, new)) == [
+        "rule b: '5/hour' starts anew: its algorithm or its period has changed",
+        "storage: a change takes a restart; the old one stays in use",
+        "rule c: counts by global from now on, and starts anew",
+    ]
+    assert not list(changes_between(old, old))
+
+
+def test_a_new_policy_that_a_sync_gate_cannot_use_is_not_used(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def find(view: Any) -> str:
+        return "x"
+
+    file = PolicyFile(path, every=0, functions={"find": find})
+    gate = Gate(file)
+    path.write_text("rules: [{name: a, limits: 9/minute, by: {call: find}}]")
+    assert file.reload()
+    with caplog.at_level(logging.ERROR, "ratekeeper"):
+        assert passes(gate, request()) == 5
+    assert caplog.text.count("cannot be used here") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_process_follows_the_file_even_if_it_was_being_read(path: Path) -> None:
+    file = PolicyFile(path, every=0)
+    with file._lock:  # as a thread would hold it
+        child = os.fork()
+        if not child:
+            os._exit(0 if file._lock.acquire(timeout=1) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_requests_go_on_while_a_policy_is_swapped(path: Path) -> None:
+    file = PolicyFile(path, every=0)
+    gate = Gate(file)
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not done.is_set():
+                decide(gate, request())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for count in range(1, 30):
+        path.write_text(text(f"{count}/minute"))
+        assert file.reload()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
