@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 try:
     from benchmarks.cases import CASES
+    from benchmarks.guard import measure_guard
+    from benchmarks.guard import steps as guard_steps
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing.name} is not installed here: 'make bench' installs the peers and runs this") from None
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
@@ -80,6 +82,7 @@ def _work(results: Results, scale: Scale) -> list[Work]:
             Work(f"growth-{algorithm}", blocks_of(scale.growth_rounds), partial(_grow, results, scale, algorithm))
             for algorithm in LIMITS
         ),
+        Work("guard", guard_steps(scale.rounds), partial(_guard, results, scale)),
         Work("memory", len(CONTENDERS), partial(_weigh, results, scale)),
     ]
 
@@ -103,6 +106,10 @@ def _weigh(results: Results, scale: Scale, done: Done) -> None:
     for name in CONTENDERS:
         results.memory.append(measure_memory(name, scale.keys))
         done()
+
+
+def _guard(results: Results, scale: Scale, done: Done) -> None:
+    measure_guard(results.guarding, scale.rounds, scale.each, done)
 
 
 def _travel(results: Results, scale: Scale, done: Done) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 import ratekeeper
 from benchmarks.cases import REQUIRED
 from benchmarks.growth import MOST, SMALL, Growth
+from benchmarks.guard import Guarding
 from benchmarks.measure import Case, Spread, ratios, spread
 from benchmarks.memory import Footprint
 from benchmarks.redis_trips import Trips
@@ -55,6 +56,7 @@ class Results:
     growth: list[Growth] = field(default_factory=list)
     memory: list[Footprint] = field(default_factory=list)
     trips: Trips = field(default_factory=Trips)
+    guarding: Guarding = field(default_factory=Guarding)
 
     def add(self, case: Case, times: dict[str, list[float]]) -> None:
         ours = times[case.contenders[0].name]
@@ -75,7 +77,7 @@ class Results:
         for growth in self.growth:
             what = f"{growth.algorithm}: growth to {growth.keys:,} keys, in times a bare dict's"
             judged.append(Verdict(what, f"at most {MOST:g}", growth.times, growth.times.median <= MOST))
-        return judged + [Verdict(*each) for each in self.trips.verdicts()]
+        return judged + [Verdict(*each) for each in (*self.guarding.verdicts(), *self.trips.verdicts())]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -85,6 +87,7 @@ class Results:
             "decisions": [_plain(line) for line in self.lines],
             "growth": [_plain(growth) for growth in self.growth],
             "memory": [_plain(footprint) for footprint in self.memory],
+            "guard": self.guarding.as_json(),
             "redis": self.trips.as_json(),
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
@@ -138,6 +141,11 @@ def sheets(results: Results) -> list[Sheet]:
             [row for growth in results.growth for row in _growth_rows(growth)],
         ),
         Sheet(
+            "The guard, and those who listen: CPU time per call",
+            ("case", "who", "µs per call", "quartiles", "µs added", "quartiles"),
+            _guard_rows(results.guarding),
+        ),
+        Sheet(
             "Memory, one hit per key",
             ("who", "keys", "bytes per key", "µs of CPU per new key"),
             [
@@ -167,6 +175,15 @@ def _decision_rows(lines: Sequence[Line]) -> list[Sequence[str]]:
         took = (f"{line.time.median * 1e6:.2f}", _between(line.time, 1e6))
         times = ("", "") if first else (f"{line.times.median:.2f}", _between(line.times))
         rows.append(asked + took + times)
+    return rows
+
+
+def _guard_rows(guarding: Guarding) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = []
+    case = ""
+    for name, who, time, added in guarding.rows():
+        first, case = name != case, name
+        rows.append((case if first else "", who, *_figures(time, 1e6), *(("", "") if first else _figures(added))))
     return rows
 
 

@@ -50,8 +50,8 @@ OfRule = dict[tuple[bool, bool], Counter]  # by candidate and allowed
 class PrometheusListener:
     """One for all limiters of a process: a registry takes each name once.
 
-    The first `max_limits` names of limits, as many of rules, and `max_nodes` of nodes have labels of their own; the rest
-    are "other".
+    The first `max_limits` names of limits, as many of rules, and `max_nodes` of nodes have labels of their own; others
+    are called "other".
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, max_limits: int = 200, max_nodes: int = 100) -> None:
