@@ -1,0 +1,242 @@
+"""What the guard adds to a call, what it costs that somebody might listen, and what each listener costs.
+
+The guard is put around a storage that does nothing, so that all that is left is its own. A hit with nobody listening is
+held against the same function without the line that asks who listens, made from its source: nothing else differs.
+"""
+
+import ast
+import inspect
+import logging
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any, NamedTuple
+
+import prometheus_client
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
+from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
+from ratekeeper import AsyncLimiter, Limiter, limiter, parse_limit
+from ratekeeper.decision import Row
+from ratekeeper.events import Listener
+from ratekeeper.limit import Group, Mode
+from ratekeeper.observe import AlertListener, LogListener, TopListener
+from ratekeeper.observe.otel import OpenTelemetryListener
+from ratekeeper.observe.prometheus import PrometheusListener
+from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratekeeper.storage.memory import MemoryStorage
+
+MOST_ADDED = 2.0  # microseconds, by the guard to a sync call
+MOST_UNHEARD = 1.05  # times a hit that does not ask; below that this machine cannot tell two equal functions apart
+USUAL, SPENT = "1000/minute", "10/day"  # the second is used up by the warm-up
+BARE, GUARDED = "no guard", "guard"
+UNASKED, UNHEARD = "without asking who listens", "nobody listens"
+ROW: Row = (True, 1, 0, 0, 0, 0, 0, 0)
+
+
+class Judged(NamedTuple):
+    what: str
+    threshold: str
+    found: Spread
+    passed: bool
+
+
+class Nothing:
+    """Answers at once. With a deadline it promises to, and the guard calls it directly."""
+
+    def __init__(self, deadline: float | None = 0.1) -> None:
+        self.deadline = deadline
+        self.answer: list[Sequence[Row]] = [[ROW]]
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        return self.answer
+
+    def reset(self, group: Group) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncNothing:
+    def __init__(self, deadline: float | None = 0.1) -> None:
+        self.deadline = deadline
+        self.answer: list[Sequence[Row]] = [[ROW]]
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        return self.answer
+
+    async def reset(self, group: Group) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def _calls(how: str, make: Callable[[], Any]) -> Contender:
+    def start() -> Block:
+        evaluate, limits = make().evaluate, (parse_limit(USUAL),)
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not evaluate((((key, limits, 1, None, None),),))[0][0][0]:
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("threads:", how, "rows", start)
+
+
+def _async_calls(how: str, make: Callable[[], Any]) -> AsyncContender:
+    def start() -> AsyncBlock:
+        evaluate, limits = make().evaluate, (parse_limit(USUAL),)
+
+        async def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not (await evaluate((((key, limits, 1, None, None),),)))[0][0][0]:
+                    denied += 1
+            return denied
+
+        return block
+
+    return AsyncContender("tasks:", how, "rows", start)
+
+
+def _hits(how: str, make: Callable[[], Callable[[str], Any]]) -> Contender:
+    def start() -> Block:
+        hit = make()
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not hit(key).allowed:
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("hit:", how, "Decision", start)
+
+
+def _unasked_hit() -> Callable[..., Any]:
+    """`Limiter.hit` as it is in the source, less the `if` that asks who listens."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(Limiter.hit)))
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    kept = [line for line in function.body if not (isinstance(line, ast.If) and "_listeners" in ast.unparse(line.test))]
+    if len(kept) != len(function.body) - 1:
+        raise AssertionError("Limiter.hit does not ask who listens in one if: measure it in another way")
+    function.body = kept
+    names = dict(vars(limiter))
+    exec(compile(tree, "hit without listeners", "exec"), names)
+    made: Callable[..., Any] = names["hit"]
+    return made
+
+
+def _quiet() -> logging.Logger:
+    """A logger whose lines go nowhere: what handlers do with them is not the listener's."""
+    log = logging.getLogger("ratekeeper.benchmark")
+    log.propagate = False
+    log.setLevel(logging.INFO)
+    log.handlers = [logging.NullHandler()]
+    return log
+
+
+LISTENERS: dict[str, Callable[[], Listener]] = {
+    "a function that does nothing": lambda: lambda event: None,
+    "LogListener": lambda: LogListener(_quiet()),
+    "TopListener": TopListener,
+    "AlertListener": lambda: AlertListener(lambda alert: None),
+    "PrometheusListener": lambda: PrometheusListener(prometheus_client.CollectorRegistry()),
+    "OpenTelemetryListener": lambda: OpenTelemetryListener(MeterProvider([InMemoryMetricReader()])),
+}
+
+
+def _hooks(text: str) -> list[Contender]:
+    def heard(make: Callable[[], Listener]) -> Callable[[], Callable[[str], Any]]:
+        return lambda: Limiter(text, listeners=[make()]).hit
+
+    return [
+        _hits(UNHEARD, lambda: Limiter(text).hit),
+        _hits(UNASKED, lambda: MethodType(_unasked_hit(), Limiter(text))),
+        *(_hits(how, heard(make)) for how, make in LISTENERS.items()),
+    ]
+
+
+CASES = {
+    "calls": Case(
+        "guard-calls",
+        [
+            _calls(BARE, Nothing),
+            _calls(GUARDED, lambda: GuardedStorage(Nothing())),
+            _calls(f"{GUARDED}, one listens", lambda: GuardedStorage(Nothing(), listeners=[lambda event: None])),
+            _calls(f"{GUARDED} that keeps the deadline by a thread", lambda: GuardedStorage(Nothing(None))),
+        ],
+    ),
+    "async calls": Case(
+        "guard-async-calls",
+        [
+            _async_calls(BARE, AsyncNothing),
+            _async_calls(GUARDED, lambda: AsyncGuardedStorage(AsyncNothing())),
+            _async_calls(
+                f"{GUARDED} that keeps the deadline by a timer", lambda: AsyncGuardedStorage(AsyncNothing(None))
+            ),
+        ],
+    ),
+    "allowed": Case("guard-listeners", _hooks(USUAL)),
+    "denied": Case("guard-listeners-denied", _hooks(SPENT), denied=True),
+}
+
+
+@dataclass(slots=True)
+class Guarding:
+    times: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # CPU seconds of every round: case, who
+
+    def added(self, case: str, who: str) -> Spread:
+        """Microseconds on top of the first of its case, within each round."""
+        times = self.times[case]
+        first = times[next(iter(times))]
+        return spread([(theirs - ours) * 1e6 for ours, theirs in zip(first, times[who], strict=True)])
+
+    def verdicts(self) -> list[Judged]:
+        if not self.times:
+            return []
+        added = self.added("calls", f"threads: {GUARDED}")
+        unheard = spread(ratios(self.times["allowed"][f"hit: {UNASKED}"], self.times["allowed"][f"hit: {UNHEARD}"]))
+        return [
+            Judged("guard: µs added to a call", f"at most {MOST_ADDED:g}", added, added.median <= MOST_ADDED),
+            Judged(
+                f"hit, {UNHEARD}: times one {UNASKED}",
+                f"at most {MOST_UNHEARD:g}",
+                unheard,
+                unheard.median <= MOST_UNHEARD,
+            ),
+        ]
+
+    def rows(self) -> list[tuple[str, str, Spread, Spread]]:
+        """(case, who, CPU seconds per call, microseconds added)"""
+        return [
+            (case, who, spread(seconds), self.added(case, who))
+            for case, times in self.times.items()
+            for who, seconds in times.items()
+        ]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {"case": case, "who": who, "time": time._asdict(), "microseconds_added": added._asdict()}
+            for case, who, time, added in self.rows()
+        ]
+
+
+def steps(rounds: int) -> int:
+    """How many times `done` is called."""
+    return rounds * sum(len(case.contenders) for case in CASES.values())
+
+
+def measure_guard(guarding: Guarding, rounds: int, each: int, done: Done) -> None:
+    kinds = {type(Limiter(USUAL).storage), type(Limiter(USUAL, storage=MemoryStorage()).storage)}
+    if kinds != {MemoryStorage} or "Guarded" in type(AsyncLimiter(USUAL).storage).__name__:
+        raise AssertionError(f"there is something between a limiter and its memory: {kinds}")
+    guarding.times = {name: measure(case, rounds, each, done) for name, case in CASES.items()}
