@@ -105,28 +105,34 @@ class Lanes:
 
     def renew(self) -> None:
         """Know nothing of older connections. After a fork they are the parent's."""
-        self._lock = threading.Lock()  # for the size and the waiting; a free lane is taken without it
+        self._lock = threading.Lock()  # for the size, the era and the waiting; a free lane is taken without it
         self._idle: deque[Lane] = deque()
         self._waiting: deque[Ticket] = deque()
-        self._size = 0
+        self._size = 0  # connections of this era, those being made included
         self._era = getattr(self, "_era", 0) + 1
         self._address: object = None
 
-    def call(self, packed: bytes) -> Any:
-        """The server's answer. A refusal is raised, as is everything that goes wrong with the connection."""
-        until = monotonic() + self.timeout
+    def call(self, packed: bytes, until: float | None = None) -> Any:
+        """The server's answer. A refusal is raised, as is everything that goes wrong with the connection.
+
+        `until` is when the whole has to end, where that is sooner than `timeout` from now.
+        """
         lane = self._free()
-        waited = lane is None
+        hurried = lane is None or until is not None or len(packed) > PIECE
+        if until is None:
+            until = monotonic() + self.timeout
         if lane is None:
             lane = self._next(until)
         sent = False
         try:
-            if waited:
+            if hurried:
                 lane.hurry(until)
             lane.socket.sendall(packed)
             sent = True
+            if hurried:
+                lane.hurry(until)
             answer = lane.receive(until)
-            if waited:
+            if hurried:
                 lane.socket.settimeout(self.timeout)
         except BaseException as error:
             self._drop(lane)
@@ -135,21 +141,24 @@ class Lanes:
             raise _lost(error, sent) from error
         if isinstance(answer, Refusal):
             if answer.args[0].startswith("READONLY"):  # a master no longer: what else is connected to it is of no use
-                self._drop(lane)
                 self.forget()
-            else:
-                self._give(lane)
+            self._give(lane)
             raise answer
         self._give(lane)
         return answer
 
     def forget(self) -> None:
-        """Close what is idle; what is in use is closed when its call ends."""
+        """Close what is idle; what is in use, or being made, is closed when it is given back."""
         with self._lock:
-            self._era += 1
-            self._size = 0
-        while self._idle:
-            self._idle.pop().close()
+            idle = self._begin_era()
+        _close(idle)
+
+    def _begin_era(self) -> "deque[Lane]":
+        """What was idle and is of no use now. The lock is held."""
+        self._era += 1
+        self._size = 0
+        idle, self._idle = self._idle, deque()
+        return idle
 
     def _free(self) -> Lane | None:
         while True:
@@ -157,7 +166,7 @@ class Lanes:
                 lane = self._idle.pop()  # the one used last, so that those that are not needed stay idle
             except IndexError:
                 return None
-            if not lane.stale():
+            if lane.era == self._era and not lane.stale():
                 return lane
             self._drop(lane)
 
@@ -165,18 +174,24 @@ class Lanes:
         """The next that is made or given back."""
         ticket: Ticket = SimpleQueue()
         self._waiting.append(ticket)
-        self._grow(ticket)
-        self._match()  # one may have been given back before we stood in line
         try:
+            self._grow(ticket)
+            self._match()  # one may have been given back before we stood in line
             found = ticket.get(timeout=max(until - monotonic(), 0))
-        except Empty:
+        except BaseException as error:  # the time is up; or an exception out of a signal handler
             with self._lock:
-                if ticket in self._waiting:
+                waits = ticket in self._waiting
+                if waits:
                     self._waiting.remove(ticket)
-                    raise StorageError(
-                        "no connection to Redis in time; see ?pool= and the timeouts", undone=True
-                    ) from None
-            found = ticket.get()  # at the last moment
+            if not waits:  # somebody has served it, or is about to
+                late = ticket.get()
+                if isinstance(error, Empty) and isinstance(late, Lane):
+                    return late
+                if isinstance(late, Lane):
+                    self._give(late)
+            if isinstance(error, Empty):
+                raise StorageError(NO_LANE, undone=True) from None
+            raise
         if isinstance(found, Exception):
             raise found
         return found
@@ -189,31 +204,40 @@ class Lanes:
             self._size += 1
             era = self._era
         thread = threading.Thread(target=self._connect, args=(era, ticket), name="ratekeeper-connect", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more threads
+            self._failed(StorageError(f"cannot connect to Redis ({error})", undone=True), era, ticket)
 
     def _connect(self, era: int, ticket: Ticket) -> None:
         try:
             lane = Lane(self.connect(), self.timeout, era)
         except Exception as error:
-            with self._lock:
-                self._size -= era == self._era
-                if ticket in self._waiting:
-                    self._waiting.remove(ticket)
-                    ticket.put(error)
-                others = self._waiting[0] if self._waiting else None
-            if others is not None:
-                self._grow(others)
+            first = self._failed(error, era, ticket)
+            if first is not None:
+                self._grow(first)
             return
-        if self._address not in (None, lane.address):  # a failover: what leads to the old master is of no use
-            self.forget()
-            with self._lock:
+        old: deque[Lane] = deque()
+        with self._lock:
+            if self._address not in (None, lane.address):  # a failover: what leads to the old master is of no use
+                old = self._begin_era()
                 lane.era, self._size = self._era, 1
-        self._address = lane.address
+            self._address = lane.address
+        _close(old)
         self._give(lane)
 
+    def _failed(self, error: Exception, era: int, ticket: Ticket) -> Ticket | None:
+        """Who waits first now, if somebody does."""
+        with self._lock:
+            self._size -= era == self._era
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+                ticket.put(error)
+            return self._waiting[0] if self._waiting else None
+
     def _give(self, lane: Lane) -> None:
-        if lane.era != self._era:
-            lane.close()
+        if lane.era != self._era or lane.reader.has_data():  # of another era, or it says more than it was asked
+            self._drop(lane)
             return
         self._idle.append(lane)
         if self._waiting:
@@ -221,12 +245,15 @@ class Lanes:
 
     def _match(self) -> None:
         with self._lock:
-            while self._waiting and self._idle:
+            while self._waiting:
                 try:
                     lane = self._idle.pop()
-                except IndexError:  # somebody else was quicker
+                except IndexError:
                     return
-                self._waiting.popleft().put(lane)
+                if lane.era == self._era:
+                    self._waiting.popleft().put(lane)
+                else:
+                    lane.close()
 
     def _drop(self, lane: Lane) -> None:
         lane.close()
@@ -235,6 +262,15 @@ class Lanes:
             first = self._waiting[0] if self._waiting else None
         if first is not None:
             self._grow(first)
+
+
+def _close(idle: "deque[Lane]") -> None:
+    while True:
+        try:
+            lane = idle.pop()
+        except IndexError:  # somebody else may still take one, and will find that it is old
+            return
+        lane.close()
 
 
 def _lost(error: Exception, sent: bool) -> StorageError:

@@ -110,11 +110,11 @@ def _refused(block: bytes) -> StorageError:
 
 
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
-    """The rows of every group, or the first error among them."""
+    """The rows of every group, or the first error among them; it says whether all others failed, too."""
     rows: list[Sequence[Row]] = []
     for each in found:
         if isinstance(each, StorageError):
-            each.undone = each.undone and len(found) == 1  # the others are decided
+            each.undone = all(isinstance(other, StorageError) and other.undone for other in found)
             raise each
         rows.append(each)
     return rows

@@ -6,6 +6,7 @@ charged: a denial too many for a moment, never a grant too many. `?slot=one` kee
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 
 from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
@@ -31,13 +32,16 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
     for part in parts:
         try:
             (rows,) = yield [([group[i] for i in part], "spend")]
-        except StorageError:
+        except StorageError as error:
             if spent:
-                yield _refunds(group, parts, spent)
+                error.undone = False  # from here on nobody knows how far it came
+                with suppress(StorageError):
+                    yield _refunds(group, parts, spent)
             raise
         if not all(row[0] for row in rows):
             if spent:
-                yield _refunds(group, parts, spent)
+                with suppress(StorageError):  # it is a denial all the same, with a charge too many
+                    yield _refunds(group, parts, spent)
             return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
         spent.append(rows)
     return _in_order(group, parts, spent)

@@ -5,14 +5,15 @@ One server, or the master that Sentinel names, is spoken to through lane.py and 
 
 import asyncio
 import threading
-import weakref
 from collections.abc import Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from ratekeeper.clock import Clock
 from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
+from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import Ask, Group, Mode
 from ratekeeper.storage.redis import connect, script, slots
 from ratekeeper.storage.redis.address import Address, of_client, parse_url
@@ -46,7 +47,8 @@ class RedisStorage:
         self._clock = clock
         self._cluster: Any = None  # its client, when it is one
         self._threads = Threads()  # for what may run side by side
-        self._free = threading.BoundedSemaphore(self.address.pool)  # redis-py does not wait for a connection there
+        self.renew()
+        renew_in_children(self)
         # Every call returns by then, connection included. On a Cluster that is left to who calls.
         self.deadline = None if self.address.kind == "cluster" else self.address.timeout
         if self.deadline is None:
@@ -56,9 +58,21 @@ class RedisStorage:
             self._lanes = Lanes(self._connector, self.address.pool, self.deadline)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        if self.deadline is None:
-            return [self._across(group, mode) for group in groups]
-        return script.all_rows(self._call(groups, mode))
+        if self.deadline is not None:
+            return script.all_rows(self._call(groups, mode))
+        rows: list[Sequence[Row]] = []
+        for group in groups:
+            try:
+                rows.append(self._across(group, mode))
+            except StorageError as error:
+                error.undone = error.undone and not rows  # what came before it is decided
+                raise
+        return rows
+
+    def renew(self) -> None:
+        """For a child process, too: who held these is not there."""
+        self._making = threading.Lock()  # of the client of a Cluster
+        self._free = threading.BoundedSemaphore(self.address.pool)  # redis-py does not wait for a connection there
 
     def reset(self, group: Group) -> None:
         for ask in group:
@@ -122,27 +136,32 @@ class RedisStorage:
     def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
+        begin = monotonic()
         try:
             return script.answers(self._execute("EVALSHA", script.SHA, *arguments), len(groups))
         except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
-            return script.answers(self._execute("EVAL", script.SOURCE, *arguments), len(groups))
+            until = begin + self.address.timeout
+            return script.answers(self._execute("EVAL", script.SOURCE, *arguments, until=until), len(groups))
         except script.NotOurs:  # what comes next on this connection may not be ours either
             if self.deadline is not None:
                 self._lanes.forget()
             raise
 
-    def _execute(self, *command: Any, **options: Any) -> Any:
+    def _execute(self, *command: Any, until: float | None = None, **options: Any) -> Any:
         try:
             if self.deadline is not None:
-                return self._lanes.call(pack_command(command))
-            if not self._free.acquire(timeout=self.address.timeout):
+                return self._lanes.call(pack_command(command), until)
+            free = self._free
+            if not free.acquire(timeout=self.address.timeout):
                 raise StorageError(NO_LANE, undone=True)
             try:
-                if self._cluster is None:
-                    self._cluster = connect.cluster_client(self.address)
-                return self._cluster.execute_command(*command, **options)
+                with self._making:
+                    if self._cluster is None:
+                        self._cluster = connect.cluster_client(self.address)
+                    client = self._cluster
+                return client.execute_command(*command, **options)
             finally:
-                self._free.release()
+                free.release()
         except Exception as error:
             raise _told(error) from error
 
@@ -156,13 +175,17 @@ class AsyncRedisStorage:
         self.deadline = None if self.address.kind == "cluster" else self.address.timeout
         if self.deadline is None:
             self.nodes_of = self._nodes_of
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         if self.deadline is not None:
             return script.all_rows(await self._call(groups, mode))
         chains = slots.chains(groups, self.address.keys)
-        found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
+        try:
+            found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
+        except StorageError as error:
+            error.undone = error.undone and len(groups) == 1  # the others may be decided
+            raise
         rows = {
             i: rows
             for chain, answers in zip(chains, found, strict=True)
@@ -191,6 +214,17 @@ class AsyncRedisStorage:
         return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
+        """All rounds of a group, also when who asked is gone: it must not stay half charged."""
+        task = asyncio.get_running_loop().create_task(self._rounds(group, mode), name="ratekeeper-rounds")
+        self._loop().tasks.add(task)
+        task.add_done_callback(self._loop().tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
+            raise
+
+    async def _rounds(self, group: Group, mode: Mode) -> Sequence[Row]:
         rounds = slots.decide(group, mode, self.address.keys)
         try:
             calls = next(rounds)
@@ -211,19 +245,21 @@ class AsyncRedisStorage:
     async def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
+        due = asyncio.get_running_loop().time() + self.address.timeout
         try:
-            return script.answers(await self._execute("EVALSHA", script.SHA, *arguments), len(groups))
+            return script.answers(await self._execute("EVALSHA", script.SHA, *arguments, due=due), len(groups))
         except connect.NoScript:
-            return script.answers(await self._execute("EVAL", script.SOURCE, *arguments), len(groups))
+            return script.answers(await self._execute("EVAL", script.SOURCE, *arguments, due=due), len(groups))
         except script.NotOurs as error:
             self._loop().forget(error)
             raise
 
-    async def _execute(self, *command: Any, **options: Any) -> Any:
+    async def _execute(self, *command: Any, due: float | None = None, **options: Any) -> Any:
         loop = self._loop()
         try:
             if loop.streams is not None:
-                return await loop.streams.call(pack_command(command))
+                due = due or asyncio.get_running_loop().time() + self.address.timeout
+                return await loop.streams.call(pack_command(command), due)
             if loop.cluster is None:
                 loop.cluster = connect.async_cluster_client(self.address)
             async with loop.free:
@@ -235,6 +271,9 @@ class AsyncRedisStorage:
         running = asyncio.get_running_loop()
         loop = self._loops.get(running)
         if loop is None:
+            for old in list(self._loops):
+                if old.is_closed():  # and nobody has closed the storage there
+                    del self._loops[old]
             loop = self._loops[running] = _Loop(self.address)
         return loop
 
@@ -244,11 +283,14 @@ class _Loop:
 
     def __init__(self, address: Address) -> None:
         self.cluster: Any = None
+        self.tasks: set[asyncio.Task[Sequence[Row]]] = (
+            set()
+        )  # of groups on a Cluster; a loop holds its tasks but weakly
         self.free = asyncio.Semaphore(address.pool)  # redis-py does not wait for a connection to a node of a Cluster
         self.streams: Streams | None = None
         if address.kind != "cluster":
             self.connector = connect.AsyncConnector(address)
-            self.streams = Streams(self.connector, address.timeout)
+            self.streams = Streams(self.connector)
 
     def forget(self, error: StorageError) -> None:
         if self.streams is not None:

@@ -15,15 +15,15 @@ import hiredis
 from ratekeeper.errors import StorageError
 from ratekeeper.storage.redis.lane import NO_LANE, Refusal
 
+LENIENCE = 0.005  # seconds: an answer that has come in by its time is read a little later
 NO_ANSWER = "Redis did not answer in time; whether it has decided is not known"
 
 
 class Stream(asyncio.Protocol):
     """One connection. `lost` says why it is of no use any more."""
 
-    def __init__(self, connection: Any, timeout: float) -> None:
+    def __init__(self, connection: Any) -> None:
         self.loop = asyncio.get_running_loop()
-        self.timeout = timeout
         self.lost: StorageError | None = None
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the time by which it is due
         self._unsent: list[bytes] = []
@@ -38,26 +38,29 @@ class Stream(asyncio.Protocol):
         self._poll.register(self._transport.get_extra_info("socket").fileno(), POLLIN)
         self._tls = self._transport.get_extra_info("ssl_object") is not None
 
-    def ask(self, packed: bytes) -> "asyncio.Future[Any]":
-        """The answer to come. Who stops waiting for it disturbs nobody."""
+    def ask(self, packed: bytes, due: float) -> "asyncio.Future[Any]":
+        """The answer to come, by the loop's time `due`. Who stops waiting for it disturbs nobody."""
+        if self.lost is not None:
+            raise StorageError(str(self.lost), undone=True)
         future: asyncio.Future[Any] = self.loop.create_future()
         if not self._unsent:
             self.loop.call_soon(self._send)
         self._unsent.append(packed)
-        due = self.loop.time() + self.timeout
         self._pending.append((future, due))
-        if self._alarm is None:
-            self._alarm = self.loop.call_at(due, self._check)
+        if self._alarm is None or due < self._alarm.when():
+            self._set_alarm(due)
         return future
 
+    def quiet(self) -> bool:
+        """Whether it can be used, as far as is known: nothing has come in that nobody asked for."""
+        return self.lost is None and (bool(self._pending) or not self._poll.poll(0))
+
     async def fit(self) -> bool:
-        """Whether it can be used: it was not closed while it lay idle and the loop did something else."""
-        if not self._pending and self._poll.poll(0):
-            if not self._tls:
-                self.close("the server closed the connection")
-            else:  # a key update or a ticket is no answer; two turns, and the loop has read it
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
+        """Whether it can be used although something came in while it lay idle and the loop did something else."""
+        if self.lost is None and not self._tls:
+            self.close("the server closed the connection")
+        for _ in range(2):  # a key update of TLS or a ticket is no answer; two turns, and the loop has read it
+            await asyncio.sleep(0)
         return self.lost is None
 
     def close(self, why: str) -> None:
@@ -91,33 +94,39 @@ class Stream(asyncio.Protocol):
         if self.lost is None:
             self._transport.write(b"".join(packed))
 
-    def _check(self) -> None:
-        """Called when the oldest was due that was there when it was set."""
+    def _set_alarm(self, due: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self.loop.call_at(due, self._check, due)
+
+    def _check(self, due: float) -> None:
+        """Called when the first was due that was there when it was set."""
         self._alarm = None
         if not self._pending:
             return
-        due = self._pending[0][1]
-        if due <= self.loop.time():
-            self.close(NO_ANSWER)
+        first = min(due for _, due in self._pending)
+        if first > self.loop.time():
+            self._set_alarm(first)
+        elif self._poll.poll(0) and due < first + LENIENCE:  # it is in; the loop was too busy to read it
+            self.loop.call_soon(self._check, first + LENIENCE)
         else:
-            self._alarm = self.loop.call_at(due, self._check)
+            self.close(NO_ANSWER)
 
 
 class Streams:
     """The connection of one event loop, made again when it is lost. Nobody who asks makes it, or ends the making."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Any]], timeout: float) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Any]]) -> None:
         self._connect = connect
-        self._timeout = timeout
         self._stream: Stream | None = None
         self._making: asyncio.Task[Stream] | None = None
 
-    async def call(self, packed: bytes) -> Any:
-        """The server's answer. A refusal is raised."""
+    async def call(self, packed: bytes, due: float) -> Any:
+        """The server's answer, by the loop's time `due`. A refusal is raised."""
         stream = self._stream
-        if stream is None or not await stream.fit():
-            stream = await self._next()
-        answer = await stream.ask(packed)
+        if stream is None or not (stream.quiet() or await stream.fit()):
+            stream = await self._next(due)
+        answer = await stream.ask(packed, due)
         if isinstance(answer, Refusal):
             if answer.args[0].startswith("READONLY"):  # a master no longer
                 stream.close("the master is a replica now")
@@ -136,13 +145,14 @@ class Streams:
         self.forget()
         await asyncio.sleep(0)  # the transport closes in the next turn
 
-    async def _next(self) -> Stream:
+    async def _next(self, due: float) -> Stream:
         if self._stream is not None and self._stream.lost is None:  # somebody else was quicker
             return self._stream
+        loop = asyncio.get_running_loop()
         if self._making is None:
-            self._making = asyncio.get_running_loop().create_task(self._make(), name="ratekeeper-connect")
+            self._making = loop.create_task(self._make(), name="ratekeeper-connect")
             self._making.add_done_callback(self._made)
-        done, _ = await asyncio.wait([self._making], timeout=self._timeout)
+        done, _ = await asyncio.wait([self._making], timeout=max(due - loop.time(), 0))
         if not done:
             raise StorageError(NO_LANE, undone=True)
         (task,) = done
@@ -151,7 +161,7 @@ class Streams:
         return task.result()
 
     async def _make(self) -> Stream:
-        return Stream(await self._connect(), self._timeout)
+        return Stream(await self._connect())
 
     def _made(self, task: "asyncio.Task[Stream]") -> None:
         self._making = None

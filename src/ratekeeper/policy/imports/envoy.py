@@ -1,0 +1,259 @@
+"""envoyproxy/ratelimit's YAML: nested descriptors with fixed windows.
+
+A descriptor is what Envoy was told to send of a request, under names that its operator chose. The usual names are read
+as what they usually mean (`KEYS`). An entry with a value is a condition, one without has a count for each value.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ratekeeper.http.prefix import parse_network
+from ratekeeper.limit import MAX_COUNT
+from ratekeeper.policy.documents import parse
+from ratekeeper.policy.identify import KIND
+from ratekeeper.policy.imports.draft import Draft, Imported, function_name, identity_name, is_true, literal, prefixed
+from ratekeeper.policy.match import Match
+from ratekeeper.policy.problem import PolicyError, Problem, shown
+from ratekeeper.policy.rule import DEFAULT
+
+UNITS = ("second", "minute", "hour", "day", "week", "month", "year")  # month and year are 30 and 365 days there, too
+KEYS = {
+    "remote_address": "address",
+    "masked_remote_address": "prefix",
+    "path": "path",
+    ":path": "path",
+    "uri": "path",
+    "method": "method",
+    ":method": "method",
+    "host": "host",
+    "authority": "host",
+    ":authority": "host",
+    "user": "user",
+    "user_id": "user",
+    "plan": "tier",
+    "tier": "tier",
+}
+SILENT = (
+    "detailed_metric",
+    "value_to_metric",
+    "metadata",
+)  # what a metric or a response is called, not what is limited
+DESCRIPTOR = {"key", "value", "rate_limit", "descriptors", "shadow_mode", "share_threshold", "quota_mode", *SILENT}
+RATE = {"unit", "requests_per_unit", "unlimited", "name", "replaces"}
+
+
+class Entry(NamedTuple):
+    """One step of a descriptor; without a value it stands for every value."""
+
+    key: str
+    value: str
+
+    @property
+    def kind(self) -> str:
+        return KEYS.get(self.key.lower(), "")
+
+    @property
+    def label(self) -> str:
+        if not self.value:
+            return self.key
+        return self.value if self.kind else f"{self.key}_{self.value}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.key}={self.value}" if self.value else self.key
+
+
+def import_envoy(text: str) -> Imported:
+    """Read the configuration of one domain."""
+    tree, _ = parse(text, "yaml")
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("descriptors"), list):
+        raise PolicyError([Problem((), "expected the keys domain and descriptors, as envoyproxy/ratelimit reads them")])
+    reading = _Reading()
+    reading.level(tree["descriptors"], ())
+    draft = reading.draft
+    if draft.tiers:
+        draft.settings["by"] = [*draft.identities, "user", "address"]  # in which a tier is looked for
+    if tree.get("domain"):
+        draft.lose(f"the domain {tree['domain']} is not in the policy: one policy is one domain")
+    if draft.rules:
+        draft.lose("where that service counts is in its environment: write storage: redis://… for several processes")
+        draft.lose("a denied request is charged to the other limits there, and to none here")
+    return draft.imported()
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.draft = Draft("envoyproxy/ratelimit")
+
+    def level(self, descriptors: Any, above: tuple[Entry, ...]) -> None:
+        """Descriptors side by side. Of one key the entry without a value comes first: the others except from it."""
+        if not isinstance(descriptors, list) or len(above) > 20:
+            raise PolicyError([Problem((), f"descriptors below {_chain(above) or 'the top'}: expected a list")])
+        rules: dict[str, str] = {}  # of entries without a value, by key
+        for one in sorted(descriptors, key=lambda one: isinstance(one, Mapping) and bool(one.get("value"))):
+            if not isinstance(one, Mapping) or not isinstance(one.get("key"), str) or not one["key"]:
+                raise PolicyError([Problem((), f"a descriptor needs a key: {shown(one)}")])
+            entry = Entry(one["key"], "" if one.get("value") is None else str(one["value"]))
+            chain = (*above, entry)
+            self._tell_rest(one, chain)
+            if one.get("rate_limit") is not None:
+                name = self._limit(one, chain, rules.get(entry.key, ""))
+                if name and not entry.value:
+                    rules[entry.key] = name
+            elif entry.value and not one.get("descriptors") and entry.key in rules:
+                self._except(chain, rules[entry.key], "unlimited", shadow=False)
+            if one.get("descriptors"):
+                self.level(one["descriptors"], chain)
+
+    def _tell_rest(self, one: Mapping[str, Any], chain: tuple[Entry, ...]) -> None:
+        for key in sorted(set(map(str, one)) - DESCRIPTOR):
+            self.draft.lose(f"{_chain(chain)}: the key {key} is not known")
+        if any(one.get(key) for key in SILENT):
+            self.draft.lose(
+                "detailed_metric, value_to_metric and metadata change what is reported, not what is limited"
+            )
+        if is_true(one.get("quota_mode")):
+            self.draft.lose(f"{_chain(chain)}: quota_mode refuses only when all quotas are used up; here each refuses")
+
+    def _limit(self, one: Mapping[str, Any], chain: tuple[Entry, ...], sibling: str) -> str:
+        """A rule for one rate_limit, or an override of the rule beside it. Returns the name of the rule."""
+        rate = one["rate_limit"]
+        limits, name = self._rate(rate, chain)
+        shadow = is_true(one.get("shadow_mode"))
+        if sibling and chain[-1].kind in ("address", "user") and not chain[-1].value.endswith("*"):
+            self._except(chain, sibling, limits, shadow=shadow)
+            return ""
+        if limits == "unlimited":
+            where = f": here the rule {sibling} holds for it" if sibling else ": nothing else counts it"
+            self.draft.lose(f"{_chain(chain)} is unlimited{where}")
+            return ""
+        if sibling:
+            self.draft.lose(
+                f"where {_chain(chain)} is matched, {chain[-1].key} alone is not asked there; here both count"
+            )
+        match: dict[str, Any] = {}
+        by: dict[str, None] = {}
+        for entry in chain:
+            if not self._entry(entry, match, by, shared=is_true(one.get("share_threshold")), chain=chain):
+                return ""
+        try:
+            Match(**{key: value for key, value in match.items() if key != "tiers"})
+        except ValueError as error:
+            self.draft.lose(f"{_chain(chain)} is left out: {error}")
+            return ""
+        return self.draft.add(
+            name or "_".join(entry.label for entry in chain),
+            _chain(chain),
+            match=match,
+            by=" + ".join(by) or "global",
+            limits=limits,
+            mode="shadow" if shadow else "",
+        )
+
+    def _rate(self, rate: Any, chain: tuple[Entry, ...]) -> tuple[str, str]:
+        where = _chain(chain)
+        if not isinstance(rate, Mapping):
+            raise PolicyError([Problem((), f"{where}: rate_limit: expected unit and requests_per_unit")])
+        for key in sorted(set(map(str, rate)) - RATE):
+            self.draft.lose(f"{where}: the key rate_limit.{key} is not known")
+        if rate.get("replaces"):
+            names = ", ".join(str(one.get("name")) for one in rate["replaces"] if isinstance(one, Mapping))
+            self.draft.lose(f"{where} replaces {names} where both are asked; here both count")
+        name = str(rate.get("name") or "")
+        if is_true(rate.get("unlimited")):
+            return "unlimited", name
+        unit, count = str(rate.get("unit")).lower(), rate.get("requests_per_unit")
+        if unit not in UNITS or isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            said = f"unit {shown(rate.get('unit'))}, requests_per_unit {shown(count)}"
+            raise PolicyError([Problem((), f"{where}: {said}: expected one of {', '.join(UNITS)}, and a whole number")])
+        return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name
+
+    def _except(self, chain: tuple[Entry, ...], rule: str, limits: str, *, shadow: bool) -> None:
+        """Something else for one client of a rule."""
+        entry = chain[-1]
+        if shadow:
+            self.draft.lose(f"{_chain(chain)} in shadow_mode: a single client cannot be in shadow; left out")
+            return
+        if entry.kind == "user":
+            client = f"user:{entry.value}"
+        elif entry.kind == "address" and _is_address(entry.value):
+            client = entry.value
+        else:
+            self.draft.lose(f"{_chain(chain)} is excepted from {entry.key} there; here the rule {rule} holds for it")
+            return
+        self.draft.overrides.append({"client": client, "rules": [rule], "limits": limits})
+
+    def _entry(
+        self, entry: Entry, match: dict[str, Any], by: dict[str, None], *, shared: bool, chain: tuple[Entry, ...]
+    ) -> bool:
+        """Add one entry to a rule's match or to its `by`; False if the rule has to be left out."""
+        value, kind, draft = entry.value, entry.kind, self.draft
+        if not value:
+            self._counted_by(entry, by, chain)
+            return True
+        stem = value.removesuffix("*")
+        if stem != value and not shared:
+            draft.lose(f"{_chain(chain)} has a count for each {entry.key}; here one for all that match")
+        if kind in ("address", "prefix"):
+            if not _is_address(value):
+                draft.lose(f"{_chain(chain)} is left out: {value} is no address")
+                return False
+            match.setdefault("addresses", []).append(value)
+            if kind == "address":
+                by["address"] = None
+        elif kind == "path":
+            match["paths"] = [literal(value)] if stem == value else prefixed(stem)
+        elif kind in ("method", "host"):
+            if stem != value:
+                draft.lose(f"{_chain(chain)} is left out: {entry.key} {value} cannot be said as a pattern")
+                return False
+            match[f"{kind}s"] = [value]
+        elif kind == "tier":
+            if not KIND.fullmatch(value.lower()) or value == DEFAULT:
+                draft.lose(f"{_chain(chain)} is left out: {value} cannot be the name of a tier")
+                return False
+            match["tiers"] = [value]
+            if value not in draft.tiers:
+                draft.tiers.append(value)
+            draft.lose(f"{entry.key} is read as the tier of a client: a verifier has to say it")
+        elif kind == "user":
+            draft.lose(f"{_chain(chain)} is left out: a rule is not for a single user; use an override")
+            return False
+        else:
+            header = entry.key.lower().strip(":").replace("_", "-")
+            match.setdefault("headers", {})[header] = value
+            draft.lose(
+                f"what sets {entry.key} is in Envoy's own configuration: here the header {header} is matched, which"
+                " clients can leave out; match paths instead where you can"
+            )
+        return True
+
+    def _counted_by(self, entry: Entry, by: dict[str, None], chain: tuple[Entry, ...]) -> None:
+        kind, draft = entry.kind, self.draft
+        if kind in ("address", "user"):
+            by[kind] = None
+        elif kind == "prefix":
+            by["prefix"] = None
+            draft.lose("how much of masked_remote_address is kept is in Envoy's own configuration: here /24 and /48")
+        elif kind:
+            draft.lose(f"{_chain(chain)} has a count for each {entry.key}; here one for all that match")
+        else:
+            name, function = identity_name(entry.key), function_name(entry.key)
+            draft.identities.setdefault(name, {"call": function})
+            by[name] = None
+            draft.lose(
+                f"what {entry.key} holds is in Envoy's own configuration: the function {function}(request) has to be"
+                " written; who has none counts by address, there not at all"
+            )
+
+
+def _chain(chain: tuple[Entry, ...]) -> str:
+    return " / ".join(entry.text for entry in chain)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_network(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The commands on policy files: check, explain and import."""

@@ -1,0 +1,309 @@
+"""Every known mistake is told of a policy that makes it, and not of one that does not."""
+
+import pytest
+
+from ratekeeper import parse_limit
+from ratekeeper.policy import ANY_FUNCTION, load_policy, read_policy
+from ratekeeper.policy.advice import advise
+from ratekeeper.policy.mistakes import MISTAKES, Advice
+from ratekeeper.policy.weaker import most_within, never_bites
+from ratekeeper.testing import FakeClock
+from tests.policy.gates import EXAMPLES, decide, gate_of, request
+
+# By name: policies that make the mistake, and the nearest that do not.
+WRONG: dict[str, list[str]] = {
+    "fixed-window-on-credentials": [
+        "rules: [{name: a, match: {paths: /auth/login}, limits: 5/minute fixed-window}]",
+        "rules: [{name: a, match: {paths: /wp-login.php}, limits: 5/minute fixed-window}]",
+        "rules: [{name: a, match: {paths: /oauth/token}, limits: 5/minute fixed-window}]",
+        "rules: [{name: a, match: {paths: '/v{n}/password'}, limits: {free: 5/minute fixed-window, default: deny}}]\n"
+        "tiers: [free]",
+    ],
+    "login-without-account": [
+        "rules: [{name: a, match: {paths: /login}, by: address, limits: 5/minute}]",
+        "identities: {api-key: {verify: find}}\n"
+        "rules: [{name: a, match: {paths: /login}, by: address, limits: 5/minute}, "
+        "{name: b, by: api-key, limits: 9/second}]",
+    ],
+    "login-without-address": [
+        "rules: [{name: a, match: {paths: /sign-in}, by: {call: account}, limits: 5/minute}]",
+    ],
+    "open-on-login": [
+        "rules: [{name: a, match: {paths: /login}, failure: open, limits: 5/minute}]",
+        "failure: open\nrules: [{name: a, match: {paths: /user/reset-password}, limits: 5/minute}]",
+    ],
+    "agent-on-credentials": [
+        "rules: [{name: a, match: {paths: /login}, by: address + agent, limits: 5/minute}]",
+    ],
+    "address-alone": ["rules: [{name: a, by: address, limits: 5/minute}, {name: b, by: prefix, limits: 50/minute}]"],
+    "one-limit-for-everything": ["rules: [{name: a, limits: 100/minute}]"],
+    "health-check-limited": [
+        "rules: [{name: a, match: {paths: /healthz}, limits: 1000/second}]",
+        "rules: [{name: a, limits: 100/hour}]",
+        "exempt: [{paths: /favicon.ico}]\nrules: [{name: a, match: {methods: GET}, limits: 5/minute}]",
+    ],
+    "spoofable-header": ["trusted: {single: {true-client-ip: [192.0.2.0/24]}}\nrules: [{name: a, limits: 9/second}]"],
+    "hops-without-proxies": ["trusted: {hops: 2}\nrules: [{name: a, limits: 9/second}]"],
+    "freed-by-header": [
+        "rules: [{name: a, match: {headers: {x-internal: '1'}}, limits: unlimited, final: true}, "
+        "{name: b, limits: 9/second}]",
+        "rules: [{name: a, match: {headers: {x-internal: true}}, limits: unlimited}, "
+        "{name: b, default: true, limits: 9/second}]",
+        "exempt: [{paths: /x, headers: {x-internal: '1'}}]\nrules: [{name: b, limits: 9/second}]",
+    ],
+    "identity-not-verified": [
+        "trusted: [10.0.0.0/8]\nidentities: {api-key: {proxy: true}}\n"
+        "rules: [{name: a, by: api-key, limits: 9/second}]",
+    ],
+    "never-bites": [
+        "rules: [{name: a, limits: 10/second; 1000/minute}]",
+        "rules: [{name: a, limits: 10/second burst 20; 100/second burst 200 gcra}]",
+        "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: user, match: {paths: /x}, limits: 9/minute}]",
+        "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: user, limits: 5/minute}]",
+        "rules: [{name: a, limits: 5/minute fixed-window; 300/hour fixed-window}]",
+    ],
+    "burst-out-of-reach": [
+        "rules: [{name: a, limits: 10/second; 300/minute burst 50}]",
+        "rules: [{name: a, limits: 10/second burst 200; 100/minute}]",
+    ],
+    "all-at-once": ["rules: [{name: a, limits: 10000/day}]"],
+    "large-log": ["rules: [{name: a, limits: 5000/hour sliding-log}]"],
+    "memory-with-workers": ["rules: [{name: a, limits: 9/second}]"],
+    "missing-default": [
+        "rules: [{name: a, match: {paths: /x}, limits: 9/second}]",
+        "rules: [{name: a, match: {methods: GET}, limits: 9/second}]",
+        "rules: [{name: a, match: {paths: /x}, limits: 9/second}, {name: b, mode: shadow, limits: 9/second}]",
+    ],
+    "ipv6-single-address": [
+        "ipv6: 128\nrules: [{name: a, limits: 9/second}]",
+        "rules: [{name: a, by: 'prefix:32/128', limits: 9/second}]",
+    ],
+    "global-alone": ["rules: [{name: a, match: {paths: /x}, by: global, limits: 9/second}]"],
+    "wide-exempt": ["exempt: [{paths: '/status/{rest*}'}]\nrules: [{name: a, limits: 9/second}]"],
+    "wide-allow": ["allow: [16.0.0.0/8]\nrules: [{name: a, limits: 9/second}]"],
+    "nothing-enforced": [
+        "switch: off\nrules: [{name: a, limits: 9/second}]",
+        "switch: shadow\nrules: [{name: a, limits: 9/second}]",
+        "rules: [{name: a, mode: shadow, limits: 9/second}]",
+    ],
+}
+RIGHT: dict[str, list[str]] = {
+    "fixed-window-on-credentials": [
+        "rules: [{name: a, match: {paths: /login}, limits: 5/minute}]",
+        "rules: [{name: a, match: {paths: /blogin/posts}, limits: 5/minute fixed-window}]",
+        "rules: [{name: a, match: {paths: /login}, limits: 5/minute fixed-window, mode: shadow}]",
+    ],
+    "login-without-account": [
+        "rules: [{name: a, match: {paths: /login}, by: address, limits: 5/minute}, "
+        "{name: b, match: {paths: /login}, by: {call: account}, limits: 5/minute}]",
+        "rules: [{name: a, match: {paths: /catalog}, by: address, limits: 5/minute}]",
+    ],
+    "login-without-address": [
+        "rules: [{name: a, match: {paths: /login}, by: {call: account}, limits: 5/minute}, "
+        "{name: b, stage: early, limits: 50/minute}]",
+    ],
+    "open-on-login": [
+        "failure: open\nrules: [{name: a, match: {paths: /login}, failure: closed, limits: 5/minute}]",
+        "rules: [{name: a, match: {paths: /search}, failure: open, limits: 5/minute}]",
+    ],
+    "agent-on-credentials": [
+        "rules: [{name: a, match: {paths: /search}, by: address + agent, limits: 5/minute}]",
+    ],
+    "address-alone": [
+        "rules: [{name: a, by: address, limits: 5/minute}, {name: b, limits: 50/minute}]",
+        "rules: [{name: a, match: {paths: /x}, by: address, limits: 5/minute}]",
+        "overrides: [{client: 192.0.2.1, limits: 50/minute}]\nrules: [{name: a, by: address, limits: 5/minute}]",
+    ],
+    "one-limit-for-everything": [
+        "rules: [{name: a, limits: 100/minute}, {name: b, match: {paths: /x}, limits: 5/minute}]",
+        "rules: [{name: a, limits: 100/minute, cost: {call: weight}}]",
+        "tiers: [free]\nrules: [{name: a, limits: {free: 5/minute, default: 100/minute}}]",
+    ],
+    "health-check-limited": [
+        "rules: [{name: a, limits: 100/minute}]",
+        "exempt: [{paths: /health, methods: GET}]\nrules: [{name: a, limits: 5/minute}]",
+        "allow: [10.0.0.1]\nrules: [{name: a, limits: 5/minute}]",
+        "rules: [{name: h, match: {paths: /ping}, limits: unlimited, final: true}, {name: a, limits: 5/minute}]",
+        "rules: [{name: a, match: {methods: POST}, limits: 5/minute}]",
+    ],
+    "spoofable-header": ["trusted: {single: {cf-connecting-ip: [192.0.2.0/24]}}\nrules: [{name: a, limits: 9/second}]"],
+    "hops-without-proxies": ["trusted: {hops: 2, proxies: [10.0.0.0/8]}\nrules: [{name: a, limits: 9/second}]"],
+    "freed-by-header": [
+        "rules: [{name: a, match: {headers: {x-internal: '1'}, addresses: [10.0.0.0/8]}, limits: unlimited, "
+        "final: true}, {name: b, limits: 9/second}]",
+        "rules: [{name: a, match: {headers: {x-internal: '1'}}, limits: unlimited}, {name: b, limits: 9/second}]",
+        "rules: [{name: a, match: {headers: {x-mobile: '1'}}, limits: 5/minute, final: true}]",
+    ],
+    "identity-not-verified": [
+        "trusted: [10.0.0.0/8]\nidentities: {tenant: {proxy: true}}\nrules: [{name: a, by: tenant, limits: 9/second}]",
+        "identities: {api-key: {verify: find}}\nrules: [{name: a, by: api-key, limits: 9/second}]",
+    ],
+    "never-bites": [
+        "rules: [{name: a, limits: 10/second burst 20; 500/minute}]",
+        "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: address, match: {paths: /x}, limits: 9/minute}]",
+        "rules: [{name: a, by: user, match: {paths: /x}, limits: 5/minute}, {name: b, by: user, limits: 9/minute}]",
+        "rules: [{name: a, by: user, limits: 5/minute, default: true}, "
+        "{name: b, by: user, match: {paths: /x}, limits: 9/minute}]",
+        "rules: [{name: a, by: user, limits: 5/minute, mode: shadow}, "
+        "{name: b, by: user, match: {paths: /x}, limits: 9/minute}]",
+        "rules: [{name: a, by: user, limits: 5/minute}, "
+        "{name: b, by: user, match: {paths: /x}, cost: 3, limits: 9/minute}]",
+        "rules: [{name: a, match: {paths: /x}, by: user, limits: 9/minute}, "
+        "{name: f, match: {paths: /x, methods: GET}, by: address, limits: 30/second, final: true}, "
+        "{name: b, by: user, limits: 5/minute}]",
+        "overrides: [{client: user:x, rules: a, limits: 50/minute}]\n"
+        "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: user, match: {paths: /x}, limits: 9/minute}]",
+        "rules: [{name: a, limits: 5/minute fixed-window; 299/hour fixed-window}]",
+    ],
+    "burst-out-of-reach": [
+        "rules: [{name: a, limits: 10/second burst 20; 300/minute}]",
+        "rules: [{name: a, limits: 10/second burst 20; 300/minute burst 20 gcra}]",
+    ],
+    "all-at-once": [
+        "rules: [{name: a, limits: 10/second; 10000/day}]",
+        "rules: [{name: a, limits: 10/day}]",
+        "rules: [{name: a, limits: 100000/second}]",
+    ],
+    "large-log": ["rules: [{name: a, limits: 5000/hour}]", "rules: [{name: a, limits: 1000/hour sliding-log}]"],
+    "memory-with-workers": ["storage: redis://localhost\nrules: [{name: a, limits: 9/second}]"],
+    "missing-default": [
+        "rules: [{name: a, match: {paths: /x}, limits: 9/second}, {name: b, default: true, limits: 99/second}]",
+        "rules: [{name: a, match: {methods: [GET]}, limits: 9/second}, "
+        "{name: b, match: {methods: [POST, PUT, PATCH, DELETE]}, limits: 9/second}]",
+        "block: [192.0.2.1]",
+    ],
+    "ipv6-single-address": ["ipv6: 56\nrules: [{name: a, by: 'prefix:48', limits: 9/second}]"],
+    "global-alone": [
+        "rules: [{name: a, match: {paths: /x}, by: global, limits: 9/second}, {name: b, limits: 3/second}]",
+        "rules: [{name: a, match: {paths: /x}, by: global, limits: deny}]",
+    ],
+    "wide-exempt": ["exempt: [{paths: /status, methods: GET}]\nrules: [{name: a, limits: 9/second}]"],
+    "wide-allow": ["allow: [10.0.0.0/8, 192.0.2.0/24, user:x]\nrules: [{name: a, limits: 9/second}]"],
+    "nothing-enforced": [
+        "rules: [{name: a, mode: shadow, limits: 9/second}, {name: b, limits: 9/second}]",
+    ],
+}
+WORKERS = {"memory-with-workers": 4}
+# Examples show one thing each, and leave the rest out.
+MEANT = {
+    "costs.yaml": {"missing-default"},
+    "endpoints.json": {"login-without-account"},
+    "endpoints.toml": {"login-without-account"},
+    "endpoints.yaml": {"login-without-account"},
+    "health.yaml": {"address-alone", "one-limit-for-everything"},
+    "identities.yaml": {"health-check-limited"},
+    "lists.yaml": {"one-limit-for-everything"},
+    "per_address.yaml": {"address-alone", "one-limit-for-everything"},
+    "per_range.yaml": {"address-alone", "health-check-limited"},
+    "per_user.yaml": {"one-limit-for-everything"},
+    "shared_addresses.yaml": {"health-check-limited", "one-limit-for-everything"},
+    "tiers.yaml": {"health-check-limited"},
+    "trying_out.yaml": {"address-alone", "health-check-limited", "one-limit-for-everything"},
+}
+
+
+def told(text: str, workers: int = 1) -> list[Advice]:
+    return advise(read_policy(text, functions=ANY_FUNCTION, environ={}), workers=workers)
+
+
+def cases(table: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(name, text) for name, texts in table.items() for text in texts]
+
+
+def test_every_mistake_has_a_policy_that_makes_it_and_one_that_does_not() -> None:
+    assert set(WRONG) == set(RIGHT) == set(MISTAKES)
+
+
+@pytest.mark.parametrize(("name", "text"), cases(WRONG))
+def test_a_mistake_is_told_by_its_name_and_place(name: str, text: str) -> None:
+    found = [warning for warning in told(text, WORKERS.get(name, 1)) if warning.name == name]
+    assert len(found) == 1
+    assert found[0].place
+    assert found[0].wrong
+    assert (found[0].why, found[0].instead) == MISTAKES[name]
+
+
+@pytest.mark.parametrize(("name", "text"), cases(RIGHT))
+def test_what_is_right_is_not_told(name: str, text: str) -> None:
+    assert name not in {warning.name for warning in told(text, WORKERS.get(name, 1))}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
+def test_an_example_has_the_warnings_that_are_meant(name: str) -> None:
+    policy = load_policy(EXAMPLES / name, functions=ANY_FUNCTION)
+    assert {warning.name for warning in advise(policy)} == MEANT.get(name, set())
+
+
+def test_a_policy_without_a_known_mistake() -> None:
+    assert (
+        told(
+            """
+exempt: [{paths: /health, methods: [GET, HEAD]}]
+rules:
+  - {name: login, match: {paths: /login, methods: POST}, by: address, stage: early, limits: 20/minute}
+  - {name: account, match: {paths: /login, methods: POST}, by: {call: account}, limits: 5/minute}
+  - {name: search, match: {paths: /search}, limits: 20/minute}
+  - {name: others, default: true, limits: 10/second burst 50; 5000/hour}
+"""
+        )
+        == []
+    )
+
+
+def test_the_place_of_a_mistake_names_the_tier() -> None:
+    limits = "{free: 10/second; 1000/minute, pro: 9/second}"
+    text = f"tiers: [free, pro]\ndefault_tier: free\nrules: [{{name: a, limits: {limits}}}]"
+    found = [warning for warning in told(text) if warning.name == "never-bites"]
+    assert [warning.where for warning in found] == ["rules[0].limits.free"]
+
+
+LIMITS = [
+    "5/minute",
+    "100/minute",
+    "10/second",
+    "100/minute sliding-counter",
+    "1000/minute",
+    "7/second fixed-window",
+    "300/hour fixed-window",
+    "10/second burst 20",
+    "60/minute burst 5",
+    "3/second burst 4 leaky-bucket",
+    "700/hour burst 30",
+]
+
+
+@pytest.mark.parametrize("weak", LIMITS)
+@pytest.mark.parametrize("strict", LIMITS)
+def test_what_never_bites_is_never_the_only_one_to_refuse(weak: str, strict: str, clock: FakeClock) -> None:
+    one, other = parse_limit(weak), parse_limit(strict)
+    if weak == strict or not never_bites(one, other, alike=True):
+        return
+    gate = gate_of(f"rules: [{{name: a, limits: {strict}}}, {{name: b, limits: {weak}}}]", clock)
+    for step in range(3_000):
+        verdict = decide(gate, request())
+        if not verdict:
+            assert verdict.decision is not None
+            refusing = [o for o, rule in zip(verdict.decision.outcomes, verdict.rules, strict=True) if rule.name == "a"]
+            assert any(not outcome.allowed for outcome in refusing)
+            clock.advance((0.01, 0.35, 1.7, 0.5)[step % 4])
+
+
+def test_some_pairs_of_limits_are_told_apart() -> None:
+    pairs = [
+        (weak, strict)
+        for weak in LIMITS
+        for strict in LIMITS
+        if weak != strict and never_bites(parse_limit(weak), parse_limit(strict), alike=True)
+    ]
+    assert ("1000/minute", "10/second") in pairs
+    assert ("10/second", "5/minute") in pairs
+    assert ("100/minute sliding-counter", "100/minute") not in pairs, "the estimate may be above what really came"
+    assert 10 < len(pairs) < len(LIMITS) ** 2 // 2
+
+
+def test_the_most_that_a_limit_admits() -> None:
+    minute = 60_000_000
+    assert most_within(parse_limit("10/second burst 20"), minute) == 620
+    assert most_within(parse_limit("10/second"), minute) == 600
+    assert most_within(parse_limit("10/second fixed-window"), minute) == 610
+    assert most_within(parse_limit("5/hour"), minute) == 5

@@ -1,0 +1,217 @@
+"""`ratekeeper policy explain`: which rules, by whom, how much; and nothing is charged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratekeeper.cli.policy_explain import stages_of
+from ratekeeper.policy import load_policy
+from tests.policy.gates import EXAMPLES
+from tests.policy_cli.commands import LOGIN, run, written
+
+
+def told(*arguments: str) -> list[dict[str, Any]]:
+    result = run("explain", *arguments, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+def rule(stage: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in stage["rules"] if one["name"] == name)
+
+
+def test_a_login_is_explained() -> None:
+    result = run("explain", LOGIN, "--method", "post", "--path", "/auth/login", "--peer", "203.0.113.7")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "POST /auth/login from 203.0.113.7"
+    assert "stage early: it is counted by the rules that match" in lines
+    assert "   yes  login: path /auth/login, /v{version}/auth/login; method POST" in lines
+    assert "          counts by address:203.0.113.7" in lines
+    assert "          limit     5/minute, sliding-log, told as login/minute" in lines
+    assert "   no   search: the path is none of /search" in lines
+    assert "   no   reads: the method is none of GET, HEAD" in lines
+    assert "          counts by address:203.0.113.7 (not found: user)" in lines
+    assert '   RateLimit: "login/minute";r=4;t=60' in lines
+    assert "once all is used up: 429" in lines
+    assert "   Retry-After: 60" in lines
+    assert "Too many attempts to log in." in result.stdout
+
+
+def test_json_tells_the_same() -> None:
+    early, late = told(LOGIN, "--method", "POST", "--path", "/auth/login", "--peer", "203.0.113.7")
+    assert (early["stage"], early["kind"], early["address"]) == ("early", "limited", "203.0.113.7")
+    login = rule(early, "login")
+    assert login["applies"]
+    assert (login["identity"], login["limits"]) == ("address:203.0.113.7", ["5/minute as login/minute"])
+    assert (login["cost"], login["mode"], login["failure"]) == (1, "enforce", "local")
+    assert not rule(late, "search")["applies"]
+    assert rule(late, "login")["why"] == "it belongs to the stage early"
+    assert early["refusal"]["status"] == 429
+    assert ["Retry-After", "60"] in early["refusal"]["headers"]
+    assert json.loads(early["refusal"]["body"])["violated-policies"] == ["login/minute"]
+
+
+def test_one_stage_may_be_chosen() -> None:
+    assert [one["stage"] for one in told(LOGIN, "--path", "/", "--stage", "early")] == ["early"]
+    assert [one["stage"] for one in told(LOGIN, "--path", "/", "--stage", "late")] == ["late"]
+    assert stages_of(load_policy(EXAMPLES / "per_user.yaml")) == ["late"]
+
+
+def test_a_key_that_nobody_verified_is_not_an_identity() -> None:
+    file = str(EXAMPLES / "identities.yaml")
+    (said,) = told(file, "--path", "/", "--header", "X-Api-Key: k", "--peer", "203.0.113.7")
+    assert rule(said, "clients")["identity"] == "address:203.0.113.7"
+    assert "not found: api-key, jwt.sub, session" in run("explain", file, "--path", "/", "--peer", "203.0.113.7").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "identity", "limits"),
+    [
+        (("--identity", "api-key=acme", "--tier", "pro"), "api-key:acme", "10/minute as clients/minute"),
+        (("--identity", "api-key=acme"), "api-key:acme", "5/minute as clients/minute"),
+        (("--identity", "jwt:sub=42", "--tier", "pro"), "jwt.sub:42", "10/minute as clients/minute"),
+        (("--identity", "session=s"), "session:s", "5/minute as clients/minute"),
+        (("--tier", "pro"), "address:203.0.113.7", "10/minute as clients/minute"),
+    ],
+)
+def test_what_a_verifier_would_find_can_be_said(arguments: tuple[str, ...], identity: str, limits: str) -> None:
+    (said,) = told(str(EXAMPLES / "identities.yaml"), "--path", "/", "--peer", "203.0.113.7", *arguments)
+    assert (rule(said, "clients")["identity"], rule(said, "clients")["limits"]) == (identity, [limits])
+
+
+def test_a_user_and_a_tier() -> None:
+    file = str(EXAMPLES / "tiers.yaml")
+    (said,) = told(file, "--path", "/", "--user", "ann", "--tier", "premium")
+    assert rule(said, "api")["identity"] == "user:ann"
+    assert rule(said, "api")["limits"][1] == "1000/minute as api/minute"
+    (acme,) = told(file, "--path", "/", "--user", "acme")
+    assert acme["tier"] == "enterprise"
+
+
+def test_the_address_behind_a_proxy() -> None:
+    file = str(EXAMPLES / "per_address.yaml")
+    (said,) = told(file, "--path", "/", "--peer", "10.0.0.1", "--header", "X-Forwarded-For: 6.6.6.6, 203.0.113.7")
+    assert (said["address"], said["address_from"]) == ("203.0.113.7", "x-forwarded-for")
+    result = run("explain", file, "--path", "/", "--peer", "10.0.0.1", "--header", "x-forwarded-for: 203.0.113.7")
+    assert "from 203.0.113.7 (told by x-forwarded-for)" in result.stdout
+    (unknown,) = told(file, "--path", "/", "--peer", "9.9.9.9", "--header", "X-Forwarded-For: 203.0.113.7")
+    assert unknown["address"] == "9.9.9.9"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind", "status"),
+    [
+        ("lists.yaml", ("--path", "/", "--peer", "198.51.100.9"), "block", 403),
+        ("lists.yaml", ("--path", "/", "--user", "monitoring"), "allow", None),
+        ("lists.yaml", ("--path", "/admin/x"), "deny", 403),
+        ("health.yaml", ("--path", "/health"), "exempt", None),
+        ("costs.yaml", ("--path", "/nothing"), "unmatched", None),
+        (
+            "health.yaml",
+            (
+                "--method",
+                "OPTIONS",
+                "--path",
+                "/",
+                "--header",
+                "Origin: x",
+                "--header",
+                "Access-Control-Request-Method: GET",
+            ),
+            "preflight",
+            None,
+        ),
+    ],
+)
+def test_what_is_decided_without_counting(name: str, arguments: tuple[str, ...], kind: str, status: int | None) -> None:
+    (said,) = told(str(EXAMPLES / name), *arguments)
+    assert said["kind"] == kind
+    assert (said["refusal"] or {}).get("status") == status
+    assert run("explain", str(EXAMPLES / name), *arguments).exit_code == 0
+
+
+def test_a_switch_that_is_off(tmp_path: Path) -> None:
+    (said,) = told(written(tmp_path, "switch: off\nrules: [{name: a, limits: 1/minute}]"), "--path", "/")
+    assert (said["kind"], said["allowed"]) == ("off", True)
+
+
+def test_an_override_is_said() -> None:
+    (said,) = told(str(EXAMPLES / "lists.yaml"), "--path", "/", "--user", "batch")
+    assert rule(said, "api")["limits"] == ["20/minute as api/minute"]
+    assert "an override for this client" in rule(said, "api")["why"]
+
+
+def test_costs_are_found_in_the_body() -> None:
+    body = json.dumps([{"method": "add"}] * 5)
+    (said,) = told(str(EXAMPLES / "costs.yaml"), "--method", "POST", "--path", "/rpc", "--body", body)
+    assert rule(said, "rpc")["cost"] is None
+    assert ["RateLimit", '"rpc/minute";r=15;t=60'] in said["headers"]
+
+
+def test_a_cost_that_is_not_at_hand_counts_as_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = written(tmp_path, "rules: [{name: a, cost: {call: weight}, limits: 9/minute}]")
+    (said,) = told(file, "--path", "/")
+    assert ["RateLimit", '"a/minute";r=8;t=60'] in said["headers"]
+    assert "found by a function" in run("explain", file, "--path", "/").stdout
+    assert not caplog.records
+
+
+def test_real_functions_are_called_if_asked_async_ones_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "verifiers_of_mine.py").write_text("async def find(key):\n    return key.upper()\n")
+    file = written(tmp_path, "identities: {api-key: {verify: find}}\nrules: [{name: a, by: api-key, limits: 9/second}]")
+    (said,) = told(file, "--path", "/", "--header", "X-Api-Key: acme", "--functions", "verifiers_of_mine")
+    assert rule(said, "a")["identity"] == "api-key:ACME"
+
+
+def test_the_storage_of_the_policy_is_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("opened")
+
+    monkeypatch.setattr("ratekeeper.storage.urls._redis", refuse)
+    file = written(tmp_path, "storage: redis://127.0.0.1:1\nrules: [{name: a, limits: 2/minute}]")
+    for _ in range(3):
+        (said,) = told(file, "--path", "/", "--peer", "192.0.2.1")
+        assert ["RateLimit", '"a/minute";r=1;t=60'] in said["headers"]
+
+
+def test_all_readings_of_a_path_are_told() -> None:
+    result = run("explain", LOGIN, "--path", "/x/..%2fsearch", "--stage", "late")
+    assert "the path may be read as" in result.stdout
+    assert "   yes  search: path /search" in result.stdout
+
+
+def test_shadows_and_candidates_are_marked() -> None:
+    result = run("explain", str(EXAMPLES / "trying_out.yaml"), "--path", "/upload", "--peer", "192.0.2.1")
+    assert "mode      shadow: it is only reported" in result.stdout
+    assert "candidate tried beside it, and only reported" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--path", "x"), "expected a path that begins with '/'"),
+        (("--path", "/", "--header", "nothing"), "expected 'Name: value'"),
+        (("--path", "/", "--tier", "gold"), "--tier 'gold'"),
+        (("--path", "/", "--identity", "api-kee=x"), "did you mean 'api-key'?"),
+        (("--path", "/", "--identity", "x"), "expected NAME=VALUE"),
+    ],
+)
+def test_a_mistake_goes_to_stderr_as_the_message_alone_with_status_2(arguments: tuple[str, ...], words: str) -> None:
+    result = run("explain", str(EXAMPLES / "identities.yaml"), *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_a_broken_policy_is_told(tmp_path: Path) -> None:
+    result = run("explain", written(tmp_path, "rules: []"), "--path", "/")
+    assert (result.exit_code, "a policy without rules limits nothing" in result.stderr) == (2, True)
+
+
+def test_a_narrow_terminal_survives() -> None:
+    assert run("explain", LOGIN, "--path", "/search", width=10).exit_code == 0

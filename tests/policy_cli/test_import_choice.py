@@ -1,0 +1,136 @@
+"""Of many locations or routes one is chosen: imported policies choose as nginx and Kong do, whatever they are given."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from ratekeeper.cli.policy_functions import functions_from
+from ratekeeper.policy import PolicyError, read_policy
+from ratekeeper.policy.imports import import_envoy, import_kong, import_nginx
+from tests.policy.gates import gate_of, passes, request
+
+PREFIXES = ["/", "/a", "/a/", "/a/b", "/a/b/", "/abc", "/d/"]
+ASKED = ["/", "/a/x", "/a/b/c", "/abc", "/abcd", "/a/bc", "/d/e", "/z"]  # a slash at the end is no difference here
+FREE = 50  # more than any limit here gives at once
+
+Location = tuple[str, str, list[tuple[int, int]]]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_location_is_that_of_nginx(seed: int) -> None:
+    dice = random.Random(seed)
+    zones = "".join(f"limit_req_zone $binary_remote_addr zone=z{n}:1m rate=1r/s;" for n in range(3))
+
+    def limits() -> list[tuple[int, int]]:
+        return [
+            (zone, 5 * zone + dice.choice([1, 1, 1, 3])) for zone in dice.sample(range(3), dice.choice([0, 1, 1, 2]))
+        ]
+
+    server = limits()
+    locations: list[Location] = [
+        (mark, path, limits())
+        for mark, path in dict.fromkeys((dice.choice(["", "", "=", "^~"]), dice.choice(PREFIXES)) for _ in range(5))
+    ]
+    locations = [one for one in locations if one[0] != "^~" or ("", one[1]) not in {other[:2] for other in locations}]
+    body = _uses(server) + "".join(f"location {mark} {path} {{ {_uses(own)} }}" for mark, path, own in locations)
+    try:
+        text = import_nginx(f"{zones} server {{ {body} }}").text
+    except PolicyError:
+        assert not server
+        assert not any(own for *_, own in locations)
+        return
+    for path in ASKED:
+        held = _chosen(locations, path)
+        expected = min((burst + 1 for _, burst in (held or server)), default=FREE)
+        assert passes(gate_of(text), request(path), most=FREE) == expected, (path, body, text)
+
+
+def _uses(limits: list[tuple[int, int]]) -> str:
+    return "".join(f"limit_req zone=z{zone} burst={burst} nodelay;" for zone, burst in limits)
+
+
+def _chosen(locations: list[Location], path: str) -> list[tuple[int, int]]:
+    exact = [own for mark, at, own in locations if mark == "=" and at == path]
+    if exact:
+        return exact[0]
+    prefixes = [(len(at), own) for mark, at, own in locations if mark != "=" and path.startswith(at)]
+    return max(prefixes, key=lambda one: one[0])[1] if prefixes else []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_route_is_that_of_kong(seed: int) -> None:
+    dice = random.Random(seed)
+
+    def plugins() -> tuple[list[dict[str, Any]], int]:
+        count = dice.choice([0, 0, 1, 2, 3, 4, 5])
+        config = {"hour": count, "limit_by": dice.choice(["ip", "consumer"])}
+        return ([{"name": "rate-limiting", "config": config}] if count else []), count
+
+    everyone, whole = plugins()
+    paths = dice.sample(PREFIXES, 5)
+    services, expected = [], {}
+    for name in ("s", "t"):
+        own, count = plugins()
+        routes = []
+        for path in [paths.pop() for _ in range(2)]:
+            inner, closest = plugins()
+            routes.append({"name": f"r{path}", "paths": [path], "plugins": inner})
+            expected[path] = closest or count or whole
+        services.append({"name": name, "plugins": own, "routes": routes})
+    try:
+        text = import_kong(json.dumps({"services": services, "plugins": everyone})).text
+    except PolicyError:
+        assert not any(expected.values())
+        assert not whole
+        return
+    for path in ASKED:
+        prefixes = [at for at in expected if path.startswith(at)]
+        count = expected[max(prefixes, key=len)] if prefixes else whole
+        assert passes(gate_of(text), request(path), most=FREE) == (count or FREE), (path, services, everyone, text)
+
+
+VALUES: list[Any] = [
+    None,
+    "",
+    "*",
+    "a*",
+    "/a",
+    "10.0.0.1",
+    "10.0.0.0/8",
+    "GET",
+    "a.example",
+    "${X}",
+    "a;b",
+    "x" * 60,
+    5,
+    True,
+]
+VALUES += [[1], {"a": 1}, "ü", "free", "a b", "default", "{x}", "\n"]
+KEYS = ["remote_address", "path", "method", "host", "user_id", "plan", "x y", "_", "9k", "jwt", "address", "header:x"]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_any_descriptors_give_a_policy_that_loads_or_a_clear_error(seed: int) -> None:
+    dice = random.Random(seed)
+
+    def descriptor(depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"key": dice.choice(KEYS), "value": dice.choice(VALUES)}
+        counts = dice.choice([3, 3, 3, 0, 10**14, -1, "5"] if not seed % 3 else [3])
+        found["rate_limit"] = {
+            "unit": "day",
+            "requests_per_unit": counts,
+            "name": dice.choice(["", "n", "a b", "x" * 80]),
+        }
+        if depth < 3:
+            found["descriptors"] = [descriptor(depth + 1) for _ in range(dice.randrange(2))]
+        found[dice.choice(["shadow_mode", "share_threshold", "quota_mode", "other"])] = dice.choice([True, False, "x"])
+        return found
+
+    text = json.dumps({"domain": "d", "descriptors": [descriptor(0) for _ in range(3)]})
+    try:
+        imported = import_envoy(text)
+    except PolicyError:
+        return
+    assert read_policy(imported.text, functions=functions_from(None), environ={}).rules

@@ -1,0 +1,251 @@
+"""Kong's rate-limiting plugin as a policy: the most specific plugin holds, and counts in fixed windows."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ratekeeper.policy import Gate, PolicyError
+from ratekeeper.policy.imports import Imported, import_kong
+from ratekeeper.testing import FakeClock
+from tests.policy.gates import decide, gate_of, passes, request
+
+SHOP = """
+_format_version: "3.0"
+services:
+  - name: shop
+    url: http://shop.internal
+    plugins:
+      - name: rate-limiting
+        config: { minute: 6, limit_by: ip, policy: redis,
+                  redis: { host: cache.internal, port: 6380, password: secret } }
+    routes:
+      - name: cart
+        paths: [/cart]
+      - name: orders
+        paths: [/orders]
+      - name: login
+        paths: [/login]
+        methods: [POST]
+        plugins:
+          - name: rate-limiting
+            config: { minute: 3, hour: 4, limit_by: ip, policy: redis, fault_tolerant: false, error_message: Slow down,
+                      redis: { host: cache.internal, port: 6380, password: secret } }
+  - name: free
+    routes: [{ name: about, paths: [/about], hosts: [www.example] }]
+consumers:
+  - username: alice
+    plugins: [{ name: rate-limiting, config: { minute: 20 } }]
+plugins:
+  - name: rate-limiting
+    config: { second: 5, month: 100000, limit_by: consumer, policy: local, error_code: 429 }
+  - name: rate-limiting
+    consumer: bob
+    route: login
+    config: { minute: 9 }
+  - name: cors
+"""
+
+
+def kong(config: dict[str, Any], **more: Any) -> Imported:
+    return import_kong(json.dumps({"plugins": [{"name": "rate-limiting", "config": config, **more}]}))
+
+
+def gate(text: str, clock: FakeClock | None = None) -> Gate:
+    return gate_of(import_kong(text).text, clock)
+
+
+def lost(imported: Imported) -> str:
+    return "\n".join(imported.lost)
+
+
+def test_the_most_specific_plugin_holds() -> None:
+    shop = gate(SHOP)
+    assert passes(shop, request("/login", "POST")) == 3
+    assert passes(shop, request("/login", "GET")) == 5, "the route is for POST: only the global plugin is left"
+    assert passes(shop, request("/elsewhere")) == 0, "which is one count for all that has no other"
+
+
+def test_a_service_has_one_count_for_its_routes() -> None:
+    shop = gate(SHOP)
+    assert passes(shop, request("/cart/1"), request("/orders"), request("/cartoons")) == 6
+    assert passes(shop, request("/elsewhere")) == 5
+
+
+def test_a_consumer_may_have_limits_of_its_own() -> None:
+    shop = gate(SHOP)
+    assert passes(shop, request("/elsewhere", user="alice")) == 20
+    assert passes(shop, request("/elsewhere", user="carl")) == 5
+    assert passes(shop, request("/login", "POST", user="bob", peer="192.0.2.50")) == 9
+    assert passes(shop, request("/login", "POST", user="alice", peer="192.0.2.51")) == 20
+
+
+def test_a_consumer_on_a_route_comes_before_the_consumer_everywhere() -> None:
+    bob = "  - username: bob\n    plugins: [{ name: rate-limiting, config: { minute: 7 } }]\n"
+    shop = gate(SHOP.replace("consumers:\n", f"consumers:\n{bob}"))
+    assert passes(shop, request("/login", "POST", user="bob")) == 9
+    assert passes(shop, request("/elsewhere", user="bob")) == 7
+
+
+def test_all_windows_of_a_plugin_hold(clock: FakeClock) -> None:
+    shop = gate(SHOP, clock)
+    clock.now -= clock.now % 3_600_000_000
+    assert passes(shop, request("/login", "POST")) == 3
+    clock.advance(60)
+    assert passes(shop, request("/login", "POST")) == 1, "four in an hour"
+    clock.advance(3600)
+    assert passes(shop, request("/login", "POST")) == 3
+
+
+def test_the_settings_are_carried_over_without_the_password() -> None:
+    imported = import_kong(SHOP)
+    assert "secret" not in imported.text + lost(imported)
+    policy = gate_of(imported.text, environ={"REDIS_PASSWORD": "hidden", "REDIS_USER": "me"}).policy
+    assert policy.storage == "redis://me:hidden@cache.internal:6380/0"
+    assert policy.headers == "kong"
+    by_name = {rule.name: rule for rule in policy.rules}
+    assert (by_name["login"].failure, by_name["shop"].failure, by_name["all"].failure) == ("closed", "open", "")
+    assert by_name["login"].message == "Slow down"
+    assert policy.rejection.status == 429
+
+
+def test_the_headers_are_those_of_kong() -> None:
+    shop = gate(SHOP)
+    verdict = decide(shop, request("/cart"))
+    assert verdict.decision is not None
+    pairs = dict(verdict.policy.response_headers.pairs(verdict.decision))
+    assert (pairs["X-RateLimit-Limit-Minute"], pairs["X-RateLimit-Remaining-Minute"]) == ("6", "5")
+
+
+def test_what_stays_behind_is_told() -> None:
+    told = lost(import_kong(SHOP))
+    for words in (
+        "Kong's month is that of the calendar",
+        "a consumer is Kong's",
+        "REDIS_PASSWORD",
+        "each rule has its own",
+    ):
+        assert words in told
+
+
+@pytest.mark.parametrize(
+    ("config", "by"),
+    [
+        ({}, '["user", "address"]'),
+        ({"limit_by": "consumer"}, '["user", "address"]'),
+        ({"limit_by": "ip"}, '"address"'),
+        ({"limit_by": "service"}, '"global"'),
+        ({"limit_by": "credential"}, '["credential", "address"]'),
+        ({"limit_by": "header", "header_name": "X-Tenant-Key"}, '["header:x-tenant-key", "address"]'),
+    ],
+)
+def test_who_is_counted(config: dict[str, Any], by: str) -> None:
+    imported = kong({"minute": 3, **config})
+    loaded = gate_of(imported.text, functions={"credential_of": str, "find_x_tenant_key": str}).policy
+    assert loaded.rules[0].by == json.loads(by)
+
+
+def test_a_header_is_not_believed_until_it_is_verified() -> None:
+    imported = kong({"minute": 3, "limit_by": "header", "header_name": "x-key"})
+    tenants = gate_of(imported.text, functions={"find_x_key": lambda key: key if key.startswith("good") else None})
+    assert passes(tenants, *[request(headers={"x-key": f"k{n}"}) for n in range(9)]) == 3
+    assert passes(tenants, request(headers={"x-key": "good1"})) == 3
+    assert "find_x_key(text) has to verify it" in lost(imported)
+
+
+def test_a_path_is_one_count_for_all_and_the_rest_by_address() -> None:
+    paths = gate_of(kong({"minute": 3, "limit_by": "path", "path": "/status"}).text)
+    assert passes(paths, *[request("/status", peer=f"192.0.2.{n}") for n in range(1, 9)]) == 3
+    assert passes(paths, request("/other")) == 3
+    assert passes(paths, request("/other", peer="192.0.2.2")) == 3
+
+
+def test_a_route_without_a_plugin_inside_of_one_with_a_plugin_is_free() -> None:
+    routes = [
+        {"name": "root", "paths": ["/"], "plugins": [{"name": "rate-limiting", "config": {"minute": 2}}]},
+        {"name": "assets", "paths": ["/assets/"]},
+    ]
+    site = gate(json.dumps({"routes": routes}))
+    assert passes(site, request("/assets/logo")) == 200
+    assert passes(site, request("/x")) == 2
+
+
+def test_a_route_under_the_global_plugin_keeps_it_inside_of_another() -> None:
+    tree = {
+        "routes": [
+            {"name": "root", "paths": ["/"], "plugins": [{"name": "rate-limiting", "config": {"minute": 2}}]},
+            {"name": "assets", "paths": ["/assets/"]},
+        ],
+        "plugins": [{"name": "rate-limiting", "config": {"minute": 7}}],
+    }
+    site = gate(json.dumps(tree))
+    assert (passes(site, request("/assets/logo")), passes(site, request("/x"))) == (7, 2)
+
+
+def test_routes_with_other_conditions_count_by_themselves_and_that_is_told() -> None:
+    tree = {
+        "services": [
+            {
+                "name": "s",
+                "plugins": [{"name": "rate-limiting", "config": {"minute": 2}}],
+                "routes": [
+                    {"name": "a", "paths": ["/a"], "methods": ["POST"]},
+                    {"name": "b", "paths": ["~/v[0-9]+/b$"], "headers": {"x-kind": ["one", "two"]}},
+                ],
+            }
+        ]
+    }
+    imported = import_kong(json.dumps(tree))
+    site = gate_of(imported.text)
+    assert passes(site, request("/a", "POST")) == 2
+    assert passes(site, request("/v1/b", headers={"x-kind": "two"})) == 2
+    assert passes(site, request("/v1/b")) == 200
+    assert "each counts by itself" in lost(imported)
+    assert "is read as /v*/b" in lost(imported)
+
+
+def test_consumers_alone_are_limited_wherever_they_go() -> None:
+    site = gate("consumers: [{username: alice, plugins: [{name: rate-limiting, config: {minute: 2}}]}]")
+    assert (passes(site, request(user="alice")), passes(site, request(user="bob"))) == (2, 200)
+
+
+def test_the_advanced_plugin_is_read_as_far_as_it_is_the_same() -> None:
+    config = {"limit": [2, 9], "window_size": [60, 7200], "identifier": "ip", "strategy": "redis", "sync_rate": 0.5,
+              "redis": {"host": "r", "ssl": True}, "throttling": {"enabled": True}}  # fmt: skip
+    imported = import_kong(json.dumps({"plugins": [{"name": "rate-limiting-advanced", "config": config}]}))
+    assert 'limits: "2/minute sliding-counter; 9/2 hours sliding-counter"' in imported.text
+    assert 'storage: "rediss://r:6379/0"' in imported.text
+    assert passes(gate_of(imported.text), request()) == 2
+    for words in ("throttling", "a refusal costs nothing", "sync_rate"):
+        assert words in lost(imported)
+
+
+def test_a_plugin_of_kubernetes_is_read() -> None:
+    text = "kind: KongPlugin\nplugin: rate-limiting\nconfig: {minute: 3, limit_by: ip}"
+    assert passes(gate(text), request()) == 3
+
+
+def test_hidden_headers_stay_hidden() -> None:
+    assert "headers: none" in kong({"minute": 1, "hide_client_headers": True}).text
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"plugins": [{"name": "cors"}]}, "nothing to import from Kong"),
+        ({"plugins": [{"name": "rate-limiting", "config": {}}]}, "there is no limit in it"),
+        ({"plugins": [{"name": "rate-limiting"}]}, "expected a config"),
+        ({"plugins": [{"name": "rate-limiting", "config": {"minute": "many"}}]}, "minute: expected a whole number"),
+        ({"plugins": "x"}, "plugins: expected a list of entities"),
+        ({"plugins": [{"name": "rate-limiting", "config": {"minute": 1, "limit_by": "header"}}]}, "header_name"),
+        ({"plugins": [{"name": "rate-limiting", "config": {"minute": 1, "limit_by": "path"}}]}, "needs a path"),
+        (
+            {"plugins": [{"name": "rate-limiting", "enabled": False, "config": {"minute": 1}}]},
+            "not enabled is left out",
+        ),
+        ("text", "expected Kong's declarative configuration"),
+    ],
+)
+def test_what_cannot_be_read_is_told(tree: Any, words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        import_kong(json.dumps(tree))

@@ -1,0 +1,293 @@
+"""nginx's limit_req as a policy that grants what nginx grants."""
+
+import random
+
+import pytest
+
+from ratekeeper.policy import Gate, PolicyError
+from ratekeeper.policy.imports import Imported, import_nginx
+from ratekeeper.policy.imports.nginx_text import parse_nginx
+from ratekeeper.testing import FakeClock
+from tests.policy.gates import decide, gate_of, passes, request
+
+SITE = """
+http {
+    set_real_ip_from 10.0.0.0/8;
+    real_ip_header X-Forwarded-For;
+    real_ip_recursive on;
+    geo $limit { default 1; 192.0.2.0/24 0; }
+    map $limit $limit_key { 0 ""; 1 $binary_remote_addr; }
+    limit_req_zone $limit_key zone=site:10m rate=10r/s;
+    limit_req_zone $binary_remote_addr zone=login:10m rate=6r/m;   # one in ten seconds
+    limit_req_zone $server_name zone=perserver:10m rate=100r/s;
+    limit_req_status 429;
+    server {
+        listen 80;
+        server_name example.com;
+        limit_req zone=site burst=20 nodelay;
+        location / { proxy_pass http://app; }
+        location = /login { limit_req zone=login burst=2; proxy_pass http://app; }
+        location /api/ { limit_req zone=site burst=20 nodelay; limit_req zone=perserver burst=29; }
+        location ~ \\.php$ { limit_req zone=login; }
+        location /static/ { limit_conn addr 5; }
+    }
+}
+"""
+CLIENT = "203.0.113.9"
+
+
+def gate(imported: Imported, clock: FakeClock | None = None, **more: object) -> Gate:
+    return gate_of(imported.text, clock, **more)
+
+
+def zone(use: str, rate: str = "10r/s", key: str = "$binary_remote_addr") -> Imported:
+    return import_nginx(f"limit_req_zone {key} zone=z:1m rate={rate}; server {{ {use} }}")
+
+
+def lost(imported: Imported) -> str:
+    return "\n".join(imported.lost)
+
+
+def test_a_site_is_granted_what_nginx_grants(clock: FakeClock) -> None:
+    site = gate(import_nginx(SITE), clock)
+    assert passes(site, request("/", peer=CLIENT)) == 21
+    assert passes(site, request("/api/x", peer=CLIENT)) == 0, "the zone is one count for the server and its locations"
+    assert passes(site, request("/login", "POST", peer=CLIENT)) == 3, "a location with its own limit inherits none"
+    clock.advance(10)
+    assert passes(site, request("/login", "POST", peer=CLIENT)) == 1
+    assert passes(site, request("/static/logo", peer=CLIENT)) == 21
+    assert passes(site, request("/", peer="192.0.2.77")) == 200, "an empty key is not counted"
+
+
+def test_a_zone_by_server_is_one_count_for_all(clock: FakeClock) -> None:
+    site = gate(import_nginx(SITE), clock)
+    api = [request("/api/x", peer=f"203.0.113.{n}") for n in range(1, 200)]
+    assert passes(site, *api) == 30
+
+
+def test_the_address_comes_from_trusted_proxies() -> None:
+    site = gate(import_nginx(SITE))
+    behind = [request("/", peer="10.0.0.1", headers={"x-forwarded-for": f"203.0.113.{n}"}) for n in range(1, 100)]
+    assert passes(site, *behind, most=99) == 99
+    assert passes(site, behind[0]) == 20
+
+
+def test_what_stays_behind_is_told_with_its_line() -> None:
+    told = lost(import_nginx(SITE))
+    assert "line 19: location ~ \\.php$ cannot be said as a pattern: left out" in told
+    assert "line 20: limit_conn bounds how many run at the same time" in told
+    assert "memory:// is not" in told
+
+
+class Nginx:
+    """ngx_http_limit_req_lookup, in thousandths of a request and whole milliseconds."""
+
+    def __init__(self, rate: int, burst: int) -> None:
+        self.rate, self.burst = rate, burst * 1000
+        self.excess, self.last, self.fresh = 0, 0, True
+
+    def grants(self, now: int) -> bool:
+        if self.fresh:
+            self.fresh, self.last = False, now
+            return True
+        excess = max(self.excess - self.rate * (now - self.last) // 1000 + 1000, 0)
+        if excess > self.burst:
+            return False
+        self.excess, self.last = excess, now
+        return True
+
+
+@pytest.mark.parametrize("options", ["", " burst=1", " burst=5", " burst=5 nodelay", " burst=20 nodelay"])
+@pytest.mark.parametrize(
+    ("rate", "thousandths"), [("10r/s", 10_000), ("30r/m", 500), ("1r/s", 1000), ("250r/s", 250_000)]
+)
+def test_every_request_is_answered_as_nginx_would(options: str, rate: str, thousandths: int) -> None:
+    clock = FakeClock()
+    burst = int("".join(c for c in options if c.isdecimal()) or 0)
+    ours, theirs = gate(zone(f"limit_req zone=z{options};", rate), clock), Nginx(thousandths, burst)
+    dice = random.Random(options + rate)
+    start, now, granted = clock.now, 0, 0
+    for _ in range(500):
+        now += dice.choice([0, 0, 1, 700_000 // thousandths, 2_000_000 // thousandths])
+        clock.now = start + now * 1000
+        allowed = bool(decide(ours, request()))
+        assert allowed == theirs.grants(now), now
+        granted += allowed
+    assert 0 < granted < 500
+
+
+def test_without_nodelay_the_queue_is_told_its_delay() -> None:
+    queue = gate(zone("limit_req zone=z burst=5;"))
+    delays = [decide(queue, request()).decision.delay for _ in range(6)]  # type: ignore[union-attr]
+    assert delays == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    at_once = gate(zone("limit_req zone=z burst=5 nodelay;"))
+    assert [decide(at_once, request()).decision.delay for _ in range(6)] == [0.0] * 6  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("use", "limits"),
+    [
+        ("limit_req zone=z;", "10/second burst 1"),
+        ("limit_req zone=z burst=7;", "10/second burst 8 leaky-bucket"),
+        ("limit_req zone=z burst=7 nodelay;", "10/second burst 8"),
+        ("limit_req zone=z burst=7 delay=7;", "10/second burst 8"),
+        ("limit_req zone=z burst=7 delay=3;", "10/second burst 8 leaky-bucket"),
+        ("limit_req zone=z burst=7 delay=0;", "10/second burst 8 leaky-bucket"),
+    ],
+)
+def test_bursts_and_delays(use: str, limits: str) -> None:
+    imported = zone(use)
+    assert f"    limits: {limits}\n" in imported.text
+    assert ("delay=3 delays none of the first 3" in lost(imported)) is ("delay=3" in use)
+
+
+@pytest.mark.parametrize(
+    ("key", "by", "told"),
+    [
+        ("$binary_remote_addr", "address", ""),
+        ("$remote_user", "user", ""),
+        ('"$remote_addr$http_x_api_key"', "address + header:x-api-key", "find_x_api_key(text) has to verify it"),
+        ("$cookie_sid", "cookie:sid", "find_sid(text)"),
+        ("$http_authorization", "bearer", "find_token(text)"),
+        ("$jwt_claim_sub", "jwt:sub", "read_token(text)"),
+        ("$server_name", "global", ""),
+        ("constant", "global", ""),
+        ("$http_x_forwarded_for", "address", "which clients can forge"),
+        ("$arg_token", "arg_token", "arg_token_of(request) has to be written"),
+        ("$request_uri", "global", "a count for each $request_uri"),
+        ("${binary_remote_addr}", "address", ""),
+    ],
+)
+def test_keys_become_identities(key: str, by: str, told: str) -> None:
+    imported = zone("limit_req zone=z;", key=key)
+    assert told in lost(imported)
+    assert f"    by: {by}\n" in imported.text.replace('"', "")
+    gate_of(
+        imported.text,
+        functions=dict.fromkeys(("find_x_api_key", "find_sid", "find_token", "read_token", "arg_token_of"), str),
+    )
+
+
+def test_a_header_that_clients_choose_is_no_key_until_it_is_verified() -> None:
+    api = gate(zone("limit_req zone=z burst=2;", key="$http_x_api_key"), functions={"find_x_api_key": lambda key: None})
+    keys = [request(headers={"x-api-key": f"k{n}"}) for n in range(20)]
+    assert passes(api, *keys) == 3
+
+
+def test_only_some_methods_are_counted() -> None:
+    posts = gate(
+        import_nginx(
+            "map $request_method $key { POST $binary_remote_addr; default ''; }"
+            "limit_req_zone $key zone=z:1m rate=1r/s;"
+            "server { location /a/ { limit_req zone=z; } location / { limit_req zone=z burst=9; } }"
+        )
+    )
+    assert passes(posts, request("/a/", "POST")) == 1
+    assert passes(posts, request("/a/", "GET")) == 200
+    assert passes(posts, request("/b", "POST")) == 10
+
+
+def test_a_location_without_a_limit_inside_of_one_with_a_limit_is_free() -> None:
+    site = gate(
+        zone(
+            "location / { limit_req zone=z burst=4; } location /static/ { root /x; }"
+            "location /static/api/ { limit_req zone=z; }"
+        )
+    )
+    assert passes(site, request("/")) == 5
+    assert passes(site, request("/static/a.css")) == 200
+    assert passes(site, request("/static/api/x")) == 1
+
+
+def test_a_limit_inside_of_a_free_location_holds_again() -> None:
+    use = "limit_req zone=z burst=4;"
+    site = gate(zone(f"location / {{ {use} }} location /static/ {{ root /x; }} location /static/api/ {{ {use} }}"))
+    assert [passes(site, request(path)) for path in ("/", "/static/a.css", "/static/api/x")] == [5, 200, 5]
+
+
+def test_the_longest_prefix_is_chosen_and_an_exact_one_before_it() -> None:
+    site = gate(
+        zone(
+            "location /a/ { limit_req zone=z burst=1; } location /a/b/ { limit_req zone=z burst=5; }"
+            "location = /a/b/c { limit_req zone=z burst=9; } location ^~ /d { limit_req zone=z burst=3; }"
+        )
+    )
+    assert [passes(site, request(path)) for path in ("/a/x", "/a/b/x", "/a/b/c", "/dig", "/e")] == [2, 6, 10, 4, 200]
+
+
+def test_a_simple_regular_expression_becomes_a_pattern() -> None:
+    imported = zone("location ~ ^/v[0-9]+/users$ { limit_req zone=z burst=2; }")
+    assert passes(gate(imported), request("/v2/users")) == 3
+    assert "is read as /v*/users" in lost(imported)
+
+
+def test_servers_are_told_apart_by_their_hosts() -> None:
+    imported = import_nginx(
+        "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/s;"
+        "limit_req_zone $binary_remote_addr zone=b:1m rate=1r/s;"
+        "server { server_name one.example; limit_req zone=a burst=1; }"
+        "server { server_name .two.example; limit_req zone=b burst=3; }"
+        "server { server_name free.example; } server { limit_req zone=a burst=5; }"
+    )
+    site = gate(imported)
+    hosts = ("one.example", "two.example", "www.two.example:443", "free.example", "other")
+    assert [passes(site, request(host=host)) for host in hosts[:2]] == [2, 4]
+    assert passes(site, request(host=hosts[2])) == 0
+    assert [passes(site, request(host=host)) for host in hosts[3:]] == [200, 6]
+    assert "zone a counts several servers together" in lost(imported)
+
+
+def test_a_dry_run_is_a_shadow() -> None:
+    imported = zone("limit_req zone=z; limit_req_dry_run on;")
+    site = gate(imported)
+    verdicts = [decide(site, request()) for _ in range(3)]
+    assert all(verdicts)
+    assert [verdict.shadows[0].allowed for verdict in verdicts] == [True, False, False]
+
+
+def test_a_dry_run_in_one_location_ends_there() -> None:
+    site = gate(
+        zone("location /a/ { limit_req zone=z; limit_req_dry_run on; } location / { limit_req zone=z burst=1; }")
+    )
+    assert passes(site, request("/a/x")) == 200
+    assert passes(site, request("/b")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "line"),
+    [
+        ("server { limit_req zone=none; }", "there is no limit_req_zone 'none'", 1),
+        ("limit_req_zone $a zone=z:1m;", "expected a key, zone=name:size and rate=10r/s", 1),
+        ("limit_req_zone $a zone=z:1m rate=0r/s;", "cannot be zero", 1),
+        ("\nserver {", "is a ';' or a '}' missing", 2),
+        ("}", "'}' where none is expected", 1),
+        ("{", "without a name", 1),
+        ('a "b', "a quote is not closed", 1),
+        ("\nlimit_req_zone $a zone=z:1m rate=1r/s;\nserver { limit_req zone=z burst=x; }", "whole numbers", 3),
+        ("worker_processes 1;", "nothing to import from nginx", None),
+        ("a {" * 100, "nested too deeply", 1),
+    ],
+)
+def test_what_cannot_be_read_is_told_by_line(text: str, words: str, line: int | None) -> None:
+    with pytest.raises(PolicyError, match=words) as refused:
+        import_nginx(text)
+    assert refused.value.problems[0].line == line
+
+
+def test_comments_quotes_and_lua_are_passed_over() -> None:
+    root = parse_nginx('# x {\na \'b ; c\' "d\\""; content_by_lua_block { if x then { } end }\nb $x${y}z;')
+    assert [(one.name, one.words, one.line) for one in root.inner or ()] == [
+        ("a", ("b ; c", 'd\\"'), 2),
+        ("b", ("$x${y}z",), 3),
+    ]
+
+
+def test_any_text_gives_a_policy_or_a_clear_error() -> None:
+    dice = random.Random(7)
+    pieces = SITE.replace("{", " { ").replace("}", " } ").replace(";", " ; ").split()
+    for _ in range(300):
+        text = " ".join(dice.choice(pieces) for _ in range(dice.randrange(60)))
+        try:
+            gate(import_nginx(text))
+        except PolicyError:
+            continue
