@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 try:
     from benchmarks.cases import CASES
+    from benchmarks.gate import measure_gate
+    from benchmarks.gate import steps as gate_steps
     from benchmarks.guard import measure_guard
     from benchmarks.guard import steps as guard_steps
 except ModuleNotFoundError as missing:
@@ -83,6 +85,7 @@ def _work(results: Results, scale: Scale) -> list[Work]:
             for algorithm in LIMITS
         ),
         Work("guard", guard_steps(scale.rounds), partial(_guard, results, scale)),
+        Work("gate", gate_steps(scale.rounds), partial(_gate, results, scale)),
         Work("memory", len(CONTENDERS), partial(_weigh, results, scale)),
     ]
 
@@ -110,6 +113,10 @@ def _weigh(results: Results, scale: Scale, done: Done) -> None:
 
 def _guard(results: Results, scale: Scale, done: Done) -> None:
     measure_guard(results.guarding, scale.rounds, scale.each, done)
+
+
+def _gate(results: Results, scale: Scale, done: Done) -> None:
+    measure_gate(results.gating, scale.rounds, scale.each, done)
 
 
 def _travel(results: Results, scale: Scale, done: Done) -> None:

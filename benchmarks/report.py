@@ -14,6 +14,7 @@ from rich.table import Table
 
 import ratekeeper
 from benchmarks.cases import REQUIRED
+from benchmarks.gate import Gating
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.guard import Guarding
 from benchmarks.measure import Case, Spread, ratios, spread
@@ -57,6 +58,7 @@ class Results:
     memory: list[Footprint] = field(default_factory=list)
     trips: Trips = field(default_factory=Trips)
     guarding: Guarding = field(default_factory=Guarding)
+    gating: Gating = field(default_factory=Gating)
 
     def add(self, case: Case, times: dict[str, list[float]]) -> None:
         ours = times[case.contenders[0].name]
@@ -77,7 +79,9 @@ class Results:
         for growth in self.growth:
             what = f"{growth.algorithm}: growth to {growth.keys:,} keys, in times a bare dict's"
             judged.append(Verdict(what, f"at most {MOST:g}", growth.times, growth.times.median <= MOST))
-        return judged + [Verdict(*each) for each in (*self.guarding.verdicts(), *self.trips.verdicts())]
+        return judged + [
+            Verdict(*each) for each in (*self.guarding.verdicts(), *self.gating.verdicts(), *self.trips.verdicts())
+        ]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +92,7 @@ class Results:
             "growth": [_plain(growth) for growth in self.growth],
             "memory": [_plain(footprint) for footprint in self.memory],
             "guard": self.guarding.as_json(),
+            "gate": self.gating.as_json(),
             "redis": self.trips.as_json(),
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
@@ -144,6 +149,11 @@ def sheets(results: Results) -> list[Sheet]:
             "The guard, and those who listen: CPU time per call",
             ("case", "who", "µs per call", "quartiles", "µs added", "quartiles"),
             _guard_rows(results.guarding),
+        ),
+        Sheet(
+            "A policy's gate in memory: CPU time per request",
+            ("who", "µs per request", "quartiles", "times a bare hit", "quartiles"),
+            [(who, *_figures(time, 1e6), *_figures(bare)) for who, time, bare in results.gating.rows()],
         ),
         Sheet(
             "Memory, one hit per key",

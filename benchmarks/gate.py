@@ -1,0 +1,131 @@
+"""A policy's gate in memory: what a request costs with all that belongs to it, and whether many rules cost more.
+
+A request here is a RequestView made anew, with the headers of a browser; the gate finds the client's address behind a
+trusted proxy, verifies an API key, matches the rules, decides and writes the header fields of the response. The bare
+`Limiter.hit` has one limit of the same algorithm. CPU time, interleaved; ratios are within each round.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from benchmarks.contenders import Block, Contender
+from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
+from ratekeeper import Limiter
+from ratekeeper.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source
+
+MOST_BARE, MOST_MANY = 15.0, 1.5
+LIMIT = "1000000/minute"
+HEADERS = [
+    ("host", "api.example.com"),
+    ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"),
+    ("accept", "application/json"),
+    ("accept-language", "en"),
+    ("accept-encoding", "gzip, br"),
+    ("x-forwarded-for", "198.51.100.7, 10.1.2.3"),
+]
+BARE, WHOLE = "a bare Limiter.hit", "identity, match, decision and header text"
+FEW, MANY = "10 rules", "1000 rules"
+
+
+class Judged(NamedTuple):
+    what: str
+    threshold: str
+    found: Spread
+    passed: bool
+
+
+def _policy(rules: int) -> Policy:
+    """Rules for as many paths, and one that every request here meets, in the middle of them."""
+    others = [
+        Rule(
+            f"rule-{number}", "50/minute", match=Match(paths=(f"/v1/things-{number}/{{id}}",), methods=("GET", "POST"))
+        )
+        for number in range(rules - 1)
+    ]
+    orders = Rule("orders", LIMIT, match=Match(paths=("/v1/orders/{id}",), methods=("GET",)))
+    middle = len(others) // 2
+    return Policy(
+        rules=[*others[:middle], orders, *others[middle:]],
+        by=("api-key", "address"),
+        identities={"api-key": Source(header="x-api-key", verify=lambda key: Identity("client", key))},
+        trusted=("10.0.0.0/8",),
+    )
+
+
+def _counting(allows: Callable[[str], Any]) -> Block:
+    def block(asked: Sequence[str]) -> int:
+        denied = 0
+        for key in asked:
+            if not allows(key):
+                denied += 1
+        return denied
+
+    return block
+
+
+def _bare() -> Block:
+    hit = Limiter(LIMIT).hit
+    return _counting(lambda key: hit(key).allowed)
+
+
+def _whole(rules: int) -> Block:
+    gate = Gate(_policy(rules))
+    decide, fields = gate.decide, gate.policy.response_headers.pairs
+
+    def allows(key: str) -> bool:
+        headers = [*HEADERS, ("x-api-key", key)]
+        verdict = decide(
+            RequestView("GET", f"/v1/orders/{key}", headers=headers, peer="10.1.2.4", host="api.example.com")
+        )
+        return verdict.decision is not None and bool(fields(verdict.decision)) and verdict.allowed
+
+    return _counting(allows)
+
+
+def _contender(how: str, make: Callable[[], Block]) -> Contender:
+    return Contender("gate:", how, "", make)
+
+
+CASE = Case(
+    "gate",
+    [
+        _contender(BARE, _bare),
+        _contender(f"{WHOLE}, {FEW}", lambda: _whole(10)),
+        _contender(f"{WHOLE}, {MANY}", lambda: _whole(1_000)),
+    ],
+)
+
+
+@dataclass(slots=True)
+class Gating:
+    times: dict[str, list[float]] = field(default_factory=dict)  # CPU seconds per request of every round, by who
+
+    def of(self, how: str) -> list[float]:
+        return self.times[f"gate: {how}"]
+
+    def verdicts(self) -> list[Judged]:
+        if not self.times:
+            return []
+        few, many = self.of(f"{WHOLE}, {FEW}"), self.of(f"{WHOLE}, {MANY}")
+        bare, more = spread(ratios(self.of(BARE), many)), spread(ratios(few, many))
+        return [
+            Judged(f"gate, {MANY}: times {BARE}", f"below {MOST_BARE:g}", bare, bare.median < MOST_BARE),
+            Judged(f"gate: {MANY} in times {FEW}", f"at most {MOST_MANY:g}", more, more.median <= MOST_MANY),
+        ]
+
+    def rows(self) -> list[tuple[str, Spread, Spread]]:
+        """(who, CPU seconds per request, times a bare hit)"""
+        return [(who, spread(times), spread(ratios(self.of(BARE), times))) for who, times in self.times.items()]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [{"who": who, "time": time._asdict(), "times_bare": bare._asdict()} for who, time, bare in self.rows()]
+
+
+def steps(rounds: int) -> int:
+    """How many times `done` is called."""
+    return rounds * len(CASE.contenders)
+
+
+def measure_gate(gating: Gating, rounds: int, each: int, done: Done) -> None:
+    gating.times = measure(CASE, rounds, each, done)
