@@ -31,12 +31,17 @@ Row = tuple[bool, int, int | None, int, int, int, int, int]
 
 
 class DegradedRows(list[Row]):
-    """Rows that were made without the storage, and why; `closed` when they refuse only because it is out of reach."""
+    """Rows that were made without the storage, and why; `closed` when they refuse only because it is out of reach.
 
-    def __init__(self, rows: Iterable[Row], reason: str, *, closed: bool = False) -> None:
+    `granted` is for a spend that the storage has certainly not seen, and may be told of later: the ledger's number
+    for it (see fallback.py). It is 0 for everything else.
+    """
+
+    def __init__(self, rows: Iterable[Row], reason: str, *, closed: bool = False, granted: int = 0) -> None:
         super().__init__(rows)
         self.reason = reason
         self.closed = closed
+        self.granted = granted
 
 
 class Decision:

@@ -8,6 +8,10 @@ RatekeeperError
 """
 
 
+from collections.abc import Sequence
+from typing import Any
+
+
 class RatekeeperError(Exception):
     """Everything that Ratekeeper raises on purpose."""
 
@@ -28,10 +32,12 @@ class StorageError(RatekeeperError):
     """The storage could not answer; the message says what to do.
 
     `undone`: it is certain that nothing was charged; else that is not known. `outage`: the storage itself is in
-    trouble; else it is well, and refused just this group.
+    trouble; else it is well, and refused just this group. `answers`, when several groups were asked and not all failed:
+    the rows of each, or its own error.
     """
 
     def __init__(self, message: str, *, undone: bool = False, outage: bool = True) -> None:
         super().__init__(message)
         self.undone = undone
         self.outage = outage
+        self.answers: Sequence[Any] | None = None

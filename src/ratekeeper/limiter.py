@@ -191,7 +191,8 @@ class Limiter:
             self._twin.listen(listener)
 
     def close(self) -> None:
-        """Close the storage."""
+        """Close the storage. What decorated async functions have opened in event loops is closed by each of them that
+        still runs, as soon as it gets to it."""
         self.storage.close()
 
     def __enter__(self) -> Self:

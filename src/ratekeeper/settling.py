@@ -6,10 +6,6 @@ from ratekeeper.decision import Decision, DegradedRows, Row
 from ratekeeper.limit import Ask, Group, Spent, checked_cost
 
 
-class GrantedRows(DegradedRows):
-    """Rows of a spend that the storage has certainly not seen, so that it may be told of it later."""
-
-
 class DegradedGroup(list[Ask]):
     """A settlement of what was decided without the storage. Its instants are of this process's own clock, so it must
     never get there: a refund would give back what the storage was never charged."""
@@ -17,7 +13,7 @@ class DegradedGroup(list[Ask]):
     def __init__(self, asks: Sequence[Ask], rows: DegradedRows) -> None:
         super().__init__(asks)
         self.reason = rows.reason
-        self.granted = isinstance(rows, GrantedRows)
+        self.granted = rows.granted
 
 
 def spent_of(row: Row) -> Spent:

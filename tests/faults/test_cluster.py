@@ -1,6 +1,7 @@
 """One node of a real Cluster fails: what is on it is decided here, what is on the others there, and it comes back."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -66,6 +67,23 @@ class Subject:
 
 def server_at(nodes: Cluster, name: str) -> Server:
     return next(node for node in nodes.nodes if name.endswith(f":{node.port}"))
+
+
+def test_a_healthy_cluster_decides_for_any_number_of_threads(three_masters: Cluster) -> None:
+    with Limiter("100000/hour", storage=f"{three_masters.url}?prefix=crowd", deadline=10) as limiter:
+        reasons: list[str | None] = []
+        begin = threading.Barrier(120)
+
+        def work(key: str) -> None:
+            begin.wait()
+            reasons.extend(limiter.hit(key).degraded for _ in range(5))
+
+        threads = [threading.Thread(target=work, args=(f"k{i}",)) for i in range(120)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert reasons == [None] * 600
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])

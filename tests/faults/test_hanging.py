@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limiter, MemoryStorage
+from ratekeeper import AsyncLimiter, Decision, Limiter, MemoryStorage, StorageError
 from ratekeeper.decision import Row
 from ratekeeper.limit import Group, Mode
 from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
@@ -108,15 +108,114 @@ def test_many_threads_are_all_answered_by_the_deadline_and_few_calls_hang(hangin
         reasons.add(limiter.hit("a").degraded)
         seconds.append(time.monotonic() - begin)
 
-    threads = [threading.Thread(target=work) for _ in range(60)]
+    threads = [threading.Thread(target=work) for _ in range(100)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert max(seconds) < DEADLINE + SPARE
-    assert hanging.calls == 32
-    assert "32 calls to the storage hang already" in reasons
+    assert hanging.calls == 64
+    assert "64 calls to the storage hang already" in reasons
+    assert not storage.guard.breaker("").calm
     hanging.go.set()
+    limiter.close()
+
+
+class Slow:
+    """Answers one call at a time, each after `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.memory = MemoryStorage()
+        self.seconds = seconds
+        self.lock = threading.Lock()
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        with self.lock:
+            time.sleep(self.seconds)
+            return self.memory.evaluate(groups, mode)
+
+    def reset(self, group: Group) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def hit_at_once(limiter: Limiter, threads: int, times: int) -> list[Decision]:
+    found: list[Decision] = []
+    begin = threading.Barrier(threads)
+
+    def work() -> None:
+        begin.wait()
+        found.extend(limiter.hit("a") for _ in range(times))
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return found
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+def test_more_callers_than_threads_are_no_outage() -> None:
+    with Limiter("10000/hour", storage=Slow(0.0005), deadline=10) as limiter:
+        decisions = hit_at_once(limiter, 150, 4)
+        assert {decision.degraded for decision in decisions} == {None}
+        assert sorted(decision.remaining for decision in decisions) == list(range(9_400, 10_000))
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+def test_who_waits_in_vain_for_a_thread_is_answered_here_and_no_breaker_opens() -> None:
+    storage = GuardedStorage(Slow(0.7), deadline=2.0, failures=1)
+    storage._threads.most = 1
+    with Limiter("1000/hour", storage=storage) as limiter:
+        limiter.hit("warm")
+        decisions = hit_at_once(limiter, 20, 1)
+        degraded = [decision.degraded for decision in decisions if decision.degraded]
+        assert all("more calls than it answers within 2 s" in reason for reason in degraded)
+        assert sum("was not asked" in reason for reason in degraded) >= 15
+        assert len(degraded) < 20
+        assert storage.guard.breaker("").calm
+        ends = time.monotonic() + 10
+        while (len(storage.guard.fallback.ledger) or storage.guard._writing) and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert limiter.peek("a").remaining == 980, "what the storage was not asked for is charged there afterwards"
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+def test_a_write_back_that_outlives_its_storage_writes_no_more() -> None:
+    entered, go, sizes = threading.Event(), threading.Event(), []
+
+    class Held(Hanging):
+        deadline = 0.05
+        error: StorageError | None = StorageError("down", undone=True)
+
+        def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+            if self.error is not None:
+                raise self.error
+            if mode == "force":
+                sizes.append(len(groups))
+                entered.set()
+                go.wait(30)
+            return self.memory.evaluate(groups, mode)
+
+    inner = Held()
+    storage = GuardedStorage(inner)
+    limiter = Limiter("100/hour", storage=storage)
+    limiter.hit_many(f"k{i}" for i in range(250))
+    inner.error = None
+    limiter.hit("b")
+    entered.wait(30)
+    writer = storage._writer
+    assert writer is not None
+    limiter.close()
+    go.set()
+    writer.join(30)
+    assert sizes == [100]
+    assert len(storage.guard.fallback.ledger) == 150
+    limiter.hit("b")  # who goes on after all finds everything in order
+    assert storage._writer is not None
+    storage._writer.join(30)
+    assert sizes == [100, 100, 50]
     limiter.close()
 
 
@@ -182,6 +281,17 @@ def test_a_task_is_answered_by_the_deadline_and_the_storage_decides_again_when_i
     asyncio.run(main())
 
 
+def test_a_twin_for_tasks_has_the_deadline_of_its_limiter() -> None:
+    class Patient(AsyncHanging):
+        deadline = 20.0
+
+    storage = GuardedStorage(MemoryStorage(), deadline=DEADLINE)
+    limiter = AsyncLimiter("100/hour", storage=storage.for_tasks(Patient()))
+    begin = time.monotonic()
+    assert asyncio.run(limiter.hit("a")).degraded
+    assert time.monotonic() - begin < DEADLINE + SPARE
+
+
 def test_a_caller_that_is_cancelled_is_not_answered_and_counts_for_nothing() -> None:
     storage = AsyncHanging()
 
@@ -210,7 +320,7 @@ def test_closing_ends_a_write_back_that_hangs() -> None:
         assert isinstance(limiter.storage, AsyncGuardedStorage)
         guard = limiter.storage.guard
         guard.fallback.memory.evaluate(((("a", limiter.limits, 1, None, None),),))
-        guard.fallback.ledger.add(("a", limiter.limits), 1)
+        guard.fallback.ledger.add((("a", limiter.limits), 1))
         breaker = guard.breaker("")
         breaker.failed(breaker.admit())
         storage.hang = False

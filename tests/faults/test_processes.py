@@ -6,17 +6,19 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter
+from ratekeeper import AsyncLimiter, Limiter
 from ratekeeper.decision import Row
 from ratekeeper.limit import Group, Mode
 from ratekeeper.storage import workers
 from ratekeeper.storage.memory import MemoryStorage
+from tests.servers import Server
 
 
 def run(program: str, *arguments: str, **environment: str) -> str:
@@ -245,3 +247,22 @@ def test_a_number_of_workers_that_cannot_be_meant_is_nothing(value: str, monkeyp
     monkeypatch.setenv("WEB_CONCURRENCY", value)
     known: Any = workers.known_workers
     assert known() is None
+
+
+def test_closing_a_limiter_closes_what_its_decorated_async_functions_opened(fresh_redis: Server) -> None:
+    limiter = Limiter("100/hour", storage=fresh_redis.url)
+
+    @limiter.limit(key="a")
+    async def work() -> None: ...
+
+    async def main() -> None:
+        await work()
+        limiter.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    with fresh_redis.client() as admin:
+        ends = time.monotonic() + 5
+        while len(admin.client_list()) > 1 and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert len(admin.client_list()) == 1

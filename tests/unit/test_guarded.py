@@ -5,7 +5,9 @@ Each claim holds for calls made directly, in threads and in tasks.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from ratekeeper.settling import settlement
 from ratekeeper.storage.fallback import LEDGER, Fallback, share_of
 from ratekeeper.storage.guard import Guard
 from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratekeeper.storage.threads import Threads
 from ratekeeper.testing import Blocking, FakeClock
 
 DOWN = StorageError("down", undone=True)
@@ -437,15 +440,120 @@ def test_write_back_can_be_turned_off(make: Make) -> None:
     assert subject.left("a", "10/hour") == 10
 
 
+def many(count: int) -> list[Group]:
+    return [((f"k{i}", (parse_limit("5/hour"),), 2, None, None),) for i in range(count)]
+
+
 def test_the_ledger_is_written_in_batches_of_a_hundred(make: Make) -> None:
     subject = make()
     subject.open_breaker()
-    subject.storage.evaluate([((f"k{i}", (parse_limit("5/hour"),), 2, None, None),) for i in range(250)])
+    subject.storage.evaluate(many(250))
     subject.faulty.calls.clear()
     subject.come_back()
     sizes = [len(groups) for groups, mode in subject.faulty.calls if mode == "force"]
     assert sizes == [100, 100, 50]
     assert [subject.left(f"k{i}", "5/hour") for i in (0, 99, 100, 249)] == [3] * 4
+
+
+def test_a_storage_of_several_nodes_is_written_to_in_batches_of_ten(make: Make) -> None:
+    """It asks for one group after the other, and all of a batch have one deadline."""
+    subject = make(nodes=True, failures=1)
+    subject.faulty.error = UNKNOWN
+    subject.hit("k:0", "5/hour")
+    subject.storage.evaluate([((f"k:{i}", (parse_limit("5/hour"),), 2, None, None),) for i in range(1, 26)])
+    subject.faulty.error = None
+    subject.clock.advance(1)
+    subject.faulty.calls.clear()
+    assert subject.hit("k:0", "5/hour").degraded is None
+    subject.finish_writing()
+    assert [len(groups) for groups, mode in subject.faulty.calls if mode == "force"] == [10, 10, 5]
+
+
+def test_a_write_back_that_was_cut_short_is_gone_on_with(make: Make) -> None:
+    subject = make()
+    subject.open_breaker()
+    subject.storage.evaluate(many(150))
+    guard = subject.guard
+    subject.faulty.error = None
+    subject.clock.advance(1)
+    call = guard.call_for(many(1)[0], None)
+    guard.heard(call, None)
+    writing = guard.begin_write_back(None)
+    assert writing is not None
+    assert len(writing.send(None)) == 100
+    writing.close()
+    assert len(guard.fallback.ledger) == 50, "what became of the others is not known"
+    assert subject.hit("a", "5/hour").degraded is None
+    subject.finish_writing()
+    assert not len(guard.fallback.ledger)
+    assert subject.left("k0", "5/hour") == 3
+
+
+def test_each_event_loop_writes_back_what_it_can(clock: FakeClock) -> None:
+    """One loop for each hit: none lives long enough for all of it."""
+    faulty = Faulty(clock)
+    storage = AsyncGuardedStorage(AsyncFaulty(faulty), deadline=5.0, clock=clock)
+    faulty.error = DOWN
+    for i in range(250):
+        asyncio.run(storage.evaluate((((f"k{i}", (parse_limit("5/hour"),), 1, None, None),),)))
+    faulty.error = None
+    clock.advance(1)
+    for _ in range(10):
+        asyncio.run(storage.evaluate(((("a", (parse_limit("5/hour"),), 1, None, None),),)))
+    assert not len(storage.guard.fallback.ledger)
+    assert not storage.guard._due
+
+
+def test_what_a_late_failure_has_granted_is_written_back_too(clock: FakeClock) -> None:
+    """It comes from before an outage that is over, and is told of when all is well again."""
+    subject = Subject("inline", clock)
+    asking = subject.faulty.evaluate
+
+    def late(groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        subject.faulty.evaluate = asking  # type: ignore[method-assign]
+        subject.open_breaker(DOWN)
+        subject.come_back()
+        raise DOWN
+
+    subject.faulty.evaluate = late  # type: ignore[method-assign]
+    assert subject.hit("late", "5/hour").degraded == "down"
+    assert subject.guard.breaker("").calm
+    subject.hit("b", "5/hour")
+    subject.finish_writing()
+    assert subject.left("late", "5/hour") == 4
+
+
+def test_without_a_thread_for_the_write_back_it_is_put_off(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("inline", clock)
+    subject.open_breaker()
+    subject.hit("a", "5/hour")
+    with monkeypatch.context() as patch:
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(threading.Thread, "start", start)
+        subject.come_back()
+        subject.storage.close()
+    assert subject.left("a", "5/hour") == 5
+    assert subject.hit("b", "5/hour").degraded is None
+    subject.finish_writing()
+    assert subject.left("a", "5/hour") == 4
+    subject.storage.close()
+
+
+def test_without_any_thread_decisions_are_made_here(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    subject = Subject("threads", clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert subject.hit("a", "5/hour").degraded == "the system gives no thread to ask the storage in"
+    assert subject.hit("a", "5/hour").degraded is None
+    subject.finish_writing()
+    assert subject.left("a", "5/hour") == 3
+    subject.storage.close()
 
 
 @pytest.mark.parametrize(("error", "left"), [(DOWN, 4), (UNKNOWN, 5)])
@@ -475,10 +583,41 @@ def test_the_ledger_is_bounded_and_counts_what_it_forgets() -> None:
     fallback = Fallback("local", 1)
     limit = (parse_limit("5/hour"),)
     for i in range(LEDGER + 10):
-        fallback.ledger.add((f"k{i}", limit), 1)
-    fallback.ledger.add(("x" * 1_000_000, limit), 1)
+        fallback.ledger.add(((f"k{i}", limit), 1))
+    fallback.ledger.add((("x" * 1_000_000, limit), 1))
     assert (len(fallback.ledger), fallback.ledger.dropped) == (LEDGER, 11)
     assert fallback.ledger.take()[0][0][0] == "k10"
+
+
+def test_a_grant_can_be_corrected_as_long_as_it_is_in_the_ledger() -> None:
+    ledger = Fallback("local", 1).ledger
+    entry, other = ("a", (parse_limit("9/hour"),)), ("b", (parse_limit("9/hour"),))
+
+    def owed() -> dict[str, int]:
+        taken = ledger.take()
+        for each in taken:
+            ledger.put_back(*each)
+        return {key: debt.units for (key, _), debt in taken}
+
+    first = ledger.add((entry, 4), (other, 2))
+    ledger.correct(entry, -1, first)
+    ledger.correct(other, 1, first)
+    assert owed() == {"a": 3, "b": 3}
+    taken = dict(ledger.take())
+    second = ledger.add((entry, 5))
+    ledger.correct(entry, -3, first)
+    assert owed() == {"a": 5}, "the first is on its way to the storage"
+    ledger.put_back(entry, taken[entry])
+    assert owed() == {"a": 8}
+    ledger.correct(entry, -3, first)
+    assert owed() == {"a": 5}, "it came back"
+    ledger.correct(entry, -5, second)
+    assert owed() == {}
+    third = ledger.add((entry, 1))
+    ledger.correct(entry, -1, second)
+    assert owed() == {"a": 1}
+    ledger.correct(entry, -1, third)
+    assert owed() == {}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -573,6 +712,20 @@ def test_a_degraded_decision_never_refunds_in_the_storage(make: Make) -> None:
     assert subject.faulty.calls == []
 
 
+def test_a_refund_of_what_was_written_back_takes_nothing_off_what_is_owed_since(make: Make) -> None:
+    subject = make()
+    limit = "10/minute fixed-window"
+    subject.open_breaker()
+    written = subject.hit("a", limit, cost=4)
+    subject.come_back()
+    subject.clock.advance(120)
+    subject.open_breaker()
+    subject.hit("a", limit, cost=4)
+    subject.settle(written, 0)
+    subject.come_back()
+    assert subject.left("a", limit) == 6
+
+
 def test_a_refund_of_an_unknown_spend_takes_nothing_off_what_is_owed(make: Make) -> None:
     subject = make()
     subject.faulty.error = UNKNOWN
@@ -653,6 +806,47 @@ def test_groups_that_share_a_node_are_answered_in_order(make: Make) -> None:
     assert [each[0][1] for each in rows] == [2, 1, 0, 2]
 
 
+# Threads
+
+
+def test_what_finds_all_threads_busy_waits_for_the_first_that_is_free() -> None:
+    threads, go = Threads(most=2), threading.Event()
+    done: list[int] = []
+    jobs = [threads.queue(lambda: go.wait(30)) for _ in range(2)]
+    assert threads.start(list) is None
+    jobs += [threads.queue(partial(done.append, i)) for i in range(5)]
+    assert (threads.alive, done) == (2, [])
+    go.set()
+    for job in jobs:
+        assert job is not None
+        assert job.replies.get(timeout=30).error is None
+    assert sorted(done) == [0, 1, 2, 3, 4]
+    threads.close()
+
+
+def test_a_call_that_is_withdrawn_before_it_begins_is_never_made() -> None:
+    threads, go, begun = Threads(most=1), threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def first() -> None:
+        begun.set()
+        go.wait(30)
+
+    jobs = [threads.queue(first), *(threads.queue(partial(done.append, i)) for i in range(3))]
+    begun.wait(30)
+    for job in jobs[:2]:
+        assert job is not None
+        threads.withdraw(job)
+    stuck = [(job.began is not None, job.stuck) for job in jobs[:2] if job]
+    assert stuck == [(True, False), (False, True)], "the first cannot be called back; nothing moved since the second"
+    go.set()
+    last = jobs[-1]
+    assert last is not None
+    last.replies.get(timeout=30)
+    assert done == [1, 2]
+    threads.close()
+
+
 # Reset, close, events
 
 
@@ -689,6 +883,50 @@ def test_closing_closes_the_storage(clock: FakeClock) -> None:
     subject.storage.close()
     subject.storage.close()
     assert subject.faulty.closed == 2
+
+
+class Held:
+    """For tasks: what it holds open in each event loop, until that loop closes it."""
+
+    def __init__(self) -> None:
+        self.loops: list[asyncio.AbstractEventLoop] = []
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        self.loops.append(asyncio.get_running_loop())
+        return [()]
+
+    async def reset(self, group: Group) -> None: ...
+
+    async def close(self) -> None:
+        self.loops.remove(asyncio.get_running_loop())
+
+
+def test_closing_has_the_twin_for_tasks_closed_by_each_loop_that_still_runs(clock: FakeClock) -> None:
+    held, open_here, closed = Held(), threading.Event(), threading.Event()
+    storage = GuardedStorage(Prompt(clock))
+    twin = storage.for_tasks(held)
+
+    async def elsewhere() -> None:
+        await twin.evaluate(((),))
+        open_here.set()
+        while asyncio.get_running_loop() in held.loops:
+            await asyncio.sleep(0)
+        closed.set()
+
+    async def main() -> None:
+        await twin.evaluate(((),))
+        thread.start()
+        await asyncio.to_thread(open_here.wait, 30)
+        storage.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(elsewhere(),))
+    asyncio.run(twin.evaluate(((),)))
+    (ended,) = held.loops
+    asyncio.run(main())
+    assert closed.wait(30)
+    thread.join()
+    assert held.loops == [ended]
+    storage.close()
 
 
 def test_those_who_listen_hear_of_calls_outages_and_recoveries_in_order(make: Make) -> None:

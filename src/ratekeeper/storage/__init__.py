@@ -1,8 +1,8 @@
 """The seam between deciding and keeping: one verb, `evaluate`, beside `reset` and `close` (law 2).
 
 Anything with these three methods is a storage. `ratekeeper.testing` has the contract that it must keep. What it may
-have beside them is for its guard: `deadline`, seconds by which every call of it has ended, and `nodes_of(group)`,
-which servers a group is on (see guarded.py).
+have beside them is for its guard: `deadline`, seconds by which every call of it has ended, `nodes_of(group)`, which
+servers a group is on, and `loops`, the event loops in which there is something to close (see guarded.py).
 """
 
 from collections.abc import Sequence

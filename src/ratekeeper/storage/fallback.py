@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from ratekeeper.clock import SECOND, Clock, ticking
 from ratekeeper.decision import DegradedRows, Row
 from ratekeeper.errors import StorageError
 from ratekeeper.limit import MAX_SPAN, Ask, Group, Limit, Mode
-from ratekeeper.settling import DegradedGroup, GrantedRows
+from ratekeeper.settling import DegradedGroup
 from ratekeeper.storage.memory import MemoryStorage
 
 LEDGER = 10_000  # entries at most
@@ -33,45 +34,72 @@ def share_of(limit: Limit, workers: int) -> Limit:
     return Limit(count, limit.period, burst, limit.algorithm, name, large=True)
 
 
+class Debt(NamedTuple):
+    """Units of one entry, and the number of the first grant among them."""
+
+    units: int
+    since: int
+
+
 class Ledger:
-    """Units that were granted here and that the storage was certainly not asked for. The oldest entries go first."""
+    """Units that were granted here and that the storage was certainly not asked for. The oldest entries go first.
+
+    Every entry that is begun gets the next number, and every grant the number of its time. A grant older than the
+    entry that is there now was written, dropped or lost with one before: correcting that must not touch this.
+    """
 
     def __init__(self) -> None:
         self.dropped = 0  # entries that there was no room for
         self._lock = threading.Lock()
-        self._units: dict[Entry, int] = {}
+        self._debts: dict[Entry, Debt] = {}
+        self._number = 0
 
     def __len__(self) -> int:
-        return len(self._units)
+        return len(self._debts)
 
-    def add(self, entry: Entry, units: int) -> None:
+    def add(self, *grants: tuple[Entry, int]) -> int:
+        """What was just granted, together. Returns the number by which it can be corrected."""
         with self._lock:
-            if len(entry[0]) > LONG_KEY:
-                self.dropped += 1
+            for entry, units in grants:
+                if entry not in self._debts:
+                    self._number += 1
+                self._put(entry, Debt(units, self._number))
+            return self._number
+
+    def put_back(self, entry: Entry, debt: Debt) -> None:
+        """What was taken, and not written."""
+        with self._lock:
+            self._put(entry, debt)
+
+    def correct(self, entry: Entry, units: int, number: int) -> None:
+        """A signed change of what was granted under `number`, if that is still here."""
+        with self._lock:
+            debt = self._debts.get(entry)
+            if debt is None or number < debt.since:
                 return
-            self._units[entry] = self._units.pop(entry, 0) + units
-            if len(self._units) > LEDGER:
-                del self._units[next(iter(self._units))]
-                self.dropped += 1
+            self._debts[entry] = Debt(debt.units + units, debt.since)
+            if debt.units + units <= 0:
+                del self._debts[entry]
 
-    def correct(self, entry: Entry, units: int) -> None:
-        """A signed change of an entry that is still there."""
-        with self._lock:
-            left = self._units.get(entry, 0) + units
-            if entry in self._units:
-                self._units[entry] = left
-                if left <= 0:
-                    del self._units[entry]
-
-    def take(self) -> list[tuple[Entry, int]]:
+    def take(self) -> list[tuple[Entry, Debt]]:
         """All of it, oldest first."""
         with self._lock:
-            taken, self._units = self._units, {}
+            taken, self._debts = self._debts, {}
         return list(taken.items())
 
     def renew(self) -> None:
         """For a child process: what the parent has granted, the parent writes back."""
-        self._lock, self._units = threading.Lock(), {}
+        self._lock, self._debts = threading.Lock(), {}
+
+    def _put(self, entry: Entry, debt: Debt) -> None:
+        if len(entry[0]) > LONG_KEY:
+            self.dropped += 1
+            return
+        units, since = self._debts.pop(entry, Debt(0, debt.since))
+        self._debts[entry] = Debt(units + debt.units, min(since, debt.since))
+        if len(self._debts) > LEDGER:
+            del self._debts[next(iter(self._debts))]
+            self.dropped += 1
 
 
 class Fallback:
@@ -104,7 +132,7 @@ class Fallback:
         local = self._local(group)
         if group.granted:
             for key, limits, cost, *_ in local:
-                self.ledger.correct((key, limits), cost)
+                self.ledger.correct((key, limits), cost, group.granted)
         rows = self._merged(group, "force", self._ask(local, "force"), LEAST_WAIT)
         return DegradedRows(rows, group.reason)
 
@@ -141,10 +169,8 @@ class Fallback:
             return DegradedRows(rows, reason, closed=all(row[0] for row in answers))
         if not kept or mode == "peek" or not all(row[0] for row in rows):
             return DegradedRows(rows, reason)
-        for key, limits, cost, *_ in local:
-            if cost:
-                self.ledger.add((key, limits), cost)
-        return GrantedRows(rows, reason)
+        grants = [((key, limits), cost) for key, limits, cost, *_ in local if cost]
+        return DegradedRows(rows, reason, granted=self.ledger.add(*grants) if grants else 0)
 
     def _local(self, group: Group) -> list[Ask]:
         """The part of a group that is decided here, with the limits as they are in the storage."""

@@ -17,17 +17,22 @@ from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import FAILURES, Group, Mode
 from ratekeeper.settling import DegradedGroup
 from ratekeeper.storage.breaker import Breaker
-from ratekeeper.storage.fallback import Entry, Fallback
+from ratekeeper.storage.fallback import Debt, Entry, Fallback
 from ratekeeper.storage.workers import known_workers
 
 log = logging.getLogger("ratekeeper")
 
 BATCH = 100  # groups in one call of the write-back, so that it never holds a server up
+SMALL_BATCH = 10  # where groups may be on several nodes, and so go one by one: they share one deadline
 ONE_NODE = ("",)
 
 NodesOf = Callable[[Group], tuple[str, ...]]
 Result = Sequence[Sequence[Row]] | StorageError
 WriteBack = Generator[list[Group], StorageError | None, None]
+
+
+class Blameless(StorageError):
+    """The storage goes on answering, but this call was not made, or too late to be waited for: no breaker counts it."""
 
 
 class Call:
@@ -132,9 +137,7 @@ class Guard:
                 _release(call)
             raise
         for call in refused:
-            plan.fill(call, self.fallback.decide(call.groups, mode, self.out_of_reach(call), self._wait(call)))
-            if all(self.breaker(node).closed for node in call.nodes):
-                self._due = True  # it came back meanwhile, and what was just granted would be left behind
+            self._decide(plan, call, self.out_of_reach(call))
         return plan
 
     def admit(self, call: Call) -> bool:
@@ -164,12 +167,20 @@ class Guard:
         error = self.heard(call, result if isinstance(result, StorageError) else None)
         if error is None:
             plan.fill(call, result)  # type: ignore[arg-type]
+        elif error.answers is None:
+            self._decide(plan, call, error)
         else:
-            plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
+            for place, group, answer in zip(call.places, call.groups, error.answers, strict=True):
+                if isinstance(answer, StorageError):
+                    self._decide(plan, Call(call.nodes, (group,), (place,)), answer)
+                else:
+                    plan.answers[place] = answer
 
     def calm(self, groups: Sequence[Group], mode: Mode) -> int:
         """A ticket for the straight path: all is well, and everything goes to one node as far as is known; else 0."""
-        if self.listeners or mode == "force" or len(self.breakers) > 1 or (len(groups) > 1 and self._parted):
+        if self._due or self.listeners or mode == "force" or len(self.breakers) > 1:
+            return 0
+        if self._parted and len(groups) > 1:
             return 0
         return self._only.calm
 
@@ -195,13 +206,13 @@ class Guard:
         for node, (breaker, ticket) in zip(call.nodes, call.tickets, strict=True):
             if error is None or not error.outage:
                 self._succeeded(node, breaker.succeeded(ticket))
-            elif at_fault in call.nodes and at_fault != node:
+            elif isinstance(error, Blameless) or (at_fault in call.nodes and at_fault != node):
                 breaker.release(ticket)
             else:
                 self._failed(node, breaker, ticket, error)
         return error
 
-    def as_storage_error(self, error: Exception) -> StorageError:
+    def as_storage_error(self, error: BaseException) -> StorageError:
         """Whatever a driver lets out is an outage, of which nothing is known."""
         if isinstance(error, StorageError):
             return error
@@ -214,6 +225,10 @@ class Guard:
 
     def too_late(self) -> StorageError:
         return StorageError(f"the storage gave no answer within {self.deadline:g} s; whether it has decided is unknown")
+
+    def crowded(self, *, undone: bool) -> StorageError:
+        what = "was not asked" if undone else "was asked late, and whether it has decided is unknown"
+        return Blameless(f"the storage {what}: more calls than it answers within {self.deadline:g} s", undone=undone)
 
     def begin_write_back(self, nodes_of: NodesOf | None) -> WriteBack | None:
         """What to do now that a trouble has ended, if there is anything to do and nobody does it."""
@@ -236,21 +251,24 @@ class Guard:
         """Yields nothing first, then what to force; takes back None, or why that was not possible. What was certainly
         not written stays for later."""
         ledger, returned = self.fallback.ledger, list(self._returned)
-        left: list[tuple[tuple[str, ...], Entry, int]] = []
+        left: list[tuple[tuple[str, ...], Entry, Debt]] = []
+        most = BATCH if nodes_of is None else SMALL_BATCH
+        finished = False
         try:
             yield []
-            left = [(_nodes([(*entry, 1, None, None)], nodes_of), entry, units) for entry, units in ledger.take()]
+            left = [(ONE_NODE, *taken) for taken in ledger.take()]
+            left = [(_nodes([(*entry, 1, None, None)], nodes_of), entry, debt) for _, entry, debt in left]
             left.sort(key=lambda owed: owed[0])  # node by node, so that a failure is that of one
             while left:
                 nodes, batch = left[-1][0], []
                 groups: list[Group] = []
-                while left and left[-1][0] == nodes and len(groups) < BATCH:
-                    owed = left.pop()
-                    group = self.fallback.owed(*owed[1:])
+                while left and left[-1][0] == nodes and len(groups) < most:
+                    _, entry, debt = left.pop()
+                    group = self.fallback.owed(entry, debt.units)
                     if group and not all(self.breaker(node).closed for node in nodes):
-                        ledger.add(*owed[1:])
+                        ledger.put_back(entry, debt)
                     elif group:
-                        batch.append(owed)
+                        batch.append((nodes, entry, debt))
                         groups.append(group)
                 error = (yield groups) if groups else None
                 if error is None:
@@ -258,12 +276,18 @@ class Guard:
                 elif error.outage:
                     left += batch if error.undone else ()
                     while left and left[-1][0] == nodes:  # the rest of this node is for the next time
-                        ledger.add(*left.pop()[1:])
+                        ledger.put_back(*left.pop()[1:])
+                    if isinstance(error, Blameless):
+                        self._due = True
+                        continue
                     for node in nodes:
                         self._failed(node, self.breaker(node), self.breaker(node).admit(), error)
+            finished = True
         finally:
-            for _, entry, units in left:
-                ledger.add(entry, units)
+            for _, entry, debt in left:
+                ledger.put_back(entry, debt)
+            if not finished:
+                self._due = True  # nobody else would look again as long as all is well
             self._writing = False
             for node in returned:
                 self._tell_return(node)
@@ -275,6 +299,11 @@ class Guard:
         self.fallback.ledger.renew()
         for breaker in self.breakers.values():
             breaker.renew()
+
+    def _decide(self, plan: Plan, call: Call, error: StorageError) -> None:
+        plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
+        if error.undone and error.outage and all(self.breaker(node).calm for node in call.nodes):
+            self._due = True  # all is well meanwhile: no success would have what was just granted written back
 
     def _wait(self, call: Call) -> float:
         return max(self.breaker(node).probe_after() for node in call.nodes)

@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -20,12 +21,13 @@ from ratekeeper.errors import RatekeeperError, StorageError
 from ratekeeper.events import Listener
 from ratekeeper.limit import Group, Mode
 from ratekeeper.storage import AsyncStorage, Storage
-from ratekeeper.storage.guard import Guard, NodesOf, WriteBack, check_options
+from ratekeeper.storage.guard import Blameless, Guard, NodesOf, WriteBack, check_options
 from ratekeeper.storage.memory import AsyncMemoryStorage, MemoryStorage
-from ratekeeper.storage.threads import Threads
+from ratekeeper.storage.threads import Job, Threads
 from ratekeeper.storage.workers import warn_of_many_workers
 
 DEADLINE = 0.25  # seconds, for a storage that has no deadline of its own
+CLOSED = Blameless("the storage is closed", undone=True)
 
 
 def _deadline(inner: Any, given: float | None) -> float:
@@ -91,7 +93,9 @@ class GuardedStorage:
         self._inline = _bounds_itself(inner, self.guard.deadline)
         self._nodes_of = _nodes_of(inner)
         self._threads = Threads()
+        self._twins: weakref.WeakSet[AsyncGuardedStorage] = weakref.WeakSet()
         self._writer: threading.Thread | None = None
+        self._stop = threading.Event()  # of the writer
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
@@ -118,19 +122,28 @@ class GuardedStorage:
             raise result
 
     def close(self) -> None:
-        """Close the storage, and end what runs in the background, as far as it does not hang."""
+        """Close the storage, and end what runs in the background, as far as it does not hang.
+
+        What was made by `for_tasks` is closed as well: by each event loop that still runs, as soon as it gets to it.
+        """
         self._threads.close()
         writer, self._writer = self._writer, None
         if writer is not None and writer is not threading.current_thread():
             writer.join(self.guard.deadline)
+        stop, self._stop = self._stop, threading.Event()
+        stop.set()  # it would open anew what is closed now
         self.inner.close()
+        for twin in list(self._twins):
+            twin._close_from_outside()
 
     def listen(self, listener: Listener) -> None:
         self.guard.listen(listener)
 
     def for_tasks(self, inner: AsyncStorage) -> "AsyncGuardedStorage":
         """A guard for tasks around the async twin of `inner`, with the same breakers and the same local states."""
-        return AsyncGuardedStorage._sharing(inner, self.guard)
+        twin = AsyncGuardedStorage._sharing(inner, self.guard)
+        self._twins.add(twin)
+        return twin
 
     def _evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
         guard = self.guard
@@ -140,16 +153,16 @@ class GuardedStorage:
             guard.finish(plan, call, self._answer(partial(self.inner.evaluate, call.groups, mode)))
         else:  # side by side, so that one deadline is enough for all
             ends = time.monotonic() + guard.deadline
-            starts = [self._threads.start(partial(self.inner.evaluate, call.groups, mode)) for call in plan.calls]
-            for call, start in zip(plan.calls, starts, strict=True):
-                guard.finish(plan, call, self._reply(start, ends))
+            jobs = [self._threads.queue(partial(self.inner.evaluate, call.groups, mode)) for call in plan.calls]
+            for call, job in zip(plan.calls, jobs, strict=True):
+                guard.finish(plan, call, self._reply(job, ends))
         self._write_back()
         return plan.answers
 
     def _answer(self, function: Callable[[], Any]) -> Any:
         """What the storage says to one call, or the StorageError to go on with."""
         if not self._inline:
-            return self._reply(self._threads.start(function), time.monotonic() + self.guard.deadline)
+            return self._reply(self._threads.queue(function), time.monotonic() + self.guard.deadline)
         try:
             return function()
         except Exception as error:
@@ -157,33 +170,52 @@ class GuardedStorage:
                 raise
             return self.guard.as_storage_error(error)
 
-    def _reply(self, replies: Any, ends: float) -> Any:
-        if replies is None:
-            return StorageError(f"{self._threads.most} calls to the storage hang already", undone=True)
+    def _reply(self, job: Job | None, ends: float) -> Any:
+        if job is None:
+            return StorageError("the system gives no thread to ask the storage in", undone=True)
         try:
-            value, error = replies.get(timeout=max(ends - time.monotonic(), 0.0))
+            value, error = job.replies.get(timeout=max(ends - time.monotonic(), 0.0))
         except Empty:
-            return self.guard.too_late()
+            return self._unanswered(job)
         if error is None:
             return value
         if _is_callers(error):
             raise error
         return self.guard.as_storage_error(error)
 
+    def _unanswered(self, job: Job) -> StorageError:
+        """Whether that is an outage: not if others are answered, and this one had to wait for them too long."""
+        guard = self.guard
+        self._threads.withdraw(job)
+        if job.stuck:
+            return StorageError(f"{self._threads.alive} calls to the storage hang already", undone=True)
+        if job.began is None:
+            return guard.crowded(undone=True)
+        late = time.monotonic() - job.began < guard.deadline / 2
+        return guard.crowded(undone=False) if late else guard.too_late()
+
     def _write_back(self) -> None:
         """In a thread of its own: whoever has found that the storage is back does not wait for it."""
         flow = self.guard.begin_write_back(self._nodes_of)
-        if flow is not None:
-            self._writer = threading.Thread(target=self._write, args=(flow,), name="ratekeeper-write-back", daemon=True)
-            self._writer.start()
+        if flow is None:
+            return
+        writing = (flow, self._stop)
+        writer = threading.Thread(target=self._write, args=writing, name="ratekeeper-write-back", daemon=True)
+        try:
+            writer.start()
+        except RuntimeError:  # the system gives no more of them: another time
+            flow.close()
+        else:
+            self._writer = writer
 
-    def _write(self, flow: WriteBack | None) -> None:
+    def _write(self, flow: WriteBack | None, stop: threading.Event) -> None:
         while flow is not None:
             with closing(flow), suppress(StopIteration):
                 error = None
                 while True:
-                    error = self._forced(flow.send(error))
-            flow = self.guard.begin_write_back(self._nodes_of)
+                    groups = flow.send(error)
+                    error = CLOSED if stop.is_set() else self._forced(groups)
+            flow = None if stop.is_set() else self.guard.begin_write_back(self._nodes_of)
 
     def _forced(self, groups: Sequence[Group]) -> StorageError | None:
         try:
@@ -194,7 +226,10 @@ class GuardedStorage:
 
 
 class AsyncGuardedStorage:
-    """The same for tasks, in any number of event loops, one after the other or side by side."""
+    """The same for tasks, in any number of event loops, one after the other or side by side.
+
+    A storage with an attribute `loops`, those in which it holds something open, can be closed from outside of them.
+    """
 
     def __init__(
         self,
@@ -226,11 +261,13 @@ class AsyncGuardedStorage:
         self._inline = _bounds_itself(inner, self.guard.deadline)
         self._nodes_of = _nodes_of(inner)
         self._writers: set[asyncio.Task[None]] = set()
+        self._closers: set[asyncio.Task[None]] = set()
 
     @classmethod
     def _sharing(cls, inner: AsyncStorage, guard: Guard) -> "AsyncGuardedStorage":
         twin = cls(inner)
         twin.guard = guard
+        twin._inline = _bounds_itself(inner, guard.deadline)
         return twin
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
@@ -267,6 +304,22 @@ class AsyncGuardedStorage:
 
     def listen(self, listener: Listener) -> None:
         self.guard.listen(listener)
+
+    def _close_from_outside(self) -> None:
+        """Have every event loop that holds something open here close it. One that has ended has nothing any more."""
+        here = None
+        with suppress(RuntimeError):  # not in one
+            here = asyncio.get_running_loop()
+            self._close_soon(here)
+        for loop in getattr(self.inner, "loops", ()):
+            if loop is not here:
+                with suppress(RuntimeError):  # it has ended
+                    loop.call_soon_threadsafe(self._close_soon, loop)
+
+    def _close_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        closer = loop.create_task(self.close(), name="ratekeeper-close")
+        self._closers.add(closer)
+        closer.add_done_callback(self._closers.discard)
 
     async def _evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
         guard = self.guard

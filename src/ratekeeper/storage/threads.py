@@ -5,6 +5,8 @@ hang the program. These threads do not, and they leave by themselves when nobody
 """
 
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -21,9 +23,18 @@ class Reply(NamedTuple):
     error: BaseException | None
 
 
-class Job(NamedTuple):
-    function: Callable[[], Any]
-    replies: "SimpleQueue[Reply]"
+class Job:
+    """A call, and where its reply will come, once."""
+
+    __slots__ = ("began", "function", "replies", "seen", "stuck", "withdrawn")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.replies: SimpleQueue[Reply] = SimpleQueue()
+        self.began: float | None = None  # by time.monotonic()
+        self.withdrawn = False
+        self.stuck = False  # withdrawn, and no call of any thread has returned while it waited
+        self.seen = 0  # calls that had returned when it came
 
 
 Inbox = SimpleQueue[Job | None]
@@ -32,34 +43,36 @@ Inbox = SimpleQueue[Job | None]
 class Threads:
     """At most `most` calls at once, those that are stuck included."""
 
-    def __init__(self, most: int = 32) -> None:
+    def __init__(self, most: int = 64) -> None:
         self.most = most
         self.alive = 0
+        self.returned = 0  # calls, ever
         self._closed = False
         self._lock = threading.Lock()
         self._idle: list[Inbox] = []
+        self._waiting: OrderedDict[Job, None] = OrderedDict()  # only while none is idle
         renew_in_children(self)
 
     def start(self, function: Callable[[], Any]) -> "SimpleQueue[Reply] | None":
-        """Where the reply will come, once; None when all threads are busy."""
-        replies: SimpleQueue[Reply] = SimpleQueue()
+        """Where the reply will come; None when all threads are busy."""
+        job = Job(function)
+        return job.replies if self._begin(job, waits=False) else None
+
+    def queue(self, function: Callable[[], Any]) -> Job | None:
+        """Start it, or have the first thread that is free do so. None when no thread can be had at all."""
+        job = Job(function)
+        return job if self._begin(job, waits=True) else None
+
+    def withdraw(self, job: Job) -> None:
+        """If it has not begun yet, it never will."""
         with self._lock:
-            if self._idle:
-                inbox = self._idle.pop()  # the last one to become idle: the others can end
-            elif self.alive < self.most:
-                inbox = SimpleQueue()
-                try:
-                    threading.Thread(target=_serve, args=(self, inbox), name="ratekeeper-call", daemon=True).start()
-                except RuntimeError:  # the system gives no more of them
-                    return None
-                self.alive += 1
-            else:
-                return None
-        inbox.put(Job(function, replies))
-        return replies
+            if job in self._waiting:
+                del self._waiting[job]
+                job.stuck = job.seen == self.returned
+            job.withdrawn = True
 
     def close(self) -> None:
-        """Idle threads end now, the others when their call does."""
+        """Idle threads end now, the others when there is nothing left to do."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -68,7 +81,47 @@ class Threads:
 
     def renew(self) -> None:
         """For a child process: the threads stayed behind."""
-        self._lock, self._idle, self.alive = threading.Lock(), [], 0
+        self._lock, self._idle, self._waiting, self.alive = threading.Lock(), [], OrderedDict(), 0
+
+    def _begin(self, job: Job, *, waits: bool) -> bool:
+        with self._lock:
+            job.seen = self.returned
+            if self._idle:
+                self._idle.pop().put(job)  # the last one to become idle: the others can end
+            elif self.alive < self.most and self._grow(job):
+                self.alive += 1
+            elif waits and self.alive:
+                self._waiting[job] = None
+            else:
+                return False
+            return True
+
+    def _grow(self, job: Job) -> bool:
+        inbox: Inbox = SimpleQueue()
+        inbox.put(job)
+        try:
+            threading.Thread(target=_serve, args=(self, inbox), name="ratekeeper-call", daemon=True).start()
+        except RuntimeError:  # the system gives no more of them
+            return False
+        return True
+
+    def _starts(self, job: Job) -> bool:
+        with self._lock:
+            if not job.withdrawn:
+                job.began = time.monotonic()
+            return not job.withdrawn
+
+    def _next(self, inbox: Inbox) -> bool:
+        """Whether the thread goes on: with a job that waits, or idle until there is one."""
+        with self._lock:
+            self.returned += 1
+            if self._waiting:
+                inbox.put(self._waiting.popitem(last=False)[0])
+            elif self._closed:
+                return False
+            else:
+                self._idle.append(inbox)
+            return True
 
 
 def _serve(threads: Threads, inbox: Inbox) -> None:
@@ -84,16 +137,16 @@ def _serve(threads: Threads, inbox: Inbox) -> None:
                 continue  # somebody has just taken it: the job is on its way
             if job is None:
                 return
-            try:
-                reply = Reply(job.function(), None)
-            except BaseException as error:
-                reply = Reply(None, error)
-            with threads._lock:
-                closed = threads._closed
-                if not closed:
-                    threads._idle.append(inbox)
-            job.replies.put(reply)
-            if closed:
+            reply = None
+            if threads._starts(job):
+                try:
+                    reply = Reply(job.function(), None)
+                except BaseException as error:
+                    reply = Reply(None, error)
+            goes_on = threads._next(inbox)
+            if reply is not None:
+                job.replies.put(reply)
+            if not goes_on:
                 return
             del job, reply  # nothing is kept alive while there is nothing to do
     finally:

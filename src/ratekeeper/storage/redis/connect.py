@@ -129,6 +129,7 @@ def cluster_client(address: Address) -> Any:
 
 def async_cluster_client(address: Address) -> Any:
     options = _connection(address, redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0))
+    options["socket_timeout"] = 4 * address.timeout  # who calls has given up before
     nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in address.hosts]
     return redis.asyncio.cluster.RedisCluster(
         startup_nodes=nodes,

@@ -110,11 +110,13 @@ def _refused(block: bytes) -> StorageError:
 
 
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
-    """The rows of every group, or the first error among them; it says whether all others failed, too."""
+    """The rows of every group, or the first error among them, which knows what became of the others."""
     rows: list[Sequence[Row]] = []
     for each in found:
         if isinstance(each, StorageError):
-            each.undone = all(isinstance(other, StorageError) and other.undone for other in found)
-            raise each
+            failed = StorageError(str(each), outage=each.outage)
+            failed.undone = all(isinstance(other, StorageError) and other.undone for other in found)
+            failed.answers = found if len(found) > 1 else None
+            raise failed
         rows.append(each)
     return rows

@@ -53,6 +53,11 @@ def _refunds(group: Group, parts: list[list[int]], spent: list[Sequence[Row]]) -
     ]
 
 
+def is_one(group: Group, keys: Keys) -> bool:
+    """Whether all of a group is on one slot, and one call decides it."""
+    return len(group) == 1 or len({keys.tag(key) for key, *_ in group}) == 1
+
+
 def chains(groups: Sequence[Group], keys: Keys) -> list[list[int]]:
     """Places of groups that have to be answered one after the other; two chains have nothing to do with each other.
 

@@ -153,7 +153,7 @@ class RedisStorage:
                 return self._lanes.call(pack_command(command), until)
             free = self._free
             if not free.acquire(timeout=self.address.timeout):
-                raise StorageError(NO_LANE, undone=True)
+                raise StorageError(NO_LANE, undone=True, outage=False)
             try:
                 with self._making:
                     if self._cluster is None:
@@ -209,15 +209,23 @@ class AsyncRedisStorage:
         if loop is not None:
             await loop.close()
 
+    @property
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """Those in which there is something to close."""
+        return list(self._loops)
+
     def _nodes_of(self, group: Group) -> tuple[str, ...]:
         client = self._loop().cluster
         return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
-        """All rounds of a group, also when who asked is gone: it must not stay half charged."""
+        """All rounds of a group that spans slots, also when who asked is gone: it must not stay half charged."""
+        if slots.is_one(group, self.address.keys):
+            return script.all_rows(await self._call((group,), mode))[0]
+        tasks = self._loop().tasks
         task = asyncio.get_running_loop().create_task(self._rounds(group, mode), name="ratekeeper-rounds")
-        self._loop().tasks.add(task)
-        task.add_done_callback(self._loop().tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -262,7 +270,8 @@ class AsyncRedisStorage:
                 return await loop.streams.call(pack_command(command), due)
             if loop.cluster is None:
                 loop.cluster = connect.async_cluster_client(self.address)
-            async with loop.free:
+            # redis-py's own timeout would close the connections of all, to all nodes.
+            async with asyncio.timeout(self.address.timeout), loop.free:
                 return await loop.cluster.execute_command(*command, **options)
         except Exception as error:
             raise _told(error) from error
@@ -300,6 +309,9 @@ class _Loop:
         if self.streams is not None:
             await self.streams.close()
             await self.connector.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         if self.cluster is not None:
             await self.cluster.aclose()
 
