@@ -7,7 +7,6 @@ RatekeeperError
 └── StorageError    the storage could not answer
 """
 
-
 from collections.abc import Sequence
 from typing import Any
 
