@@ -164,7 +164,13 @@ def test_a_path_is_met_as_it_is_there(value: str, met: str, not_met: str | None)
         ("{key: path, value: 'a;b', rate_limit: RATE}", "can never match"),
         ("{key: host, value: a.example, colour: red, rate_limit: RATE}", "the key colour is not known"),
         ("{key: tier, value: gold, rate_limit: {unit: day, requests_per_unit: 1, colour: 1}}", "rate_limit.colour"),
-        ("{key: path, value: x, rate_limit: RATE}, {key: path, rate_limit: RATE}", "here both count"),
+        (
+            "{key: path, value: x, rate_limit: RATE}, {key: path, rate_limit: RATE},"
+            " {key: tier, value: x, rate_limit: RATE}, {key: tier, rate_limit: RATE}",
+            "where path=x is matched, path is not asked there; here both count",
+        ),
+        ("{key: user_id, value: x}, {key: user_id, descriptors: [{key: path, rate_limit: RATE}]}", "use an override"),
+        ("{key: internal, rate_limit: {unlimited: true}}", "internal is unlimited"),
     ],
 )
 def test_what_is_not_the_same_is_told(descriptor: str, words: str) -> None:
@@ -173,6 +179,46 @@ def test_what_is_not_the_same_is_told(descriptor: str, words: str) -> None:
     imported = import_envoy(text)
     assert words in lost(imported)
     assert gate_of(imported.text)
+
+
+def test_a_whole_value_is_asked_alone_beside_one_with_a_star() -> None:
+    text = """
+descriptors:
+  - {key: path, value: /api/*, rate_limit: {unit: minute, requests_per_unit: 10}}
+  - {key: path, value: /api/big, rate_limit: {unit: minute, requests_per_unit: 100}}
+  - {key: path, value: /api/dark, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: path, value: /api/free}
+  - {key: path, value: /api/gone, rate_limit: {unit: minute, requests_per_unit: 0}}
+  - {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 150}}
+"""
+    imported = import_envoy(text)
+    expected = {"/api/x": 10, "/api/big": 100, "/api/dark": 150, "/api/free": 150, "/api/gone": 0, "/else": 150}
+    assert {path: passes(gate_of(imported.text), request(path)) for path in expected} == expected
+    gate = gate_of(imported.text)
+    assert (passes(gate, request("/api/big")), passes(gate, request("/api/x"))) == (100, 10), "counts of their own"
+    assert "both count" not in lost(imported)
+
+
+def test_limits_of_a_descriptor_and_of_one_nested_in_it_both_count_and_that_is_told() -> None:
+    text = """
+descriptors:
+  - key: path
+    value: /login
+    rate_limit: {unit: minute, requests_per_unit: 5}
+    descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 3}}]
+"""
+    imported = import_envoy(text)
+    gate = gate_of(imported.text)
+    assert [passes(gate, request("/login", peer=f"192.0.2.{n}")) for n in (1, 2, 3)] == [3, 2, 0]
+    assert "path=/login has a limit, and more are nested in it" in lost(imported)
+    assert "nested" not in lost(
+        import_envoy(text.replace("    rate_limit: {unit: minute, requests_per_unit: 5}\n", ""))
+    )
+
+
+def test_limits_of_nothing_but_exceptions_are_nothing_to_import() -> None:
+    with pytest.raises(PolicyError, match="nothing to import"):
+        import_envoy("descriptors: [{key: path, value: /a}, {key: path, value: '/*', rate_limit: {unlimited: true}}]")
 
 
 def test_a_user_may_have_another_limit() -> None:

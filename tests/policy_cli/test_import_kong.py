@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from ratekeeper.policy import Gate, PolicyError
 from ratekeeper.policy.imports import Imported, import_kong
@@ -77,7 +78,57 @@ def test_a_consumer_may_have_limits_of_its_own() -> None:
     assert passes(shop, request("/elsewhere", user="alice")) == 20
     assert passes(shop, request("/elsewhere", user="carl")) == 5
     assert passes(shop, request("/login", "POST", user="bob", peer="192.0.2.50")) == 9
-    assert passes(shop, request("/login", "POST", user="alice", peer="192.0.2.51")) == 20
+    assert passes(shop, request("/login", "POST", user="alice", peer="192.0.2.51")) == 0, "one count for all routes"
+    assert passes(gate(SHOP), request("/login", "POST", user="alice")) == 20
+
+
+@pytest.mark.parametrize("limit_by", ["ip", "service", "consumer", "credential"])
+def test_a_consumer_counts_as_one_whatever_the_others_are_counted_by(limit_by: str) -> None:
+    """The plugin of a consumer says by what it counts, and says nothing: by consumer."""
+    own = {"name": "rate-limiting", "config": {"minute": 7}}
+    tree: dict[str, Any] = {
+        "routes": [{"name": "r", "paths": ["/r"]}, {"name": "s", "paths": ["/s"]}],
+        "consumers": [{"username": "bob", "plugins": [own]}],
+        "plugins": [
+            {"name": "rate-limiting", "config": {"minute": 3, "limit_by": limit_by}},
+            {"name": "rate-limiting", "config": {"minute": 2, "limit_by": limit_by}, "route": "r"},
+            own | {"consumer": "eve", "route": "r"},
+        ],
+    }
+    functions = {"credential_of": lambda view: view.user}
+    site = gate_of(import_kong(json.dumps(tree)).text, functions=functions)
+    for user, path in (("bob", ""), ("eve", "/r")):
+        places = [request(path or f"/{n % 4 or 'r'}", user=user, peer=f"192.0.2.{n}") for n in range(1, 20)]
+        assert passes(site, *places) == 7
+    assert passes(site, request("/r", user="carl", peer="192.0.2.60")) == 2, "neither is charged to the others"
+    assert passes(site, request("/s", user="eve", peer="192.0.2.61")) == 3
+
+
+def test_a_consumer_may_be_named_by_its_custom_id() -> None:
+    site = gate_of(kong({"minute": 2}, consumer={"custom_id": "x"}).text)
+    assert (passes(site, request(user="x")), passes(site, request(user="y"))) == (2, 200)
+
+
+def test_a_consumer_whose_own_plugin_counts_by_address_has_a_count_for_each() -> None:
+    site = gate("consumers: [{username: bob, plugins: [{name: rate-limiting, config: {minute: 2, limit_by: ip}}]}]")
+    assert [passes(site, request(user="bob", peer=f"192.0.2.{n}")) for n in (1, 2)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("consumer", "words"),
+    [
+        ({"route": "nowhere"}, "the limit of consumer bob on route nowhere, which is not here, is left out"),
+        ({"route": "cart"}, "on route cart is for all of orders, cart here"),
+        ({"service": "shop"}, "on service shop is one count there"),
+        ({"config": {"minute": 1, "limit_by": "path", "path": "/x"}}, "consumer bob is read as ip"),
+    ],
+)
+def test_what_a_consumer_has_elsewhere_is_told(consumer: dict[str, Any], words: str) -> None:
+    tree = yaml.safe_load(SHOP)
+    tree["plugins"].append({"name": "rate-limiting", "consumer": "bob", "config": {"minute": 9}, **consumer})
+    imported = import_kong(json.dumps(tree))
+    assert words in lost(imported)
+    assert gate_of(imported.text)
 
 
 def test_a_consumer_on_a_route_comes_before_the_consumer_everywhere() -> None:
@@ -85,6 +136,8 @@ def test_a_consumer_on_a_route_comes_before_the_consumer_everywhere() -> None:
     shop = gate(SHOP.replace("consumers:\n", f"consumers:\n{bob}"))
     assert passes(shop, request("/login", "POST", user="bob")) == 9
     assert passes(shop, request("/elsewhere", user="bob")) == 7
+    told = lost(import_kong(SHOP.replace("consumers:\n", f"consumers:\n{bob}")))
+    assert "what consumer bob has everywhere is one count there; here each place has its own" in told
 
 
 def test_all_windows_of_a_plugin_hold(clock: FakeClock) -> None:
@@ -123,7 +176,6 @@ def test_what_stays_behind_is_told() -> None:
         "Kong's month is that of the calendar",
         "a consumer is Kong's",
         "REDIS_PASSWORD",
-        "each rule has its own",
     ):
         assert words in told
 

@@ -227,7 +227,7 @@ def test_servers_are_told_apart_by_their_hosts() -> None:
         "limit_req_zone $binary_remote_addr zone=b:1m rate=1r/s;"
         "server { server_name one.example; limit_req zone=a burst=1; }"
         "server { server_name .two.example; limit_req zone=b burst=3; }"
-        "server { server_name free.example; } server { limit_req zone=a burst=5; }"
+        "server { server_name free.example; } server { listen 80 default_server; limit_req zone=a burst=5; }"
     )
     site = gate(imported)
     hosts = ("one.example", "two.example", "www.two.example:443", "free.example", "other")
@@ -235,6 +235,70 @@ def test_servers_are_told_apart_by_their_hosts() -> None:
     assert passes(site, request(host=hosts[2])) == 0
     assert [passes(site, request(host=host)) for host in hosts[3:]] == [200, 6]
     assert "zone a counts several servers together" in lost(imported)
+
+
+BOTH = (
+    "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/s; limit_req_zone $binary_remote_addr zone=b:1m rate=1r/s;"
+    "limit_req_zone $binary_remote_addr zone=c:1m rate=1r/s;"
+)
+
+
+@pytest.mark.parametrize("host", ["one.example", "unknown.example", ""])
+def test_a_host_that_no_server_names_has_the_limits_of_the_default_server(host: str) -> None:
+    one = "server { server_name one.example; limit_req zone=a burst=1; location /x/ { limit_req zone=a burst=1; } }"
+    two = "server { listen 80LISTEN; server_name two.example; limit_req zone=b burst=3; }"
+    first = gate(import_nginx(BOTH + one + two.replace("LISTEN", "")))
+    assert [passes(first, request(path, host=host)) for path in ("/", "/x/y")] == [2, 0], "the first, and one count"
+    assert passes(first, request(host="two.example")) == 4
+    marked = gate(import_nginx(BOTH + one + two.replace("LISTEN", " default_server")))
+    assert passes(marked, request("/", host=host)) == (2 if host == "one.example" else 4)
+
+
+def test_a_server_that_ends_the_search_keeps_a_zone_as_one_count() -> None:
+    site = gate(
+        import_nginx(
+            BOTH + "server { server_name one.example; limit_req zone=a burst=1; }"
+            "server { server_name two.example; limit_req zone=b burst=3;"
+            " location /x/ { limit_req zone=b burst=3; limit_req zone=c burst=2; } }"
+        )
+    )
+    assert [passes(site, request(path, host="two.example")) for path in ("/x/y", "/", "/x/y")] == [3, 1, 0]
+    assert passes(site, request(host="one.example")) == 2
+
+
+def test_a_redirect_on_another_port_does_not_set_free() -> None:
+    imported = import_nginx(
+        BOTH + "server { listen 80; listen [::]:80; server_name one.example; return 301 https://$host; }"
+        "server { listen 443 ssl; server_name one.example; limit_req zone=a burst=1; }"
+        "server { listen 443 ssl; server_name two.example; limit_req zone=b burst=3; }"
+    )
+    site = gate(imported)
+    assert [passes(site, request(host=host)) for host in ("one.example", "two.example")] == [2, 4]
+    assert passes(site, request(host="unknown", peer="192.0.2.9")) == 2
+    assert "told apart by their hosts alone" in lost(imported)
+    assert "server_name one.example has several servers" in lost(imported)
+
+
+@pytest.mark.parametrize(
+    ("servers", "words"),
+    [
+        ("server { server_name one; USE } server { USE }", "only for requests without a Host"),
+        ("server { USE } server { server_name ~^a$; USE }", "server_name ~^a$ cannot be said as a host"),
+        ("server { server_name www.a; USE } server { server_name *.a; USE }", "here it has the limits of *.a"),
+        ("server { listen 1.2.3.4; USE } server { listen 1.2.3.4:81; server_name a; USE }", "by their hosts alone"),
+        ("server { listen unix:/x; USE } server { listen [::1]:8080; server_name a; USE }", "by their hosts alone"),
+    ],
+)
+def test_servers_that_hosts_cannot_tell_apart_are_told(servers: str, words: str) -> None:
+    imported = import_nginx(BOTH + servers.replace("USE", "limit_req zone=a;"))
+    assert words in lost(imported)
+    assert gate(imported)
+
+
+@pytest.mark.parametrize("listen", ["80", "*:80", "0.0.0.0", "[::]:80", "[::]"])
+def test_spellings_of_one_socket_are_one(listen: str) -> None:
+    imported = import_nginx(BOTH + f"server {{ limit_req zone=a; }} server {{ listen {listen}; server_name a; }}")
+    assert "told apart" not in lost(imported)
 
 
 def test_a_dry_run_is_a_shadow() -> None:

@@ -52,7 +52,7 @@ class Draft:
     def add(self, wanted: str, remark: str = "", **keys: Any) -> str:
         """A rule; empty keys are left out. Returns the name it was given, none if it could never be reached."""
         name = self.name(wanted)
-        match = Match(**_without_tiers(keys.get("match")))
+        match = Match(**keys.get("match") or {})
         for before, wide in self._finals:
             if covers(wide, match):
                 self.lose(f"{wanted} comes behind {before}, which is for all that it is for: left out")
@@ -65,8 +65,21 @@ class Draft:
             self.remarks[name] = remark
         return name
 
+    def end(self, wanted: str, match: Mapping[str, Any], since: int) -> None:
+        """No later rule is for what this match meets. `since` is how many rules there were before those it is about:
+        the last of them ends the search itself where it can, else a rule without limits does."""
+        found = Match(**match)
+        last = self.rules[-1] if len(self.rules) > since else {}
+        if any(covers(wide, found) for _, wide in self._finals):
+            return
+        if last and last.get("match", {}) == match and last.get("mode") != "shadow":
+            last["final"] = True
+            self._finals.append((last["name"], found))
+        else:
+            self.add(wanted, match=dict(match), limits="unlimited", final=True)
+
     def imported(self) -> Imported:
-        if not self.rules:
+        if all(one["limits"] == "unlimited" for one in (*self.rules, *self.overrides)):
             why = "; ".join(self.lost) or "there is no limit in it"
             raise PolicyError([Problem((), f"nothing to import from {self.system}: {why}")])
         if any("address" in str(rule.get("by")) for rule in self.rules):
@@ -94,10 +107,6 @@ class Draft:
                     lines.append(f"{lead}{name}: {flow(value)}")
                     lead = "    "
         return Imported("\n".join(lines) + "\n", tuple(self.lost))
-
-
-def _without_tiers(match: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {key: value for key, value in (match or {}).items() if key != "tiers"}
 
 
 def flow(value: Any) -> str:

@@ -1,7 +1,8 @@
 """envoyproxy/ratelimit's YAML: nested descriptors with fixed windows.
 
 A descriptor is what Envoy was told to send of a request, under names that its operator chose. The usual names are read
-as what they usually mean (`KEYS`). An entry with a value is a condition, one without has a count for each value.
+as what they usually mean (`KEYS`). An entry with a value is a condition, one without has a count for each value. Of the
+entries of one key one is chosen: the whole value, else the first `value*` that fits, else the one without a value.
 """
 
 from collections.abc import Mapping
@@ -62,6 +63,21 @@ class Entry(NamedTuple):
     def text(self) -> str:
         return f"{self.key}={self.value}" if self.value else self.key
 
+    @property
+    def is_wild(self) -> bool:
+        return self.value.endswith("*")
+
+    def overlaps(self, later: "Entry") -> bool:
+        """Whether some value fits both this entry and a later one of the same key."""
+        mine, other = (one.value.lstrip("/").lower() if one.kind == "path" else one.value for one in (self, later))
+        if not later.is_wild:
+            return not later.value or mine == other
+        stem = other.removesuffix("*")
+        return mine.startswith(stem) or (self.is_wild and stem.startswith(mine.removesuffix("*")))
+
+
+Group = list[tuple[Entry, Mapping[str, Any]]]  # of one key, side by side
+
 
 def import_envoy(text: str) -> Imported:
     """Read the configuration of one domain."""
@@ -85,25 +101,41 @@ class _Reading:
     def __init__(self) -> None:
         self.draft = Draft("envoyproxy/ratelimit")
 
-    def level(self, descriptors: Any, above: tuple[Entry, ...]) -> None:
-        """Descriptors side by side. Of one key the entry without a value comes first: the others except from it."""
-        if not isinstance(descriptors, list) or len(above) > 20:
-            raise PolicyError([Problem((), f"descriptors below {_chain(above) or 'the top'}: expected a list")])
-        rules: dict[str, str] = {}  # of entries without a value, by key
-        for one in sorted(descriptors, key=lambda one: isinstance(one, Mapping) and bool(one.get("value"))):
-            if not isinstance(one, Mapping) or not isinstance(one.get("key"), str) or not one["key"]:
-                raise PolicyError([Problem((), f"a descriptor needs a key: {shown(one)}")])
-            entry = Entry(one["key"], "" if one.get("value") is None else str(one["value"]))
-            chain = (*above, entry)
+    def level(self, descriptors: Any, above: tuple[Entry, ...], *, ordered: bool = True) -> None:
+        """Descriptors side by side: each key is asked for itself, and of one key the entry that fits best.
+
+        That entry ends the search for what it meets, which is right only behind all other keys: of several keys that
+        need it, the last one has it. `ordered` says whether rules above allow for it at all.
+        """
+        groups = _groups(descriptors, above)
+        in_need = [key for key, group in groups.items() if _needs_order(group, above)]
+        for key in sorted(groups, key=lambda key: key in in_need[-1:]):
+            self._group(groups[key], above, ordered=ordered and key in in_need[-1:])
+
+    def _group(self, group: Group, above: tuple[Entry, ...], *, ordered: bool) -> None:
+        """The entries of one key. Single clients beside an entry for all of them are overrides of its rule."""
+        single, chosen = _parted(group)
+        for place, (entry, one) in enumerate(chosen):
+            chain, since = (*above, entry), len(self.draft.rules)
+            wider = [other for other, _ in chosen[place + 1 :] if entry.overlaps(other)]
             self._tell_rest(one, chain)
-            if one.get("rate_limit") is not None:
-                name = self._limit(one, chain, rules.get(entry.key, ""))
-                if name and not entry.value:
-                    rules[entry.key] = name
-            elif entry.value and not one.get("descriptors") and entry.key in rules:
-                self._except(chain, rules[entry.key], "unlimited", shadow=False)
+            name = self._limit(one, chain, ends=ordered and bool(wider)) if one.get("rate_limit") is not None else ""
             if one.get("descriptors"):
-                self.level(one["descriptors"], chain)
+                self.level(one["descriptors"], chain, ordered=ordered)
+            if wider and ordered:
+                self._end(chain, since)
+            elif wider:
+                others = ", ".join(_chain((*above, other)) for other in wider)
+                self.draft.lose(f"where {_chain(chain)} is matched, {others} is not asked there; here both count")
+            for other, exception in single if not entry.value else ():
+                self._tell_rest(exception, (*above, other))
+                self._exception(exception, (*above, other), name)
+
+    def _end(self, chain: tuple[Entry, ...], since: int) -> None:
+        """What this entry meets is not for the entries of its key that come later."""
+        match = self._conditions(chain, {}, shared=True)
+        if match is not None:
+            self.draft.end(f"end {chain[-1].label}", match, since)
 
     def _tell_rest(self, one: Mapping[str, Any], chain: tuple[Entry, ...]) -> None:
         for key in sorted(set(map(str, one)) - DESCRIPTOR):
@@ -114,32 +146,22 @@ class _Reading:
             )
         if is_true(one.get("quota_mode")):
             self.draft.lose(f"{_chain(chain)}: quota_mode refuses only when all quotas are used up; here each refuses")
-
-    def _limit(self, one: Mapping[str, Any], chain: tuple[Entry, ...], sibling: str) -> str:
-        """A rule for one rate_limit, or an override of the rule beside it. Returns the name of the rule."""
-        rate = one["rate_limit"]
-        limits, name = self._rate(rate, chain)
-        shadow = is_true(one.get("shadow_mode"))
-        if sibling and chain[-1].kind in ("address", "user") and not chain[-1].value.endswith("*"):
-            self._except(chain, sibling, limits, shadow=shadow)
-            return ""
-        if limits == "unlimited":
-            where = f": here the rule {sibling} holds for it" if sibling else ": nothing else counts it"
-            self.draft.lose(f"{_chain(chain)} is unlimited{where}")
-            return ""
-        if sibling:
+        if one.get("rate_limit") is not None and _limits_below(one):
             self.draft.lose(
-                f"where {_chain(chain)} is matched, {chain[-1].key} alone is not asked there; here both count"
+                f"{_chain(chain)} has a limit, and more are nested in it: there each counts only if Envoy sends a"
+                " descriptor of just its entries; here a request is charged to all that it meets, as if it sent each"
             )
-        match: dict[str, Any] = {}
+
+    def _limit(self, one: Mapping[str, Any], chain: tuple[Entry, ...], *, ends: bool) -> str:
+        """A rule for one rate_limit. Returns its name."""
+        limits, name = self._rate(one["rate_limit"], chain)
+        if limits == "unlimited":
+            if not ends:
+                self.draft.lose(f"{_chain(chain)} is unlimited: it has no rule, and what else counts it does so here")
+            return ""
         by: dict[str, None] = {}
-        for entry in chain:
-            if not self._entry(entry, match, by, shared=is_true(one.get("share_threshold")), chain=chain):
-                return ""
-        try:
-            Match(**{key: value for key, value in match.items() if key != "tiers"})
-        except ValueError as error:
-            self.draft.lose(f"{_chain(chain)} is left out: {error}")
+        match = self._conditions(chain, by, shared=is_true(one.get("share_threshold")))
+        if match is None:
             return ""
         return self.draft.add(
             name or "_".join(entry.label for entry in chain),
@@ -147,8 +169,21 @@ class _Reading:
             match=match,
             by=" + ".join(by) or "global",
             limits=limits,
-            mode="shadow" if shadow else "",
+            mode="shadow" if is_true(one.get("shadow_mode")) else "",
         )
+
+    def _conditions(self, chain: tuple[Entry, ...], by: dict[str, None], *, shared: bool) -> dict[str, Any] | None:
+        """What the entries of a chain ask of a request; None, and told, if a rule cannot."""
+        match: dict[str, Any] = {}
+        for entry in chain:
+            if not self._entry(entry, match, by, shared=shared, chain=chain):
+                return None
+        try:
+            Match(**match)
+        except ValueError as error:
+            self.draft.lose(f"{_chain(chain)} is left out: {error}")
+            return None
+        return match
 
     def _rate(self, rate: Any, chain: tuple[Entry, ...]) -> tuple[str, str]:
         where = _chain(chain)
@@ -168,20 +203,20 @@ class _Reading:
             raise PolicyError([Problem((), f"{where}: {said}: expected one of {', '.join(UNITS)}, and a whole number")])
         return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name
 
-    def _except(self, chain: tuple[Entry, ...], rule: str, limits: str, *, shadow: bool) -> None:
-        """Something else for one client of a rule."""
-        entry = chain[-1]
-        if shadow:
+    def _exception(self, one: Mapping[str, Any], chain: tuple[Entry, ...], rule: str) -> None:
+        """Something else for one client of a rule; one that is named without a limit has none."""
+        entry, limits = chain[-1], "unlimited"
+        if one.get("rate_limit") is not None:
+            limits, _ = self._rate(one["rate_limit"], chain)
+        if not rule:
+            self.draft.lose(f"{_chain(chain)} is left out: the rule for all others is, too")
+        elif is_true(one.get("shadow_mode")) and one.get("rate_limit") is not None:
             self.draft.lose(f"{_chain(chain)} in shadow_mode: a single client cannot be in shadow; left out")
-            return
-        if entry.kind == "user":
-            client = f"user:{entry.value}"
-        elif entry.kind == "address" and _is_address(entry.value):
-            client = entry.value
-        else:
+        elif entry.kind == "address" and not _is_address(entry.value):
             self.draft.lose(f"{_chain(chain)} is excepted from {entry.key} there; here the rule {rule} holds for it")
-            return
-        self.draft.overrides.append({"client": client, "rules": [rule], "limits": limits})
+        else:
+            client = f"user:{entry.value}" if entry.kind == "user" else entry.value
+            self.draft.overrides.append({"client": client, "rules": [rule], "limits": limits})
 
     def _entry(
         self, entry: Entry, match: dict[str, Any], by: dict[str, None], *, shared: bool, chain: tuple[Entry, ...]
@@ -245,6 +280,50 @@ class _Reading:
                 f"what {entry.key} holds is in Envoy's own configuration: the function {function}(request) has to be"
                 " written; who has none counts by address, there not at all"
             )
+
+
+def _groups(descriptors: Any, above: tuple[Entry, ...]) -> dict[str, Group]:
+    """Descriptors by key, in the order of the text."""
+    if not isinstance(descriptors, list) or len(above) > 20:
+        raise PolicyError([Problem((), f"descriptors below {_chain(above) or 'the top'}: expected a list")])
+    groups: dict[str, Group] = {}
+    for one in descriptors:
+        if not isinstance(one, Mapping) or not isinstance(one.get("key"), str) or not one["key"]:
+            raise PolicyError([Problem((), f"a descriptor needs a key: {shown(one)}")])
+        entry = Entry(one["key"], "" if one.get("value") is None else str(one["value"]))
+        groups.setdefault(entry.key, []).append((entry, one))
+    return groups
+
+
+def _parted(group: Group) -> tuple[Group, Group]:
+    """The single clients that overrides can say, and all others in the order in which the service looks for them."""
+    whole = [one for entry, one in group if not entry.value]
+    plain = bool(whole) and all(one.get("rate_limit") is not None and not one.get("descriptors") for one in whole)
+    single: Group = []
+    chosen: Group = []
+    for entry, one in group:
+        client = entry.value and entry.kind in ("address", "user") and not entry.is_wild
+        (single if plain and client and not one.get("descriptors") else chosen).append((entry, one))
+    return single, sorted(chosen, key=lambda each: (not each[0].value, each[0].is_wild))
+
+
+def _needs_order(group: Group, above: tuple[Entry, ...]) -> bool:
+    _, chosen = _parted(group)
+    if any(entry.overlaps(other) for place, (entry, _) in enumerate(chosen) for other, _ in chosen[place + 1 :]):
+        return True
+    return any(
+        _needs_order(inner, (*above, entry))
+        for entry, one in chosen
+        if one.get("descriptors")
+        for inner in _groups(one["descriptors"], (*above, entry)).values()
+    )
+
+
+def _limits_below(one: Mapping[str, Any]) -> bool:
+    inner = one.get("descriptors")
+    return isinstance(inner, list) and any(
+        isinstance(each, Mapping) and (each.get("rate_limit") is not None or _limits_below(each)) for each in inner
+    )
 
 
 def _chain(chain: tuple[Entry, ...]) -> str:

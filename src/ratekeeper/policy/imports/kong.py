@@ -1,8 +1,10 @@
 """Kong's declarative configuration: the plugin rate-limiting, and what of rate-limiting-advanced is the same.
 
 Of all plugins that are set for a request Kong runs the most specific one: consumer before route before service before
-global. So rules are written in that order and are final; those of single consumers are overrides. Windows are fixed,
-aligned to the clock.
+global. So rules are written in that order and are final. Windows are fixed, aligned to the clock.
+
+What a consumer has of its own is counted by what its own plugin says, not by what the rule for the others counts by. So
+there are rules for consumers, which limit nobody but by override, and overrides that free these of the other rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,14 @@ from ratekeeper.policy.imports.draft import Draft, Imported, from_regex, literal
 from ratekeeper.policy.imports.kong_plugin import Plugin, Whole, read_plugin
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import PolicyError, Problem, shown
+
+
+class Own(NamedTuple):
+    """The plugin of one consumer: on a route or a service (`route login`), or wherever it goes."""
+
+    consumer: str
+    place: str
+    plugin: Plugin
 
 
 class Route(NamedTuple):
@@ -52,7 +62,8 @@ class _Reading:
         self.draft = Draft("Kong")
         self.whole = Whole()
         self.scoped: dict[tuple[str, str], Plugin] = {}  # by kind and name; ("global", "") is for all
-        self.consumers: list[tuple[str, str, Plugin]] = []  # who, on which route or service, if not on all
+        self.consumers: list[Own] = []
+        self.freed: list[dict[str, Any]] = []  # overrides that come behind all others of their client
         self.routes: list[Route] = []
         for entity in _listed(tree, "plugins"):
             self._plugin(entity)
@@ -75,7 +86,7 @@ class _Reading:
     def imported(self) -> Imported:
         order = sorted(self.routes, key=lambda route: route.precedence)
         everyone = self.scoped.get(("global", ""))
-        written: dict[str, list[str]] = {}  # names of rules, by route and by service
+        everywhere, apart = self._own_everywhere()
         done: set[str] = set()
         for place, route in enumerate(order):
             together = [route]
@@ -84,7 +95,7 @@ class _Reading:
                 if route.service in done and len(together) > 1:
                     continue
                 done.add(route.service)
-            elif route.owner != "route" and not _is_caught(route, order[place + 1 :]):
+            elif route.owner != "route" and not self._own_at([route]) and not _is_caught(route, order[place + 1 :]):
                 continue  # the rule for all holds, or none
             elif route.owner == "global":
                 self.draft.lose(f"the route {route.name} is counted with all others there, and by itself here")
@@ -92,14 +103,13 @@ class _Reading:
             if "paths" in match:
                 match["paths"] = list(dict.fromkeys(path for one in together for path in one.match["paths"]))
             wanted = route.service if route.owner == "service" else route.name
-            last = everyone is None and place + len(together) >= len(order)
-            names = self._rules(route.plugin, wanted, match, final=not last)
-            for one in together:
-                written.setdefault(f"route {one.name}", []).extend(names)
-            written.setdefault(f"service {route.service}", []).extend(names)
+            last = everyone is None and not apart and place + len(together) >= len(order)
+            self._rules(route.plugin, wanted, match, final=not last, own=[*self._own_at(together), *apart])
         if everyone is not None:
-            self._rules(everyone, "all", {}, final=False)
-        self._overrides(written, everyone)
+            self._rules(everyone, "all", {}, final=False, own=apart)
+        else:
+            self._own_rules("others", {}, apart)
+        self._free(everywhere + apart)
         self._settings()
         return self.draft.imported()
 
@@ -114,7 +124,8 @@ class _Reading:
         targets = {kind: _reference(entity.get(kind)) for kind in ("route", "service", "consumer")}
         kind = "route" if targets["route"] else "service"
         if targets["consumer"]:
-            self.consumers.append((targets["consumer"], f"{kind} {targets[kind]}" if targets[kind] else "", plugin))
+            place = f"{kind} {targets[kind]}" if targets[kind] else ""
+            self.consumers.append(Own(targets["consumer"], place, plugin))
         elif targets[kind]:
             self.scoped[kind, targets[kind]] = plugin
         else:
@@ -125,9 +136,9 @@ class _Reading:
         for one in _listed(entity, "plugins"):
             plugin = read_plugin(one, self.draft, self.whole)
             if plugin is not None and kind == "consumer":
-                self.consumers.append((str(entity.get("username") or entity.get("custom_id") or ""), "", plugin))
+                self.consumers.append(Own(str(entity.get("username") or entity.get("custom_id") or ""), "", plugin))
             elif plugin is not None and _reference(one.get("consumer")):
-                self.consumers.append((_reference(one["consumer"]), f"{kind} {_name(entity)}", plugin))
+                self.consumers.append(Own(_reference(one["consumer"]), f"{kind} {_name(entity)}", plugin))
             elif plugin is not None:
                 self.scoped[kind, _name(entity)] = plugin
 
@@ -177,42 +188,96 @@ class _Reading:
             return [route]
         return mine
 
-    def _rules(self, plugin: Plugin | None, wanted: str, match: dict[str, Any], *, final: bool) -> list[str]:
-        if plugin is None:
-            self.draft.add(wanted, "no plugin", match=match, limits="unlimited", final=True)
-            return []
-        said: dict[str, Any] = {"limits": plugin.limits, "message": plugin.message, "failure": plugin.failure}
+    def _rules(
+        self, plugin: Plugin | None, wanted: str, match: dict[str, Any], *, final: bool, own: Sequence[Own]
+    ) -> None:
+        """The rules for one place, behind those for the consumers that have something of their own there."""
+        theirs = self._own_rules(wanted, match, own)
         names = []
-        if plugin.path:
-            names.append(
-                self.draft.add(
-                    f"{wanted}-path", match=match | {"paths": [literal(plugin.path)]}, by="global", **said, final=True
-                )
-            )
-        names.append(self.draft.add(wanted, match=match, by=plugin.by, **said, final=final))
-        return [name for name in names if name]
+        if plugin is None:
+            names.append(self.draft.add(wanted, "no plugin", match=match, limits="unlimited", final=True))
+        else:
+            said: dict[str, Any] = {"limits": plugin.limits, "message": plugin.message, "failure": plugin.failure}
+            if plugin.path:
+                path = match | {"paths": [literal(plugin.path)]}
+                names.append(self.draft.add(f"{wanted}-path", match=path, by="global", **said, final=True))
+            names.append(self.draft.add(wanted, match=match, by=plugin.by, **said, final=final))
+        rules = [name for name in names if name]
+        if rules:
+            self.freed += [{"client": f"user:{name}", "rules": rules, "limits": "unlimited"} for name in theirs]
 
-    def _overrides(self, written: Mapping[str, list[str]], everyone: Plugin | None) -> None:
-        whole = [one for one in self.consumers if not one[1]]
-        if whole and everyone is None:
-            remark = "only so that overrides find a rule: consumers have limits of their own wherever they go"
-            self.draft.add("others", remark, by=["user", "address"], limits="unlimited")
-        if whole and len(self.draft.rules) > 1:
-            self.draft.lose("a consumer's own limit is one count for all routes there; here each rule has its own")
-        # The first override of a client wins: those for one place come first.
-        for consumer, place, plugin in sorted(self.consumers, key=lambda one: not one[1]):
-            if not consumer:
+    def _own_everywhere(self) -> tuple[list[Own], list[Own]]:
+        """Consumers with one limit for all that they ask for, which is one rule; and those that have another limit
+        somewhere, for whom each place has a rule."""
+        known = {f"route {route.name}" for route in self.routes} | {f"service {route.service}" for route in self.routes}
+        for one in self.consumers:
+            if not one.consumer:
                 self.draft.lose("the limit of a consumer without a name is left out")
+            elif one.place and one.place not in known:
+                self.draft.lose(f"the limit of consumer {one.consumer} on {one.place}, which is not here, is left out")
+            if one.plugin.path:
+                self.draft.lose(f"limit_by: path in the plugin of consumer {one.consumer} is read as ip")
+        self.consumers = [one for one in self.consumers if one.consumer and (not one.place or one.place in known)]
+        placed = [one.consumer for one in self.consumers if one.place]
+        whole = [one for one in self.consumers if not one.place]
+        everywhere = [one for one in whole if one.consumer not in placed]
+        self._own_rules("all", {}, everywhere)
+        apart = [one for one in whole if one.consumer in placed]
+        for one in apart:
+            self.draft.lose(
+                f"what consumer {one.consumer} has everywhere is one count there; here each place has its own"
+            )
+        return everywhere, apart
+
+    def _own_at(self, routes: Sequence[Route]) -> list[Own]:
+        """What consumers have on these routes, which share a rule; on a route before on its service."""
+        found = []
+        for one in self.consumers:
+            if one.place in {f"route {route.name}" for route in routes}:
+                found.append(one)
+                if len(routes) > 1:
+                    others = ", ".join(route.name for route in routes)
+                    self.draft.lose(f"the limit of consumer {one.consumer} on {one.place} is for all of {others} here")
+        service = f"service {routes[0].service}"
+        if sum(route.service == routes[0].service for route in self.routes) > len(routes):
+            for one in self.consumers:
+                if one.place == service:
+                    self.draft.lose(
+                        f"the limit of consumer {one.consumer} on {service} is one count there; here some of its routes"
+                        " have their own"
+                    )
+        return [*found, *(one for one in self.consumers if one.place == service)]
+
+    def _own_rules(self, wanted: str, match: dict[str, Any], own: Sequence[Own]) -> list[str]:
+        """Rules for consumers, of which the first plugin of each is taken. Returns the consumers that have one."""
+        rules: dict[tuple[str, ...], str] = {}
+        done: dict[str, None] = {}
+        for one in own:
+            plugin = one.plugin
+            if one.consumer in done:
                 continue
-            if place and not written.get(place):
-                self.draft.lose(
-                    f"the limit of consumer {consumer} on {place}, which has no rule of its own, is left out"
+            key = (str(plugin.by), plugin.message, plugin.failure)
+            if key not in rules:
+                rules[key] = self.draft.add(
+                    f"{wanted}-consumers",
+                    "for consumers with limits of their own, which are overrides",
+                    match=match,
+                    by=plugin.by,
+                    limits="unlimited",
+                    message=plugin.message,
+                    failure=plugin.failure,
                 )
-                continue
-            override: dict[str, Any] = {"client": f"user:{consumer}"}
-            if place:
-                override["rules"] = list(dict.fromkeys(written[place]))
-            self.draft.overrides.append(override | {"limits": plugin.limits})
+            if rules[key]:
+                done.setdefault(one.consumer)
+                override = {"client": f"user:{one.consumer}", "rules": [rules[key]], "limits": plugin.limits}
+                self.draft.overrides.append(override)
+        return list(done)
+
+    def _free(self, whole: Sequence[Own]) -> None:
+        """Of several overrides of a client the first that names a rule holds for it."""
+        clients = dict.fromkeys(f"user:{one.consumer}" for one in whole)
+        self.draft.overrides += [one for one in self.freed if one["client"] not in clients]
+        self.draft.overrides += [{"client": client, "limits": "unlimited"} for client in clients]
 
     def _settings(self) -> None:
         whole, draft = self.whole, self.draft
@@ -256,7 +321,7 @@ def _name(entity: Mapping[str, Any]) -> str:
 def _reference(value: Any) -> str:
     """A name, or an entity with one."""
     if isinstance(value, Mapping):
-        return str(value.get("name") or value.get("username") or value.get("id") or "")
+        return str(next((value[key] for key in ("name", "username", "custom_id", "id") if value.get(key)), ""))
     return str(value or "")
 
 

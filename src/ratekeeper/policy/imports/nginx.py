@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ratekeeper.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
 from ratekeeper.policy.imports.nginx_keys import Key, Keys
+from ratekeeper.policy.imports.nginx_servers import Server, arrange
 from ratekeeper.policy.imports.nginx_text import Directive, parse_nginx
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import PolicyError, Problem
@@ -94,18 +95,20 @@ class _Reading:
     def imported(self) -> Imported:
         draft = self.draft
         self._real_ip()
-        servers = [self._places(server, held) for server, held in self.servers]
-        loose = [place for top in self.tops for place in self._locations(top, self.top, ())]
-        if loose or not servers:
-            servers.append([*loose, Place(EVERYTHING, (), "", self.top)])
-        servers.sort(key=lambda places: not places[-1].hosts)
-        several = len(servers) > 1
-        zones = [one for places in servers for one in {r.zone for place in places for r in place.held.requests}]
+        places = [self._places(server, held) for server, held in self.servers]
+        limited = [any(place.limited for place in one) for one in places]
+        order = arrange([server for server, _ in self.servers], limited, draft)
+        loose = [place for top in self.tops for place in self._locations(top, self.top)]
+        if loose or not order:
+            order.append(Server(len(places)))
+            places.append([*loose, Place(EVERYTHING, (), "", self.top)])
+            limited.append(any(place.limited for place in places[-1]))
+        zones = [zone for one in order for zone in {r.zone for place in places[one.place] for r in place.held.requests}]
         for zone in dict.fromkeys(zone for zone in zones if zones.count(zone) > 1):
             draft.lose(f"zone {zone} counts several servers together; here each is counted by itself")
-        for places in servers:
-            nameless = several and not places[-1].hosts
-            self._write(places, in_order=several and (nameless or not servers[-1][-1].hosts))
+        for number, server in enumerate(order):
+            ends = any(limited[later.place] and server.reaches(later) for later in order[number + 1 :])
+            self._write([place._replace(hosts=server.hosts) for place in places[server.place]], ends=ends)
         self._whole()
         if draft.rules:
             draft.lose("zones are shared by nginx's workers; memory:// is not: with several, write storage: redis://…")
@@ -153,19 +156,18 @@ class _Reading:
     def _places(self, server: Directive, above: Held) -> list[Place]:
         """The locations of a server in the order in which they are chosen; at last the server itself."""
         held = self._held(server, above)
-        hosts = self._hosts(server) if len(self.servers) > 1 else ()
-        places = self._locations(server, held, hosts)
+        places = self._locations(server, held)
         everything = [place for place in places if place.rank == 3 and place.prefix == "/"]
         places = [place for place in places if place not in everything]
         whole = everything[0].held if everything else held
-        return [*sorted(places, key=_precedence), Place(EVERYTHING, (), "", whole, hosts)]
+        return [*sorted(places, key=_precedence), Place(EVERYTHING, (), "", whole)]
 
-    def _locations(self, block: Directive, above: Held, hosts: tuple[str, ...]) -> list[Place]:
+    def _locations(self, block: Directive, above: Held) -> list[Place]:
         found = []
         for one in block.all("location"):
             mark, path = one.words if len(one.words) == 2 else ("", one.words[0] if one.words else "/")
             held = self._held(one, above)
-            found += self._locations(one, held, hosts)
+            found += self._locations(one, held)
             if path.startswith("@") or any(True for _ in one.all("internal")):
                 continue  # not for clients
             paths: list[str] | None
@@ -185,7 +187,7 @@ class _Reading:
             except ValueError as error:
                 self.draft.lose(f"line {one.line}: location {path} is left out: {error}")
                 continue
-            found.append(Place(RANKS.get(mark, 3), tuple(paths), path, held, hosts))
+            found.append(Place(RANKS.get(mark, 3), tuple(paths), path, held))
         return [self._ranked(place, found) for place in found]
 
     def _ranked(self, place: Place, places: list[Place]) -> Place:
@@ -199,22 +201,13 @@ class _Reading:
             )
         return place._replace(rank=RANKS[""])
 
-    def _hosts(self, server: Directive) -> tuple[str, ...]:
-        hosts: list[str] = []
-        for name in [word for one in server.all("server_name") for word in one.words]:
-            if name.startswith("~") or name.endswith("*"):
-                self.draft.lose(f"server_name {name} cannot be said as a host")
-            elif name.startswith("."):
-                hosts += [name[1:], f"*{name}"]
-            elif name not in ("_", ""):
-                hosts.append(name)
-        return tuple(hosts)
-
-    def _write(self, places: list[Place], *, in_order: bool) -> None:
+    def _write(self, places: list[Place], *, ends: bool) -> None:
         """Rules for one server. A location that has less than what lies around it must be found first, and end the
-        search; all others are held to every limit that reaches them, so that a zone is one count."""
+        search; all others are held to every limit that reaches them, so that a zone is one count. At last the search
+        ends for all its hosts, if a later server might catch them."""
+        since = len(self.draft.rules)
         ahead = [inner for inner in places if any(_lacks(inner, outer) for outer in places)]
-        if in_order or len({place.held.dry for place in places}) > 1:
+        if len({place.held.dry for place in places}) > 1:
             ahead = places
         for place in reversed(places):  # what a place ahead would catch has to be further ahead
             if any(one.reaches(place) and _precedence(place) < _precedence(one) for one in ahead):
@@ -226,19 +219,21 @@ class _Reading:
             self.draft.lose(f"zone {zone} counts several locations together; here some are counted by themselves")
         for place in ahead:
             self._write_ahead(place, last=place is places[-1])
-        for request in dict.fromkeys(request for place in together for request in place.held.requests):
+        requests = dict.fromkeys(request for place in together for request in place.held.requests)
+        for request in sorted(requests, key=lambda one: one in places[-1].held.requests):  # one for all may end it
             holding = [place for place in together if request in place.held.requests]
             whole = any(place.rank == EVERYTHING for place in holding)
             paths = [] if whole else [path for place in holding for path in place.paths]
             self._rule(request, dict.fromkeys(paths), holding[-1])
+        if ends:
+            self.draft.end(f"end {'-'.join(places[-1].hosts[:1])}", _match((), places[-1].hosts), since)
 
     def _write_ahead(self, place: Place, *, last: bool) -> None:
-        ends = not last or bool(place.hosts)
         for request in place.held.requests[:-1]:
             self._rule(request, place.paths, place)
         if place.limited:
-            self._rule(place.held.requests[-1], place.paths, place, final=ends)
-        elif ends:
+            self._rule(place.held.requests[-1], place.paths, place, final=not last)
+        elif not last:
             match = _match(place.paths, place.hosts)
             self.draft.add(f"free {place.prefix}", match=match, limits="unlimited", final=True)
 

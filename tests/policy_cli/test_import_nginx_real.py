@@ -1,0 +1,212 @@
+"""A real nginx beside the policy that is imported from its configuration: both admit the same.
+
+Requests come in bursts that are short beside the rates, each from an address of its own (127.0.0.0/8), so that neither
+the speed of the machine nor an earlier burst makes a difference. A burst that took too long is sent again.
+"""
+
+import ctypes
+import itertools
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ratekeeper.policy import PolicyError
+from ratekeeper.policy.imports import import_nginx
+from ratekeeper.testing import FakeClock
+from tests.policy.gates import decide, gate_of, request
+from tests.policy_cli.test_import_choice import ASKED, PREFIXES
+from tests.servers import HOST, PR_SET_PDEATHSIG, free_port
+
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not on the PATH: install nginx-light")
+
+ZONES = "".join(f"limit_req_zone $binary_remote_addr zone={name}:1m rate=1r/s;" for name in "abc")
+ONE = "limit_req_zone $binary_remote_addr zone=z:1m rate=RATE; server { listen PORT; limit_req zone=z USE; }"
+BURST = 0.4  # seconds that a burst may take: at 1r/s less than half a request leaks away
+Start = Callable[[str], int]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts nginx on what may stand in `http`, with PORT for a free port; returns the port."""
+    with ExitStack() as running:
+        numbers = itertools.count()
+        yield lambda http: running.enter_context(_nginx(http, tmp_path / str(next(numbers))))
+
+
+@contextmanager
+def _nginx(http: str, folder: Path) -> Iterator[int]:
+    assert NGINX is not None
+    folder.mkdir()
+    port = free_port()
+    temporary = "".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    (folder / "nginx.conf").write_text(
+        f"daemon off; master_process off; pid {folder}/pid; error_log {folder}/log; events {{ }}\n"
+        f"http {{ access_log off; {temporary} root {folder}; {http.replace('PORT', f'{HOST}:{port}')} }}"
+    )
+    libc = ctypes.CDLL(None)
+    process = subprocess.Popen(
+        [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "log")],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # It dies with a run that is killed, too.
+        preexec_fn=(lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)) if sys.platform == "linux" else None,
+    )
+    try:
+        _wait_for(process, port, folder / "log")
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection((HOST, port), 1).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"nginx does not run: {log.read_text() if log.exists() else ''}")
+            time.sleep(0.01)
+
+
+_clients = (f"127.{a}.{b}.{c}" for a in range(1, 255) for b in range(1, 255) for c in range(1, 255))
+
+
+class Asked:
+    """One request that was sent to nginx; the answer may take its time."""
+
+    def __init__(self, port: int, client: str, path: str, host: str | None) -> None:
+        self.socket = socket.create_connection((HOST, port), 20, source_address=(client, 0))
+        lines = [f"GET {path} HTTP/1.0", *([] if host is None else [f"Host: {host}"]), "", ""]
+        self.at = time.monotonic()
+        self.socket.sendall("\r\n".join(lines).encode())
+
+    def admitted(self) -> bool:
+        """503 is limit_req's; that there is no such file is found out later."""
+        with self.socket:
+            answer = self.socket.recv(64)
+        self.after = time.monotonic() - self.at
+        assert answer.startswith(b"HTTP/1."), answer
+        assert answer.split()[1] in (b"200", b"403", b"404", b"503"), answer
+        return answer.split()[1] != b"503"
+
+
+def burst(port: int, count: int, path: str = "/", host: str | None = "x.example") -> list[bool]:
+    """One after the other from a new client, until a burst was quick enough."""
+    for client in itertools.islice(_clients, 20):
+        began = time.monotonic()
+        answers = [Asked(port, client, path, host).admitted() for _ in range(count)]
+        if time.monotonic() - began < BURST:
+            return answers
+    pytest.skip(f"{count} requests took more than {BURST} s, 20 times")
+
+
+def ours(text: str, count: int, path: str = "/", host: str = "x.example") -> list[bool]:
+    gate = gate_of(text)
+    return [bool(decide(gate, request(path, host=host))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("rate", ["1r/s", "30r/m", "7r/m"])
+@pytest.mark.parametrize("use", ["", "burst=1 nodelay", "burst=4 nodelay", "burst=4 delay=4"])
+def test_a_burst_is_admitted_as_by_nginx(start: Start, rate: str, use: str) -> None:
+    http = ONE.replace("RATE", rate).replace("USE", use)
+    theirs = burst(start(http), 10)
+    assert theirs == ours(import_nginx(http).text, 10)
+    assert True in theirs
+    assert False in theirs
+
+
+@pytest.mark.parametrize(("rate", "pause"), [("1r/s", 1.5), ("60r/m", 2.5)])
+def test_after_a_pause_as_many_are_admitted_as_by_nginx(start: Start, rate: str, pause: float) -> None:
+    http = ONE.replace("RATE", rate).replace("USE", "burst=4 nodelay")
+    port, clock, client = start(http), FakeClock(), next(_clients)
+    gate, began = gate_of(import_nginx(http).text, clock), clock.now
+    first: float | None = None
+    for wait in (0.0, pause):
+        time.sleep(wait)
+        for _ in range(8):
+            asked = Asked(port, client, "/", "x.example")
+            first = asked.at if first is None else first
+            clock.now = began + int((asked.at - first) * 1_000_000)
+            assert asked.admitted() == bool(decide(gate, request())), asked.at - first
+
+
+def test_without_nodelay_nginx_keeps_them_waiting_as_long_as_they_are_told(start: Start) -> None:
+    http = ONE.replace("RATE", "2r/s").replace("USE", "burst=4")
+    port, client, gate = start(http), next(_clients), gate_of(import_nginx(http).text)
+    asked = [Asked(port, client, "/", "x.example") for _ in range(9)]
+    if asked[-1].at - asked[0].at > BURST / 2:
+        pytest.skip("the machine is too busy for a burst")
+    waited = sorted(one.after for one in asked if one.admitted())
+    verdicts = [decide(gate, request()) for _ in asked]
+    told = [verdict.decision.delay for verdict in verdicts if verdict and verdict.decision]
+    assert told == pytest.approx([0, 0.5, 1, 1.5, 2])
+    assert len(waited) == len(told)
+    for real, expected in zip(waited, told, strict=True):
+        assert expected - BURST / 2 < real < expected + 5
+
+
+SERVERS = {
+    "the first is the default": "server { listen PORT; server_name one.example; limit_req zone=a burst=1 nodelay; }"
+    "server { listen PORT; server_name .two.example; limit_req zone=b burst=3 nodelay; }"
+    "server { listen PORT; server_name free.example; }",
+    "a marked default with a name": "server { listen PORT; server_name one.example; limit_req zone=a burst=1 nodelay; }"
+    "server { listen PORT default_server; server_name two.example; limit_req zone=b burst=3 nodelay;"
+    " location /free/ { limit_req zone=c burst=7 nodelay; } }"
+    "server { listen PORT; server_name free.example; }",
+    "a default without a limit": "server { listen PORT default_server; }"
+    "server { listen PORT; server_name one.example; limit_req zone=a burst=1 nodelay; }",
+    "a default for the rest": "server { listen PORT; server_name one.example; limit_req zone=a burst=1 nodelay;"
+    " location = / { limit_req zone=b burst=2 nodelay; } }"
+    "server { listen PORT default_server; server_name _; limit_req zone=c burst=4 nodelay; }",
+    "whole names before others": "server { listen PORT; server_name x.example; }"
+    "server { listen PORT; server_name *.two.example; limit_req zone=a burst=1 nodelay; }"
+    "server { listen PORT; server_name *.www.two.example; limit_req zone=b burst=2 nodelay; }"
+    "server { listen PORT; server_name www.two.example; limit_req zone=c burst=3 nodelay; }",
+    "one name twice": "server { listen PORT; server_name one.example; limit_req zone=a burst=1 nodelay; }"
+    "server { listen PORT; server_name one.example free.example; limit_req zone=b burst=2 nodelay; }",
+}
+HOSTS = ["one.example", "two.example", "WWW.two.example", "a.www.two.example:99", "free.example", "unknown.example"]
+
+
+@pytest.mark.parametrize("servers", SERVERS.values(), ids=SERVERS)
+def test_the_server_is_that_of_nginx(start: Start, servers: str) -> None:
+    """None: no Host at all, as HTTP/1.0 has it. An empty one nginx refuses with 400."""
+    http = ZONES + servers
+    port, text = start(http), import_nginx(http).text
+    for path, host in itertools.product(("/", "/free/x"), (*HOSTS, None)):
+        assert burst(port, 10, path, host) == ours(text, 10, path, host or ""), (path, host, text)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_location_is_that_of_nginx(start: Start, seed: int) -> None:
+    dice = random.Random(seed)
+
+    def uses() -> str:
+        zones = dice.sample("abc", dice.choice([0, 1, 1, 2]))
+        return "".join(f"limit_req zone={zone} burst={dice.randrange(1, 9)} nodelay;" for zone in zones)
+
+    places: dict[tuple[str, str], str] = {}
+    for _ in range(5):
+        mark, path = dice.choice(["", "", "=", "^~"]), dice.choice(PREFIXES)
+        places.setdefault((mark.replace("^~", ""), path), f"location {mark} {path} {{ {uses()} }}")
+    http = f"{ZONES} server {{ listen PORT; {uses()} {''.join(places.values())} }}"
+    try:
+        text = import_nginx(http).text
+    except PolicyError:
+        text = "rules: [{name: free, limits: unlimited}]"
+    port = start(http)
+    for path in ASKED:
+        assert burst(port, 12, path) == ours(text, 12, path), (path, http, text)
