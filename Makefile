@@ -3,12 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check test-long bench bench-quick pictures lock clean
+.PHONY: help run demo test check test-long bench bench-quick pictures lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: .venv/ready  ## play the same traffic through all algorithms, side by side
+run: .venv/ready  ## serve an example API with limits, and show where to look; PORT=8001 takes another port
+	@$(BIN)/python examples/api/serve.py
+
+demo: .venv/ready  ## play the same traffic through all algorithms, side by side
 	@$(BIN)/ratekeeper demo
 	@echo
 	@echo "Next: $(BIN)/ratekeeper explain \"10/second burst 20; 500/hour\""

@@ -2,11 +2,13 @@
 
 A request here is a RequestView made anew, with the headers of a browser; the gate finds the client's address behind a
 trusted proxy, verifies an API key, matches the rules, decides and writes the header fields of the response. The bare
-`Limiter.hit` has one limit of the same algorithm. CPU time, interleaved; ratios are within each round.
+`Limiter.hit` has one limit of the same algorithm. Rules are told apart by their paths, and then by each other thing
+that a match can say. CPU time, interleaved; ratios are within each round.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.contenders import Block, Contender
@@ -26,6 +28,33 @@ HEADERS = [
 ]
 BARE, WHOLE = "a bare Limiter.hit", "identity, match, decision and header text"
 FEW, MANY = "10 rules", "1000 rules"
+# What tells the rules apart: the matches of those that no request here meets, and the match of the one that all meet.
+KINDS: dict[str, tuple[Callable[[int], Match], Match]] = {
+    "path": (
+        lambda n: Match(paths=(f"/v1/things-{n}/{{id}}",), methods=("GET", "POST")),
+        Match(paths=("/v1/orders/{id}",), methods=("GET",)),
+    ),
+    "part of a path": (lambda n: Match(paths=(f"/v1/{{x}}-{n}/{{id}}",)), Match(paths=("/v1/{x}ders/{id}",))),
+    "method": (lambda n: Match(methods=(f"M{n}",)), Match(methods=("GET",))),
+    "host": (lambda n: Match(hosts=(f"h{n}.example.com",)), Match(hosts=("api.example.com",))),
+    "range": (
+        lambda n: Match(addresses=(f"10.{n // 250}.{n % 250}.0/24",)),
+        Match(addresses=("198.51.100.0/24",)),
+    ),
+    "header that is there": (lambda n: Match(headers={f"x-flag-{n}": True}), Match(headers={"accept-language": True})),
+    "value of a header": (
+        lambda n: Match(headers={"accept": f"application/x-{n}"}),
+        Match(headers={"accept": "application/json"}),
+    ),
+    "begin of a header": (
+        lambda n: Match(headers={"user-agent": f"agent-{n}/*"}),
+        Match(headers={"user-agent": "Mozilla/*"}),
+    ),
+    "words in a header": (
+        lambda n: Match(headers={"user-agent": f"*robot-{n};*"}),
+        Match(headers={"user-agent": "*Linux*"}),
+    ),
+}
 
 
 class Judged(NamedTuple):
@@ -35,15 +64,11 @@ class Judged(NamedTuple):
     passed: bool
 
 
-def _policy(rules: int) -> Policy:
-    """Rules for as many paths, and one that every request here meets, in the middle of them."""
-    others = [
-        Rule(
-            f"rule-{number}", "50/minute", match=Match(paths=(f"/v1/things-{number}/{{id}}",), methods=("GET", "POST"))
-        )
-        for number in range(rules - 1)
-    ]
-    orders = Rule("orders", LIMIT, match=Match(paths=("/v1/orders/{id}",), methods=("GET",)))
+def _policy(rules: int, kind: str) -> Policy:
+    """Rules that no request meets, and one that every request here meets, in the middle of them."""
+    other, met = KINDS[kind]
+    others = [Rule(f"rule-{number}", "50/minute", match=other(number)) for number in range(rules - 1)]
+    orders = Rule("orders", LIMIT, match=met)
     middle = len(others) // 2
     return Policy(
         rules=[*others[:middle], orders, *others[middle:]],
@@ -69,8 +94,8 @@ def _bare() -> Block:
     return _counting(lambda key: hit(key).allowed)
 
 
-def _whole(rules: int) -> Block:
-    gate = Gate(_policy(rules))
+def _whole(rules: int, kind: str) -> Block:
+    gate = Gate(_policy(rules, kind))
     decide, fields = gate.decide, gate.policy.response_headers.pairs
 
     def allows(key: str) -> bool:
@@ -87,12 +112,19 @@ def _contender(how: str, make: Callable[[], Block]) -> Contender:
     return Contender("gate:", how, "", make)
 
 
+def _label(rules: str, kind: str) -> str:
+    return f"{WHOLE}, {rules} by {kind}"
+
+
 CASE = Case(
     "gate",
     [
         _contender(BARE, _bare),
-        _contender(f"{WHOLE}, {FEW}", lambda: _whole(10)),
-        _contender(f"{WHOLE}, {MANY}", lambda: _whole(1_000)),
+        *(
+            _contender(_label(rules, kind), partial(_whole, count, kind))
+            for kind in KINDS
+            for rules, count in ((FEW, 10), (MANY, 1_000))
+        ),
     ],
 )
 
@@ -107,11 +139,15 @@ class Gating:
     def verdicts(self) -> list[Judged]:
         if not self.times:
             return []
-        few, many = self.of(f"{WHOLE}, {FEW}"), self.of(f"{WHOLE}, {MANY}")
-        bare, more = spread(ratios(self.of(BARE), many)), spread(ratios(few, many))
+        bare = spread(ratios(self.of(BARE), self.of(_label(MANY, "path"))))
+        more = {kind: spread(ratios(self.of(_label(FEW, kind)), self.of(_label(MANY, kind)))) for kind in KINDS}
         return [
             Judged(f"gate, {MANY}: times {BARE}", f"below {MOST_BARE:g}", bare, bare.median < MOST_BARE),
-            Judged(f"gate: {MANY} in times {FEW}", f"at most {MOST_MANY:g}", more, more.median <= MOST_MANY),
+            *(
+                Judged(f"gate: {MANY} in times {FEW}, by {kind}", f"at most {MOST_MANY:g}", found, passed)
+                for kind, found in more.items()
+                for passed in (found.median <= MOST_MANY,)
+            ),
         ]
 
     def rows(self) -> list[tuple[str, Spread, Spread]]:

@@ -12,6 +12,7 @@ from ratekeeper import Decision, Limiter, parse_limit
 from ratekeeper.clock import SECOND
 from ratekeeper.decision import DegradedRows
 from ratekeeper.http import Headers, Refusal, Rejection, Response, is_preflight
+from ratekeeper.http.rejection import FORMATS
 from tests.http.test_headers import HOPELESS, NOW, REFUSED, decided, decision_of, decisions
 
 TYPES = "https://iana.org/assignments/http-problem-types#"
@@ -184,6 +185,21 @@ def test_a_rules_own_message_and_link_win() -> None:
     assert (body["detail"], body["documentation"]) == ("general", "https://example.org/all")
 
 
+@pytest.mark.parametrize("format", [*FORMATS, lambda refusal: refusal.detail, lambda refusal: {"no": refusal.detail}])
+def test_a_message_that_has_no_bytes_is_sent_as_far_as_it_has(format: Any) -> None:
+    for response in (
+        Rejection(format).respond(REFUSED, message="slow \ud800 down", documentation="\udfff"),
+        Rejection(format).block(message="slow \ud800 down", documentation="\udfff"),
+    ):
+        assert "slow ? down" in response.body.decode()
+
+
+def test_an_empty_message_is_none() -> None:
+    assert Rejection(message="").respond(REFUSED, message="") == Rejection().respond(REFUSED)
+    assert read(Rejection(message="general").respond(REFUSED, message=""))[1]["detail"] == "general"
+    assert Rejection(message="").block(message="") == Rejection().block()
+
+
 def test_names_are_the_same_in_headers_and_body() -> None:
     rejection = Rejection(headers=Headers("draft-11", names={"burst": 'the "short" one'}))
     headers, body = read(rejection.respond(REFUSED))
@@ -287,6 +303,8 @@ def test_a_blocked_client_is_told_no_numbers() -> None:
         ({"blocked_status": True}, "400 to 599"),
         ({"message": 5}, "message must be text"),
         ({"documentation": b"x"}, "documentation must be text"),
+        ({"message": "slow \ud800 down"}, "message cannot be sent"),
+        ({"documentation": "\udfff"}, "documentation cannot be sent"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], hint: str) -> None:

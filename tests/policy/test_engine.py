@@ -153,6 +153,19 @@ def test_deny_and_block_refuse_without_the_storage() -> None:
     assert decide(gate, request()).kind == "unmatched"
 
 
+@pytest.mark.parametrize("name", ["message", "documentation"])
+def test_words_that_cannot_be_sent_are_refused(name: str) -> None:
+    bad: dict[str, Any] = {name: "a \ud800"}
+    good: dict[str, Any] = {name: "ä 😀"}
+    with pytest.raises(PolicyError, match=f"{name}: half of a surrogate pair"):
+        Rule("a", "5/minute", **bad)
+    with pytest.raises(PolicyError, match=f"rules.0..{name}: half of a surrogate pair"):
+        read_policy(f'{{"rules": [{{"name": "a", "limits": "5/minute", "{name}": "\\ud800"}}]}}')
+    with pytest.raises(PolicyError, match=f"{name} cannot be sent"):
+        Policy(rules=[Rule("a", "5/minute")], refusal=bad)
+    assert Rule("a", "5/minute", **good)
+
+
 def test_block_wins_over_allow() -> None:
     gate = gate_of(Policy(rules=[Rule("a", "1/minute")], allow=["192.0.2.0/24"], block=["192.0.2.66"]))
     assert decide(gate, request(peer="192.0.2.66")).kind == "block"

@@ -126,6 +126,7 @@ def test_operations_cost_what_they_ask_for() -> None:
     gate = example_gate("costs.yaml")
     query = json.dumps({"query": "{ a: user(id: 1) { name } b: user(id: 2) { name } }"}).encode()
     assert passes(gate, request("/graphql", "POST", body=query)) == 25
+    assert not decide(gate, request("/graphql", query="query={a}")), "the same quota"
     batch = json.dumps([{"method": "add"}] * 5).encode()
     assert passes(gate, request("/rpc", "POST", body=batch)) == 4
     assert passes(gate, request("/render")) == 10

@@ -4,7 +4,7 @@ import json
 import re
 from urllib.parse import quote
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule, Source, explain, read_policy
@@ -50,7 +50,7 @@ GATE = gate_of(POLICY)
 
 @given(
     method=st.sampled_from(["GET", "POST", "OPTIONS"]) | values,
-    path=st.sampled_from(["/", "/files/x", "/auth/login", "*", ""])
+    path=st.sampled_from(["/", "/files/x", "/auth/login", "*", "", "http://x.a/files/#y", "//\\?"])
     | values
     | values.map(lambda text: f"/files/{text}"),
     query=values,
@@ -144,11 +144,63 @@ TOP = [
     st.lists(st.dictionaries(st.sampled_from(KNOWN), trees), max_size=2),
 )
 def test_any_value_under_any_key_is_a_policy_or_a_clear_error(top: dict[str, object], rules: list[object]) -> None:
-    storage = top.get("storage")
-    if isinstance(storage, str):
-        top["storage"] = "memory://"
     said = error_of(json.dumps({**top, "rules": rules}), "json")
-    assert said is None or str(said)
+    assert said is None or is_in_words(said)
+
+
+INNER: dict[str, tuple[str | list[str] | None, list[str]]] = {
+    "identities": ("api-key", ["header", "cookie", "verify", "call", "proxy", "tier"]),
+    "trusted": (None, ["proxies", "hops", "forwarded", "single"]),
+    "headers": (None, ["styles", "reset", "retry_after", "names", "jitter"]),
+    "refusal": (None, ["format", "status", "documentation", "message"]),
+    "tiers": (None, ["free"]),
+    "overrides": ([], ["client", "limits", "tier", "rules"]),
+    "exempt": ([], ["paths", "methods", "hosts", "headers", "tiers", "addresses"]),
+}
+GOOD = ["x-a", "192.0.2.1", "a", "text", "draft-11", "10.0.0.0/8", "user:ann"]
+
+
+@st.composite
+def nearly_right(draw: st.DrawFn) -> dict[str, object]:
+    """Known keys inside of known keys, with values of any kind."""
+    key = draw(st.sampled_from(sorted(INNER)))
+    around, names = INNER[key]
+    inner = draw(st.dictionaries(st.sampled_from(names), scalars | st.sampled_from(GOOD) | trees, max_size=3))
+    return {key: {around: inner} if isinstance(around, str) else [inner] if around == [] else inner}
+
+
+@given(nearly_right(), st.sampled_from(["json", "yaml"]))
+def test_any_value_under_any_inner_key_is_a_policy_or_told_in_words(top: dict[str, object], format: str) -> None:
+    text = json.dumps({"trusted": ["10.0.0.1"], **top, "rules": [{"name": "a", "limits": "5/minute"}]})
+    said = error_of(text, format)
+    assert said is None or is_in_words(said)
+
+
+def is_in_words(error: PolicyError) -> bool:
+    """No message of Python's own, as for a value of a kind that nobody thought of."""
+    return bool(str(error)) and not re.search(r"object is not|object has no|unhashable|got an unexpected", str(error))
+
+
+deep = st.integers(1, 2000).flatmap(
+    lambda depth: st.sampled_from(
+        [
+            ("toml", "a" + ".a" * depth + " = 1"),
+            ("toml", "[[rules]]\nlimits" + " . limits" * depth + " = 1"),
+            ("toml", "by = " + "{a = " * (depth % 300) + "1" + "}" * (depth % 300)),
+            ("json", '{"by":' * depth + "1" + "}" * depth),
+            ("yaml", "by: " + "[" * depth + "]" * depth),
+        ]
+    )
+)
+
+
+@settings(deadline=None)
+@given(deep)
+def test_any_depth_is_a_clear_error(case: tuple[str, str]) -> None:
+    format, text = case
+    said = error_of(text, format)
+    assert said is not None
+    assert said.problems
 
 
 ROUTES = ["/login", "/auth/login", "/users/{id}/posts", "/v{n}/export", "/files/{path*}", "/Straße/{x}"]
@@ -165,13 +217,15 @@ def spelled(draw: st.DrawFn) -> tuple[str, list[str]]:
 @st.composite
 def written(draw: st.DrawFn, plain: str) -> str:
     dots = st.sampled_from(["", "", "", ".", "x/..", "%2e", "y/%2E%2e", ""])
-    segments = []
+    marked = draw(st.sampled_from([[], [], [], ["x#", ".."], ["%3f", "%2e."]]))  # a server that does not cut there
+    segments = [*marked]
     for segment in plain.strip("/").split("/"):
         for mess in draw(st.lists(dots, max_size=2)):
             segments.append(mess)
         segments.append("".join(draw(letter(c)) for c in segment) + draw(st.sampled_from(["", "", ";a=b", ";"])))
     slash = st.sampled_from(["/", "/", "//", "\\", "%2f", "%5C"])
-    return "/" + "".join(draw(slash) + segment for segment in segments) + draw(st.sampled_from(["", "/", "//", "/."]))
+    path = "/" + "".join(draw(slash) + segment for segment in segments)
+    return path + draw(st.sampled_from(["", "/", "//", "/.", *([] if marked else ["?a=b", "#a", "%23a", "%3F"])]))
 
 
 def letter(c: str) -> st.SearchStrategy[str]:
@@ -179,6 +233,9 @@ def letter(c: str) -> st.SearchStrategy[str]:
     ways = [c, c, c, encoded, encoded.upper(), encoded.replace("%", "%25"), quote(c)]
     if c.isascii():
         ways.append(c.swapcase())
+    else:
+        taken = c.encode().decode("latin-1")  # as WSGI hands over bytes
+        ways += [taken, taken[0] + encoded[3:], encoded[:3] + taken[1:]]
     return st.sampled_from(ways)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.policy import Identity, Policy, PolicyError, RequestView, Rule, Source
+from ratekeeper.policy import Computed, Identity, Policy, PolicyError, RequestView, Rule, Source
 from ratekeeper.policy.path import Mixed
 from tests.policy.gates import decide, gate_of, passes, request
 
@@ -134,6 +134,142 @@ def test_a_verifier_is_not_bothered_with_what_is_no_token() -> None:
 def test_an_answer_that_is_no_identity_counts_for_nothing(answer: Any) -> None:
     policy = Policy(rules=[Rule("a", "5/minute", by=lambda view: answer)])
     assert decide(gate_of(policy), request()).identity == Identity("address", "192.0.2.1")
+
+
+class Hostile:
+    """What a careless function may return: whatever is done with it raises."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("not to be hashed")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("neither true nor false")
+
+    def __index__(self) -> int:
+        raise RuntimeError("not a number")
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("not a list")
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("not of a class")
+
+
+class Text(str):
+    """Text that is equal to nothing, and cannot be hashed."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("not to be hashed")
+
+
+ODD: list[Any] = [
+    Hostile(),
+    [],
+    ["pro"],
+    {},
+    10**5000,
+    -(10**5000),
+    5.5,
+    float("nan"),
+    b"pro",
+    Text("x"),
+    object,
+    "\ud800",
+    True,
+]
+
+
+@pytest.mark.parametrize("place", range(len(ODD)))  # pytest itself cannot name all of them
+def test_nothing_that_a_function_answers_is_raised(place: int) -> None:
+    answer = ODD[place]
+
+    def odd(*arguments: Any) -> Any:
+        return answer
+
+    policy = Policy(
+        rules=[
+            Rule("a", {"pro": "9/minute", "default": "3/minute"}, by=[odd, "key", "jwt:sub", "user"]),
+            Rule("b", Computed(odd, otherwise="4/minute"), by=lambda view: Identity("", "x", answer), cost=odd),
+            Rule(
+                "c", "5/minute", by=lambda view: Identity("", answer), candidate={"pro": "9/minute", "default": "deny"}
+            ),
+        ],
+        by=["late", "key", "jwt:n", "jwt:sub", "user"],
+        identities={
+            "key": Source(header="x-key", verify=odd),
+            "jwt": Source(header="x-jwt", verify=lambda token: {"sub": "s", "n": answer, "plan": answer}, tier="plan"),
+            "late": Source(call=lambda view: Identity("", "x", answer)),
+        },
+        tiers=["pro"],
+        block=["jwt:n:mallory", "late:mallory"],
+    )
+    for headers in ({"x-key": "k"}, {"x-jwt": "t"}, {}):
+        verdict = decide(gate_of(policy), request(headers=headers, user=answer))
+        assert verdict.kind == "limited"
+        assert all(type(part) is str for identity in verdict.identities for part in identity[:2])
+
+
+def test_claims_that_cannot_be_looked_into_count_for_nothing() -> None:
+    class Claims(dict[str, Any]):
+        def get(self, *_: Any) -> Any:
+            raise RuntimeError("no claims")
+
+    policy = Policy(rules=[Rule("a", "5/minute", by="jwt:sub")], identities={"jwt": Source(verify=lambda _: Claims())})
+    verdict = decide(gate_of(policy), request(headers={"authorization": "Bearer x"}))
+    assert verdict.identity == Identity("address", "192.0.2.1")
+
+
+def test_two_functions_of_one_name_are_asked_each() -> None:
+    def named(value: str) -> Any:
+        return lambda view: value
+
+    policy = Policy(rules=[Rule("a", "100/minute", by=named("A")), Rule("b", "5/minute", by=named("B"))])
+    assert decide(gate_of(policy), request()).identities == [
+        Identity("call.lambda", "A"),
+        Identity("call.lambda", "B"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("by", "headers"),
+    [
+        ("api-key", [("x-api-key", "mine"), ("x-api-key", "yours")]),
+        ("api-key", [("x-api-key", "mine"), ("x-api-key", "mine")]),
+        ("bearer", [("authorization", "Bearer mine"), ("authorization", "Bearer yours")]),
+        ("bearer", [("authorization", "Bearer mine"), ("authorization", "Basic eW91cnM=")]),
+        ("jwt:sub", [("x-jwt", "mine"), ("x-jwt", "yours")]),
+        ("header:x-device", [("x-device", "mine"), ("x-device", "yours")]),
+        ("session", [("cookie", "session=mine; session=yours")]),
+        ("cookie:id", [("cookie", "id=mine; a=b"), ("cookie", "id=yours")]),
+        ("cookie:id", [("cookie", "id=; id=yours")]),
+    ],
+)
+def test_a_credential_that_was_sent_twice_identifies_nobody(by: str, headers: list[tuple[str, str]]) -> None:
+    assert who(by, request(headers=headers)) == Identity("address", "192.0.2.1")
+    if len(headers) > 1:
+        assert who(by, request(headers=headers[:1])) != Identity("address", "192.0.2.1")
+
+
+def test_a_policy_says_that_an_identity_looks_at_the_body() -> None:
+    def account_of(view: RequestView) -> str | None:
+        return (view.body or b"").decode() or None
+
+    assert not Policy(rules=[Rule("a", "5/minute", by=account_of)]).reads_body
+    account_of.reads_body = True  # type: ignore[attr-defined]
+    assert Policy(rules=[Rule("a", "5/minute", by=account_of)]).reads_body
+    assert Policy(rules=[Rule("a", "5/minute", by=[account_of, "address"])]).reads_body
+    assert Policy(rules=[Rule("a", "5/minute")], by=[account_of, "address"]).reads_body
+    source = Source(call=account_of)
+    assert Policy(rules=[Rule("a", "5/minute", by="account + address")], identities={"account": source}).reads_body
+    assert Policy(rules=[Rule("a", "5/minute")], identities={"account": source}, block=["account:x"]).reads_body
+    assert not Policy(rules=[Rule("a", "5/minute")], identities={"key": Source(header="x", verify=str)}).reads_body
 
 
 def test_tiers_come_with_the_identity() -> None:

@@ -114,8 +114,8 @@ class Rejection:
     """How refusals look. `format` is one of problem+json, jsonapi, json and text, or a function of a `Refusal`.
 
     The function returns text, bytes, a dict or list to be sent as JSON, or (content type, text or bytes). If it fails,
-    that is logged and the refusal is sent as problem+json. `message` and `documentation`, a link, are for all refusals;
-    a rule's own come with each call.
+    that is logged and the refusal is sent as problem+json. `message` is for all who are over a limit, and the link
+    `documentation` for all who are refused; a rule's own come with each call. An empty one is none.
     """
 
     def __init__(
@@ -142,6 +142,8 @@ class Rejection:
         for label, text in (("documentation", documentation), ("message", message)):
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"{label} must be text, not {text!r}")
+            if text and not is_sendable(text):
+                raise ValueError(f"{label} cannot be sent: {text!r} has half of a surrogate pair")
         self.status = status
         self.unavailable_status = unavailable_status
         self.blocked_status = blocked_status
@@ -187,9 +189,8 @@ class Rejection:
             title = "Temporary Reduced Capacity"
             status = self.unavailable_status
             return Refusal(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)
-        if message is None:
-            message = self.message
-        if message is None:
+        message = message or self.message
+        if not message:
             if after is None:
                 message = "This request costs more than the limit can ever give: no wait will help."
             else:
@@ -218,6 +219,11 @@ class Rejection:
         return Response(refusal.status, headers, body)
 
 
+def is_sendable(text: str) -> bool:
+    """Whether it can be written as UTF-8: half of a surrogate pair cannot."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def is_preflight(method: str, headers: Lines) -> bool:
     """A browser's question whether it may ask, which is neither counted nor refused. Any other OPTIONS is a request."""
     return method == "OPTIONS" and has(headers, "origin") and has(headers, "access-control-request-method")
@@ -244,7 +250,7 @@ def _content(written: Written) -> tuple[str, bytes]:
     if isinstance(body, dict | list):
         content_type, body = content_type or "application/json", _json(body)
     if isinstance(body, str):
-        content_type, body = content_type or "text/plain; charset=utf-8", body.encode()
+        content_type, body = content_type or "text/plain; charset=utf-8", body.encode("utf-8", "replace")
     if not isinstance(body, bytes) or not isinstance(content_type, str):
         raise TypeError(f"expected text, bytes, a dict, a list or (content type, body), not {written!r}")
     return content_type or "application/octet-stream", body

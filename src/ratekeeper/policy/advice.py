@@ -110,17 +110,20 @@ def _trust(policy: Policy) -> Iterator[Advice]:
 
 
 def _freed_by_header(policy: Policy) -> Iterator[Advice]:
-    """A header that a client must send to be limited less; one that it must not send would be as easy."""
+    """A header that a client must send to be limited less, its host among them; one that it must not send would be as
+    easy."""
     for place, match in enumerate(policy.exempt):
-        if match.header_matches and not match.addresses:
-            yield advice("freed-by-header", ("exempt", place), "requests with a header are exempt")
+        if (match.header_matches or match.hosts) and not match.addresses:
+            what = "a header" if match.header_matches else "a host"
+            yield advice("freed-by-header", ("exempt", place), f"requests with {what} are exempt")
     for place, rule in enumerate(policy.rules):
-        if not rule.match.header_matches or rule.match.addresses or rule.mode != "enforce":
+        names = [header.name for header in rule.match.header_matches] + ["host"] * bool(rule.match.hosts)
+        if not names or rule.match.addresses or rule.mode != "enforce":
             continue
         releases = rule.final or (not rule.default and _keeps_defaults_away(rule, policy))
         if releases and all(plan == "unlimited" for plan in rule.plans.values()):
-            names = ", ".join(header.name for header in rule.match.header_matches)
-            yield advice("freed-by-header", ("rules", place, "match"), f"rule {rule.name!r} is unlimited by {names}")
+            wrong = f"rule {rule.name!r} is unlimited by {', '.join(names)}"
+            yield advice("freed-by-header", ("rules", place, "match"), wrong)
 
 
 def _keeps_defaults_away(rule: Rule, policy: Policy) -> bool:

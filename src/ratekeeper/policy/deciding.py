@@ -7,6 +7,7 @@ user's own functions, and is sent the answer. Nothing in it does I/O.
 import inspect
 import logging
 import math
+import operator
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -85,11 +86,13 @@ class Compiled:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.bounds = [
-            Bound(rule, place, policy.rule_by[rule.name], policy.failure) for place, rule in enumerate(policy.rules)
+            Bound(rule, place, policy.rule_by[rule.name], policy.failure, policy.wide[rule.name])
+            for place, rule in enumerate(policy.rules)
         ]
         self.stages = {
             stage: Stage([bound for bound in self.bounds if bound.rule.stage == stage]) for stage in ("early", "late")
         }
+        self.has_early = any(bound.rule.stage == "early" for bound in self.bounds)
         self.exempt: Index[Exempt] = Index(Exempt(match, place) for place, match in enumerate(policy.exempt))
         self.block = Clients([(client, client) for client in policy.block], policy.kinds)
         self.allow = Clients([(client, client) for client in policy.allow], policy.kinds)
@@ -208,8 +211,8 @@ class Compiled:
             value = yield from _called(rule.computed.function, request, f"finding the limits of rule {rule.name}")
             try:
                 if value is not None:
-                    return with_failure_cached(rule.plan(value), bound.failure)
-            except (ValueError, TypeError):
+                    return with_failure_cached(rule.plan(value, bound.wide), bound.failure)
+            except Exception:  # whatever it is that the function gave
                 log.exception("the limits found for rule %s cannot be used; its other limits hold", rule.name)
         return (yield from self._of_tier(bound.plans, request, found, who))
 
@@ -280,11 +283,13 @@ def _called(function: Callable[[RequestView], Any], request: RequestView, what: 
 def _cost(rule: Rule, function: Callable[[RequestView], Any], request: RequestView) -> Generator[Step, Any, int]:
     """A cost that no client can turn against us: never below 1, and what is beyond counting never passes."""
     value = yield from _called(function, request, f"finding the cost for rule {rule.name}")
-    if isinstance(value, float):
-        value = math.ceil(value) if math.isfinite(value) else MAX_COUNT
-    if isinstance(value, bool) or not isinstance(value, int):
+    try:
+        if isinstance(value, float) and not math.isfinite(value):
+            return MAX_COUNT
+        cost = 0 if isinstance(value, bool) else operator.index(math.ceil(value) if isinstance(value, float) else value)
+        return min(max(cost, 1), MAX_COUNT)
+    except Exception:
         log.error(
             "the cost for rule %s is %s: expected a whole number; it counts as 1", rule.name, type(value).__name__
         )
         return 1
-    return min(max(value, 1), MAX_COUNT)

@@ -16,6 +16,9 @@ JSON_TOKEN = re.compile(r'[{}\[\],:]|"(?:[^"\\]|\\.)*"|[^\s{}\[\],:"]+', re.DOTA
 TOML_TABLE = re.compile(r"\s*(\[\[?)([^\]]+)\]\]?\s*(?:#.*)?")
 TOML_KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
+# A key of more parts than any policy has, where one may stand. TOML's parser takes the square of their number.
+TOML_DEEP = re.compile(r"""(?m:^|[{,\[])[ \t]*(?:(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
+
 
 def parse(text: str, format: str) -> tuple[Any, Lines]:
     """Values and lines, or a PolicyError that points at what cannot be read."""
@@ -27,6 +30,10 @@ def parse(text: str, format: str) -> tuple[Any, Lines]:
         return parse_yaml(text)
     if format not in ("json", "toml"):
         raise PolicyError([Problem((), f"unknown format {format!r}: expected yaml, json or toml")])
+    deep = TOML_DEEP.search(text) if format == "toml" else None
+    if deep is not None:
+        place = text.count("\n", 0, deep.start()) + 1
+        raise PolicyError([Problem((), "cannot read this as TOML: a key is nested too deep", place)])
     try:
         return _parse_json(text) if format == "json" else (tomllib.loads(text), _toml_lines(text))
     except PolicyError:

@@ -14,6 +14,7 @@ from ratekeeper.decision import Row
 from ratekeeper.events import Decided, Listener, Shadowed, log, tell
 from ratekeeper.limit import Group, Mode
 from ratekeeper.policy.deciding import Compiled, Deliberation
+from ratekeeper.policy.identify import Found
 from ratekeeper.policy.policy import SWITCHES, Policy
 from ratekeeper.policy.problem import chosen
 from ratekeeper.policy.reload import PolicyFile, log_swap
@@ -69,6 +70,20 @@ class _Source:
         compiled = self.current()
         return compiled.deliberate(request, stage, self.switch or compiled.policy.switch)
 
+    def asks_early(self, request: RequestView) -> bool:
+        """Whether there are early rules that this request has not passed."""
+        compiled = self.current()
+        if not compiled.has_early:
+            return False
+        found = request.found
+        return not (isinstance(found, Found) and found.owner is compiled and found.passed_early)
+
+    def passed_early(self, request: RequestView, verdict: Verdict) -> None:
+        """Note it. A request that was not looked at is not passed: its `found` is missing, or of another policy."""
+        found = request.found
+        if verdict.allowed and isinstance(found, Found) and found.owner is self._compiled:
+            found.passed_early = True
+
     def _check(self, compiled: Compiled) -> None:
         for function in compiled.functions() if self.blocking else ():
             if inspect.iscoroutinefunction(function):
@@ -117,25 +132,17 @@ class Gate:
         """From now on decide by this policy. Counts are kept, except where an algorithm or a period has changed."""
         self._source.use(policy)
 
-    def decide(self, request: RequestView, stage: str = "late") -> Verdict:
-        """One decision over all rules that match. A request goes through `early` before authentication, if any rule is
-        early, and through `late` after it; these are two decisions."""
-        begin = time.perf_counter() if self._listeners else 0.0
-        flow = self._source.begin(request, stage)
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    answer = self._evaluate(step) if isinstance(step, list) else _not_here(step)
-                except Exception as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(answer)
-        except StopIteration as done:
-            verdict: Verdict = done.value
-        if self._listeners:
-            _tell(self._listeners, verdict, begin)
-        return verdict
+    def decide(self, request: RequestView, stage: str | None = None) -> Verdict:
+        """One decision over all rules that match. Early and late rules are two decisions: the early ones are asked
+        first, and if they refuse, that is the verdict; else what they said is its `earlier`.
+
+        With a `stage` only its rules are asked: `early` before authentication, and `late` after it. A request that has
+        passed `early` by itself is not asked again.
+        """
+        if stage is not None or not self._source.asks_early(request):
+            return self._decide(request, stage or "late")
+        earlier = self._decide(request, "early")
+        return self._decide(request, "late").after(earlier) if earlier.allowed else earlier
 
     def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
@@ -157,6 +164,26 @@ class Gate:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _decide(self, request: RequestView, stage: str) -> Verdict:
+        begin = time.perf_counter() if self._listeners else 0.0
+        flow = self._source.begin(request, stage)
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    answer = self._evaluate(step) if isinstance(step, list) else _not_here(step)
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            verdict: Verdict = done.value
+        if stage == "early":
+            self._source.passed_early(request, verdict)
+        if self._listeners:
+            _tell(self._listeners, verdict, begin)
+        return verdict
 
     def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         return self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
@@ -201,27 +228,12 @@ class AsyncGate:
         """From now on decide by this policy; see `Gate.use`."""
         self._source.use(policy)
 
-    async def decide(self, request: RequestView, stage: str = "late") -> Verdict:
+    async def decide(self, request: RequestView, stage: str | None = None) -> Verdict:
         """One decision over all rules that match; see `Gate.decide`."""
-        begin = time.perf_counter() if self._listeners else 0.0
-        flow = self._source.begin(request, stage)
-        try:
-            step = next(flow)
-            while True:
-                try:
-                    if isinstance(step, list):
-                        answer = await self._evaluate(step)
-                    else:
-                        answer = await step
-                except Exception as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(answer)
-        except StopIteration as done:
-            verdict: Verdict = done.value
-        if self._listeners:
-            _tell(self._listeners, verdict, begin)
-        return verdict
+        if stage is not None or not self._source.asks_early(request):
+            return await self._decide(request, stage or "late")
+        earlier = await self._decide(request, "early")
+        return (await self._decide(request, "late")).after(earlier) if earlier.allowed else earlier
 
     async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
@@ -243,6 +255,29 @@ class AsyncGate:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+    async def _decide(self, request: RequestView, stage: str) -> Verdict:
+        begin = time.perf_counter() if self._listeners else 0.0
+        flow = self._source.begin(request, stage)
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    if isinstance(step, list):
+                        answer = await self._evaluate(step)
+                    else:
+                        answer = await step
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            verdict: Verdict = done.value
+        if stage == "early":
+            self._source.passed_early(request, verdict)
+        if self._listeners:
+            _tell(self._listeners, verdict, begin)
+        return verdict
 
     async def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         return await self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)

@@ -24,6 +24,8 @@ KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 BUILT_IN = ("address", "agent", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # known by name, once a verifier stands behind them
 MAX_CLAIM = 8192  # characters: what is longer is no token
+MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
+MAX_NAME = 1024  # characters of what somebody types
 AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
 
 
@@ -45,6 +47,9 @@ class Source:
     tier: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("header", "cookie", "tier"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be text, not {shown(getattr(self, name))}")
         for name in ("verify", "call"):
             function = getattr(self, name)
             if function is not None and not callable(function):
@@ -60,13 +65,15 @@ class Source:
 
 class Found:
     """What has been learned of one request. `verified` holds results by source, `identities` by kind, `keys` those of
-    which a list may say something, `said` what the overrides say."""
+    which a list may say something, `said` what the overrides say. `passed_early`: the next to be asked is the late
+    stage."""
 
-    __slots__ = ("client", "identities", "keys", "owner", "said", "verified")
+    __slots__ = ("client", "identities", "keys", "owner", "passed_early", "said", "verified")
 
     def __init__(self, owner: object, client: ClientAddress) -> None:
         self.owner = owner
         self.client = client
+        self.passed_early = False
         self.identities: dict[str, Identity | None] = {}
         self.verified: dict[str, Any] = {}
         self.keys: Sequence[str] = ()
@@ -81,7 +88,8 @@ class Pending(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One way to identify a client. `look` gives what `pick` makes an identity of; `early` needs only the address."""
+    """One way to identify a client. `look` gives what `pick` makes an identity of; `early` needs only the address.
+    `place` is where that is kept, if a name is not enough: two functions may have one."""
 
     name: str
     source: str
@@ -89,26 +97,31 @@ class Kind(NamedTuple):
     pick: Callable[[Any], Identity | None]
     early: bool
     functions: tuple[Callable[..., Any], ...] = ()
+    place: str = ""
 
 
 Alternatives = tuple[tuple[Kind, ...], ...]
 
 
 def take(kind: Kind, request: RequestView, found: Found) -> Identity | Pending | None:
-    """What this kind says of a request; asked once."""
-    if kind.name in found.identities:
-        return found.identities[kind.name]
-    if kind.source not in found.verified:
-        try:
+    """What this kind says of a request; asked once. Whatever a function of the user's answers, nothing is raised."""
+    place = kind.place or kind.name
+    if place in found.identities:
+        return found.identities[place]
+    identity = None
+    try:
+        if kind.source in found.verified:
+            answer = found.verified[kind.source]
+        else:
             answer = kind.look(request, found)
-        except Exception:
-            log.exception("identifying by %s failed; the client counts as not identified by it", kind.name)
-            answer = None
-        if answer is not None and not isinstance(answer, str) and inspect.isawaitable(answer):
-            return Pending(kind.source, answer)
-        found.verified[kind.source] = answer
-    identity = kind.pick(found.verified[kind.source])
-    found.identities[kind.name] = identity
+            if answer is not None and not isinstance(answer, str) and inspect.isawaitable(answer):
+                return Pending(kind.source, answer)
+            found.verified[kind.source] = answer
+        identity = kind.pick(answer)
+    except Exception:
+        log.exception("identifying by %s failed; the client counts as not identified by it", kind.name)
+        found.verified.setdefault(kind.source, None)
+    found.identities[place] = found.identities[kind.name] = identity  # by name for those who explain
     return identity
 
 
@@ -141,12 +154,16 @@ def combined(parts: list[Identity]) -> Identity:
 
 
 def canonical_name(text: str) -> str | None:
-    """A user name as one key whatever way it is typed: NFKC, folded, trimmed. None if nothing usable is left.
+    """A user name as one key whatever way it is typed: NFKC, folded, trimmed. None if nothing usable is left, and for
+    more than 1024 characters: normalising may take the square of the length.
 
     For identities that come from what a client types, as in a login form: use it if the login itself compares so.
     """
-    name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).strip()
-    if not name or len(name) > MAX_CLAIM or any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in name):
+    name = text.strip()
+    if len(name) > MAX_NAME:
+        return None
+    name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
+    if not name or len(name) > MAX_NAME or any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in name):
         return None
     return name
 
@@ -222,8 +239,8 @@ class Kinds:
             proxies = self._proxies
 
             def from_proxy(request: RequestView, found: Found) -> Any:
-                lines = request.header_lines(header) if proxies.trusts(request.peer) else []
-                return lines[0].strip() if len(lines) == 1 else None  # two lines: one may be the client's
+                value = _only(request, header) if proxies.trusts(request.peer) else None  # of two, one is the client's
+                return None if value is None else value.strip()
 
             header = source.header or _default_header(source_name)
             return Kind(label, source_name, from_proxy, lambda value: as_identity(label, value), False)
@@ -250,17 +267,32 @@ def _spelled(name: str) -> str:
 
 def as_identity(kind: str, value: object) -> Identity | None:
     """What a verifier, a function or a framework answered, as an identity of this kind."""
-    if value is None or value is False or value == "":
+    if value is None or value is False:
         return None
+    tier = None
     if isinstance(value, Identity):
-        return Identity(kind, value.value, value.tier) if isinstance(value.value, str) and value.value else None
+        tier = _as_tier(kind, value.tier)
+        value = value.value
+        if not isinstance(value, str):
+            value = ""
     if isinstance(value, str):
-        return Identity(kind, str.__str__(value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Identity(kind, str(value))
+        text = str.__str__(value)  # plain text, whatever a subclass makes of comparing it
+        return Identity(kind, text, tier) if text else None
+    if isinstance(value, int) and not isinstance(value, bool) and int.bit_length(value) <= MAX_BITS:
+        return Identity(kind, int.__repr__(value))
     log.error(
-        "identifying by %s gave %s: expected text, a whole number, an Identity or None", kind, type(value).__name__
+        "identifying by %s gave %s: expected text, a whole number of no more than %d bits, an Identity or None",
+        kind,
+        type(value).__name__,
+        MAX_BITS,
     )
+    return None
+
+
+def _as_tier(kind: str, tier: object) -> str | None:
+    if tier is None or isinstance(tier, str):
+        return None if tier is None else str.__str__(tier)
+    log.error("identifying by %s gave a tier that is %s: expected text or None", kind, type(tier).__name__)
     return None
 
 
@@ -271,13 +303,15 @@ def agent_class(request: RequestView) -> str:
 
 
 def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) -> Kind:
+    own = f"{label} {id(function)}"
     return Kind(
         label,
-        f"{label} {id(function)}",  # two functions of one name are two sources
+        own,
         lambda request, _: function(request),
         lambda value: as_identity(label, value),
         early,
         (function,),
+        own,
     )
 
 
@@ -314,7 +348,7 @@ def _reader(name: str, source: Source) -> Callable[[RequestView], str | None]:
     if base in ("bearer", "jwt") and not source.header:
         return _bearer
     header = source.header or _default_header(name)
-    return lambda request: request.header(header)
+    return lambda request: _only(request, header)
 
 
 def _default_header(name: str) -> str:
@@ -325,8 +359,14 @@ def _default_header(name: str) -> str:
     return known[base]
 
 
+def _only(request: RequestView, header: str) -> str | None:
+    """Of two lines the application may take the other one, and serve somebody else than the one who is counted."""
+    lines = request.header_lines(header)
+    return lines[0] if len(lines) == 1 else None
+
+
 def _bearer(request: RequestView) -> str | None:
-    scheme, _, token = (request.header("authorization") or "").partition(" ")
+    scheme, _, token = (_only(request, "authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
@@ -336,5 +376,6 @@ def _of_claims(label: str, claims: object, claim: str, tier: str) -> Identity | 
             log.error("the verifier of jwt gave %s: expected the claims or None", type(claims).__name__)
         return None
     identity = as_identity(label, claims.get(claim))
-    named = claims.get(tier) if tier else None
-    return identity if identity is None or not isinstance(named, str) else identity._replace(tier=named)
+    if identity is None or not tier:
+        return identity
+    return identity._replace(tier=_as_tier(label, claims.get(tier)))

@@ -70,7 +70,10 @@ def read_policy(
     except PolicyError as error:
         raise PolicyError(error.problems, file) from None
     reading = _Reading({} if functions is None else functions, os.environ if environ is None else environ)
-    policy = reading.policy(tree)
+    try:
+        policy = reading.policy(tree)
+    except RecursionError:
+        raise PolicyError([Problem((), "cannot read the policy: it is nested too deep")], file) from None
     if policy is None or reading.problems.found:
         found = [problem._replace(line=_line(problem.place, lines)) for problem in reading.problems.found]
         raise PolicyError(sorted(dict.fromkeys(found), key=lambda problem: problem.line or 0), file)
@@ -232,6 +235,10 @@ class _Reading:
             for key in ("verify", "call"):
                 if key in known:
                     known[key] = self.function(known[key], (*place, key))
+            for key, kind in (("header", str), ("cookie", str), ("tier", str), ("proxy", bool)):
+                if key in known and not isinstance(known[key], kind):
+                    what = "text" if kind is str else "true or false"
+                    self.problems.add((*place, key), f"expected {what}, not {shown(known.pop(key))}")
             found[name] = Source(call=_nothing)  # so that rules that count by it are not told that it is unknown
             with self.problems.at(*place):
                 found[name] = Source(**known)

@@ -3,42 +3,59 @@
 index.py finds the rules of a request among many; it must say the same as `Match.failure` does for each.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_plus
 
 from ratekeeper.http.prefix import Address, Networks, parse_network
-from ratekeeper.policy.path import Pattern, Segments, is_clean, spellings
+from ratekeeper.policy.host import host_of, hosts_of, is_host
+from ratekeeper.policy.path import CATCH_ALL, Pattern, Segments, is_clean, spellings
 from ratekeeper.policy.problem import Problems, as_texts, shown
 from ratekeeper.policy.request import RequestView
 
 T = TypeVar("T")
 
 TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-MAX_QUERY = 8192  # characters
-MAX_HOST = 262  # characters: a name of 253, a port and dots
 OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
+# The field `_method`, each letter plain or encoded, with its value; in parts its name, or what follows an empty line.
+FIELD = re.compile(
+    r"(?:^|[&;])(?:\+|%20)*" + "".join(f"(?:{c}|%{ord(c):x}|%{ord(c.upper()):x})" for c in "_method") + "=([^&;]*)",
+    re.I,
+)
+JSON_FIELD = re.compile('"' + "".join(rf"(?:{c}|\\u00{ord(c):x})" for c in "_method") + r'"\s*:\s*"([^"]*)"', re.I)
+PART = re.compile(r'name="?_method\b|\n\r?\n([^\r\n]*)', re.I)
 
 
 def methods_of(request: RequestView) -> tuple[str, ...]:
-    """What a request may be carried out as: a POST can ask to be another method, and some servers listen."""
+    """What a request may be carried out as: a POST can ask to be another method, and some servers listen.
+
+    In headers, in the query, and in the body if it has been read; all that is asked, since any may be the one.
+    """
     method = request.method.upper()
     if method != "POST":
         return (method,)
-    asked = [line.strip().upper() for name in OVERRIDES for line in request.header_lines(name)]
-    if "_" in request.query or "%" in request.query:
-        pairs = parse_qsl(request.query[:MAX_QUERY], errors="replace")
-        asked += [value.strip().upper() for name, value in pairs if name.lower() == "_method"]
-    return tuple(dict.fromkeys([method, *asked[:8]]))
+    asked = [line for name in OVERRIDES for line in request.header_lines(name)]
+    if request.query:
+        asked += map(unquote_plus, FIELD.findall(request.query))
+    if request.body:
+        asked += _asked_in_body(request.body.decode("latin-1"), (request.header("content-type") or "").lower())
+    return tuple(dict.fromkeys([method, *(one.strip().upper() for one in asked)])) if asked else (method,)
 
 
-def host_of(text: str) -> str:
-    """A host without its port, in lower case, without the root's dot."""
-    host = text.strip().lower()[-MAX_HOST:]
-    if host.startswith("["):
-        return host.partition("]")[0][1:]
-    return host.partition(":")[0].rstrip(".")
+def _asked_in_body(body: str, kind: str) -> Iterator[str]:
+    if "json" in kind:
+        for value in JSON_FIELD.findall(body):
+            yield re.sub(r"\\u00([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), value)
+    elif "multipart" in kind:
+        named = False
+        for found in PART.finditer(body):
+            if named and found[1] is not None:
+                yield found[1]
+            named = found[1] is None
+    else:
+        yield from map(unquote_plus, FIELD.findall(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +129,7 @@ class Match:
             return f"the path is none of {', '.join(self.paths)}"
         if self.methods and not set(methods_of(request)) & set(self.methods):
             return f"the method is none of {', '.join(self.methods)}"
-        if self.hosts and not any(host_matches(host, host_of(request.host)) for host in self.hosts):
+        if self.hosts and not any(self._holds_host(host) for host in hosts_of(request)):
             return f"the host is none of {', '.join(self.hosts)}"
         return self.condition(request, tier, address)
 
@@ -128,14 +145,29 @@ class Match:
         return None
 
     def is_exact(self, request: RequestView) -> bool:
-        """Whether the path is spelled as a pattern is, or the router says that it is this one."""
+        """Whether the path is spelled as a pattern is, or the router says that it is this one; and whether it is for
+        this host, whichever of those that it names counts."""
+        unclear = self.hosts and (request.path[:1] != "/" or not request.host.isascii())
+        if unclear and not all(self._holds_host(host) for host in hosts_of(request)):
+            return False
         if not self.patterns:
             return True
         if is_clean(request.path) and any(pattern.is_exact(request.path) for pattern in self.patterns):
             return True
-        return request.route is not None and any(
-            pattern.matches(reading) for reading in spellings(request.route) for pattern in self.patterns
+        return request.route is not None and self._is_routed(request.path, request.route)
+
+    def _is_routed(self, path: str, route: str) -> bool:
+        """A router's template alone does not release: `/{path:path}` looks like one segment, and takes all paths."""
+        patterns = [pattern for pattern in self.patterns if not (pattern.whole and CATCH_ALL.search(route))]
+        readings = spellings(path) if patterns else []
+        return any(
+            pattern.matches(template) and any(pattern.matches(reading) for reading in readings)
+            for template in spellings(route)
+            for pattern in patterns
         )
+
+    def _holds_host(self, host: str) -> bool:
+        return any(host_matches(pattern, host) for pattern in self.hosts)
 
 
 def host_matches(pattern: str, host: str) -> bool:
@@ -191,8 +223,7 @@ def _with_head(methods: Iterable[str]) -> tuple[str, ...]:
 
 
 def _check_host(text: str) -> None:
-    name = text[2:] if text.startswith("*.") else text
-    if not name or "*" in name or "/" in name or any(c.isspace() for c in name):
+    if not is_host(text):
         raise ValueError(f"{shown(text)} is no host: expected for example 'api.example.com' or '*.example.com'")
 
 

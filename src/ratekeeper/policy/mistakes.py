@@ -33,7 +33,9 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "login-without-account": (
         "Somebody with many addresses can try passwords for one account from each of them.",
         "Add a rule on the same path that counts by the account that is asked for: 'by: {call: account_of}', with a"
-        " function that reads it from the body (canonical_name folds its spellings).",
+        " function that reads it from the body, and says so by 'account_of.reads_body = True' (canonical_name folds its"
+        " spellings). Who knows a name can use up that quota and lock its owner out: keep it well above what an owner"
+        " needs, give it back for logins that succeed, or count by account and address together.",
     ),
     "login-without-address": (
         "From one address one password can be tried on a million accounts, each of which sees a single attempt.",
@@ -68,7 +70,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "Name the proxies as well: 'trusted: {hops: 2, proxies: [10.0.0.0/8]}'.",
     ),
     "freed-by-header": (
-        "Any client can send a header: this one sets free whoever knows of it.",
+        "Any client can send a header, and any host in one: this sets free whoever knows of it.",
         "Match an address range, put the client into 'allow' by its identity, or give it a tier.",
     ),
     "identity-not-verified": (

@@ -2,23 +2,26 @@
 
 A spelling must not escape a rule, and servers differ in how they read one. So a path that is not plain is matched in
 every way in which it may be read: as it came, decoded once or twice, with dot segments resolved or left, with
-backslashes as slashes, without `;` parameters or trailing spaces; always without regard to case, doubled and trailing
-slashes. A match in any reading binds. Only an exact match, in the spelling of the pattern, releases: exempts, ends the
-search, keeps defaults away.
+backslashes as slashes, without `;` parameters or trailing spaces, cut at `?` and `#` or not, as the bytes that were
+taken for latin-1; always without regard to case, doubled and trailing slashes. A match in any reading binds. Only an
+exact match, in the spelling of the pattern, releases: exempts, ends the search, keeps defaults away.
 """
 
 import re
 import unicodedata
-from urllib.parse import unquote
+from collections.abc import Iterable, Iterator
+from urllib.parse import unquote, unquote_to_bytes
 
 Segments = tuple[str, ...]
 
 LETTERS = r"[A-Za-z0-9_~!$&'()*+,=:@-]+"
 PLAIN = re.compile(rf"(?:/{LETTERS}(?:[.]+{LETTERS})*)+/?|/")  # no dots at the ends of a segment
-ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
-# Encodings that hide what a path is made of: '/', '\', '.', '%', ';' and control characters.
-HIDDEN = re.compile(r"%(?:2[fFeE5]|5[cC]|3[bB]|[01][0-9A-Fa-f]|7[fF])")
+ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\\]*")
+# Encodings that hide what a path is made of: '/', '\', '.', '%', ';', '#', '?' and control characters.
+HIDDEN = re.compile(r"%(?:2[fFeE35]|5[cC]|3[bBfF]|[01][0-9A-Fa-f]|7[fF])")
 PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+CATCH_ALL = re.compile(r":path\b|path:|\*|\.\.\.")  # in the template of a router: more than one segment
+RUN = 32  # characters: no letter has so many marks
 REST = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\*\}|\*\*")
 
 
@@ -27,22 +30,59 @@ def spellings(path: str) -> list[Segments]:
     if PLAIN.fullmatch(path):
         return [_segments(path.lower())]
     absolute = ABSOLUTE.match(path)
-    raw = (path[absolute.end() :] if absolute else path).partition("?")[0].partition("#")[0]
-    once = unquote(raw)
-    readings = {
-        raw: None,
-        once: None,
-        unquote(once): None,
-    }
-    found = {tuple(_fold(unquote(segment)) for segment in raw.split("/") if segment): None}  # an encoded '/' in a name
+    raw = path[absolute.end() :] if absolute else path
+    readings: dict[str, None] = {}
+    splits: dict[tuple[str, ...], None] = {}
+    for whole in _cuts(raw):
+        splits[tuple(map(unquote, whole.split("/")))] = None  # an encoded '/' in a name
+        taken = _latin_bytes(whole)
+        if taken is not None:
+            splits[tuple(_utf8(unquote_to_bytes(segment)) for segment in taken.split(b"/"))] = None
+        for decoded in _decoded(whole):
+            readings.update(dict.fromkeys(_cuts(decoded)))
     for reading in readings:
-        cut = re.sub(";[^/]*", "", reading.replace("\\", "/"))
-        parts = cut.split("/")
+        parts = re.sub(";[^/]*", "", reading.replace("\\", "/")).split("/")
         for split in (reading.split("/"), parts, map(_trimmed, parts)):
-            segments = tuple(_fold(segment) for segment in split if segment)
-            found[segments] = None
-            found[_resolved(segments)] = None
+            splits[tuple(split)] = None
+    folds = {segment: _fold(segment) for segment in {segment for segments in splits for segment in segments if segment}}
+    found: dict[Segments, None] = {}
+    for segments in splits:
+        folded = tuple([folds[segment] for segment in segments if segment])
+        found[folded] = None
+        found[_resolved(folded)] = None
     return list(found)
+
+
+def _cuts(text: str) -> Iterable[str]:
+    """With all that looks like a query and a fragment, and without either."""
+    if "?" not in text and "#" not in text:
+        return (text,)
+    path = text.partition("?")[0]
+    return dict.fromkeys((text, path, text.partition("#")[0], path.partition("#")[0]))
+
+
+def _decoded(text: str) -> Iterator[str]:
+    """As it came, decoded once and twice; and the same of the bytes that it may be."""
+    yield text
+    if "%" in text:
+        once = unquote(text)
+        yield from (once, unquote(once))
+    raw = _latin_bytes(text)
+    if raw is not None:
+        decoded = unquote_to_bytes(raw)
+        yield from map(_utf8, (raw, decoded, unquote_to_bytes(decoded)))
+
+
+def _latin_bytes(text: str) -> bytes | None:
+    """The bytes of a text beyond ASCII, if they may have been taken for latin-1, as WSGI does."""
+    try:
+        return None if text.isascii() else text.encode("latin-1")
+    except UnicodeEncodeError:
+        return None
+
+
+def _utf8(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def is_clean(path: str) -> bool:
@@ -149,7 +189,26 @@ def _segments(text: str) -> Segments:
 def _fold(segment: str) -> str:
     if segment.isascii():
         return segment.lower()
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", segment).casefold())
+    return _composed(_composed(segment).casefold())
+
+
+def _composed(text: str) -> str:
+    """NFC, some letters at a time: for a long run of marks it takes the square of their number."""
+    if len(text) <= RUN:
+        return unicodedata.normalize("NFC", text)
+    parts, begin = [], 0
+    while begin < len(text):
+        end = begin + RUN
+        while end < begin + 2 * RUN and end < len(text) and _joins(text[end]):
+            end += 1
+        parts.append(unicodedata.normalize("NFC", text[begin:end]))
+        begin = end
+    return "".join(parts)
+
+
+def _joins(c: str) -> bool:
+    """Whether it may become one with what stands before it: marks, and the vowels and finals of Hangul."""
+    return "\u1160" <= c <= "\u11ff" or unicodedata.category(c).startswith("M")
 
 
 def _trimmed(segment: str) -> str:

@@ -6,6 +6,7 @@ What one rule can know of itself is checked in rule.py; here is what only shows 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from ratekeeper.http.client_ip import Proxies
 from ratekeeper.http.headers import Headers
@@ -15,7 +16,8 @@ from ratekeeper.policy.cover import covers
 from ratekeeper.policy.identify import KIND, Alternatives, Kinds, Source
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
-from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Plan, Rule
+from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Plan, Rule, Window, as_written, wide_windows
+from ratekeeper.storage.redis.address import parse_url
 from ratekeeper.storage.urls import open_storage
 
 SWITCHES = ("on", "off", "shadow")
@@ -38,7 +40,7 @@ class Override:
             raise ValueError("an override's tier holds for all rules; leave out 'rules', or give limits instead")
         if isinstance(self.limits, Mapping) or callable(self.limits) or isinstance(self.limits, Computed):
             raise ValueError("an override's limits are text, limits, 'deny' or 'unlimited'")
-        object.__setattr__(self, "rules", (self.rules,) if isinstance(self.rules, str) else tuple(self.rules))
+        object.__setattr__(self, "rules", as_texts("rules", self.rules))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -73,6 +75,7 @@ class Policy:
     kinds: Kinds = field(init=False, repr=False)
     alternatives: Alternatives = field(init=False, repr=False)  # of `by`
     rule_by: Mapping[str, Alternatives] = field(init=False, repr=False)  # by name of the rule
+    wide: Mapping[str, frozenset[Window]] = field(init=False, repr=False)  # `Rule.wide` with overrides, by name of rule
     tier_names: tuple[str, ...] = field(init=False, repr=False)
     members: Clients[str] = field(init=False, repr=False)  # tiers by client
     overridden: Clients[tuple[Override, Mapping[str, Plan]]] = field(init=False, repr=False)  # plans by rule
@@ -97,9 +100,9 @@ class Policy:
         with problems.at("storage"):
             _check_storage(self.storage)
         with problems.at("headers"):
-            put(self, "response_headers", _made(Headers, self.headers, "styles"))
+            put(self, "response_headers", _made(Headers, _styles(self.headers), "styles"))
         with problems.at("refusal"):
-            refusal = _made(Rejection, self.refusal, "format", headers=getattr(self, "response_headers", None))
+            refusal = _made(Rejection, _format(self.refusal), "format", headers=getattr(self, "response_headers", None))
             put(self, "rejection", refusal)
         put(self, "proxies", Proxies())
         with problems.at("trusted"):
@@ -127,6 +130,11 @@ class Policy:
                     raise ValueError(f"expected a Source, not {shown(source)}")
                 if source.proxy and not self.trusts_someone:
                     raise ValueError("no proxy is trusted, so this header never counts: say which under 'trusted'")
+                if source.proxy and self.proxies.single and not self.proxies.trusted:
+                    raise ValueError(
+                        "this header never counts: 'single' trusts proxies about addresses only; name those that set it"
+                        " under 'trusted: {proxies: …}'"
+                    )
                 self.kinds.kind("jwt:sub" if name == "jwt" else name)
         put(self, "alternatives", ())
         with problems.at("by"):
@@ -134,10 +142,14 @@ class Policy:
 
     @property
     def reads_body(self) -> bool:
-        """Whether one of its functions looks at the body, so that an adapter has to read it first."""
+        """Whether one of its functions looks at the body, so that an adapter has to read it first: one that finds a
+        cost, limits or an identity, and has an attribute `reads_body` that is true."""
         functions = [
             function for rule in self.rules for function in (rule.cost, rule.computed and rule.computed.function)
         ]
+        functions += [source.call for source in self.identities.values()]
+        for by in (self.alternatives, *self.rule_by.values()):
+            functions += [function for parts in by for kind in parts for function in kind.functions]
         return any(getattr(function, "reads_body", False) for function in functions)
 
     @property
@@ -149,13 +161,15 @@ class Policy:
         put(self, "tier_names", ())
         put(self, "members", Clients([], self.kinds))
         with problems.at("tiers"):
-            tiers = self.tiers if isinstance(self.tiers, Mapping) else dict.fromkeys(self.tiers, ())
+            tiers = self.tiers if isinstance(self.tiers, Mapping) else dict.fromkeys(as_texts("tiers", self.tiers), ())
             for tier in tiers:
                 if not isinstance(tier, str) or not KIND.fullmatch(tier.lower()) or tier == DEFAULT:
                     raise ValueError(f"{shown(tier)} cannot be a tier: letters, digits, _ and -, and not 'default'")
             put(self, "tier_names", tuple(tiers))
-            listed = [(tier, place, client) for tier, all_ in tiers.items() for place, client in enumerate(all_ or ())]
-            good = []
+            listed, good = [], []
+            for tier, clients in tiers.items():
+                with problems.at("tiers", tier):
+                    listed += [(tier, place, client) for place, client in enumerate(_clients(clients))]
             for tier, place, client in listed:
                 with problems.at("tiers", tier, place):
                     client_of(client, self.kinds)
@@ -189,6 +203,9 @@ class Policy:
                 self._check_tier(problems, (*at, "match", "tiers"), tier)
             for key, plans in (("limits", rule.plans), ("candidate", rule.candidates)):
                 self._check_plans(problems, (*at, key), plans, rule)
+            with problems.at(*at, "limits"):
+                for plan in rule.plans.values():
+                    _check_names(rule, plan)
             if rule.stage == "early" and (rule.match.tiers or {*rule.plans, *rule.candidates} - {DEFAULT}):
                 problems.add((*at, "stage"), "an early rule comes before anybody is identified: it cannot know a tier")
             for before in self.rules[:place]:
@@ -235,6 +252,8 @@ class Policy:
             if not match.paths and not match.addresses:
                 problems.add(("exempt", place), "expected paths or addresses: else anybody can claim to be exempt")
         known = {rule.name: rule for rule in self.rules}
+        wide = self._wide_with_overrides()
+        object.__setattr__(self, "wide", wide)
         entries = []
         for place, override in enumerate(self.overrides):
             at: Place = ("overrides", place)
@@ -249,8 +268,9 @@ class Policy:
                         continue
                     rule_problems = Problems()
                     with rule_problems.at(*at, "limits"):
-                        plans[name] = known[name].plan(override.limits)
+                        plans[name] = known[name].plan(override.limits, wide[name])
                         _check_reach(known[name], plans[name])
+                        _check_names(known[name], plans[name])
                     problems.found += rule_problems.found
                     if rule_problems.found:
                         break
@@ -259,6 +279,17 @@ class Policy:
             self, "overridden", Clients(entries, self.kinds) if not problems.found else Clients([], self.kinds)
         )
 
+    def _wide_with_overrides(self) -> dict[str, frozenset[Window]]:
+        """A client may have an override for one request and none for the next: it must find the same count."""
+        wide = {rule.name: rule.wide for rule in self.rules}
+        for override in self.overrides:
+            with Problems().at():  # what is wrong is told where a plan is made of it
+                more = wide_windows([as_written(override.limits)]) if override.limits is not None else frozenset()
+                for name in override.rules or wide if more else ():
+                    if name in wide:
+                        wide[name] |= more
+        return wide
+
 
 def _check_reach(rule: Rule, plan: Plan) -> None:
     for limit in plan if isinstance(plan, tuple) else ():
@@ -266,11 +297,54 @@ def _check_reach(rule: Rule, plan: Plan) -> None:
             raise ValueError(f"the cost {rule.cost} of rule {rule.name!r} can never pass '{limit}'")
 
 
+def _check_names(rule: Rule, plan: Plan) -> None:
+    """Else a live limit could share the state of a candidate."""
+    for limit in plan if isinstance(plan, tuple) else ():
+        if limit.name.startswith(f"{rule.name}/candidate."):
+            raise ValueError(f"'{limit.text}' has the name of a candidate: choose one that begins with another word")
+
+
 def _check_storage(url: object) -> None:
     if not isinstance(url, str):
         raise ValueError(f"expected a URL like 'redis://host:6379/0', not {shown(url)}")
-    if url.partition(":")[0] in ("memory", "") or "://" not in url:
+    try:
+        scheme = urlsplit(url).scheme.partition("+")[0]
+    except ValueError as error:
+        raise ValueError(f"cannot read this URL: {error}") from None
+    if scheme in ("redis", "rediss", "unix"):
+        parse_url(url)  # nothing is opened, and redis-py is not needed to look at it
+    else:
         open_storage(url)
+
+
+def _styles(headers: Any) -> Any:
+    if isinstance(headers, Headers):
+        return headers
+    if not isinstance(headers, Mapping):
+        return as_texts("headers", headers)
+    found = dict(headers)
+    if "styles" in found:
+        found["styles"] = as_texts("styles", found["styles"])
+    names = found.get("names") or {}
+    if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
+        raise ValueError(f"names must be names of limits with those that clients see, not {shown(names)}")
+    return found
+
+
+def _format(refusal: Any) -> Any:
+    format = refusal.get("format", "") if isinstance(refusal, Mapping) else refusal
+    if isinstance(format, str | Rejection) or callable(format):
+        return refusal
+    raise ValueError(f"expected a format like 'problem+json', or a function, not {shown(format)}")
+
+
+def _clients(listed: Any) -> tuple[Any, ...]:
+    """Those of a tier: none, one, or several."""
+    if listed is None or isinstance(listed, str):
+        return (listed,) if listed else ()
+    if not isinstance(listed, Iterable) or isinstance(listed, bytes | Mapping):
+        raise ValueError(f"expected text or a list of texts, not {shown(listed)}")
+    return tuple(listed)
 
 
 def _ranges(trusted: Any) -> Any:
@@ -282,8 +356,11 @@ def _ranges(trusted: Any) -> Any:
     found = dict(trusted)
     if "trusted" in found:
         found["trusted"] = as_texts("proxies", found["trusted"])
-    if isinstance(found.get("single"), Mapping):
-        found["single"] = {name: as_texts("the ranges of a header", one) for name, one in found["single"].items()}
+    single = found.get("single")
+    if single is not None and not isinstance(single, Mapping):
+        raise ValueError(f"single must be names of headers with the ranges that set them, not {shown(single)}")
+    if single:
+        found["single"] = {name: as_texts("the ranges of a header", one) for name, one in single.items()}
     return found
 
 

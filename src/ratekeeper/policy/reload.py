@@ -119,14 +119,24 @@ def changes_between(old: Policy, new: Policy) -> Iterator[str]:
         yield f"rule {name} is gone: what it has counted is forgotten"
     if old.storage != new.storage:
         yield "storage: a change takes a restart; the old one stays in use"
+    if old.ipv6 != new.ipv6:
+        yield f"ipv6: clients are told apart by /{new.ipv6} from now on; rules by address start anew for IPv6"
     for rule in new.rules:
-        earlier = next((one for one in old.rules if one.name == rule.name), None)
-        if earlier is not None and str(earlier.by or old.by) != str(rule.by or new.by):
+        if rule.name in old.rule_by and _counts_by(rule.name, old) != _counts_by(rule.name, new):
             yield f"rule {rule.name}: counts by {rule.by or new.by} from now on, and starts anew"
+
+
+def _counts_by(rule: str, policy: Policy) -> list[list[str]]:
+    return [[kind.name for kind in parts] for parts in policy.rule_by[rule]]
 
 
 def _limits_of(policy: Policy) -> dict[str, list[Limit]]:
     return {
-        rule.name: [limit for plan in rule.plans.values() if isinstance(plan, tuple) for limit in plan]
+        rule.name: [
+            limit
+            for plan in rule.plans_with(policy.wide[rule.name]).values()
+            if isinstance(plan, tuple)
+            for limit in plan
+        ]
         for rule in policy.rules
     }

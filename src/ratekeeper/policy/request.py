@@ -86,10 +86,13 @@ class RequestView:
         return lines[0] if lines else None
 
     def cookie(self, name: str) -> str | None:
-        """The first cookie of that name."""
+        """The cookie of that name; None if it was sent twice, for which of the two counts differs between servers."""
+        found = None
         for line in self.header_lines("cookie"):
             for part in line.split(";"):
                 key, equals, value = part.partition("=")
                 if equals and key.strip() == name:
-                    return value.strip().strip('"')
-        return None
+                    if found is not None:
+                        return None
+                    found = value.strip().strip('"')
+        return found

@@ -1,19 +1,23 @@
 """A rule: whom it meets, by what it counts them, and what it allows them."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from ratekeeper.errors import InvalidLimit
-from ratekeeper.limit import Limit, checked_cost, limit_set
+from ratekeeper.http.rejection import is_sendable
+from ratekeeper.limit import Limit, checked_cost, default_algorithm, limit_set
 from ratekeeper.notation import parse_limits
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import Problems, chosen, shown
 from ratekeeper.policy.request import RequestView
 
 Plan = tuple[Limit, ...] | Literal["deny", "unlimited"]
+Open = tuple[Limit, bool]  # a limit, and whether its algorithm was left open
+Written = tuple[Open, ...] | Literal["deny", "unlimited"]
+Window = tuple[str, int]  # a limit's own name, if it has one, and its period
 Cost = int | Callable[[RequestView], Any]
 
 RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}")
@@ -40,6 +44,10 @@ class Rule:
     (default: the policy's). `candidate` limits and rules in shadow are evaluated and reported and never refuse.
 
     `default` rules apply when no other matched, a `final` one ends the search, `early` ones come before authentication.
+
+    Where limits leave their algorithm open it is one for all tiers, so that a client who moves to another one keeps its
+    count: the sliding counter, if any of them counts so many that this is the default. A Limit does not tell whether
+    its algorithm was left open; one that has the default counts as such.
     """
 
     name: str
@@ -59,6 +67,8 @@ class Rule:
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
     candidates: Mapping[str, Plan] = field(init=False, repr=False)
+    written: Mapping[str, Written] = field(init=False, repr=False)  # what the plans are made of
+    wide: frozenset[Window] = field(init=False, repr=False)  # where an open algorithm is the sliding counter
 
     def __post_init__(self) -> None:
         problems, put = Problems(), object.__setattr__
@@ -77,10 +87,13 @@ class Rule:
         for name, kind in (("default", bool), ("final", bool), ("message", str), ("documentation", str)):
             if not isinstance(getattr(self, name), kind):
                 problems.add((name,), f"expected {'text' if kind is str else 'true or false'}")
+            elif kind is str and not is_sendable(getattr(self, name)):
+                problems.add((name,), "half of a surrogate pair cannot be sent")
         with problems.at("limits"):
             self._read_limits()
         with problems.at("candidate"):
-            put(self, "candidates", {} if self.candidate is None else self._plans(self.candidate, "candidate."))
+            tried = {} if self.candidate is None else _by_tier(self.candidate)
+            put(self, "candidates", self._plans(tried, wide_windows(tried.values()), "candidate."))
             if any(plan == "unlimited" for plan in self.candidates.values()):
                 raise ValueError("a candidate that is unlimited tells nothing")
         with problems.at("cost"):
@@ -97,26 +110,30 @@ class Rule:
         computed = self.limits if isinstance(self.limits, Computed) else None
         if computed is None and callable(self.limits):
             raise ValueError("a function needs limits for when it fails: Computed(function, otherwise='10/minute')")
-        object.__setattr__(self, "computed", computed)
-        object.__setattr__(self, "plans", self._plans(self.limits if computed is None else computed.otherwise, ""))
+        put = object.__setattr__
+        put(self, "computed", computed)
+        put(self, "written", _by_tier(self.limits if computed is None else computed.otherwise))
+        put(self, "wide", wide_windows(self.written.values()))
+        put(self, "plans", self._plans(self.written, self.wide))
 
-    def _plans(self, limits: Any, prefix: str) -> dict[str, Plan]:
-        if not isinstance(limits, Mapping):
-            return {DEFAULT: self.plan(limits, prefix)}
+    def _plans(self, written: Mapping[str, Written], wide: frozenset[Window], prefix: str = "") -> dict[str, Plan]:
         problems, plans = Problems(), {}
-        for tier, plan in limits.items():
-            with problems.at(str(tier)):
-                plans[str(tier)] = self.plan(plan, prefix)
-        if not limits:
-            problems.add((), "expected limits for at least one tier")
+        for tier, one in written.items():
+            with problems.at(*([] if len(written) == 1 and tier == DEFAULT else [tier])):
+                plans[tier] = _plan(self.name, one, wide, prefix, self.failure)
         problems.check()
         return plans
 
-    def plan(self, limits: Any, prefix: str = "") -> Plan:
+    def plans_with(self, wide: frozenset[Window]) -> Mapping[str, Plan]:
+        """Its plans where overrides count so many that more of them are sliding counters."""
+        return self.plans if wide <= self.wide else self._plans(self.written, wide)
+
+    def plan(self, limits: Any, wide: frozenset[Window] | None = None) -> Plan:
         """Limits as written, named for this rule, so that two rules with equal limits never share a state."""
+        wide = self.wide if wide is None else wide
         if isinstance(limits, str):
-            return _plan_of_text(self.name, limits, prefix, self.failure)
-        return named_limits(self.name, _listed(limits), prefix, self.failure)
+            return _plan_of_text(self.name, str.__str__(limits), wide, self.failure)
+        return _plan(self.name, as_written(limits), wide, "", self.failure)
 
     def _check_cost(self, cost: int, problems: Problems) -> None:
         for tier, plan in self.plans.items():
@@ -128,33 +145,87 @@ class Rule:
                     )
 
 
-@lru_cache(maxsize=4096)
-def _plan_of_text(rule: str, text: str, prefix: str, failure: str) -> Plan:
-    word = text.strip().lower()
-    if word == "deny":
-        return "deny"
-    if word == "unlimited":
-        return "unlimited"
-    return named_limits(rule, parse_limits(text), prefix, failure)
+def _by_tier(limits: Any) -> dict[str, Written]:
+    if not isinstance(limits, Mapping):
+        return {DEFAULT: as_written(limits)}
+    problems, found = Problems(), {}
+    for tier, one in limits.items():
+        with problems.at(str(tier)):
+            found[str(tier)] = as_written(one)
+    if not limits:
+        problems.add((), "expected limits for at least one tier")
+    problems.check()
+    return found
 
 
-def _listed(limits: Any) -> list[Limit]:
-    """Limits of a list, with the place of one that cannot be read."""
+def as_written(limits: Any) -> Written:
+    """Limits of a text or a list, with the place of one that cannot be read; or one of the two words."""
+    if isinstance(limits, str):
+        return _read(str.__str__(limits))
     if isinstance(limits, Limit):
-        return [limits]
+        limits = [limits]
     if not isinstance(limits, Iterable) or isinstance(limits, bytes | Mapping):
         raise ValueError(f"expected limits like '100/minute', 'deny' or 'unlimited', not {shown(limits)}")
-    problems, found = Problems(), []
+    problems = Problems()
+    found: list[Open] = []
     for place, limit in enumerate(limits):
         with problems.at(place):
             if isinstance(limit, Limit):
-                found.append(limit)
+                found.append((limit, limit.algorithm == default_algorithm(limit.count, burst=False)))
             elif isinstance(limit, str):
-                found += parse_limits(limit)
+                found += _limits_of_text(str.__str__(limit))
             else:
                 raise ValueError(f"expected a limit like '100/minute', not {shown(limit)}")
     problems.check()
-    return found
+    return tuple(found)
+
+
+def _read(text: str) -> Written:
+    word = text.strip().lower()
+    if word == "deny":
+        return "deny"
+    return "unlimited" if word == "unlimited" else _limits_of_text(text)
+
+
+def _limits_of_text(text: str) -> tuple[Open, ...]:
+    """What another default would change was left open."""
+    pairs = zip(parse_limits(text), parse_limits(text, default="fixed-window"), strict=True)
+    return tuple((limit, limit.algorithm != other.algorithm) for limit, other in pairs)
+
+
+def wide_windows(plans: Iterable[Written]) -> frozenset[Window]:
+    """Where one of these leaves the algorithm open, and counts so many that it is the sliding counter."""
+    return frozenset(
+        _window(limit)
+        for plan in plans
+        if not isinstance(plan, str)
+        for limit, is_open in plan
+        if is_open and limit.algorithm == "sliding-counter"
+    )
+
+
+def _window(limit: Limit) -> Window:
+    return limit.name if limit.named else "", limit.period
+
+
+@lru_cache(maxsize=4096)
+def _plan_of_text(rule: str, text: str, wide: frozenset[Window], failure: str) -> Plan:
+    return _plan(rule, _read(text), wide, "", failure)
+
+
+def _plan(rule: str, written: Written, wide: frozenset[Window], prefix: str, failure: str) -> Plan:
+    return written if isinstance(written, str) else named_limits(rule, _settled(written, wide), prefix, failure)
+
+
+def _settled(written: Sequence[Open], wide: frozenset[Window]) -> Iterator[Limit]:
+    """With sliding counters where they are wide, unless one stands beside it already."""
+    taken = {limit.scope for limit, _ in written}
+    for limit, is_open in written:
+        if is_open and limit.algorithm == "sliding-log" and _window(limit) in wide:
+            counter = replace(limit, algorithm="sliding-counter", name=limit.name if limit.named else "")
+            yield limit if counter.scope in taken else counter
+        else:
+            yield limit
 
 
 def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "", failure: str = "") -> tuple[Limit, ...]:

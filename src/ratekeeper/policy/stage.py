@@ -11,21 +11,22 @@ from ratekeeper.policy.index import Index
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.path import Segments
 from ratekeeper.policy.request import RequestView
-from ratekeeper.policy.rule import DEFAULT, Plan, Rule
+from ratekeeper.policy.rule import DEFAULT, Plan, Rule, Window
 
 
 class Bound:
     """A rule in its policy: its place, its identities, its limits with the failure mode that they fall to."""
 
-    __slots__ = ("by", "candidates", "failure", "flat", "match", "order", "plans", "rule")
+    __slots__ = ("by", "candidates", "failure", "flat", "match", "order", "plans", "rule", "wide")
 
-    def __init__(self, rule: Rule, order: int, by: Alternatives, failure: str) -> None:
+    def __init__(self, rule: Rule, order: int, by: Alternatives, failure: str, wide: frozenset[Window]) -> None:
         self.rule = rule
         self.match = rule.match
         self.order = order
         self.by = by
         self.failure = "open" if rule.mode == "shadow" else failure  # a shadow must not refuse, nor raise
-        self.plans = {tier: with_failure(plan, self.failure) for tier, plan in rule.plans.items()}
+        self.wide = wide
+        self.plans = {tier: with_failure(plan, self.failure) for tier, plan in rule.plans_with(wide).items()}
         self.candidates = {tier: with_failure(plan, "open") for tier, plan in rule.candidates.items()}
         # What holds for every client, if anything does: the straight path.
         self.flat = (
@@ -102,7 +103,14 @@ def with_failure(plan: Plan, failure: str) -> Plan:
     return tuple(_fallen(limit, failure if failure == "open" else limit.failure or failure) for limit in plan)
 
 
-with_failure_cached = lru_cache(maxsize=4096)(with_failure)
+def with_failure_cached(plan: Plan, failure: str) -> Plan:
+    """The same, remembered. Limits are equal whatever their failure mode, so that is asked for beside them."""
+    return plan if isinstance(plan, str) else _remembered(plan, tuple(limit.failure for limit in plan), failure)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(plan: Plan, failures: tuple[str, ...], failure: str) -> Plan:
+    return with_failure(plan, failure)
 
 
 def _fallen(limit: Limit, failure: str) -> Limit:

@@ -28,10 +28,22 @@ class Verdict:
 
     `kind` says how that was found: `limited` (rules were asked, `decision` has their answer), `unlimited` (they are so
     for this client), `unmatched` (there is no rule for it), `exempt`, `allow`, `block`, `deny`, `preflight` or `off`.
-    A `block` or `deny` was refused without asking the storage, and no wait helps.
+    A `block` or `deny` was refused without asking the storage, and no wait helps. A verdict is that of one `stage`;
+    `earlier` is what the early one said, where one call asked both.
     """
 
-    __slots__ = ("allowed", "asked", "client", "decision", "identities", "kind", "policy", "shadows", "stage")
+    __slots__ = (
+        "allowed",
+        "asked",
+        "client",
+        "decision",
+        "earlier",
+        "identities",
+        "kind",
+        "policy",
+        "shadows",
+        "stage",
+    )
 
     def __init__(
         self,
@@ -55,6 +67,7 @@ class Verdict:
         self.asked = asked  # a rule for each of decision.asks, in order; the one that denies, of a deny
         self.identities = identities  # by whom each of these counts
         self.shadows = shadows
+        self.earlier: Verdict | None = None
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -97,9 +110,14 @@ class Verdict:
         """Where the rule says that clients can read more, if it does."""
         return "" if self.rule is None else self.rule.documentation
 
+    def after(self, earlier: "Verdict") -> "Verdict":
+        """The same, with what the early stage said before it."""
+        self.earlier = earlier
+        return self
+
     def with_decision(self, decision: Decision) -> "Verdict":
         """The same after its decision was settled."""
-        return Verdict(
+        settled = Verdict(
             self.kind,
             self.policy,
             self.stage,
@@ -110,6 +128,8 @@ class Verdict:
             identities=self.identities,
             shadows=self.shadows,
         )
+        settled.earlier = self.earlier
+        return settled
 
     def _place(self) -> int | None:
         if not self.asked:

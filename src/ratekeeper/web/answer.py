@@ -1,0 +1,193 @@
+"""What an adapter is told: go ahead, with these headers; or answer this, and go no further."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ratekeeper.clock import SECOND
+from ratekeeper.decision import Decision, DegradedRows
+from ratekeeper.http import Response, expose
+from ratekeeper.limit import MAX_COUNT, checked_cost
+from ratekeeper.policy import RequestView, Verdict
+from ratekeeper.web.charge import Outcome
+from ratekeeper.web.declared import RouteLimit
+
+Pairs = list[tuple[str, str]]
+Charges = Mapping[str, Callable[[Outcome], int]]  # by name of the rule
+EXPOSE = "access-control-expose-headers"
+
+
+class Passed:
+    """The request may go ahead, `delay` seconds from now. This is also what a handler sees of the decision."""
+
+    __slots__ = ("_charges", "_costs", "_own", "_settled", "_view", "delay", "limits", "owner", "tells", "verdicts")
+
+    def __init__(
+        self,
+        verdicts: Sequence[Verdict],
+        view: RequestView,
+        *,
+        owner: object,
+        charges: Charges,
+        limits: Sequence[RouteLimit] = (),
+        own: Sequence[str] = (),
+    ) -> None:
+        self.verdicts = list(verdicts)  # of each stage, in order
+        self.owner = owner  # whose decision it is: an application may stand behind several gates
+        self.tells = True  # False when a gate behind this one tells the client, of its own decision
+        self.limits = limits  # that the endpoint declares
+        self.delay = max([_delay(verdict) for verdict in verdicts]) / SECOND
+        self._charges = charges
+        self._own = own  # the names of the rules that are these limits
+        self._costs: dict[str, int] = {}  # what the handler said, by name of the rule; "" for all
+        self._settled = False
+        self._view = view
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"Passed({self.verdict!r})"
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the last stage."""
+        return self.verdicts[-1]
+
+    @property
+    def decision(self) -> Decision | None:
+        """What all rules said that were asked for this request; None if none was."""
+        decision = self.verdicts[0].decision
+        for verdict in self.verdicts[1:]:
+            decision = together(decision, verdict.decision)
+        return decision
+
+    @property
+    def headers(self) -> Pairs:
+        """The fields for the response, as things stand now."""
+        decision = self.decision if self.tells else None
+        if decision is None:
+            return []
+        pairs = self.verdict.policy.response_headers.pairs(decision)
+        for name, _ in self._view.headers:
+            if name == "origin":  # a script in a browser sees only what is exposed to it
+                return [*pairs, *expose(pairs)]
+        return pairs
+
+    @property
+    def settles(self) -> bool:
+        """Whether the result of the request has a say in what it costs."""
+        return bool(self._charges or self._costs) and not self._settled
+
+    def charge(self, cost: int, rule: str = "") -> None:
+        """For a handler that knows what its work has cost, all in all: settled when the response is complete.
+
+        It is the cost of the named rule, or of all limits that the endpoint declares, or of all rules if it has none.
+        """
+        checked_cost(cost, least=0)
+        if self._settled:
+            raise RuntimeError("the response is complete, and what it has cost is settled")
+        asked = self._asked()
+        if rule and rule not in asked:
+            raise ValueError(f"no rule {rule!r} was asked, but {', '.join(asked) or 'none'}")
+        self._costs[rule] = cost
+
+    def costs(self, status: int, sent: int) -> list[tuple[int, list[int]]]:
+        """What is to be settled: the place of a verdict, and the cost for each rule that it asked. Only once."""
+        if self._settled:
+            return []
+        self._settled = True
+        general = {*self._own} or self._asked()
+        found = []
+        for place, verdict in enumerate(self.verdicts):
+            if verdict.decision is not None:
+                charged = [ask[2] for ask in verdict.decision.asks]
+                costs = [
+                    self._cost(rule.name, Outcome(status, sent, cost), general)
+                    for rule, cost in zip(verdict.asked, charged, strict=True)
+                ]
+                if costs != charged:
+                    found.append((place, costs))
+        return found
+
+    def end(self) -> None:
+        """The response is complete: from now on it is too late for a charge."""
+        self._settled = True
+
+    def join(self, later: "Passed") -> None:
+        """One more decision was made for the same request: the headers tell of all."""
+        self.verdicts += later.verdicts
+        self.limits = (*self.limits, *later.limits)
+        self._own = (*self._own, *later._own)
+        self._charges = {**self._charges, **later._charges}
+
+    def _asked(self) -> set[str]:
+        return {rule.name for verdict in self.verdicts for rule in verdict.asked}
+
+    def _cost(self, rule: str, outcome: Outcome, general: set[str]) -> int:
+        if rule in self._costs:
+            return self._costs[rule]
+        if "" in self._costs and rule in general:
+            return self._costs[""]
+        if rule not in self._charges:
+            return outcome.cost
+        return min(max(operator.index(self._charges[rule](outcome)), 0), MAX_COUNT)
+
+
+class Refused:
+    """The request goes no further. `headers` has all but Content-Length; a response to HEAD has no body."""
+
+    __slots__ = ("body", "breach", "headers", "status", "verdict")
+
+    def __init__(self, verdict: Verdict, response: Response, breach: Callable[..., Any] | None = None) -> None:
+        self.verdict = verdict
+        self.status, self.headers, self.body = response
+        self.breach = breach
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Refused({self.status}, {self.verdict!r})"
+
+    @property
+    def decision(self) -> Decision | None:
+        """What the limits said; None if the client is refused by name."""
+        return self.verdict.decision
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the same request passes, if alone; None when no wait can help."""
+        return None if self.verdict.decision is None else self.verdict.decision.retry_after
+
+
+def refusal(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable[..., Any]]) -> Refused:
+    rejection = verdict.policy.rejection
+    message, documentation = verdict.message or None, verdict.documentation or None
+    if verdict.decision is not None:
+        response = rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
+    else:
+        response = rejection.block(view.headers, message=message, documentation=documentation)
+    rule = verdict.rule
+    return Refused(verdict, response, None if rule is None else breaches.get(rule.name))
+
+
+def with_headers(existing: Iterable[tuple[str, str]], ours: Pairs) -> Pairs:
+    """The application's headers and ours, each field once: ours win. A list of exposed headers is added to."""
+    taken = {name.lower() for name, _ in ours} - {EXPOSE}
+    return [*(pair for pair in existing if pair[0].lower() not in taken), *ours]
+
+
+def together(first: Decision | None, second: Decision | None) -> Decision | None:
+    """Two decisions of one request as one, for its headers."""
+    if first is None or second is None:
+        return second if first is None else first
+    rows = [*first.rows, *second.rows]
+    reason = first.degraded or second.degraded
+    return Decision([*first.asks, *second.asks], DegradedRows(rows, reason) if reason else rows)
+
+
+def _delay(verdict: Verdict) -> int:
+    """Microseconds."""
+    decision = verdict.decision
+    return 0 if decision is None or not decision.allowed else max([row[4] for row in decision.rows])

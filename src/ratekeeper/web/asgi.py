@@ -1,0 +1,192 @@
+"""Pure ASGI: any framework, no import of one. Requests and WebSocket connections in, headers and refusals out.
+
+It matches the policy's own path patterns; an adapter that knows the router and the user hands in `find` and `user`.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+from ratekeeper.policy import RequestView
+from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.web.declared import Endpoint, RouteLimit
+from ratekeeper.web.gate import AsyncWebGate, Passed, Refused
+from ratekeeper.web.sending import ours, telling
+from ratekeeper.web.websocket import connect
+
+log = logging.getLogger("ratekeeper")
+
+STATE = "ratekeeper"  # under which a handler finds the decision
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Find = Callable[[Scope], tuple[Endpoint | None, str | None]]
+
+
+def user_of(scope: Scope) -> str | int | None:
+    """Whom an authentication middleware around this one has found, as Starlette's does: `scope["user"]`."""
+    user = scope.get("user")
+    if isinstance(user, str | int) and not isinstance(user, bool):
+        return user
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    for name in ("identity", "id", "pk", "username", "display_name"):
+        try:
+            value = getattr(user, name, None)
+        except NotImplementedError:
+            continue  # Starlette's users need not have an identity
+        if isinstance(value, str | int) and value != "":
+            return value
+    return None
+
+
+def route_of(scope: Scope) -> tuple[Endpoint | None, str | None]:
+    """No endpoint; the route's template where the framework routes before its middleware, as Litestar does."""
+    return None, scope.get("path_template")
+
+
+@lru_cache(maxsize=1024)
+def header_name(name: bytes) -> str:
+    return name.decode("latin-1").lower()
+
+
+def request_view(scope: Scope, user: str | int | None = None, route: str | None = None) -> RequestView:
+    """A request, or the handshake of a WebSocket, which is a GET."""
+    headers = [(header_name(name), value.decode("latin-1")) for name, value in scope["headers"]]
+    raw, client, host = scope.get("raw_path"), scope.get("client"), ""
+    for name, value in headers:
+        if name == "host":
+            host = value
+            break
+    return RequestView(
+        scope.get("method", "GET"),
+        raw.partition(b"?")[0].decode("latin-1") if raw else quote(scope["path"], safe="/:@!$&'()*+,;=~-._"),
+        query=scope.get("query_string", b"").decode("latin-1"),
+        host=host,
+        headers=headers,
+        peer=client[0] if client else None,
+        scheme=scope.get("scheme", "http"),
+        user=user,
+        route=route,
+    )
+
+
+class RateLimitMiddleware:
+    """`app = RateLimitMiddleware(app, "100/minute")`. `policy` and the options are those of `WebGate`. A handler sees
+    the decision in `scope["state"]["ratekeeper"]`; the server's own state is not touched.
+
+    `user` says who is authenticated, from the scope. `messages` limits what comes through each WebSocket connection;
+    who sends more is disconnected. `gate` is for one that is shared, instead of a policy.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        policy: Any = None,
+        *,
+        gate: AsyncWebGate | None = None,
+        user: Callable[[Scope], Any] = user_of,
+        find: Find = route_of,
+        messages: "str | RouteLimit | None" = None,
+        **options: Any,
+    ) -> None:
+        if gate is not None and (policy is not None or options):
+            raise TypeError("a gate has its policy and its options: give one or the other")
+        if gate is None and policy is None:
+            raise TypeError("expected a policy: limits like '100/minute', a Policy, or the path of a policy file")
+        self.app: App = app
+        self.gate = AsyncWebGate(policy, **options) if gate is None else gate
+        self.user = user
+        self.find = find
+        if isinstance(messages, str):
+            messages = RouteLimit(limits=messages, name="messages")
+        self.messages = None if messages is None else Endpoint("messages", [messages])
+        self.gate.prepare(self.messages)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
+        kind, gate = scope["type"], self.gate
+        if kind == "lifespan":
+            await lifespan(self.app, gate, scope, receive, send)
+            return
+        around = scope["state"].get(STATE) if "state" in scope else None
+        if kind not in ("http", "websocket") or (around is not None and gate.owns(around)):
+            await self.app(scope, receive, send)  # the second: asked already, by one around this one
+            return
+        endpoint, route = self.find(scope)
+        view = request_view(scope, self.user(scope), route)
+        if kind == "websocket":
+            await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send)
+            return
+        answer, receive = await ask(gate, view, endpoint, receive)
+        hush(around)
+        if isinstance(answer, Refused):
+            await refuse(answer, scope, send)
+            return
+        if answer.delay:
+            await gate.sleep(answer)
+        scope["state"] = {**scope["state"], STATE: answer} if "state" in scope else {STATE: answer}
+        await self.app(scope, receive, telling(gate, scope, send))
+
+
+async def ask(
+    gate: AsyncWebGate,
+    view: RequestView,
+    endpoint: Endpoint | None,
+    receive: Receive,
+    stage: str | None = None,
+    earlier: Passed | None = None,
+) -> tuple[Passed | Refused, Receive]:
+    """The answer, and where the application receives its request from: what was read of it is read again."""
+    door = gate.door(endpoint)
+    if door.reads_body and view.body is None:
+        view.body, receive = await read_body(receive)
+    return await gate.through(door, view, stage=stage, earlier=earlier), receive
+
+
+def hush(around: object) -> None:
+    """The gate that is nearest to the application tells the client; one around it does not."""
+    if isinstance(around, Passed):
+        around.tells = False
+
+
+async def refuse(refused: Refused, scope: Scope, send: Send) -> None:
+    """Answer without the application."""
+    headers = [*ours(refused.headers), (b"content-length", str(len(refused.body)).encode())]
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else refused.body})
+
+
+async def read_body(receive: Receive) -> tuple[bytes, Receive]:
+    """The body, as far as a rule may look at it, and a `receive` that begins with what was read."""
+    read: list[Message] = []
+    body = b""
+    while len(body) <= MAX_BODY:
+        message = await receive()
+        read.append(message)
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+    read.reverse()
+
+    async def again() -> Message:
+        return read.pop() if read else await receive()
+
+    return body, again
+
+
+async def lifespan(app: App, gate: AsyncWebGate, scope: Scope, receive: Receive, send: Send) -> None:
+    """The storage is opened by the first request and closed with the application."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            try:
+                await gate.close()
+            except Exception:
+                log.exception("the storage could not be closed")
+        await send(message)
+
+    await app(scope, receive, closing)

@@ -1,0 +1,16 @@
+"""Django: RateKeeperMiddleware, `@limit("5/minute")` on views, and RATEKEEPER in the settings.
+
+The only place that imports Django. Early rules are asked on the way in, all others at the view's door, where the route
+and the user are known; what never comes to a view is asked for on its way out. Under ASGI nothing leaves the loop.
+"""
+
+try:
+    from ratekeeper.web.django.keeper import close, keeper
+    from ratekeeper.web.django.limited import exempt, limit
+    from ratekeeper.web.django.middleware import RateKeeperMiddleware
+except ModuleNotFoundError as error:
+    if str(error.name).partition(".")[0] not in ("asgiref", "django"):
+        raise
+    raise ModuleNotFoundError("Django is not there: install Ratekeeper with its extra [django]") from None
+
+__all__ = ["RateKeeperMiddleware", "close", "exempt", "keeper", "limit"]

@@ -1,0 +1,303 @@
+"""One gate for every framework: a request goes in, `Passed` or `Refused` comes out; settled when its result is known.
+
+Here is all that adapters share, so that the same policy gives the same answers everywhere (law 11). Limits that an
+endpoint declares are asked together with the policy's own: one decision, all or nothing, one trip to the storage.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from ratekeeper import switch
+from ratekeeper.asking import as_seconds
+from ratekeeper.clock import microseconds
+from ratekeeper.events import Listener
+from ratekeeper.limit import MAX_PERIOD
+from ratekeeper.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule
+from ratekeeper.web.answer import Passed, Refused, with_headers
+from ratekeeper.web.charge import Charge
+from ratekeeper.web.declared import Endpoint
+from ratekeeper.web.door import Door, Doors
+from ratekeeper.web.patience import AsyncImpatientStorage, ImpatientStorage
+
+__all__ = ["AsyncWebGate", "Passed", "Refused", "WebGate", "as_policy", "with_headers"]
+
+log = logging.getLogger("ratekeeper")
+
+SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+UNSETTLED = "what a request has cost could not be settled: what was charged before stays"
+UNLISTED = Rule("unlisted", "unlimited", default=True)  # where only endpoints have limits
+
+
+def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
+    """A policy as it is, that of a file, or one made of a text of limits, which hold where no endpoint has its own."""
+    is_file = isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix in SUFFIXES)
+    if settings and (is_file or isinstance(policy, Policy | PolicyFile)):
+        raise TypeError(f"{', '.join(settings)}: say it in the policy; settings go with limits as text")
+    if isinstance(policy, Policy | PolicyFile):
+        return policy
+    if is_file:
+        return PolicyFile(policy)
+    return Policy(rules=[UNLISTED if policy is None else Rule("default", policy, default=True)], **settings)
+
+
+class WebGate:
+    """Decides for a web framework. `policy` is a Policy, a PolicyFile, the path of a file (read again when it changes),
+    limits as text, or None if only endpoints have limits.
+
+    `max_delay` is how many seconds a request is held back at most by a leaky bucket; beyond that it is refused, and
+    charged nothing. `charge` says for rules of the policy, by name, what a request has cost when its result is known.
+    """
+
+    def __init__(
+        self,
+        policy: Any = None,
+        *,
+        storage: Any = None,
+        max_delay: float = 1.0,
+        charge: Mapping[str, Charge] | None = None,
+        deadline: float | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
+        sleep: Callable[[float], object] = time.sleep,
+        **settings: Any,
+    ) -> None:
+        patience = microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
+        heard = tuple(listeners)
+        self.gate = Gate(
+            as_policy(policy, settings), storage=storage, deadline=deadline, workers=workers, listeners=heard
+        )
+        self._doors = Doors(self.gate, ImpatientStorage(self.gate.storage, patience), charge, heard)
+        self._owns = not hasattr(storage, "evaluate")
+        self._sleep = sleep
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, without what endpoints declare."""
+        return self.gate.policy
+
+    def reads_body(self, endpoint: Endpoint | None = None) -> bool:
+        """Whether a rule wants to see the body of the request: then read it, MAX_BODY + 1 bytes of it at most."""
+        return self._doors.of(endpoint).reads_body
+
+    @property
+    def has_early(self) -> bool:
+        """Whether there is anything to ask before anybody is identified."""
+        return self._doors.of(None).has_early
+
+    def owns(self, passed: object) -> TypeGuard[Passed]:
+        """Whether it was this gate that let the request pass, and not another one around it."""
+        return isinstance(passed, Passed) and passed.owner is self.gate
+
+    def door(self, endpoint: Endpoint | None = None) -> Door:
+        """The gate for one endpoint, as the policy is now."""
+        return self._doors.of(endpoint)
+
+    def prepare(self, endpoint: Endpoint | None) -> None:
+        """Raise now for what would be wrong with this endpoint's limits under the policy."""
+        self._doors.of(endpoint)
+
+    @property
+    def switch(self) -> str | None:
+        """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
+        return self.gate.switch
+
+    @switch.setter
+    def switch(self, value: str | None) -> None:
+        self.gate.switch = value
+
+    def use(self, policy: Policy) -> None:
+        """From now on decide by this policy, and by what endpoints declare."""
+        self.gate.use(policy)
+
+    def before(
+        self,
+        view: RequestView,
+        endpoint: Endpoint | None = None,
+        *,
+        stage: str | None = None,
+        earlier: Passed | None = None,
+    ) -> Passed | Refused:
+        """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is what
+        the early stage said, if it was asked by itself. Nothing sleeps here."""
+        return self.through(self.door(endpoint), view, stage=stage, earlier=earlier)
+
+    def through(
+        self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
+    ) -> Passed | Refused:
+        """`before`, for a door that was looked up: `door.reads_body` says whether the body has to be read first."""
+        if earlier is not None and door.last_stage == "early":
+            return door.answer(view, *earlier.verdicts)
+        verdicts = [] if earlier is None else [*earlier.verdicts]
+        if door.asks_early(stage):
+            verdicts.append(door.gate.decide(view, "early"))
+            if stage == "early" or not verdicts[-1].allowed:
+                return door.answer(view, *verdicts)
+        verdicts.append(door.gate.decide(view, door.last_stage))
+        return door.answer(view, *verdicts)
+
+    def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
+        """Decide by what the endpoint declares, without the rules of the policy, for which it was decided already."""
+        door = self._doors.of(endpoint, alone=True)
+        return door.answer(view, door.gate.decide(view, "late"))
+
+    def after(self, passed: Passed, status: int, sent: int) -> None:
+        """Settle: the response is complete. Not for one that broke off: what was charged for that stays."""
+        for place, costs in _costs(passed, status, sent):
+            try:
+                passed.verdicts[place] = self.gate.settle(passed.verdicts[place], cost=costs)
+            except Exception:
+                log.exception(UNSETTLED)
+
+    def give_back(self, passed: Passed) -> None:
+        """Undo what was charged in the late stage: the request was refused after all."""
+        for verdict in passed.verdicts:
+            if verdict.stage == "late":
+                try:
+                    self.gate.settle(verdict, cost=0)
+                except Exception:
+                    log.exception(UNSETTLED)
+
+    def sleep(self, passed: Passed) -> None:
+        """Hold the request back until its turn has come."""
+        if passed.delay and switch.sleeping:
+            self._sleep(passed.delay)
+
+    def close(self) -> None:
+        """Close the storage, unless it was given as an object."""
+        if self._owns:
+            self.gate.close()
+
+
+class AsyncWebGate:
+    """`WebGate` for tasks: the same names, with await. See there."""
+
+    def __init__(
+        self,
+        policy: Any = None,
+        *,
+        storage: Any = None,
+        max_delay: float = 1.0,
+        charge: Mapping[str, Charge] | None = None,
+        deadline: float | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        **settings: Any,
+    ) -> None:
+        patience = microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
+        heard = tuple(listeners)
+        self.gate = AsyncGate(
+            as_policy(policy, settings), storage=storage, deadline=deadline, workers=workers, listeners=heard
+        )
+        self._doors = Doors(self.gate, AsyncImpatientStorage(self.gate.storage, patience), charge, heard)
+        self._owns = not hasattr(storage, "evaluate")
+        self._sleep = sleep
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, without what endpoints declare."""
+        return self.gate.policy
+
+    def reads_body(self, endpoint: Endpoint | None = None) -> bool:
+        """Whether a rule wants to see the body of the request: then read it, MAX_BODY + 1 bytes of it at most."""
+        return self._doors.of(endpoint).reads_body
+
+    @property
+    def has_early(self) -> bool:
+        """Whether there is anything to ask before anybody is identified."""
+        return self._doors.of(None).has_early
+
+    def owns(self, passed: object) -> TypeGuard[Passed]:
+        """Whether it was this gate that let the request pass, and not another one around it."""
+        return isinstance(passed, Passed) and passed.owner is self.gate
+
+    def door(self, endpoint: Endpoint | None = None) -> Door:
+        """The gate for one endpoint, as the policy is now."""
+        return self._doors.of(endpoint)
+
+    def prepare(self, endpoint: Endpoint | None) -> None:
+        """Raise now for what would be wrong; see `WebGate.prepare`."""
+        self._doors.of(endpoint)
+
+    @property
+    def switch(self) -> str | None:
+        """'on', 'off' or 'shadow' for everything; see `WebGate.switch`."""
+        return self.gate.switch
+
+    @switch.setter
+    def switch(self, value: str | None) -> None:
+        self.gate.switch = value
+
+    def use(self, policy: Policy) -> None:
+        """From now on decide by this policy; see `WebGate.use`."""
+        self.gate.use(policy)
+
+    async def before(
+        self,
+        view: RequestView,
+        endpoint: Endpoint | None = None,
+        *,
+        stage: str | None = None,
+        earlier: Passed | None = None,
+    ) -> Passed | Refused:
+        """Decide; see `WebGate.before`."""
+        return await self.through(self.door(endpoint), view, stage=stage, earlier=earlier)
+
+    async def through(
+        self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
+    ) -> Passed | Refused:
+        """`before`, for a door that was looked up; see `WebGate.through`."""
+        if earlier is not None and door.last_stage == "early":
+            return door.answer(view, *earlier.verdicts)
+        verdicts = [] if earlier is None else [*earlier.verdicts]
+        if door.asks_early(stage):
+            verdicts.append(await door.gate.decide(view, "early"))
+            if stage == "early" or not verdicts[-1].allowed:
+                return door.answer(view, *verdicts)
+        verdicts.append(await door.gate.decide(view, door.last_stage))
+        return door.answer(view, *verdicts)
+
+    async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
+        """Decide by what the endpoint declares; see `WebGate.alone`."""
+        door = self._doors.of(endpoint, alone=True)
+        return door.answer(view, await door.gate.decide(view, "late"))
+
+    async def after(self, passed: Passed, status: int, sent: int) -> None:
+        """Settle: the response is complete; see `WebGate.after`."""
+        for place, costs in _costs(passed, status, sent):
+            try:
+                passed.verdicts[place] = await self.gate.settle(passed.verdicts[place], cost=costs)
+            except Exception:
+                log.exception(UNSETTLED)
+
+    async def give_back(self, passed: Passed) -> None:
+        """Undo what was charged in the late stage; see `WebGate.give_back`."""
+        for verdict in passed.verdicts:
+            if verdict.stage == "late":
+                try:
+                    await self.gate.settle(verdict, cost=0)
+                except Exception:
+                    log.exception(UNSETTLED)
+
+    async def sleep(self, passed: Passed) -> None:
+        """Hold the request back until its turn has come; the loop goes on."""
+        if passed.delay and switch.sleeping:
+            await self._sleep(passed.delay)
+
+    async def close(self) -> None:
+        """Close the storage, unless it was given as an object."""
+        if self._owns:
+            await self.gate.close()
+
+
+def _costs(passed: Passed, status: int, sent: int) -> list[tuple[int, list[int]]]:
+    try:
+        return passed.costs(status, sent)
+    except Exception:
+        log.exception(UNSETTLED)
+        return []

@@ -1,0 +1,222 @@
+"""The application of the suite, in each framework that this project's own adapters are tested with."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from ratekeeper.testing import FakeClock
+from ratekeeper.web import wsgi
+from ratekeeper.web.asgi import RateLimitMiddleware
+from ratekeeper.web.fastapi import RateLimits
+from tests.web.drivers import asgi_client, wsgi_client
+from tests.web.suite import Client, Naps, options
+
+PARTS = ("one", "two", "three")
+
+
+def plain(path: str, password: str | None) -> tuple[int, str]:
+    """What is the same wherever it runs: a status and a text."""
+    if path.startswith("/users/"):
+        return 200, f"user {path[7:]}"
+    if path == "/login":
+        return (200, "welcome") if password == "right" else (401, "no")
+    texts = {"/": "hello", "/queue": "served", "/health": "well", "/secret": "never", "/fail": "", "/tokens": "spent"}
+    return (200, texts[path]) if path in texts else (404, "not found")
+
+
+async def bare_asgi(scope: Any, receive: Any, send: Any) -> None:
+    path = scope["path"]
+    headers = dict(scope["headers"])
+    status, text = plain(path, headers.get(b"x-password", b"").decode())
+    parts, own = [text], []
+    if path == "/fail":
+        status = 500
+    elif path == "/stream":
+        status, parts = 200, list(PARTS)
+    elif path == "/teapot":
+        status, parts, own = 418, ["teapot"], [(b"RateLimit", b"mine"), (b"x-own", b"yes")]
+    elif path == "/tokens":
+        scope["state"]["ratekeeper"].charge(7)
+    await send({"type": "http.response.start", "status": status, "headers": own})
+    for place, part in enumerate(parts):
+        more = place + 1 < len(parts)
+        await send({"type": "http.response.body", "body": part.encode(), "more_body": more})
+
+
+def bare_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    path = environ["PATH_INFO"]
+    status, text = plain(path, environ.get("HTTP_X_PASSWORD"))
+    own = []
+    if path == "/fail":
+        status = 500
+    elif path == "/teapot":
+        status, text, own = 418, "teapot", [("ratelimit", "mine"), ("X-Own", "yes")]
+    elif path == "/tokens":
+        environ["ratekeeper.passed"].charge(7)
+    elif path == "/stream":
+        start_response("200 OK", [])
+        return (part.encode() for part in PARTS)
+    start_response(f"{status} Some Words", own)
+    return [text.encode()]
+
+
+async def streamed() -> AsyncIterator[str]:
+    for part in PARTS:
+        yield part
+
+
+def starlette_app() -> Any:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+    async def text(request: Request) -> Response:
+        if request.url.path == "/fail":
+            raise RuntimeError("as asked")
+        if request.url.path == "/stream":
+            return StreamingResponse(streamed())
+        if request.url.path == "/teapot":
+            return PlainTextResponse("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
+        if request.url.path == "/tokens":
+            request.state.ratekeeper.charge(7)
+        status, content = plain(request.url.path, request.headers.get("x-password"))
+        return PlainTextResponse(content, status)
+
+    paths = ("/", "/users/{id}", "/stream", "/teapot", "/queue", "/health", "/fail", "/secret", "/tokens")
+    return Starlette(routes=[Route(path, text) for path in paths] + [Route("/login", text, methods=["POST"])])
+
+
+def fastapi_app() -> Any:
+    from fastapi import FastAPI, Header, Request
+    from fastapi.responses import PlainTextResponse, StreamingResponse
+
+    app = FastAPI()
+
+    @app.get("/users/{id}", response_class=PlainTextResponse)
+    @app.head("/users/{id}", response_class=PlainTextResponse)
+    def user(id: str) -> str:
+        return f"user {id}"
+
+    @app.post("/login")
+    def login(x_password: str = Header()) -> PlainTextResponse:
+        status, content = plain("/login", x_password)
+        return PlainTextResponse(content, status)
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        return StreamingResponse(streamed())
+
+    @app.get("/teapot")
+    async def teapot() -> PlainTextResponse:
+        return PlainTextResponse("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
+
+    @app.get("/fail")
+    async def fail() -> None:
+        raise RuntimeError("as asked")
+
+    @app.get("/", response_class=PlainTextResponse)
+    @app.get("/queue", response_class=PlainTextResponse)
+    @app.get("/health", response_class=PlainTextResponse)
+    @app.get("/secret", response_class=PlainTextResponse)
+    async def text(request: Request) -> str:
+        return plain(request.url.path, None)[1]
+
+    @app.get("/tokens", response_class=PlainTextResponse)
+    async def tokens(request: Request) -> str:
+        request.state.ratekeeper.charge(7)
+        return "spent"
+
+    return app
+
+
+def litestar_app() -> Any:
+    from litestar import Litestar, Request, Response, get, head, post
+    from litestar.response import Stream
+
+    @get("/users/{id:str}", media_type="text/plain")
+    async def user(request: Request[Any, Any, Any]) -> str:
+        return f"user {request.path_params['id']}"
+
+    @head("/users/{id:str}")
+    async def user_head() -> None: ...
+
+    @post("/login")
+    async def login(request: Request[Any, Any, Any]) -> Response[str]:
+        status, content = plain("/login", request.headers.get("x-password"))
+        return Response(content, status_code=status, media_type="text/plain")
+
+    @get("/stream")
+    async def stream() -> Stream:
+        return Stream(streamed())
+
+    @get("/teapot")
+    async def teapot() -> Response[str]:
+        own = {"RateLimit": "mine", "X-Own": "yes"}
+        return Response("teapot", status_code=418, headers=own, media_type="text/plain")
+
+    @get(["/", "/queue", "/health", "/secret", "/tokens", "/fail"], media_type="text/plain", sync_to_thread=False)
+    def text(request: Request[Any, Any, Any]) -> str:
+        path = request.url.path
+        if path == "/fail":
+            raise RuntimeError("as asked")
+        if path == "/tokens":
+            request.scope["state"]["ratekeeper"].charge(7)
+        return plain(path, None)[1]
+
+    routes: list[Any] = [user, user_head, login, stream, teapot, text]
+    return Litestar(routes, openapi_config=None, logging_config=None)
+
+
+def quart_app() -> Any:
+    from quart import Quart, Response, request
+
+    app = Quart("suite")
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+
+    @app.route("/<path:path>", methods=["GET", "POST"])
+    @app.route("/", methods=["GET"], defaults={"path": ""})
+    async def text(path: str) -> Any:
+        if path == "fail":
+            raise RuntimeError("as asked")
+        if path == "stream":
+            return Response(streamed())
+        if path == "teapot":
+            return Response("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
+        if path == "tokens":
+            request.scope["state"]["ratekeeper"].charge(7)
+        status, content = plain(f"/{path}", request.headers.get("x-password"))
+        return Response(content, status)
+
+    return app
+
+
+def behind_middleware(make: Callable[[], Any]) -> Callable[[FakeClock, Naps], Client]:
+    def client(clock: FakeClock, naps: Naps) -> Client:
+        return asgi_client(RateLimitMiddleware(make(), **options(clock, naps, is_async=True)))
+
+    return client
+
+
+def installed(make: Callable[[], Any]) -> Callable[[FakeClock, Naps], Client]:
+    def client(clock: FakeClock, naps: Naps) -> Client:
+        app = make()
+        RateLimits(app=app, **options(clock, naps, is_async=True))
+        return asgi_client(app)
+
+    return client
+
+
+def on_wsgi(clock: FakeClock, naps: Naps) -> Client:
+    return wsgi_client(wsgi.RateLimitMiddleware(bare_wsgi, **options(clock, naps, is_async=False)))
+
+
+CLIENTS: dict[str, Callable[[FakeClock, Naps], Client]] = {
+    "asgi": behind_middleware(lambda: bare_asgi),
+    "starlette": installed(starlette_app),
+    "starlette behind asgi": behind_middleware(starlette_app),
+    "fastapi": installed(fastapi_app),
+    "fastapi behind asgi": behind_middleware(fastapi_app),
+    "litestar behind asgi": behind_middleware(litestar_app),
+    "quart behind asgi": behind_middleware(quart_app),
+    "wsgi": on_wsgi,
+}

@@ -1,0 +1,113 @@
+"""What the tests of real servers serve. RATEKEEPER_TEST_STORAGE and RATEKEEPER_TEST_POLICY say with what."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import PlainTextResponse, StreamingResponse
+
+from ratekeeper.policy import Match, Policy, Rule
+from ratekeeper.web import wsgi
+from ratekeeper.web.fastapi import RateLimits
+
+RULES = Policy(
+    rules=[
+        Rule("login", "5/minute", match=Match(paths=["/login"])),
+        Rule("bytes", "1000/minute", match=Match(paths=["/endless"])),
+        Rule("queue", "5/second burst 10 leaky-bucket", match=Match(paths=["/queue"])),
+        Rule("rest", "20/hour", default=True),
+    ],
+    trusted=["127.0.0.1"],
+)
+OPTIONS: dict[str, Any] = {
+    "policy": os.environ.get("RATEKEEPER_TEST_POLICY") or RULES,
+    "storage": os.environ.get("RATEKEEPER_TEST_STORAGE", "memory://"),
+    "deadline": float(os.environ.get("RATEKEEPER_TEST_DEADLINE", "0.25")),
+}
+if OPTIONS["policy"] is RULES:
+    OPTIONS["charge"] = {"login": "failure"}
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, str]]:
+    yield {"opened": "yes"}
+
+
+app = FastAPI(lifespan=lifespan)
+limits = RateLimits(app=app, messages="3/hour", **OPTIONS)
+
+
+@app.api_route("/", methods=["GET", "HEAD"])
+async def home(request: Request) -> dict[str, str]:
+    return {"opened": request.state.opened}
+
+
+@app.get("/pid")
+def pid() -> int:
+    return os.getpid()
+
+
+@app.get("/users/{id}")
+@limits.limit("3/hour")
+def user(id: int) -> int:
+    return id
+
+
+@app.get("/login")
+async def login() -> PlainTextResponse:
+    await asyncio.sleep(0.05)
+    return PlainTextResponse("no", 401)
+
+
+@app.get("/queue")
+async def queue() -> None: ...
+
+
+@app.get("/endless")
+@limits.limit("3/hour", charge="failure", name="endless")
+async def endless() -> StreamingResponse:
+    async def parts() -> AsyncIterator[str]:
+        while True:
+            yield "part " * 20
+            await asyncio.sleep(0.02)
+
+    return StreamingResponse(parts())
+
+
+@app.get("/stream")
+async def stream() -> StreamingResponse:
+    async def parts() -> AsyncIterator[str]:
+        for part in ("one", "two", "three"):
+            yield part
+            await asyncio.sleep(0.05)
+
+    return StreamingResponse(parts())
+
+
+@app.websocket("/ws")
+@limits.limit("2/hour")
+async def echo(websocket: WebSocket) -> None:
+    await websocket.accept()
+    async for text in websocket.iter_text():
+        await websocket.send_text(text)
+
+
+def plain(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    path = environ["PATH_INFO"]
+    if path == "/stream":
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return streamed()
+    body = str(os.getpid()).encode() if path == "/pid" else b"plain"
+    status = "401 Unauthorized" if path == "/login" else "200 OK"
+    start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def streamed() -> Iterator[bytes]:
+    yield from (b"one", b"two", b"three")
+
+
+application = wsgi.RateLimitMiddleware(plain, **OPTIONS)

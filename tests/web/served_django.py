@@ -1,0 +1,79 @@
+"""The same site in Django, for WSGI and for ASGI."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import django
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse, StreamingHttpResponse
+from django.urls import path
+
+from ratekeeper.web.django import limit
+
+settings.configure(
+    ALLOWED_HOSTS=["*"],
+    ROOT_URLCONF=__name__,
+    SECRET_KEY="for tests",
+    MIDDLEWARE=["ratekeeper.web.django.RateKeeperMiddleware"],
+    RATEKEEPER={
+        "policy": "20/hour",
+        "storage": os.environ.get("RATEKEEPER_TEST_STORAGE", "memory://"),
+        "deadline": 0.25,
+        "trusted": ["127.0.0.1"],
+    },
+)
+django.setup()
+
+
+def home(request: Any) -> Any:
+    return HttpResponse(os.getpid())
+
+
+@limit("3/hour")
+def user(request: Any, number: int) -> Any:
+    return HttpResponse(number)
+
+
+@limit("5/minute", charge="failure")
+def login(request: Any) -> Any:
+    time.sleep(0.02)
+    return HttpResponse("no", status=401)
+
+
+def stream(request: Any) -> Any:
+    async def parts() -> AsyncIterator[str]:
+        for part in ("one", "two", "three"):
+            yield part
+
+    return StreamingHttpResponse(parts() if hasattr(request, "scope") else iter(["one", "two", "three"]))
+
+
+@limit("3/hour", charge="failure", name="endless")
+def endless(request: Any) -> Any:
+    def parts() -> Iterator[str]:
+        while True:
+            yield "part " * 20
+            time.sleep(0.02)
+
+    async def awaited() -> AsyncIterator[str]:
+        while True:
+            yield "part " * 20
+            await asyncio.sleep(0.02)
+
+    return StreamingHttpResponse(awaited() if hasattr(request, "scope") else parts())
+
+
+urlpatterns = [
+    path("", home),
+    path("users/<int:number>", user),
+    path("login", login),
+    path("stream", stream),
+    path("endless", endless),
+]
+application = get_wsgi_application()
+asgi_application = get_asgi_application()

@@ -1,0 +1,52 @@
+"""A Flask application for the tests of real servers. RATEKEEPER_TEST_STORAGE says where it counts."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import flask
+
+from ratekeeper.web.flask import RateKeeper
+
+application = flask.Flask(__name__)
+limiter = RateKeeper(
+    application,
+    "20/hour",
+    storage=os.environ.get("RATEKEEPER_TEST_STORAGE", "memory://"),
+    deadline=0.25,
+    trusted=["127.0.0.1"],
+)
+
+
+@application.get("/")
+def home() -> str:
+    return str(os.getpid())
+
+
+@application.get("/users/<int:number>")
+@limiter.limit("3/hour")
+def user(number: int) -> str:
+    return str(number)
+
+
+@application.get("/login")
+@limiter.limit("5/minute", charge="failure")
+def login() -> tuple[str, int]:
+    time.sleep(0.02)
+    return "no", 401
+
+
+@application.get("/stream")
+def stream() -> flask.Response:
+    return flask.Response(iter(["one", "two", "three"]))
+
+
+@application.get("/endless")
+@limiter.limit("3/hour", charge="failure", name="endless")
+def endless() -> flask.Response:
+    def parts() -> Iterator[str]:
+        while True:
+            yield "part " * 20
+            time.sleep(0.02)
+
+    return flask.Response(parts())

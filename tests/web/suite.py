@@ -1,0 +1,226 @@
+"""The same requests give the same answers in every framework: what is asked, and what must come back.
+
+An adapter's test builds an application that answers as APPLICATION says, behind a gate made with `options`, and plays
+the table with a function that sends one request. Clients are told apart by X-Forwarded-For: the peer is trusted.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ratekeeper import MemoryStorage
+from ratekeeper.policy import Match, Policy, Rule
+from ratekeeper.testing import FakeClock
+
+# What the application itself does. `/stream` sends three parts, `/teapot` sets headers of its own.
+APPLICATION = {
+    "/": "hello",
+    "/users/{id}": "user {id}",
+    "/login": "200 'welcome' if the header x-password is 'right', else 401 'no'",
+    "/stream": "onetwothree",
+    "/teapot": "418 'teapot' with RateLimit: mine, X-Own: yes",
+    "/queue": "served",
+    "/health": "well",
+    "/fail": "any 500",
+    "/tokens": "spent; charges 7 by the decision that the handler sees",
+    "/secret": "never reached",
+}
+
+POLICY = Policy(
+    rules=[
+        Rule("users", "3/minute", match=Match(paths=["/users/{id}"])),
+        Rule("login", "2/minute", match=Match(paths=["/login"], methods=["POST"]), message="Too many attempts."),
+        Rule("queue", "2/second burst 10 leaky-bucket", match=Match(paths=["/queue"])),
+        Rule("tokens", "10/minute; 100/hour", match=Match(paths=["/tokens"])),
+        Rule("secret", "deny", match=Match(paths=["/secret"])),
+        Rule("planned", "1/minute", match=Match(paths=["/"]), mode="shadow"),
+        Rule("flood", "20/second burst 20", stage="early", match=Match(paths=["/early"])),
+        Rule("rest", "5/minute", default=True),
+    ],
+    trusted=["127.0.0.1"],
+    exempt=[Match(paths=["/health"])],
+    block=["203.0.113.66"],
+)
+
+OURS = (
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "cache-control",
+    "access-control-expose-headers",
+    "x-own",
+)
+
+
+class Answer(NamedTuple):
+    """A response: every line of every header, names in lower case."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+Client = Callable[[str, str, Mapping[str, str]], Answer]
+
+
+class Naps:
+    """Sleeps that are only noted, for gates of both kinds."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.taken.append(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.taken.append(seconds)
+
+
+def options(clock: FakeClock, naps: Naps, *, is_async: bool) -> dict[str, Any]:
+    """For WebGate, AsyncWebGate, or whatever makes one."""
+    return {
+        "policy": POLICY,
+        "storage": MemoryStorage(clock=clock),
+        "charge": {"login": "failure"},
+        "sleep": naps.sleep_async if is_async else naps.sleep,
+    }
+
+
+class Step(NamedTuple):
+    """One request and what is expected. `body` is None where it is the framework's own affair."""
+
+    request: str  # method, path, client
+    status: int
+    ours: dict[str, str]
+    body: bytes | None = None
+    headers: Mapping[str, str] = {}  # of the request
+
+
+def shows(name: str, quota: int, window: int, left: int, after: int | None) -> dict[str, str]:
+    when = "" if after is None else f";t={after}"  # None: all of it is there
+    return {"ratelimit-policy": f'"{name}";q={quota};w={window}', "ratelimit": f'"{name}";r={left}{when}'}
+
+
+def problem(detail: str, wait: int, name: str, quota: int, window: int) -> bytes:
+    limits = [{"policy": name, "quota": quota, "window": window, "remaining": 0, "retry_after": wait}]
+    body = {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Quota Exceeded",
+        "status": 429,
+        "detail": detail,
+        "violated-policies": [name],
+        "retry_after": wait,
+        "limits": limits,
+    }
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+REFUSED = {"cache-control": "no-store", "retry-after": "60"}
+WAIT = "Too many requests: try again in 60 seconds."
+FORBIDDEN = b'{"type":"about:blank","title":"Forbidden","status":403,"detail":"This request is not allowed."}'
+WRONG = {"x-password": "wrong"}
+RIGHT = {"x-password": "right"}
+CORS = {"origin": "https://example.com"}
+ASKS = {**CORS, "access-control-request-method": "POST"}
+EXPOSED = {"access-control-expose-headers": "RateLimit-Policy, RateLimit"}
+EXPOSED_429 = {"access-control-expose-headers": "RateLimit-Policy, RateLimit, Retry-After"}
+NO_USERS = problem(WAIT, 60, "users/minute", 3, 60)
+
+TABLE: dict[str, list[Step]] = {
+    "a limit is hit, on any path of the rule, and headers tell of it": [
+        Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b"user 1"),
+        Step("GET /users/2 a", 200, shows("users/minute", 3, 60, 1, 60), b"user 2"),
+        Step("GET /users/3 a", 200, shows("users/minute", 3, 60, 0, 60), b"user 3"),
+        Step("GET /users/4 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, NO_USERS),
+        Step("GET /users/4 b", 200, shows("users/minute", 3, 60, 2, 60), b"user 4"),
+        Step("GET /users/%34 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, NO_USERS),
+    ],
+    "a HEAD is a GET without a body": [
+        Step("HEAD /users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b""),
+        Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 1, 60), b"user 1"),
+        Step("HEAD /users/1 a", 200, shows("users/minute", 3, 60, 0, 60), b""),
+        Step("HEAD /users/1 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, b""),
+    ],
+    "failed logins are charged and others are not": [
+        Step("POST /login a", 200, shows("login/minute", 2, 60, 2, None), b"welcome", RIGHT),
+        Step("POST /login a", 200, shows("login/minute", 2, 60, 2, None), b"welcome", RIGHT),
+        Step("POST /login a", 401, shows("login/minute", 2, 60, 1, 60), b"no", WRONG),
+        Step("POST /login a", 401, shows("login/minute", 2, 60, 0, 60), b"no", WRONG),
+        Step(
+            "POST /login a",
+            429,
+            shows("login/minute", 2, 60, 0, 60) | REFUSED,
+            problem("Too many attempts.", 60, "login/minute", 2, 60),
+            RIGHT,
+        ),
+    ],
+    "a stream has its headers once": [Step("GET /stream a", 200, shows("rest/minute", 5, 60, 4, 60), b"onetwothree")],
+    "the application's own headers of the same name give way": [
+        Step("GET /teapot a", 418, shows("rest/minute", 5, 60, 4, 60) | {"x-own": "yes"}, b"teapot")
+    ],
+    "errors have headers, and unknown paths count": [
+        Step("GET /fail a", 500, shows("rest/minute", 5, 60, 4, 60)),
+        Step("GET /nowhere a", 404, shows("rest/minute", 5, 60, 3, 60)),
+    ],
+    "an exempt path has none, and neither has a preflight": [
+        Step("GET /health a", 200, {}, b"well"),
+        Step("OPTIONS /users/1 a", 0, {}, None, ASKS),
+        Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b"user 1"),
+    ],
+    "who is blocked, and what is denied, is refused by name": [
+        Step("GET / blocked", 403, {"cache-control": "no-store"}, FORBIDDEN),
+        Step("GET /secret a", 403, {"cache-control": "no-store"}, FORBIDDEN),
+    ],
+    "a rule in shadow refuses nothing": [
+        Step("GET / a", 200, shows("rest/minute", 5, 60, 4, 60), b"hello"),
+        Step("GET / a", 200, shows("rest/minute", 5, 60, 3, 60), b"hello"),
+    ],
+    "a browser may see the headers": [
+        Step("GET / a", 200, shows("rest/minute", 5, 60, 4, 60) | EXPOSED, b"hello", CORS),
+        *[Step("GET / a", 200, shows("rest/minute", 5, 60, n, 60), b"hello") for n in (3, 2, 1, 0)],
+        Step("GET / a", 429, shows("rest/minute", 5, 60, 0, 60) | REFUSED | EXPOSED_429, None, CORS),
+    ],
+    "the handler says what its work has cost": [
+        Step(
+            "GET /tokens a",
+            200,
+            {
+                "ratelimit-policy": '"tokens/minute";q=10;w=60, "tokens/hour";q=100;w=3600',
+                "ratelimit": '"tokens/minute";r=3;t=60, "tokens/hour";r=93;t=3600',
+            },
+            b"spent",
+        )
+    ],
+}
+
+QUEUE = [
+    Step("GET /queue a", 200, shows("queue/second", 10, 5, 9, 1), b"served"),
+    Step("GET /queue a", 200, shows("queue/second", 10, 5, 8, 1), b"served"),
+    Step("GET /queue a", 200, shows("queue/second", 10, 5, 7, 1), b"served"),
+    Step("GET /queue a", 429, {"cache-control": "no-store", "retry-after": "1"} | shows("queue/second", 10, 5, 7, 1)),
+]
+ADDRESSES = {"a": "198.51.100.1", "b": "198.51.100.2", "blocked": "203.0.113.66"}
+
+
+def play(client: Client, steps: list[Step]) -> None:
+    """Send the requests of a table, one after the other, and hold each answer against it."""
+    for step in steps:
+        method, path, who = step.request.split()
+        answer = client(method, path, {"x-forwarded-for": ADDRESSES[who], **step.headers})
+        said = f"{step.request}: {answer}"
+        if step.status:
+            assert answer.status == step.status, said
+        ours = [(name, value) for name, value in answer.headers if name in OURS]
+        assert sorted(ours) == sorted(step.ours.items()), said  # each once, and no other
+        if step.body is not None:
+            assert answer.body == step.body, said
+        if answer.status in (429, 403):
+            types = [value for name, value in answer.headers if name == "content-type"]
+            assert types == ["application/problem+json"], said
+
+
+def play_queue(client: Client, naps: Naps) -> None:
+    """A leaky bucket holds requests back for a second at most, and refuses the others without charging them."""
+    play(client, QUEUE)
+    play(client, QUEUE[-1:])
+    assert naps.taken == [0.5, 1.0]

@@ -1,0 +1,45 @@
+"""Django gives the answers that every framework gives, for threads and for tasks."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+
+from ratekeeper.testing import FakeClock
+from tests.web import suite
+from tests.web.django_site import site
+from tests.web.drivers import asgi_client, wsgi_client
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.ERROR)  # Django logs each 500
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def client(kind: str) -> Iterator[Any]:
+    send = wsgi_client(WSGIHandler()) if kind == "wsgi" else asgi_client(ASGIHandler())
+    try:
+        yield send
+    finally:
+        getattr(send, "close", lambda: None)()
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+@pytest.mark.parametrize("claim", suite.TABLE)
+def test_django_answers_as_every_framework_does(claim: str, kind: str, clock: FakeClock) -> None:
+    with site(suite.options(clock, suite.Naps(), is_async=kind == "asgi")), client(kind) as send:
+        suite.play(send, suite.TABLE[claim])
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_a_leaky_bucket_holds_requests_back_for_a_second_at_most(kind: str, clock: FakeClock) -> None:
+    naps = suite.Naps()
+    with site(suite.options(clock, naps, is_async=kind == "asgi")), client(kind) as send:
+        suite.play_queue(send, naps)

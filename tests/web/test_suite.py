@@ -1,0 +1,27 @@
+"""The same requests give the same statuses, headers and bodies in every framework."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ratekeeper.testing import FakeClock
+from tests.web import suite
+from tests.web.applications import CLIENTS
+from tests.web.suite import TABLE, Client, Naps
+
+
+@pytest.fixture(params=CLIENTS.values(), ids=list(CLIENTS))
+def client(request: pytest.FixtureRequest, clock: FakeClock, naps: Naps) -> Iterator[Client]:
+    make: Callable[[FakeClock, Naps], Client] = request.param
+    made = make(clock, naps)
+    yield made
+    getattr(made, "close", lambda: None)()
+
+
+@pytest.mark.parametrize("claim", TABLE)
+def test_every_adapter_gives_the_same_answers(client: Client, claim: str) -> None:
+    suite.play(client, TABLE[claim])
+
+
+def test_every_adapter_holds_back_for_max_delay_and_no_longer(client: Client, naps: Naps) -> None:
+    suite.play_queue(client, naps)
