@@ -32,8 +32,10 @@ test-long: .venv/ready  ## the property tests with far more examples, and what t
 	@tools/get_servers
 	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest tests/property tests/redis tests/faults
 
-bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter
+bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter, in memory and on Redis
+	@tools/get_servers
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks redis
 
 bench-quick: .venv/bench  ## the same with fewer rounds and keys: for a look, not for a figure
 	$(BIN)/python -m benchmarks --quick

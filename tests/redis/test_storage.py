@@ -309,3 +309,16 @@ def test_who_waits_for_a_shared_call_when_the_storage_is_closed_is_told_so(fresh
         assert all(isinstance(result, StorageError) for result in results[1:])
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("options", [{"pool": 0}, {"timeout": 0}, {"timeout": -1}, {"connect_timeout": float("nan")}])
+def test_what_is_said_beside_a_client_is_checked_as_in_a_url(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="timeouts are seconds|pool is a whole number"):
+        RedisStorage(redis.Redis(), **options)
+    with pytest.raises(ValueError, match="timeouts are seconds|pool is a whole number"):
+        RedisStorage("redis://localhost?" + "&".join(f"{name}={value}" for name, value in options.items()))
+
+
+def test_a_prefix_that_would_choose_the_slot_is_refused() -> None:
+    with pytest.raises(ValueError, match="braces choose the slot"):
+        RedisStorage("redis://localhost?prefix={x}")

@@ -12,6 +12,8 @@ import redis.asyncio
 import trustme
 
 from ratekeeper import Limiter, StorageError
+from ratekeeper.storage.redis import connect
+from ratekeeper.storage.redis.address import parse_url
 from tests.redis.bare import KINDS, bare_limiter
 from tests.servers import HOST, Server, free_port, redis_server
 
@@ -170,3 +172,19 @@ def test_a_client_that_the_user_has_lends_its_certificates(kind: str, strict_ser
     )
     with bare_limiter("5/day", storage=KINDS[kind](theirs, prefix=f"theirs-{kind}-", timeout=5)) as limiter:
         assert limiter.hit("k").remaining == 4
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_sentinels_are_spoken_to_as_the_servers_are(tls: bool) -> None:
+    address = parse_url(f"{'rediss' if tls else 'redis'}+sentinel://127.0.0.1:1,127.0.0.1:2/main")
+    for made in (connect.Connector(address), connect.AsyncConnector(address)):
+        server, *sentinels = connect.pools(made._client)
+        kinds = [pool.connection_class.__name__ for pool in (server, *sentinels)]
+        assert len(kinds) == 3
+        assert all(("SSL" in kind) == tls for kind in kinds), kinds
+
+
+def test_the_name_of_a_server_is_looked_at_unless_its_certificate_is_not() -> None:
+    for options, looked_at in (("", True), ("?ssl_cert_reqs=none", False), ("?ssl_check_hostname=false", False)):
+        made = connect.Connector(parse_url(f"rediss://127.0.0.1:1{options}"))
+        assert made._options["ssl_check_hostname"] is looked_at

@@ -51,6 +51,17 @@ class Address:
     pool: int = 50  # connections at most
     login: dict[str, Any] = field(default_factory=dict)  # username, password, db, ssl_…
     sentinel_login: dict[str, Any] = field(default_factory=dict)
+    sentinel_tls: bool = False
+
+    def __post_init__(self) -> None:
+        self.sentinel_tls = self.tls
+
+    def check(self) -> None:
+        """Of what can be said beside an address: what cannot be."""
+        if not (0 < self.timeout < 3600 and 0 < self.connect_timeout < 3600):  # nan is neither
+            raise ValueError("timeouts are seconds above 0 and below 3600")
+        if type(self.pool) is not int or self.pool < 1:
+            raise ValueError("pool is a whole number, at least 1")
 
 
 def parse_url(url: str) -> Address:
@@ -82,10 +93,10 @@ def parse_url(url: str) -> Address:
     for name in ("timeout", "connect_timeout", "pool"):
         if name in options:
             setattr(address, name, options.pop(name))
-    if not (0 < address.timeout < 3600 and 0 < address.connect_timeout < 3600 and address.pool >= 1):
-        raise ValueError(
-            f"cannot open storage {_hidden(url)}: timeouts are seconds above 0 and below 3600, pool is at least 1"
-        )
+    try:
+        address.check()
+    except ValueError as error:
+        raise ValueError(f"cannot open storage {_hidden(url)}: {error}") from None
     for name in ("username", "password"):
         if f"sentinel_{name}" in options:
             address.sentinel_login[name] = options.pop(f"sentinel_{name}")
@@ -118,6 +129,7 @@ def of_client(client: Any, options: Mapping[str, Any]) -> Address:
             address = Address("sentinel", hosts, keys, pool.service_name)
             first = managers[0].connection_pool.connection_kwargs
             address.sentinel_login = {name: first[name] for name in ("username", "password") if first.get(name)}
+            address.sentinel_tls = "SSL" in managers[0].connection_pool.connection_class.__name__
         else:
             address = Address("single", [(kwargs.get("host", "localhost"), int(kwargs.get("port", 6379)))], keys)
         address.tls = "SSL" in pool.connection_class.__name__ or bool(getattr(pool, "connection_kwargs", {}).get("ssl"))
@@ -138,6 +150,7 @@ def of_client(client: Any, options: Mapping[str, Any]) -> Address:
     if given:
         known = "prefix, secret, old_secret, slot, timeout, connect_timeout, pool"
         raise ValueError(f"unknown option {', '.join(given)}; beside a client, known are {known}")
+    address.check()
     return address
 
 

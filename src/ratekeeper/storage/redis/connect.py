@@ -59,8 +59,11 @@ def pools(client: Any) -> list[Any]:
 
 
 def _connection(address: Address, retry: Any) -> dict[str, Any]:
+    login = dict(address.login)
+    if address.tls:  # redis-py did not look at the name before version 6
+        login.setdefault("ssl_check_hostname", str(login.get("ssl_cert_reqs", "required")).lower() != "none")
     return {
-        **address.login,
+        **login,
         "socket_timeout": address.timeout,
         "socket_connect_timeout": address.connect_timeout,
         "retry": retry,
@@ -75,7 +78,7 @@ def _sentinel_options(address: Address, retry: Any) -> dict[str, Any]:
     known = {**_connection(address, retry), **address.sentinel_login}
     for name in ("db", *(() if address.sentinel_login else ("username", "password"))):
         known.pop(name, None)
-    return known
+    return known | {"ssl": address.sentinel_tls}
 
 
 class Connector:
