@@ -4,6 +4,7 @@ import argparse
 import os
 import socket
 import sys
+from contextlib import suppress
 
 import uvicorn
 
@@ -48,7 +49,8 @@ def main() -> None:
     host, port = listener.getsockname()
     print(LOOK.format(url=f"http://{host}:{port}"), flush=True)
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    uvicorn.Server(uvicorn.Config("app:app", log_level="warning")).run(sockets=[listener])
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config("app:app", log_level="warning")).run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -110,6 +110,31 @@ def test_pyrate_limiter_a_hundred_a_second_is_waited_for_and_seventeen_come(stil
         assert last.at - begin <= 1.01 * SECOND
 
 
+@pytest.mark.parametrize("text", ["1/day", "1/day burst 1"], ids=["in line", "by place"])
+def test_pyrate_limiter_an_unrelated_key_waits_for_the_waiter_of_another(text: str, url: str) -> None:
+    asyncio.run(_ask_beside_a_waiter(text, url))
+
+
+async def _ask_beside_a_waiter(text: str, url: str) -> None:
+    """It sleeps until it is cancelled, so that nothing here depends on time."""
+    sleeping = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        sleeping.set()
+        await asyncio.Event().wait()
+
+    async with AsyncLimiter(text, storage=url, sleep=sleep) as limiter, asyncio.timeout(10):
+        await limiter.hit("a")
+        waiter = asyncio.create_task(limiter.wait("a", timeout=100_000))
+        await sleeping.wait()
+        assert await limiter.hit("b")
+        assert await limiter.wait("c", timeout=0)
+        assert not await limiter.hit("a")
+        assert not waiter.done()
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+
+
 @pytest.mark.parametrize("algorithm", ["token-bucket", "leaky-bucket", "gcra"])
 def test_throttled_the_rate_is_rounded_down_to_whole_seconds(
     algorithm: str, still: Callable[..., Limiter], clock: FakeClock
@@ -133,6 +158,26 @@ def test_throttled_a_state_that_ends_within_a_millisecond_is_deleted_at_once(url
     """In real time: what comes back in 10 ms is gone then, and not before."""
     with Limiter("1000/10 ms burst 1000; 50/day as day", storage=url) as limiter:
         assert sum(limiter.hit("k").allowed for _ in range(60)) == 50
+
+
+def test_throttled_a_client_that_dies_between_increment_and_expire_leaves_a_key_for_ever(
+    fresh_redis: Server, prefix: str
+) -> None:
+    """There is nothing between: of one command that was sent, and whose answer was lost, all is done."""
+    with fresh_redis.client() as client, proxy(fresh_redis) as between:
+        url = f"{between.url}?timeout=0.3&prefix={prefix}"
+        with bare_limiter("5/minute fixed-window", storage=url) as limiter:
+            limiter.hit("warm")
+            client.flushdb()
+            calls(client)
+            between.garbage = b"+OK\r\n"
+            with pytest.raises(StorageError):
+                limiter.hit("k")
+        seen = calls(client)
+        (name,) = names(client, prefix)
+        assert 0 < client.pttl(name) <= 121_000
+    assert seen["evalsha"] == 1
+    assert not {"eval", "expire", "pexpire", "incrby"} & set(seen)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -187,6 +232,18 @@ def test_flask_limiter_forty_failed_logins_at_once_pass_a_limit_of_five(url: str
         assert len(passed) == 5
         for _ in range(20):
             assert limiter.settle(limiter.hit("login:ann"), cost=0)  # the right password costs nothing
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_flask_limiter_the_fallback_multiplies_the_limit_by_the_workers(algorithm: str, fresh_redis: Server) -> None:
+    fresh_redis.kill()
+    granted = []
+    for _ in range(4):  # one limiter for each worker: they share nothing but the server that is dead
+        with Limiter(f"10/day {algorithm}", storage=fresh_redis.url, workers=4) as limiter:
+            answers = [limiter.hit("k") for _ in range(12)]
+        assert all(answer.degraded for answer in answers)
+        granted.append(sum(map(bool, answers)))
+    assert granted == [3] * 4, "a quarter each, rounded up"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -248,6 +305,24 @@ def test_limits_a_sentinel_client_reads_from_replicas(prefix: str, sentinels: Se
                 assert limiter.hit("k").remaining == left
                 assert limiter.peek("k").remaining == left, "never a state that lags behind"
             assert not {"eval", "evalsha"} & set(calls(client))
+
+
+@pytest.mark.parametrize(("failure", "allowed"), [("local", True), ("open", True), ("closed", False), ("raise", None)])
+def test_django_ratelimit_a_lost_connection_is_an_exception_and_a_500(
+    failure: str, allowed: bool | None, fresh_redis: Server
+) -> None:
+    """Unless it was asked for: then it is StorageError, and none of redis-py."""
+    with Limiter("50/day", storage=fresh_redis.url, failure=failure, workers=1) as limiter:
+        assert limiter.hit("k").degraded is None
+        fresh_redis.kill()
+        for _ in range(10):  # some find the connection gone, some find none, some do not try
+            if allowed is None:
+                with pytest.raises(StorageError):
+                    limiter.hit("k")
+                continue
+            decision = limiter.hit("k")
+            assert (decision.allowed, decision.unavailable) == (allowed, not allowed)
+            assert decision.degraded
 
 
 def test_django_smart_two_limits_on_the_same_key_share_a_count(url: str) -> None:

@@ -45,11 +45,12 @@ def test_a_forwarded_header_is_read_from_the_right_behind_a_trusted_proxy() -> N
     assert passes(gate, *spoofed) == 5
 
 
-def test_single_address_headers_are_not_believed_by_themselves() -> None:
+@pytest.mark.parametrize(
+    "name", ["x-real-ip", "cf-connecting-ip", "true-client-ip", "forwarded", "x_forwarded_for", "client-ip"]
+)
+def test_single_address_headers_are_not_believed_by_themselves(name: str) -> None:
     gate = gate_of(Policy(rules=[Rule("all", "5/minute", by="address")], trusted=["10.0.0.1"]))
-    for name in ("x-real-ip", "cf-connecting-ip", "true-client-ip", "forwarded", "x_forwarded_for", "client-ip"):
-        requests = (request(peer="192.0.2.1", headers={name: f"203.0.113.{n}"}) for n in range(50))
-        assert passes(gate, *requests) in (5, 0)
+    assert passes(gate, *(request(peer="192.0.2.1", headers={name: f"203.0.113.{n}"}) for n in range(50))) == 5
 
 
 @pytest.mark.parametrize("trusted", ["*", "0.0.0.0/0", "::/0"])

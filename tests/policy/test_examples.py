@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 import yaml
 
+from ratekeeper.clock import SECOND
 from ratekeeper.policy import ANY_FUNCTION, SCHEMA_PATH, Identity, load_policy
 from ratekeeper.testing import FakeClock
 from tests.policy.gates import EXAMPLES, decide, example_gate, passes, request
@@ -78,9 +79,7 @@ def find_api_key(key: str) -> Identity | None:
         ("enterprise", 500, 5000, 200_000, 4_000_000),
     ],
 )
-def test_four_tiers_have_a_burst_and_three_windows_each(
-    tier: str, burst: int, minute: int, hour: int, day: int
-) -> None:
+def test_four_tiers_have_a_burst_and_three_quotas_each(tier: str, burst: int, minute: int, hour: int, day: int) -> None:
     gate = example_gate("tiers.yaml", find_api_key=find_api_key)
     verdict = decide(gate, request(headers={"x-api-key": f"acme.{tier}"}))
     assert verdict.decision is not None
@@ -88,13 +87,26 @@ def test_four_tiers_have_a_burst_and_three_windows_each(
     assert passes(gate, request(headers={"x-api-key": f"acme.{tier}"}), most=1000) == burst - 1
 
 
-def test_the_windows_of_a_tier_bite_in_turn(clock: FakeClock) -> None:
+def test_burst_minute_hour_and_day_of_a_tier_bite_in_turn(clock: FakeClock) -> None:
+    """A client that asks again as soon as it was told to, for a day."""
     gate = example_gate("tiers.yaml", clock, find_api_key=find_api_key)
-    granted = 0
-    for _ in range(60):
-        granted += passes(gate, request(headers={"x-api-key": "ann.free"}))
-        clock.advance(1)
-    assert granted == 30
+    begin, refused_by = clock.now, []
+    granted: list[int] = []  # when, in seconds
+    while (since := (clock.now - begin) / SECOND) < 86_400:
+        verdict = decide(gate, request(headers={"x-api-key": "ann.free"}))
+        assert verdict.decision is not None
+        if verdict:
+            granted.append(int(since))
+        else:
+            refused_by.append(verdict.decision.limit.period // SECOND)
+            assert verdict.decision.retry_after
+            clock.advance(verdict.decision.retry_after)
+    assert list(dict.fromkeys(refused_by)) == [1, 60, 3600, 86_400]
+    assert [sum(when < seconds for when in granted) for seconds in (1, 60, 3600, 86_400)] == [5, 30, 500, 2000]
+
+
+def test_an_unknown_key_leaves_a_tier_to_the_address() -> None:
+    gate = example_gate("tiers.yaml", find_api_key=find_api_key)
     assert decide(gate, request(headers={"x-api-key": "nobody"})).identity == Identity("address", "192.0.2.1")
 
 

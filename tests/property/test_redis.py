@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Sequence
+from contextlib import closing
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from ratekeeper import Limit
 from ratekeeper.decision import Row
 from ratekeeper.kernels import State, evaluate
 from ratekeeper.limit import Ask, Group, Mode, Spent
-from ratekeeper.settling import spent_of
+from ratekeeper.settling import settlement, spent_of
 from ratekeeper.storage.redis.storage import RedisStorage
 from ratekeeper.testing import FakeClock
 from tests.property.strategies import START, costs, gaps, limits, near
@@ -41,35 +42,51 @@ class Plain:
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(st.lists(limits(), min_size=1, max_size=3), st.data())
+@given(st.lists(limits(), min_size=2, max_size=4), st.booleans(), st.data())
 def test_any_history_of_groups_is_answered_alike(
-    redis_url_server: Server, pool: list[Limit], data: st.DataObject
+    redis_url_server: Server, pool: list[Limit], rotates: bool, data: st.DataObject
 ) -> None:
     clock = FakeClock(START)
     python = Plain(clock)
-    redis = RedisStorage(f"{redis_url_server.url}?prefix=diff{next(runs)}-&timeout=5&connect_timeout=5", clock=clock)
+    url = f"{redis_url_server.url}?prefix=diff{next(runs)}-&timeout=5&connect_timeout=5"
+    before, after = (
+        RedisStorage(url + options, clock=clock)
+        for options in (("&secret=b", "&secret=a&old_secret=b") if rotates else ("", ""))
+    )
+    steps = data.draw(st.integers(1, 8))
+    rotated_at = data.draw(st.integers(0, steps))
     spends: list[Spent] = [(START, START, 0)]
-    for _ in range(data.draw(st.integers(1, 8))):
-        limit = data.draw(st.sampled_from(pool))
-        clock.now += data.draw(gaps(limit))
-        if data.draw(st.integers(0, 9)) == 0:
-            clock.now -= data.draw(near(1, 1_000, limit.period, 3 * limit.period, 10**14))
-        mode: Mode = data.draw(st.sampled_from(["spend", "spend", "spend", "peek", "force"]))
-        groups = [
-            [data.draw(asks(pool, mode, spends)) for _ in range(data.draw(st.integers(1, 3)))]
-            for _ in range(data.draw(st.integers(1, 2)))
-        ]
-        expected = python.evaluate(groups, mode)
-        assert [list(rows) for rows in redis.evaluate(groups, mode)] == expected
-        spends = [spent_of(row) for rows in expected for row in rows]
-    redis.close()
+    granted: list[tuple[Group, list[Row]]] = []
+    with closing(before), closing(after):
+        for step in range(steps):
+            limit = data.draw(st.sampled_from(pool))
+            clock.now += data.draw(st.one_of(st.just(0), gaps(limit)))  # the states of shorter limits last, too
+            if data.draw(st.integers(0, 9)) == 0:
+                clock.now -= data.draw(near(1, 1_000, limit.period, 3 * limit.period, 10**14))
+            mode: Mode = data.draw(st.sampled_from(["spend", "spend", "spend", "force", "force", "peek"]))
+            groups: list[Group] = [
+                [data.draw(asks(pool, mode, spends)) for _ in range(data.draw(st.integers(1, 3)))]
+                for _ in range(data.draw(st.integers(1, 2)))
+            ]
+            if mode == "force" and granted and data.draw(st.booleans()):
+                group, rows = data.draw(st.sampled_from(granted))
+                groups = [settlement(group, rows, [data.draw(near(0, cost, 2 * cost)) for _, _, cost, *_ in group])]
+            expected = python.evaluate(groups, mode)
+            redis = before if step < rotated_at else after
+            assert [list(rows) for rows in redis.evaluate(groups, mode)] == expected
+            spends = [spent_of(row) for rows in expected for row in rows]
+            if mode == "spend":
+                granted += [(g, rows) for g, rows in zip(groups, expected, strict=True) if all(row[0] for row in rows)]
 
 
 @st.composite
 def asks(draw: st.DrawFn, pool: list[Limit], mode: Mode, spends: list[Spent]) -> Ask:
-    limit, key = draw(st.sampled_from(pool)), draw(st.sampled_from("ab"))
+    """Of one to three limits. Within an ask each has a state of its own; those of several asks may share one."""
+    asked = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3, unique_by=lambda limit: limit.scope))
+    limits, limit, key = tuple(asked), draw(st.sampled_from(asked)), draw(st.sampled_from("aaab"))
     cost = draw(costs(limit))
     if mode == "force":
-        spent = draw(st.one_of(st.none(), st.sampled_from(spends)))
-        return key, (limit,), draw(st.sampled_from([cost, -cost])), None, None if spent is None else [spent]
-    return key, (limit,), cost, draw(st.one_of(st.none(), near(0, limit.period, 3 * limit.period))), None
+        given = draw(st.booleans())
+        spent = [draw(st.sampled_from(spends)) for _ in limits] if given else None
+        return key, limits, draw(st.sampled_from([cost, -cost])), None, spent
+    return key, limits, cost, draw(st.one_of(st.none(), near(0, limit.period, 3 * limit.period))), None
