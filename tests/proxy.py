@@ -18,10 +18,14 @@ class Proxy:
         self.refuse = False  # close new connections at once
         self.mute = False  # requests reach the server, replies never come
         self.garbage: bytes | None = None  # sent once, instead of the next reply
+        self.lasting = False  # garbage and cuts are for every reply from now on, not only for the next
+        self.half_close_next = False  # instead of the next reply, half-close its connection, once
         self._cut: int | None = None
         self._target = server.port
         self._closed = threading.Event()
         self._sockets: set[socket.socket] = set()
+        self._clients: set[socket.socket] = set()
+        self._half_closed: set[socket.socket] = set()
         self._listener = socket.create_server((HOST, free_port()))
         self.port: int = self._listener.getsockname()[1]
         self.url = f"redis://{HOST}:{self.port}/0"
@@ -32,11 +36,21 @@ class Proxy:
         """Pass on n bytes of the next reply, then reset the connection."""
         self._cut = n
 
+    def mend(self) -> None:
+        """Replies are whole and true again."""
+        self.lasting = self.half_close_next = False
+        self.garbage = self._cut = None
+
     def drop(self) -> None:
         """Close all connections now."""
         for end in list(self._sockets):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def half_close(self) -> None:
+        """End what the server says on all connections now, and no more: requests still reach it."""
+        for client in list(self._clients):
+            self._half_close(client)
 
     def close(self) -> None:
         self._closed.set()
@@ -47,6 +61,11 @@ class Proxy:
         self.drop()
         for thread in self._threads:
             thread.join()
+
+    def _half_close(self, client: socket.socket) -> None:
+        self._half_closed.add(client)
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_WR)
 
     def _accept(self) -> None:
         while True:
@@ -63,12 +82,15 @@ class Proxy:
         """One thread for both directions: a socket that another thread waits for cannot be reset."""
         with client, suppress(OSError), socket.create_connection((HOST, self._target)) as server:
             self._sockets |= {client, server}
+            self._clients.add(client)
             with selectors.DefaultSelector() as selector:
                 selector.register(client, selectors.EVENT_READ, self._pass_request)
                 selector.register(server, selectors.EVENT_READ, self._pass_reply)
                 while all(key.data(client, server) for key, _ in selector.select()):
                     pass
             self._sockets -= {client, server}
+            self._clients.discard(client)
+            self._half_closed.discard(client)
 
     def _pass_request(self, client: socket.socket, server: socket.socket) -> bool:
         """False when the connection is to end."""
@@ -81,11 +103,16 @@ class Proxy:
         if not data:
             return False
         self._closed.wait(self.delay)
-        if self.mute:
+        if self.half_close_next:
+            self.half_close_next = False
+            self._half_close(client)
+        if self.mute or client in self._half_closed:
             return True
         if self.garbage is not None:
-            data, self.garbage = self.garbage, None
-        cut, self._cut = self._cut, None
+            data = self.garbage
+        cut = self._cut
+        if not self.lasting:
+            self.garbage = self._cut = None
         client.sendall(data[:cut])
         if cut is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets

@@ -7,16 +7,18 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ratekeeper import Limiter
-from ratekeeper.events import Recovered
+from ratekeeper.events import Degraded, Recovered
 from tests.faults.test_redis import (
     BACK,
     COUNT,
@@ -38,6 +40,8 @@ UNITS = 61  # a count that three workers cannot share evenly
 WORKERS = ("threads", "threads", "tasks")
 SHARE = -(-UNITS // len(WORKERS))
 SECONDS = 8.0
+NAME = "redis.invalid"
+LOOK_UP = 3.0  # seconds after which it is given up
 FAULTS: list[Fault] = [connections_are_refused, replies_never_come, the_server_is_killed]
 
 
@@ -182,6 +186,71 @@ def test_a_host_that_swallows_every_packet_costs_nobody_more_than_the_deadline(k
         subject.rest(1.1)
         decisions += [subject.hit() for _ in range(3)]
         assert all(decision.allowed and decision.degraded for decision in decisions)
+        assert subject.slowest < DEADLINE + SPARE
+
+
+@KINDS
+def test_a_look_up_of_the_name_that_hangs_costs_nobody_more_than_the_deadline(
+    kind: str, fresh_redis: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works, begun, look_up = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, *rest: Any, **options: Any) -> Any:
+        if host != NAME:
+            return look_up(host, *rest, **options)
+        begun.set()
+        if not works.wait(LOOK_UP):
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server has answered")
+        return look_up(HOST, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)  # no resolver of this machine can be told to hang
+    url = f"redis://{NAME}:{fresh_redis.port}?timeout={DEADLINE}&connect_timeout={DEADLINE}"
+    with closing(Subject(kind, url)) as subject:
+        try:
+            decisions = [subject.hit() for _ in range(8)]
+            subject.rest(1.1)  # a probe or two that fail
+            decisions += [subject.hit() for _ in range(3)]
+            assert begun.is_set()
+            assert all(decision.allowed and decision.degraded for decision in decisions)
+            assert subject.slowest < DEADLINE + SPARE < LOOK_UP
+        finally:
+            works.set()
+        granted = len(decisions) + subject.hits_until_it_is_back()
+        subject.rest(0.3)  # written back
+        assert subject.slowest < DEADLINE + SPARE
+        left = subject.peek()
+        assert left.degraded is None
+        assert COUNT - granted <= left.remaining < COUNT
+
+
+@KINDS
+def test_a_server_that_is_slow_but_answers_by_the_deadline_decides(kind: str, between: Proxy) -> None:
+    deadline = 5 * DEADLINE  # a third of it is slow, and the rest is for a busy machine
+    with closing(Subject(kind, f"{between.url}?timeout={deadline}", deadline=deadline)) as subject:
+        assert subject.hit().degraded is None
+        between.delay = deadline / 3
+        decisions = [subject.hit() for _ in range(5)]
+        assert [decision.degraded for decision in decisions] == [None] * 5
+        assert [decision.remaining for decision in decisions] == [COUNT - 2 - number for number in range(5)]
+        assert subject.slowest >= deadline / 3
+        assert not [event for event in subject.events if isinstance(event, Degraded)]
+
+
+@KINDS
+def test_too_many_clients_degrade_when_a_connection_is_made_and_not_before(
+    kind: str, fresh_redis: Server, between: Proxy
+) -> None:
+    url = f"{between.url}?timeout={DEADLINE}&connect_timeout={DEADLINE}"
+    with fresh_redis.client() as admin, closing(Subject(kind, url)) as subject:
+        assert subject.hit().degraded is None
+        admin.config_set("maxclients", 1)
+        assert [subject.hit().degraded for _ in range(5)] == [None] * 5, "who is connected stays so"
+        between.drop()
+        subject.rest(0.1)
+        decisions = [subject.hit() for _ in range(5)]
+        assert all(decision.allowed and decision.degraded for decision in decisions)
+        admin.config_set("maxclients", 1_000)
+        subject.hits_until_it_is_back()
         assert subject.slowest < DEADLINE + SPARE
 
 

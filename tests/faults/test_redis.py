@@ -5,6 +5,7 @@ for threads and for tasks.
 """
 
 import asyncio
+import socket
 import textwrap
 import threading
 import time
@@ -19,12 +20,13 @@ from ratekeeper import AsyncLimiter, Decision, Limiter, StorageError
 from ratekeeper.events import Degraded, Event, Recovered
 from tests.faults.test_processes import FORK, run
 from tests.proxy import Proxy, proxy
-from tests.servers import Server, redis_server
+from tests.servers import HOST, Server, redis_server
 
 DEADLINE = 0.3
 SPARE = 1.0  # seconds, for a busy machine
 BACK = 15.0  # seconds within which a storage decides again; in truth the probe interval, and a restart of the server
 COUNT = 100
+UNKNOWN = "does-not-exist.invalid"
 
 Fault = Callable[[Server, Proxy], AbstractContextManager[object]]
 
@@ -116,38 +118,18 @@ def there_are_too_many_clients(server: Server, between: Proxy) -> Iterator[None]
 
 @contextmanager
 def every_reply_is_garbage(server: Server, between: Proxy) -> Iterator[None]:
-    stop = threading.Event()
-
-    def spoil() -> None:
-        while not stop.is_set():
-            between.garbage = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-            time.sleep(0.001)
-
-    thread = threading.Thread(target=spoil)
     between.garbage = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-    thread.start()
+    between.lasting = True
     yield
-    stop.set()
-    thread.join()
-    between.garbage = None
+    between.mend()
 
 
 @contextmanager
 def every_reply_is_cut(server: Server, between: Proxy) -> Iterator[None]:
-    stop = threading.Event()
-
-    def cut() -> None:
-        while not stop.is_set():
-            between.cut_reply(3)
-            time.sleep(0.001)
-
-    thread = threading.Thread(target=cut)
     between.cut_reply(3)
-    thread.start()
+    between.lasting = True
     yield
-    stop.set()
-    thread.join()
-    between._cut = None
+    between.mend()
 
 
 LASTING: list[Fault] = [
@@ -188,12 +170,22 @@ def all_connections_dropped(between: Proxy) -> None:
     between.drop()
 
 
+def half_closed_while_idle(between: Proxy) -> None:
+    between.half_close()
+
+
+def half_closed_before_a_reply(between: Proxy) -> None:
+    between.half_close_next = True
+
+
 MOMENTS = [
     cut_in_mid_reply,
     cut_before_a_reply,
     one_garbage_reply,
     one_reply_of_another_shape,
     all_connections_dropped,
+    half_closed_while_idle,
+    half_closed_before_a_reply,
 ]
 
 
@@ -319,7 +311,7 @@ def test_a_moment_costs_one_decision_at_most_and_leaves_no_trace(
         assert subject.hit().degraded is None
     moment(between)
     decisions = [subject.hit() for _ in range(10)]
-    between._cut, between.garbage = None, None
+    between.mend()
     assert all(decision.allowed for decision in decisions)
     assert sum(decision.degraded is not None for decision in decisions) <= 1
     assert decisions[-1].degraded is None
@@ -330,13 +322,33 @@ def test_a_moment_costs_one_decision_at_most_and_leaves_no_trace(
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
-def test_a_name_that_is_not_found_and_a_port_where_nobody_listens_are_outages(kind: str) -> None:
-    for url in ("redis://does-not-exist.invalid", "redis://127.0.0.1:1"):
-        subject = Subject(kind, f"{url}?timeout={DEADLINE}&connect_timeout={DEADLINE}")
+def test_a_name_that_is_not_found_and_a_port_where_nobody_listens_are_outages(
+    kind: str, fresh_redis: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = socket.getaddrinfo
+
+    def the_name_is_made_known() -> None:
+        def found(host: Any, *rest: Any, **options: Any) -> Any:
+            return look_up(HOST if host == UNKNOWN else host, *rest, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+
+    def the_server_comes_up() -> None:
+        fresh_redis.spawn()
+        fresh_redis.wait_until_up()
+
+    for host, mend in ((UNKNOWN, the_name_is_made_known), (HOST, the_server_comes_up)):
+        subject = Subject(kind, f"redis://{host}:{fresh_redis.port}?timeout={DEADLINE}&connect_timeout={DEADLINE}")
+        if host == HOST:
+            fresh_redis.kill()
         decisions = [subject.hit() for _ in range(6)]
         assert all(decision.allowed and decision.degraded for decision in decisions)
         assert subject.slowest < DEADLINE + SPARE
         assert kinds(subject) == [Degraded]
+        mend()
+        subject.hits_until_it_is_back()
+        subject.rest(0.3)  # written back
+        assert kinds(subject) == [Degraded, Recovered]
         subject.close()
 
 
