@@ -177,7 +177,7 @@ def test_a_spend_is_sent_once_whatever_their_client_would_do(
     library: Any, lent: Callable[..., Limiter], fresh_redis: Server
 ) -> None:
     with proxy(fresh_redis) as between:
-        limiter = lent(library.Redis(host=HOST, port=between.port, **patient(library)), timeout=0.2)
+        limiter = lent(library.Redis(host=HOST, port=between.port, **patient(library)), timeout=0.8)
         limiter.hit("k")
         before = evalshas(fresh_redis)
         between.mute = True
@@ -206,7 +206,7 @@ def test_a_connection_is_given_up_soon_whatever_their_client_would_do(
 ) -> None:
     fresh_redis.pause()  # it takes connections and says nothing
     limiter = lent(
-        library.Redis(host=HOST, port=fresh_redis.port, **patient(library)), timeout=0.2, connect_timeout=0.2
+        library.Redis(host=HOST, port=fresh_redis.port, **patient(library)), timeout=0.8, connect_timeout=0.8
     )
     begin = time.monotonic()
     with pytest.raises(StorageError):
@@ -271,7 +271,7 @@ def breaking_master(limiter: Limiter, master: Server) -> None:
 def test_sentinels_send_a_spend_once(library: Any, lent: Callable[..., Limiter], lone_sentinels: SentinelGroup) -> None:
     addresses = [(HOST, sentinel.port) for sentinel in lone_sentinels.sentinels]
     theirs = library.sentinel.Sentinel(addresses).master_for(lone_sentinels.service, **patient(library))
-    silent_master(lent(theirs, timeout=0.2), lone_sentinels.master)
+    silent_master(lent(theirs, timeout=0.8), lone_sentinels.master)
     breaking_master(lent(theirs), lone_sentinels.master)
 
 
@@ -281,7 +281,7 @@ def test_a_cluster_is_sent_a_spend_once(
     settings = patient(library)
     settings.pop("retry_on_error")
     theirs = library.RedisCluster(host=HOST, port=lone_cluster.nodes[0].port, **settings)
-    for timeout, unlucky in ((0.2, silent_master), (5, breaking_master)):
+    for timeout, unlucky in ((1.5, silent_master), (5, breaking_master)):
         storage = kind(theirs, prefix=prefix, timeout=timeout, connect_timeout=timeout, slot="one")
         with bare_limiter(LIMIT, storage=storage) as limiter:
             unlucky(limiter, lone_cluster.node_of(Keys(prefix=prefix, one_slot=True).subject("k").decode()))

@@ -268,11 +268,10 @@ class AsyncRedisStorage:
             if loop.streams is not None:
                 due = due or asyncio.get_running_loop().time() + self.address.timeout
                 return await loop.streams.call(pack_command(command), due)
-            if loop.cluster is None:
-                loop.cluster = connect.async_cluster_client(self.address)
             # redis-py's own timeout would close the connections of all, to all nodes.
             async with asyncio.timeout(self.address.timeout), loop.free:
-                return await loop.cluster.execute_command(*command, **options)
+                client = await loop.known_cluster()
+                return await client.execute_command(*command, **options)
         except Exception as error:
             raise _told(error) from error
 
@@ -291,7 +290,9 @@ class _Loop:
     """What one event loop has: its connection, or its client of a Cluster."""
 
     def __init__(self, address: Address) -> None:
+        self.address = address
         self.cluster: Any = None
+        self.looking: asyncio.Task[Any] | None = None  # for the nodes of a Cluster
         self.tasks: set[asyncio.Task[Sequence[Row]]] = (
             set()
         )  # of groups on a Cluster; a loop holds its tasks but weakly
@@ -301,6 +302,17 @@ class _Loop:
             self.connector = connect.AsyncConnector(address)
             self.streams = Streams(self.connector)
 
+    async def known_cluster(self) -> Any:
+        """The client, once it knows the nodes. Who stops waiting for that does not end it: the next finds it done."""
+        if self.cluster is None:
+            self.cluster = connect.async_cluster_client(self.address)
+        if self.looking is None or (self.looking.done() and (self.looking.cancelled() or self.looking.exception())):
+            self.looking = asyncio.get_running_loop().create_task(self.cluster.initialize(), name="ratekeeper-connect")
+            self.looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is told unheard
+        if not self.looking.done():
+            await asyncio.shield(self.looking)
+        return self.cluster
+
     def forget(self, error: StorageError) -> None:
         if self.streams is not None:
             self.streams.forget(str(error))
@@ -309,9 +321,10 @@ class _Loop:
         if self.streams is not None:
             await self.streams.close()
             await self.connector.close()
-        for task in self.tasks:
+        tasks = {*self.tasks, *([] if self.looking is None else [self.looking])}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self.cluster is not None:
             await self.cluster.aclose()
 
