@@ -70,7 +70,8 @@ def server_at(nodes: Cluster, name: str) -> Server:
 
 
 def test_a_healthy_cluster_decides_for_any_number_of_threads(three_masters: Cluster) -> None:
-    with Limiter("100000/hour", storage=f"{three_masters.url}?prefix=crowd&timeout=10&connect_timeout=10", deadline=10) as limiter:
+    url = f"{three_masters.url}?prefix=crowd&timeout=10&connect_timeout=10"  # they also wait for each other's connections
+    with Limiter("100000/hour", storage=url, deadline=10) as limiter:
         reasons: list[str | None] = []
         begin = threading.Barrier(120)
 
