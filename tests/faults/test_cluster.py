@@ -70,7 +70,7 @@ def server_at(nodes: Cluster, name: str) -> Server:
 
 
 def test_a_healthy_cluster_decides_for_any_number_of_threads(three_masters: Cluster) -> None:
-    url = f"{three_masters.url}?prefix=crowd&timeout=10&connect_timeout=10"  # they also wait for each other's connections
+    url = f"{three_masters.url}?prefix=crowd&timeout=10&connect_timeout=10"  # they wait for each other's connections
     with Limiter("100000/hour", storage=url, deadline=10) as limiter:
         reasons: list[str | None] = []
         begin = threading.Barrier(120)
