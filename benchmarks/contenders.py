@@ -294,3 +294,16 @@ class _PerName(pyrate_limiter.BucketFactory):  # type: ignore[misc]  # untyped h
         if item.name not in self.buckets:
             self.buckets[item.name] = self.create(self.kind, self.rates, algorithm=self.algorithm)
         return self.buckets[item.name]
+
+
+def counting(allows: Callable[[str], Any]) -> Block:
+    """For all alike: one call of Python around what is measured."""
+
+    def block(asked: Sequence[str]) -> int:
+        denied = 0
+        for key in asked:
+            if not allows(key):
+                denied += 1
+        return denied
+
+    return block

@@ -6,12 +6,12 @@ trusted proxy, verifies an API key, matches the rules, decides and writes the he
 that a match can say. CPU time, interleaved; ratios are within each round.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.contenders import Block, Contender
+from benchmarks.contenders import Block, Contender, counting
 from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
 from ratekeeper import Limiter
 from ratekeeper.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source
@@ -78,20 +78,9 @@ def _policy(rules: int, kind: str) -> Policy:
     )
 
 
-def _counting(allows: Callable[[str], Any]) -> Block:
-    def block(asked: Sequence[str]) -> int:
-        denied = 0
-        for key in asked:
-            if not allows(key):
-                denied += 1
-        return denied
-
-    return block
-
-
 def _bare() -> Block:
     hit = Limiter(LIMIT).hit
-    return _counting(lambda key: hit(key).allowed)
+    return counting(lambda key: hit(key).allowed)
 
 
 def _whole(rules: int, kind: str) -> Block:
@@ -105,7 +94,7 @@ def _whole(rules: int, kind: str) -> Block:
         )
         return verdict.decision is not None and bool(fields(verdict.decision)) and verdict.allowed
 
-    return _counting(allows)
+    return counting(allows)
 
 
 def _contender(how: str, make: Callable[[], Block]) -> Contender:

@@ -9,7 +9,6 @@ redis-py's client, as those of the peers do; ours go through the connections of 
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import redis
 import throttled
 from tests.servers import redis_server
 
-from benchmarks.contenders import Block, Rate
+from benchmarks.contenders import Block, Rate, counting
 from benchmarks.measure import Done, Spread, keys, ratios, spread
 from ratekeeper import AsyncLimiter, Limiter
 from ratekeeper.limit import ALGORITHMS
@@ -171,39 +170,26 @@ def _none_denied(who: str, denied: int, asked: int) -> None:
         raise AssertionError(f"redis: {who} denied {denied} of {asked}, expected none")
 
 
-def _counting(allows: Callable[[str], bool]) -> Block:
-    """For all alike: one call of Python around what is measured."""
-
-    def block(asked: Sequence[str]) -> int:
-        denied = 0
-        for key in asked:
-            if not allows(key):
-                denied += 1
-        return denied
-
-    return block
-
-
 def _bare(client: Any) -> Block:
     execute, sha = client.execute_command, client.execute_command("SCRIPT LOAD", "return 1")
-    return _counting(lambda _: execute("EVALSHA", sha, 0) == 1)
+    return counting(lambda _: execute("EVALSHA", sha, 0) == 1)
 
 
 def _ours(text: str, storage: RedisStorage) -> Block:
     hit = Limiter(text, storage=storage).hit
-    return _counting(lambda key: hit(key).allowed)
+    return counting(lambda key: hit(key).allowed)
 
 
 def _limits(strategy: str, url: str) -> Block:
     limiter = getattr(limits.strategies, f"{strategy}RateLimiter")(limits.storage.RedisStorage(url))
     hit, item = limiter.hit, limits.parse(str(RATE))
-    return _counting(lambda key: bool(hit(item, key)))
+    return counting(lambda key: bool(hit(item, key)))
 
 
 def _throttled(algorithm: str, url: str) -> Block:
     quota = throttled.per_duration(timedelta(seconds=RATE.seconds), RATE.count)  # the burst is the count, as ours
     limit = throttled.Throttled(using=algorithm, quota=quota, store=throttled.RedisStore(server=url)).limit
-    return _counting(lambda key: not limit(key).limited)
+    return counting(lambda key: not limit(key).limited)
 
 
 def _weigh(algorithm: str, hits: int, storage: RedisStorage, admin: Any) -> Size:

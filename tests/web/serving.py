@@ -1,6 +1,7 @@
 """Real web servers, on free ports of the loopback, gone when their context ends whatever happens."""
 
 import atexit
+import http.client
 import os
 import signal
 import socket
@@ -85,3 +86,26 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+class Connection:
+    """One that is kept open, for one client. A response has the headers once; or not at all, if `least` is 0."""
+
+    def __init__(self, web: Web, client: str, *, least: int = 0) -> None:
+        self.http = http.client.HTTPConnection(HOST, web.port, timeout=20)
+        self.headers = {"X-Forwarded-For": client}
+        self.least = least
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        self.http.request(method, path, headers={**self.headers, **headers})
+        response = self.http.getresponse()
+        body = response.read()
+        pairs = [(name.lower(), value) for name, value in response.getheaders()]
+        assert self.least <= [name for name, _ in pairs].count("ratelimit") <= 1, pairs
+        return response.status, dict(pairs), body

@@ -1,6 +1,5 @@
 """Flask and Django in real servers, over a socket."""
 
-import http.client
 import json
 import socket
 import time
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.servers import HOST, Server
-from tests.web.serving import COMMANDS, Web, serving
+from tests.web.serving import COMMANDS, Connection, Web, serving
 
 GUNICORN = ["gunicorn", "--bind", "{host}:{port}", "--no-control-socket", "--threads", "8"]
 COMMANDS["flask in gunicorn"] = [*GUNICORN, "tests.web.served_flask:application"]
@@ -29,34 +28,18 @@ def web(request: pytest.FixtureRequest) -> Iterator[Web]:
         yield running
 
 
-class Connection:
-    """One connection that is kept open, for one client."""
-
-    def __init__(self, web: Web, client: str) -> None:
-        self.http = http.client.HTTPConnection(HOST, web.port, timeout=20)
-        self.headers = {"X-Forwarded-For": client}
-
-    def __enter__(self) -> "Connection":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.http.close()
-
-    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
-        self.http.request(method, path, headers=self.headers)
-        response = self.http.getresponse()
-        pairs = [(name.lower(), value) for name, value in response.getheaders()]
-        assert [name for name, _ in pairs].count("ratelimit") == 1, pairs
-        return response.status, dict(pairs), response.read()
+def told_once(web: Web, client: str) -> Connection:
+    """Every response has the headers: there is no path here without a limit."""
+    return Connection(web, client, least=1)
 
 
 def status(web: Web, path: str, client: str) -> int:
-    with Connection(web, client) as connection:
+    with told_once(web, client) as connection:
         return connection.get(path)[0]
 
 
 def test_a_connection_is_kept_open_through_answers_and_refusals(web: Web) -> None:
-    with Connection(web, "198.51.100.1") as connection:
+    with told_once(web, "198.51.100.1") as connection:
         answers = [connection.get(f"/users/{number}") for number in range(5)]
         assert [answer[0] for answer in answers] == [200, 200, 200, 429, 429]
         assert json.loads(answers[4][2])["title"] == "Quota Exceeded"
@@ -65,7 +48,7 @@ def test_a_connection_is_kept_open_through_answers_and_refusals(web: Web) -> Non
 
 
 def test_a_head_has_headers_and_no_body_even_when_refused(web: Web) -> None:
-    with Connection(web, "198.51.100.2") as connection:
+    with told_once(web, "198.51.100.2") as connection:
         answers = [connection.get("/", "HEAD") for _ in range(21)]
         assert [answer[0] for answer in answers] == [200] * 20 + [429]
         assert {answer[2] for answer in answers} == {b""}
@@ -73,7 +56,7 @@ def test_a_head_has_headers_and_no_body_even_when_refused(web: Web) -> None:
 
 
 def test_a_stream_has_its_headers_once(web: Web) -> None:  # peers: section 3, item 9
-    with Connection(web, "198.51.100.3") as connection:
+    with told_once(web, "198.51.100.3") as connection:
         answer = connection.get("/stream")
         assert (answer[0], answer[2]) == (200, b"onetwothree")
         assert ";r=19;" in answer[1]["ratelimit"]

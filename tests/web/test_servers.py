@@ -1,6 +1,5 @@
 """In real servers, over a socket."""
 
-import http.client
 import json
 import socket
 import time
@@ -15,35 +14,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from tests.servers import HOST, Server
-from tests.web.serving import Web, serving
+from tests.web.serving import Connection, Web, serving
 
 
 @pytest.fixture(scope="module", params=["uvicorn", "hypercorn"])
 def asgi(request: pytest.FixtureRequest) -> Iterator[Web]:
     with serving(request.param) as web:
         yield web
-
-
-class Connection:
-    """One connection that is kept open."""
-
-    def __init__(self, web: Web, client: str) -> None:
-        self.http = http.client.HTTPConnection(HOST, web.port, timeout=20)
-        self.headers = {"X-Forwarded-For": client}
-
-    def __enter__(self) -> "Connection":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.http.close()
-
-    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        self.http.request(method, path, headers={**self.headers, **headers})
-        response = self.http.getresponse()
-        body = response.read()
-        pairs = [(name.lower(), value) for name, value in response.getheaders()]
-        assert [name for name, _ in pairs].count("ratelimit") <= 1, pairs
-        return response.status, dict(pairs), body
 
 
 def get(web: Web, path: str, client: str, **more: str) -> int:

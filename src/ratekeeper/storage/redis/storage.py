@@ -136,12 +136,13 @@ class RedisStorage:
     def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
-        begin = monotonic()
+        until = monotonic() + self.address.timeout
         try:
-            return script.answers(self._execute("EVALSHA", script.SHA, *arguments), len(groups))
+            reply = self._execute("EVALSHA", script.SHA, *arguments)
         except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
-            until = begin + self.address.timeout
-            return script.answers(self._execute("EVAL", script.SOURCE, *arguments, until=until), len(groups))
+            reply = self._execute("EVAL", script.SOURCE, *arguments, until=until)
+        try:
+            return script.answers(reply, len(groups))
         except script.NotOurs:  # what comes next on this connection may not be ours either
             if self.deadline is not None:
                 self._lanes.forget()
@@ -162,6 +163,8 @@ class RedisStorage:
                 return client.execute_command(*command, **options)
             finally:
                 free.release()
+        except (StorageError, connect.NoScript):
+            raise
         except Exception as error:
             raise _told(error) from error
 
@@ -255,9 +258,11 @@ class AsyncRedisStorage:
         arguments = script.arguments(groups, mode, self.address.keys, now)
         due = asyncio.get_running_loop().time() + self.address.timeout
         try:
-            return script.answers(await self._execute("EVALSHA", script.SHA, *arguments, due=due), len(groups))
+            reply = await self._execute("EVALSHA", script.SHA, *arguments, due=due)
         except connect.NoScript:
-            return script.answers(await self._execute("EVAL", script.SOURCE, *arguments, due=due), len(groups))
+            reply = await self._execute("EVAL", script.SOURCE, *arguments, due=due)
+        try:
+            return script.answers(reply, len(groups))
         except script.NotOurs as error:
             self._loop().forget(error)
             raise
@@ -272,6 +277,8 @@ class AsyncRedisStorage:
             async with asyncio.timeout(self.address.timeout), loop.free:
                 client = await loop.known_cluster()
                 return await client.execute_command(*command, **options)
+        except (StorageError, connect.NoScript):
+            raise
         except Exception as error:
             raise _told(error) from error
 
@@ -293,9 +300,7 @@ class _Loop:
         self.address = address
         self.cluster: Any = None
         self.looking: asyncio.Task[Any] | None = None  # for the nodes of a Cluster
-        self.tasks: set[asyncio.Task[Sequence[Row]]] = (
-            set()
-        )  # of groups on a Cluster; a loop holds its tasks but weakly
+        self.tasks: set[asyncio.Task[Sequence[Row]]] = set()  # of groups on a Cluster: a loop alone would forget them
         self.free = asyncio.Semaphore(address.pool)  # redis-py does not wait for a connection to a node of a Cluster
         self.streams: Streams | None = None
         if address.kind != "cluster":
@@ -331,8 +336,6 @@ class _Loop:
 
 def _told(error: Exception) -> Exception:
     """What to raise for what redis-py, a connection or the server raised; a race in redis-py's own parts included."""
-    if isinstance(error, StorageError | connect.NoScript):
-        return error
     if isinstance(error, Refusal) and error.args[0].startswith("NOSCRIPT"):
         return connect.NoScript()
     return connect.storage_error(error)
