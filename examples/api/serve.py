@@ -38,13 +38,13 @@ Ctrl-C ends it. Next: README.md, docs/web.md, docs/policy.md, and `.venv/bin/rat
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")))
+    parser.add_argument("--port", type=int, default=os.environ.get("PORT", "8000"))
     options = parser.parse_args()
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((options.host, options.port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise SystemExit(f"cannot listen on {options.host}:{options.port} ({error}); try PORT=8001 make run") from None
     host, port = listener.getsockname()
     print(LOOK.format(url=f"http://{host}:{port}"), flush=True)
