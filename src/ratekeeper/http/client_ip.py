@@ -95,7 +95,7 @@ class Proxies:
         self.single = {checked_name(name): _Trust(name, ranges) for name, ranges in (single or {}).items()}
         check_single(self.single, hops)
         self._read = read_element if self.forwarded == "forwarded" else read_entry
-        self._believes = bool(self.trusted) or hops is not None or bool(self.single)
+        self.believes = bool(self.trusted) or hops is not None or bool(self.single)
         self._told: set[str] = set()
         # The same clients come again and again with the same headers.
         self._known = lru_cache(maxsize=8192)(self._found)
@@ -109,7 +109,7 @@ class Proxies:
 
         Never raises, whatever the headers hold. Where every entry is a trusted proxy's, the leftmost is the answer.
         """
-        if not self._believes:
+        if not self.believes:
             return self._known(peer, "", ())
         text = ",".join(lines(headers, self.forwarded))
         told = tuple([tuple(lines(headers, name)) for name in self.single]) if self.single else ()

@@ -15,18 +15,17 @@ from typing import Any
 from ratekeeper.decision import Decision, Row
 from ratekeeper.errors import StorageError
 from ratekeeper.http.client_ip import ClientAddress
-from ratekeeper.http.prefix import Address
 from ratekeeper.http.rejection import is_preflight
 from ratekeeper.limit import MAX_COUNT, Ask, Group
 from ratekeeper.policy.clients import Clients
 from ratekeeper.policy.identify import Found, Kind, Pending, resolve, take
 from ratekeeper.policy.index import Index
 from ratekeeper.policy.match import methods_of
-from ratekeeper.policy.path import Segments, spellings
 from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import Identity, RequestView
 from ratekeeper.policy.rule import DEFAULT, Plan, Rule
-from ratekeeper.policy.stage import Bound, Exempt, Stage, plan_of, releases, with_failure_cached
+from ratekeeper.policy.stage import Bound, Exempt, Stage, may_queue, plan_of, with_failure_cached
+from ratekeeper.policy.straight import Straight, is_exempt, readings_of
 from ratekeeper.policy.verdict import Shadow, Verdict
 
 log = logging.getLogger("ratekeeper")
@@ -99,6 +98,9 @@ class Compiled:
         lists = (self.block, self.allow, policy.members, policy.overridden)
         self.listed: list[Kind] = list({name: kind for one in lists for name, kind in one.kinds.items()}.values())
         self.has_clients = not all(one.empty for one in lists)
+        lines = {} if self.has_clients else {name: Straight(stage, self.exempt) for name, stage in self.stages.items()}
+        self._lines = {stage: line for stage, line in lines.items() if line.is_open}
+        self.may_queue = may_queue(policy)
         for bound in self.bounds:
             for plan in bound.plans.values():
                 if isinstance(plan, tuple):
@@ -115,22 +117,46 @@ class Compiled:
             if bound.rule.computed is not None:
                 yield bound.rule.computed.function
 
+    def asks_early(self, request: RequestView) -> bool:
+        """Whether there are early rules that this request has not passed."""
+        found = request.found
+        return self.has_early and not (isinstance(found, Found) and found.owner is self and found.passed_early)
+
+    def passed_early(self, request: RequestView, verdict: Verdict) -> None:
+        """Note it. A request that was not looked at is not passed: its `found` is missing, or of another policy."""
+        found = request.found
+        if verdict.allowed and isinstance(found, Found) and found.owner is self:
+            found.passed_early = True
+
+    def straight(self, request: RequestView, stage: str) -> tuple[Verdict, list[Ask]] | None:
+        """A verdict that only lacks the storage's answer, if there is anything to ask; None for `deliberate`."""
+        line = self._lines.get(stage)
+        matched = None if line is None or request.method == "OPTIONS" else line.find(request)
+        if matched is None:
+            return None
+        client = self._client(request)
+        if self.has_early:
+            request.found = Found(self, client)
+        if not matched.rules:
+            return Verdict(matched.kind, self.policy, stage, client), []
+        found = matched.asks(request, client, self)
+        if found is None:
+            return None
+        identities, asks = found
+        return Verdict("limited", self.policy, stage, client, asked=matched.rules, identities=identities), asks
+
     def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
-        """Decide one request at one stage."""
+        """Decide one request at one stage, whatever it takes."""
         policy = self.policy
         if switch == "off":
             return Verdict("off", policy, stage, None)
         if request.method == "OPTIONS" and is_preflight(request.method, request.headers):
             return Verdict("preflight", policy, stage, None)
-        before = request.found  # of the early stage: the address is the same, but who it is may be known only now
-        if isinstance(before, Found) and before.owner is self:
-            client = before.client
-        else:
-            client = policy.proxies.client_address(request.peer, request.headers)
+        client = self._client(request)
         found = request.found = Found(self, client)
         readings = readings_of(request)
         methods = methods_of(request)
-        if policy.exempt and self._is_exempt(request, readings, methods, client.ip):
+        if policy.exempt and is_exempt(self.exempt, request, readings, methods, client):
             return Verdict("exempt", policy, stage, client)
         if self.has_clients:
             if stage == "late" and self.listed:
@@ -181,12 +207,13 @@ class Compiled:
             return Verdict("unlimited", policy, stage, client)
         return case.verdict(policy, stage, client, iter(answers))
 
-    def _is_exempt(
-        self, request: RequestView, readings: list[Segments], methods: tuple[str, ...], address: Address | None
-    ) -> bool:
-        """Only in its exact spelling, and only for what it says that it is: here a match sets free."""
-        exempt = self.exempt.find(request, readings, methods, address, None)
-        return any(releases(one.match, request, methods) for one in exempt)
+    def _client(self, request: RequestView) -> ClientAddress:
+        """The address is the same in both stages, but who it is may be known only in the late one."""
+        before = request.found
+        if isinstance(before, Found) and before.owner is self:
+            return before.client
+        proxies = self.policy.proxies
+        return proxies.client_address(request.peer, request.headers if proxies.believes else ())
 
     def _look_up(self, request: RequestView, found: Found) -> Generator[Step, Any, None]:
         """Find the identities of which a list may say something."""
@@ -245,14 +272,6 @@ class Compiled:
                     return identity.tier
                 _warn_of_tier(identity.tier)
         return policy.default_tier
-
-
-def readings_of(request: RequestView) -> list[Segments]:
-    """All ways to read the path, and what the router says of it."""
-    readings = spellings(request.path)
-    if request.route is None:
-        return readings
-    return list(dict.fromkeys([*readings, *spellings(request.route)]))
 
 
 @lru_cache(maxsize=64)

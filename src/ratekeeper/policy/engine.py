@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
 from ratekeeper import switch
-from ratekeeper.asking import as_storage, unlimited
-from ratekeeper.decision import Row
+from ratekeeper.asking import as_seconds, as_storage, unlimited
+from ratekeeper.clock import microseconds
+from ratekeeper.decision import Decision, Row
 from ratekeeper.events import Decided, Listener, Shadowed, log, tell
-from ratekeeper.limit import Group, Mode
+from ratekeeper.limit import MAX_PERIOD, Group
 from ratekeeper.policy.deciding import Compiled, Deliberation
-from ratekeeper.policy.identify import Found
+from ratekeeper.policy.patience import impatient
 from ratekeeper.policy.policy import SWITCHES, Policy
 from ratekeeper.policy.problem import chosen
 from ratekeeper.policy.reload import PolicyFile, log_swap
@@ -56,33 +57,17 @@ class _Source:
         return self._compiled
 
     def use(self, policy: Policy) -> None:
-        compiled = Compiled(policy)
-        self._check(compiled)
+        compiled = self.ready(policy)
         log_swap(self._compiled.policy, policy)
         self._compiled, self._file = compiled, None
 
+    def ready(self, policy: Policy) -> Compiled:
+        compiled = Compiled(policy)
+        self._check(compiled)
+        return compiled
+
     def set_switch(self, value: str | None) -> None:
         self.switch = None if value is None else chosen("switch", value, SWITCHES)
-
-    def begin(self, request: RequestView, stage: str) -> Deliberation:
-        if stage not in ("early", "late"):
-            raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
-        compiled = self.current()
-        return compiled.deliberate(request, stage, self.switch or compiled.policy.switch)
-
-    def asks_early(self, request: RequestView) -> bool:
-        """Whether there are early rules that this request has not passed."""
-        compiled = self.current()
-        if not compiled.has_early:
-            return False
-        found = request.found
-        return not (isinstance(found, Found) and found.owner is compiled and found.passed_early)
-
-    def passed_early(self, request: RequestView, verdict: Verdict) -> None:
-        """Note it. A request that was not looked at is not passed: its `found` is missing, or of another policy."""
-        found = request.found
-        if verdict.allowed and isinstance(found, Found) and found.owner is self._compiled:
-            found.passed_early = True
 
     def _check(self, compiled: Compiled) -> None:
         for function in compiled.functions() if self.blocking else ():
@@ -94,7 +79,9 @@ class Gate:
     """Decides whether a request may go ahead: `Gate(load_policy("policy.yaml")).decide(request)`.
 
     `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
-    changes is in force soon after. `listeners` are told of every decision, shadow (see events) and verdict (Judged).
+    changes is in force soon after. `max_delay` is how many seconds a leaky bucket may hold a request back: who would
+    have to wait longer is refused, and charged nothing; without it, who is allowed waits for as long as it takes.
+    `listeners` are told of every decision, shadow (see events) and verdict (Judged).
     """
 
     def __init__(
@@ -104,8 +91,10 @@ class Gate:
         storage: Any = None,
         deadline: float | None = None,
         workers: int | None = None,
+        max_delay: float | None = None,
         listeners: Iterable[Listener] = (),
     ) -> None:
+        self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=True)
         self._listeners = tuple(listeners)
         found = as_storage(self.policy.storage if storage is None else storage, open_storage)
@@ -128,6 +117,15 @@ class Gate:
     def switch(self, value: str | None) -> None:
         self._source.set_switch(value)
 
+    @property
+    def compiled(self) -> Compiled:
+        """The policy in force, made ready."""
+        return self._source.current()
+
+    def ready(self, policy: Policy) -> Compiled:
+        """Make a policy ready for `decide_by`. Raises TypeError for a function that this gate cannot call."""
+        return self._source.ready(policy)
+
     def use(self, policy: Policy) -> None:
         """From now on decide by this policy. Counts are kept, except where an algorithm or a period has changed."""
         self._source.use(policy)
@@ -139,10 +137,11 @@ class Gate:
         With a `stage` only its rules are asked: `early` before authentication, and `late` after it. A request that has
         passed `early` by itself is not asked again.
         """
-        if stage is not None or not self._source.asks_early(request):
-            return self._decide(request, stage or "late")
-        earlier = self._decide(request, "early")
-        return self._decide(request, "late").after(earlier) if earlier.allowed else earlier
+        compiled = self._source.current()
+        if stage is not None or not compiled.asks_early(request):
+            return self.decide_by(compiled, request, checked_stage(stage or "late"))
+        earlier = self.decide_by(compiled, request, "early")
+        return self.decide_by(compiled, request, "late").after(earlier) if earlier.allowed else earlier
 
     def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
@@ -153,7 +152,8 @@ class Gate:
         if not decision.allowed:
             return verdict
         forced = settlement(decision.asks, decision.rows, costs)
-        return verdict.with_decision(restated(decision, costs, self._evaluate((forced,), "force")[0]))
+        rows = self.storage.evaluate((forced,), "force") if switch.limiting else unlimited((forced,))
+        return verdict.with_decision(restated(decision, costs, rows[0]))
 
     def close(self) -> None:
         """Close the storage."""
@@ -165,28 +165,40 @@ class Gate:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _decide(self, request: RequestView, stage: str) -> Verdict:
+    def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
+        """Decide one stage, by the policy in force or by one that has more rules than it."""
         begin = time.perf_counter() if self._listeners else 0.0
-        flow = self._source.begin(request, stage)
+        turned = self._source.switch or compiled.policy.switch
+        ready = compiled.straight(request, stage) if turned == "on" else None
+        if ready is not None:
+            verdict, asks = ready
+            if asks:
+                verdict.answered(Decision(asks, self._evaluate(compiled, [asks])[0]))
+        else:
+            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+        if stage == "early":
+            compiled.passed_early(request, verdict)
+        if self._listeners:
+            _tell(self._listeners, verdict, begin)
+        return verdict
+
+    def _deliberate(self, compiled: Compiled, flow: Deliberation) -> Verdict:
         try:
             step = next(flow)
             while True:
                 try:
-                    answer = self._evaluate(step) if isinstance(step, list) else _not_here(step)
+                    answer = self._evaluate(compiled, step) if isinstance(step, list) else _not_here(step)
                 except Exception as error:
                     step = flow.throw(error)
                 else:
                     step = flow.send(answer)
         except StopIteration as done:
-            verdict: Verdict = done.value
-        if stage == "early":
-            self._source.passed_early(request, verdict)
-        if self._listeners:
-            _tell(self._listeners, verdict, begin)
-        return verdict
+            return done.value  # type: ignore[no-any-return]
 
-    def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
-        return self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+    def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        if self._patience is not None and compiled.may_queue:
+            groups = impatient(groups, self._patience)
+        return self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
 
 
 class AsyncGate:
@@ -199,8 +211,10 @@ class AsyncGate:
         storage: Any = None,
         deadline: float | None = None,
         workers: int | None = None,
+        max_delay: float | None = None,
         listeners: Iterable[Listener] = (),
     ) -> None:
+        self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=False)
         self._listeners = tuple(listeners)
         found = as_storage(self.policy.storage if storage is None else storage, open_async_storage)
@@ -224,16 +238,26 @@ class AsyncGate:
     def switch(self, value: str | None) -> None:
         self._source.set_switch(value)
 
+    @property
+    def compiled(self) -> Compiled:
+        """The policy in force, made ready."""
+        return self._source.current()
+
+    def ready(self, policy: Policy) -> Compiled:
+        """Make a policy ready for `decide_by`."""
+        return self._source.ready(policy)
+
     def use(self, policy: Policy) -> None:
         """From now on decide by this policy; see `Gate.use`."""
         self._source.use(policy)
 
     async def decide(self, request: RequestView, stage: str | None = None) -> Verdict:
         """One decision over all rules that match; see `Gate.decide`."""
-        if stage is not None or not self._source.asks_early(request):
-            return await self._decide(request, stage or "late")
-        earlier = await self._decide(request, "early")
-        return (await self._decide(request, "late")).after(earlier) if earlier.allowed else earlier
+        compiled = self._source.current()
+        if stage is not None or not compiled.asks_early(request):
+            return await self.decide_by(compiled, request, checked_stage(stage or "late"))
+        earlier = await self.decide_by(compiled, request, "early")
+        return (await self.decide_by(compiled, request, "late")).after(earlier) if earlier.allowed else earlier
 
     async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
@@ -244,7 +268,8 @@ class AsyncGate:
         if not decision.allowed:
             return verdict
         forced = settlement(decision.asks, decision.rows, costs)
-        return verdict.with_decision(restated(decision, costs, (await self._evaluate((forced,), "force"))[0]))
+        rows = await self.storage.evaluate((forced,), "force") if switch.limiting else unlimited((forced,))
+        return verdict.with_decision(restated(decision, costs, rows[0]))
 
     async def close(self) -> None:
         """Close the storage."""
@@ -256,31 +281,46 @@ class AsyncGate:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _decide(self, request: RequestView, stage: str) -> Verdict:
+    async def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
+        """Decide one stage; see `Gate.decide_by`."""
         begin = time.perf_counter() if self._listeners else 0.0
-        flow = self._source.begin(request, stage)
+        turned = self._source.switch or compiled.policy.switch
+        ready = compiled.straight(request, stage) if turned == "on" else None
+        if ready is not None:
+            verdict, asks = ready
+            if asks:
+                verdict.answered(Decision(asks, (await self._evaluate(compiled, [asks]))[0]))
+        else:
+            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+        if stage == "early":
+            compiled.passed_early(request, verdict)
+        if self._listeners:
+            _tell(self._listeners, verdict, begin)
+        return verdict
+
+    async def _deliberate(self, compiled: Compiled, flow: Deliberation) -> Verdict:
         try:
             step = next(flow)
             while True:
                 try:
-                    if isinstance(step, list):
-                        answer = await self._evaluate(step)
-                    else:
-                        answer = await step
+                    answer = await (self._evaluate(compiled, step) if isinstance(step, list) else step)
                 except Exception as error:
                     step = flow.throw(error)
                 else:
                     step = flow.send(answer)
         except StopIteration as done:
-            verdict: Verdict = done.value
-        if stage == "early":
-            self._source.passed_early(request, verdict)
-        if self._listeners:
-            _tell(self._listeners, verdict, begin)
-        return verdict
+            return done.value  # type: ignore[no-any-return]
 
-    async def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
-        return await self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+    async def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        if self._patience is not None and compiled.may_queue:
+            groups = impatient(groups, self._patience)
+        return await self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
+
+
+def checked_stage(stage: str) -> str:
+    if stage not in ("early", "late"):
+        raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
+    return stage
 
 
 def _not_here(answer: Any) -> NoReturn:

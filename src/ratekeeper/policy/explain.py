@@ -4,13 +4,14 @@ import inspect
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from ratekeeper.policy.deciding import Compiled, Step, readings_of
+from ratekeeper.policy.deciding import Compiled, Step
 from ratekeeper.policy.identify import Found, Pending, resolve
 from ratekeeper.policy.match import methods_of
 from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import Identity, RequestView
 from ratekeeper.policy.rule import Plan, Rule
 from ratekeeper.policy.stage import plan_of
+from ratekeeper.policy.straight import readings_of
 
 T = TypeVar("T")
 

@@ -23,8 +23,10 @@ log = logging.getLogger("ratekeeper")
 KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 BUILT_IN = ("address", "agent", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # known by name, once a verifier stands behind them
+KNOWN = (str, int, Identity)  # what an identity is made of, and nothing to wait for
 MAX_CLAIM = 8192  # characters: what is longer is no token
 MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
+MAX_KNOWN = 8192  # addresses whose identities are remembered
 MAX_NAME = 1024  # characters of what somebody types
 AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
 
@@ -89,7 +91,8 @@ class Pending(NamedTuple):
 
 class Kind(NamedTuple):
     """One way to identify a client. `look` gives what `pick` makes an identity of; `early` needs only the address.
-    `place` is where that is kept, if a name is not enough: two functions may have one."""
+    `place` is where that is kept, if a name is not enough: two functions may have one. `of_client` says the same of an
+    address, where no more is needed."""
 
     name: str
     source: str
@@ -98,6 +101,7 @@ class Kind(NamedTuple):
     early: bool
     functions: tuple[Callable[..., Any], ...] = ()
     place: str = ""
+    of_client: Callable[[ClientAddress], Identity] | None = None
 
 
 Alternatives = tuple[tuple[Kind, ...], ...]
@@ -114,7 +118,7 @@ def take(kind: Kind, request: RequestView, found: Found) -> Identity | Pending |
             answer = found.verified[kind.source]
         else:
             answer = kind.look(request, found)
-            if answer is not None and not isinstance(answer, str) and inspect.isawaitable(answer):
+            if answer is not None and not isinstance(answer, KNOWN) and inspect.isawaitable(answer):
                 return Pending(kind.source, answer)
             found.verified[kind.source] = answer
         identity = kind.pick(answer)
@@ -316,11 +320,18 @@ def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) ->
 
 
 def _address_kind(label: str, ipv4: int, ipv6: int) -> Kind:
-    def look(_: RequestView, found: Found) -> Any:
-        client = found.client
-        return client.text if client.ip is None else prefix_key(client.ip, ipv6, ipv4).partition(":")[2]
+    known: dict[str, Identity] = {}  # by the text of an address, which is like no other client's
 
-    return Kind(label, label, look, lambda value: Identity(label, value), True)
+    def of_client(client: ClientAddress) -> Identity:
+        identity = known.get(client.text)
+        if identity is None:
+            if len(known) >= MAX_KNOWN:
+                known.clear()
+            value = client.text if client.ip is None else prefix_key(client.ip, ipv6, ipv4).partition(":")[2]
+            identity = known[client.text] = Identity(label, value)
+        return identity
+
+    return Kind(label, label, lambda _, found: of_client(found.client), lambda one: one, True, of_client=of_client)
 
 
 def _lengths(detail: str) -> tuple[int, int]:

@@ -248,16 +248,20 @@ class Index(Generic[R]):
         self._anywhere: Tree[R] = Tree()
         self._hosts: dict[str, Tree[R]] = {}
         self._methods: set[str] = set()
-        self.wants_tier = False
+        self.wants_tier = self.has_paths = False
+        self.is_plain = True  # no rule looks at anything but path, method and host
         for rule in rules:
             self._methods.update(rule.match.methods)
             self.wants_tier |= bool(rule.match.tiers)
+            self.has_paths |= bool(rule.match.patterns)
+            self.is_plain &= rule.match.is_plain
             trees = [self._hosts.setdefault(host, Tree()) for host in rule.match.hosts] or [self._anywhere]
             for tree in trees:
                 for pattern in rule.match.patterns or (None,):
                     tree.add(rule, pattern)
         for tree in (self._anywhere, *self._hosts.values()):
             tree.close()
+        self.has_hosts, self.has_methods = bool(self._hosts), bool(self._methods)
 
     def find(
         self,

@@ -80,6 +80,10 @@ class RequestView:
                 by_name.setdefault(key, []).append(value)
         return by_name.get(name) or []
 
+    def has_header(self, name: str) -> bool:
+        """Whether a header was sent; `name` in lower case."""
+        return name in [key for key, _ in self.headers]
+
     def header(self, name: str) -> str | None:
         """The first line of a header; `name` in lower case."""
         lines = self.header_lines(name)

@@ -10,6 +10,7 @@ from ratekeeper.policy.identify import Alternatives
 from ratekeeper.policy.index import Index
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.path import Segments
+from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import RequestView
 from ratekeeper.policy.rule import DEFAULT, Plan, Rule, Window
 
@@ -17,7 +18,7 @@ from ratekeeper.policy.rule import DEFAULT, Plan, Rule, Window
 class Bound:
     """A rule in its policy: its place, its identities, its limits with the failure mode that they fall to."""
 
-    __slots__ = ("by", "candidates", "failure", "flat", "match", "order", "plans", "rule", "wide")
+    __slots__ = ("by", "candidates", "failure", "flat", "is_straight", "match", "order", "plans", "rule", "wide")
 
     def __init__(self, rule: Rule, order: int, by: Alternatives, failure: str, wide: frozenset[Window]) -> None:
         self.rule = rule
@@ -31,6 +32,14 @@ class Bound:
         # What holds for every client, if anything does: the straight path.
         self.flat = (
             self.plans[DEFAULT] if rule.computed is None and len(self.plans) == 1 and DEFAULT in self.plans else None
+        )
+
+        self.is_straight = (
+            self.flat not in (None, "deny")
+            and rule.mode == "enforce"
+            and isinstance(rule.cost, int)
+            and not self.candidates
+            and not any(kind.functions for parts in by for kind in parts)
         )
 
     def releases(self, request: RequestView, methods: tuple[str, ...]) -> bool:
@@ -115,3 +124,14 @@ def _remembered(plan: Plan, failures: tuple[str, ...], failure: str) -> Plan:
 
 def _fallen(limit: Limit, failure: str) -> Limit:
     return limit if limit.failure == failure else replace(limit, failure=failure, large=True)
+
+
+def may_queue(policy: Policy) -> bool:
+    """Whether a request may have to wait for its turn: there is a leaky bucket, or limits that are not known yet."""
+    if any(override.limits is not None for override in policy.overrides):
+        return True
+    return any(
+        rule.computed is not None
+        or any(limit.queues for plan in rule.plans.values() if isinstance(plan, tuple) for limit in plan)
+        for rule in policy.rules
+    )

@@ -115,6 +115,11 @@ class Verdict:
         self.earlier = earlier
         return self
 
+    def answered(self, decision: Decision) -> None:
+        """The storage has answered."""
+        self.decision = decision
+        self.allowed = decision.allowed
+
     def with_decision(self, decision: Decision) -> "Verdict":
         """The same after its decision was settled."""
         settled = Verdict(

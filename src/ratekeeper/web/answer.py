@@ -24,19 +24,19 @@ class Passed:
 
     def __init__(
         self,
-        verdicts: Sequence[Verdict],
+        verdicts: list[Verdict],
         view: RequestView,
-        *,
         owner: object,
+        delay: float,
         charges: Charges,
-        limits: Sequence[RouteLimit] = (),
-        own: Sequence[str] = (),
+        limits: Sequence[RouteLimit],
+        own: Sequence[str],
     ) -> None:
-        self.verdicts = list(verdicts)  # of each stage, in order
+        self.verdicts = verdicts  # of each stage, in order
         self.owner = owner  # whose decision it is: an application may stand behind several gates
         self.tells = True  # False when a gate behind this one tells the client, of its own decision
         self.limits = limits  # that the endpoint declares
-        self.delay = max([_delay(verdict) for verdict in verdicts]) / SECOND
+        self.delay = delay
         self._charges = charges
         self._own = own  # the names of the rules that are these limits
         self._costs: dict[str, int] = {}  # what the handler said, by name of the rule; "" for all
@@ -69,9 +69,8 @@ class Passed:
         if decision is None:
             return []
         pairs = self.verdict.policy.response_headers.pairs(decision)
-        for name, _ in self._view.headers:
-            if name == "origin":  # a script in a browser sees only what is exposed to it
-                return [*pairs, *expose(pairs)]
+        if self._view.has_header("origin"):  # a script in a browser sees only what is exposed to it
+            pairs += expose(pairs)
         return pairs
 
     @property
@@ -187,7 +186,7 @@ def together(first: Decision | None, second: Decision | None) -> Decision | None
     return Decision([*first.asks, *second.asks], DegradedRows(rows, reason) if reason else rows)
 
 
-def _delay(verdict: Verdict) -> int:
-    """Microseconds."""
-    decision = verdict.decision
-    return 0 if decision is None or not decision.allowed else max([row[4] for row in decision.rows])
+def delay_of(verdicts: Sequence[Verdict]) -> float:
+    """For how many seconds the request is to be held back, by verdicts that let it pass."""
+    delays = [row[4] for verdict in verdicts if verdict.decision is not None for row in verdict.decision.rows]
+    return max(delays, default=0) / SECOND

@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ratekeeper import switch
-from ratekeeper.asking import as_seconds
-from ratekeeper.clock import microseconds
 from ratekeeper.events import Listener
-from ratekeeper.limit import MAX_PERIOD
 from ratekeeper.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule
 from ratekeeper.web.answer import Passed, Refused, with_headers
 from ratekeeper.web.charge import Charge
 from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.door import Door, Doors
-from ratekeeper.web.patience import AsyncImpatientStorage, ImpatientStorage
 
 __all__ = ["AsyncWebGate", "Passed", "Refused", "WebGate", "as_policy", "with_headers"]
 
@@ -66,12 +62,15 @@ class WebGate:
         sleep: Callable[[float], object] = time.sleep,
         **settings: Any,
     ) -> None:
-        patience = microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
-        heard = tuple(listeners)
         self.gate = Gate(
-            as_policy(policy, settings), storage=storage, deadline=deadline, workers=workers, listeners=heard
+            as_policy(policy, settings),
+            storage=storage,
+            deadline=deadline,
+            workers=workers,
+            max_delay=max_delay,
+            listeners=listeners,
         )
-        self._doors = Doors(self.gate, ImpatientStorage(self.gate.storage, patience), charge, heard)
+        self._doors = Doors(self.gate, charge)
         self._owns = not hasattr(storage, "evaluate")
         self._sleep = sleep
 
@@ -130,20 +129,20 @@ class WebGate:
         self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
     ) -> Passed | Refused:
         """`before`, for a door that was looked up: `door.reads_body` says whether the body has to be read first."""
-        if earlier is not None and door.last_stage == "early":
-            return door.answer(view, *earlier.verdicts)
         verdicts = [] if earlier is None else [*earlier.verdicts]
+        if verdicts and door.last_stage == "early":
+            return door.answer(view, verdicts)
         if door.asks_early(stage):
-            verdicts.append(door.gate.decide(view, "early"))
+            verdicts.append(self.gate.decide_by(door.compiled, view, "early"))
             if stage == "early" or not verdicts[-1].allowed:
-                return door.answer(view, *verdicts)
-        verdicts.append(door.gate.decide(view, door.last_stage))
-        return door.answer(view, *verdicts)
+                return door.answer(view, verdicts)
+        verdicts.append(self.gate.decide_by(door.compiled, view, door.last_stage))
+        return door.answer(view, verdicts)
 
     def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
         """Decide by what the endpoint declares, without the rules of the policy, for which it was decided already."""
-        door = self._doors.of(endpoint, alone=True)
-        return door.answer(view, door.gate.decide(view, "late"))
+        door = self._doors.alone(endpoint)
+        return door.answer(view, [self.gate.decide_by(door.compiled, view, "late")])
 
     def after(self, passed: Passed, status: int, sent: int) -> None:
         """Settle: the response is complete. Not for one that broke off: what was charged for that stays."""
@@ -189,12 +188,15 @@ class AsyncWebGate:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         **settings: Any,
     ) -> None:
-        patience = microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
-        heard = tuple(listeners)
         self.gate = AsyncGate(
-            as_policy(policy, settings), storage=storage, deadline=deadline, workers=workers, listeners=heard
+            as_policy(policy, settings),
+            storage=storage,
+            deadline=deadline,
+            workers=workers,
+            max_delay=max_delay,
+            listeners=listeners,
         )
-        self._doors = Doors(self.gate, AsyncImpatientStorage(self.gate.storage, patience), charge, heard)
+        self._doors = Doors(self.gate, charge)
         self._owns = not hasattr(storage, "evaluate")
         self._sleep = sleep
 
@@ -252,20 +254,20 @@ class AsyncWebGate:
         self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
     ) -> Passed | Refused:
         """`before`, for a door that was looked up; see `WebGate.through`."""
-        if earlier is not None and door.last_stage == "early":
-            return door.answer(view, *earlier.verdicts)
         verdicts = [] if earlier is None else [*earlier.verdicts]
+        if verdicts and door.last_stage == "early":
+            return door.answer(view, verdicts)
         if door.asks_early(stage):
-            verdicts.append(await door.gate.decide(view, "early"))
+            verdicts.append(await self.gate.decide_by(door.compiled, view, "early"))
             if stage == "early" or not verdicts[-1].allowed:
-                return door.answer(view, *verdicts)
-        verdicts.append(await door.gate.decide(view, door.last_stage))
-        return door.answer(view, *verdicts)
+                return door.answer(view, verdicts)
+        verdicts.append(await self.gate.decide_by(door.compiled, view, door.last_stage))
+        return door.answer(view, verdicts)
 
     async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
         """Decide by what the endpoint declares; see `WebGate.alone`."""
-        door = self._doors.of(endpoint, alone=True)
-        return door.answer(view, await door.gate.decide(view, "late"))
+        door = self._doors.alone(endpoint)
+        return door.answer(view, [await self.gate.decide_by(door.compiled, view, "late")])
 
     async def after(self, passed: Passed, status: int, sent: int) -> None:
         """Settle: the response is complete; see `WebGate.after`."""

@@ -1,0 +1,145 @@
+"""The straight line: requests of which the rules ask nothing but path, method, host, and who it is.
+
+Which rules apply is found once for all requests that are alike in that, and remembered. What takes more, as lists of
+clients, tiers, shadows, and functions that find identities, limits or costs, is for deciding.py; the answers are equal.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ratekeeper.http.client_ip import ClientAddress
+from ratekeeper.limit import Ask, Limit
+from ratekeeper.policy.identify import Found, resolve
+from ratekeeper.policy.index import Index
+from ratekeeper.policy.match import methods_of
+from ratekeeper.policy.path import Segments, spellings
+from ratekeeper.policy.request import Identity, RequestView
+from ratekeeper.policy.rule import Rule
+from ratekeeper.policy.stage import Bound, Exempt, Stage, releases
+
+MAX_KNOWN = 4096
+MAX_LENGTH = 256  # characters of what is remembered: memory is not the client's to fill
+ANYTHING: list[Segments] = [()]
+
+Key = tuple[tuple[str, ...] | str, str, str | None, str]
+
+
+def readings_of(request: RequestView) -> list[Segments]:
+    """All ways to read the path, and what the router says of it."""
+    readings = spellings(request.path)
+    if request.route is None:
+        return readings
+    return list(dict.fromkeys([*readings, *spellings(request.route)]))
+
+
+def is_exempt(
+    exempt: Index[Exempt],
+    request: RequestView,
+    readings: list[Segments],
+    methods: tuple[str, ...],
+    client: ClientAddress | None,
+) -> bool:
+    """Only in its exact spelling, and only for what it says that it is: here a match sets free."""
+    found = exempt.find(request, readings, methods, None if client is None else client.ip, None)
+    return any(releases(one.match, request, methods) for one in found)
+
+
+class Matched:
+    """Rules that apply together. `kind` is that of a verdict that has nothing to ask the storage for."""
+
+    __slots__ = ("_asked", "_by_address", "kind", "rules")
+
+    def __init__(self, kind: str, bounds: Sequence[Bound]) -> None:
+        self.kind = kind
+        asked: list[tuple[Bound, tuple[Limit, ...], int]] = [
+            (bound, bound.flat, bound.rule.cost)
+            for bound in bounds
+            if isinstance(bound.flat, tuple) and isinstance(bound.rule.cost, int)
+        ]
+        self.rules: list[Rule] = [bound.rule for bound, *_ in asked]
+        self._asked = asked
+        by_address: list[tuple[Callable[[ClientAddress], Identity], tuple[Limit, ...], int]] = [
+            (bound.by[0][0].of_client, plan, cost)
+            for bound, plan, cost in asked
+            if len(bound.by) == len(bound.by[0]) == 1 and bound.by[0][0].of_client is not None
+        ]
+        self._by_address = by_address if len(by_address) == len(asked) else None  # no header is looked at then
+
+    def asks(
+        self, request: RequestView, client: ClientAddress, owner: object
+    ) -> tuple[list[Identity], list[Ask]] | None:
+        """By whom each rule counts, and what the storage is asked; None if somebody has to be waited for."""
+        identities: list[Identity] = []
+        asks: list[Ask] = []
+        if self._by_address is not None:
+            for identify, plan, cost in self._by_address:
+                who = identify(client)
+                identities.append(who)
+                asks.append((who.key, plan, cost, None, None))
+            return identities, asks
+        found = request.found = Found(owner, client)
+        for bound, plan, cost in self._asked:
+            identity = resolve(bound.by, request, found)
+            if not isinstance(identity, Identity):
+                return None
+            identities.append(identity)
+            asks.append((identity.key, plan, cost, None, None))
+        return identities, asks
+
+
+class Straight:
+    """The rules of one stage, for requests that need no more."""
+
+    def __init__(self, stage: Stage, exempt: Index[Exempt]) -> None:
+        self._stage = stage
+        self._exempt = exempt
+        indexes = (stage.rules, stage.defaults, exempt)
+        self.is_open = all(index.is_plain for index in indexes)
+        self._has_hosts = any(index.has_hosts for index in indexes)
+        self._has_paths = self._has_hosts or any(index.has_paths for index in indexes)  # a path may name a host
+        self._has_methods = any(index.has_methods for index in indexes)
+        self._known: dict[Key, Matched | None] = {}
+        self._same: dict[tuple[int, ...], Matched] = {}
+        is_one = self.is_open and not (self._has_paths or self._has_methods)
+        self._only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
+
+    def find(self, request: RequestView) -> Matched | None:
+        """What applies; None if it takes more to know."""
+        if self._only is not None:
+            return self._only
+        methods = methods_of(request) if self._has_methods else ("",)
+        path = route = None
+        host = ""
+        if self._has_paths:
+            path, route = request.path, request.route
+            if self._has_hosts:
+                host = request.host
+        key = (methods, path or "", route, host)
+        try:
+            return self._known[key]
+        except KeyError:
+            found = self._find(request, readings_of(request) if self._has_paths else ANYTHING, methods)
+        if sum(map(len, methods)) + len(key[1]) + len(host) <= MAX_LENGTH:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> Matched | None:
+        if is_exempt(self._exempt, request, readings, methods, None):
+            return EXEMPT
+        bounds = self._stage.applying(request, readings, methods, None, None)
+        if not bounds:
+            return UNMATCHED
+        if not all(bound.is_straight for bound in bounds):
+            return None
+        places = tuple([bound.order for bound in bounds])
+        same = self._same.get(places)
+        if same is None:
+            if len(self._same) >= MAX_KNOWN:
+                self._same.clear()
+            same = self._same[places] = Matched("unlimited", bounds)
+        return same
+
+
+EXEMPT = Matched("exempt", ())
+UNMATCHED = Matched("unmatched", ())
