@@ -108,7 +108,9 @@ def wsgi_fetch(app: Callable[..., Iterable[bytes]], environ: dict[str, Any]) -> 
     started: list[tuple[str, list[tuple[str, str]]]] = []
     written: list[bytes] = []
 
-    def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[[bytes], None]:
+    def start_response(status: str, headers: list[tuple[str, str]], *failure: Any) -> Callable[[bytes], None]:
+        if failure and failure[0] is not None and not written:
+            started.clear()  # an application may change its mind as long as nothing was sent
         started.append((status, headers))
         return written.append
 

@@ -99,6 +99,7 @@ class Proxies:
         self._told: set[str] = set()
         # The same clients come again and again with the same headers.
         self._known = lru_cache(maxsize=8192)(self._found)
+        self._peer = lru_cache(maxsize=8192)(lambda peer: self._found(peer, "", ()))
 
     def trusts(self, peer: str | None) -> bool:
         """Whether this peer is one of the proxies that may speak for clients."""
@@ -110,7 +111,7 @@ class Proxies:
         Never raises, whatever the headers hold. Where every entry is a trusted proxy's, the leftmost is the answer.
         """
         if not self.believes:
-            return self._known(peer, "", ())
+            return self._peer(peer)
         text = ",".join(lines(headers, self.forwarded))
         told = tuple([tuple(lines(headers, name)) for name in self.single]) if self.single else ()
         if len(text) + sum([len(value) + 50 for values in told for value in values]) > MAX_KNOWN:

@@ -101,6 +101,7 @@ class Compiled:
         lines = {} if self.has_clients else {name: Straight(stage, self.exempt) for name, stage in self.stages.items()}
         self._lines = {stage: line for stage, line in lines.items() if line.is_open}
         self.may_queue = may_queue(policy)
+        self.has_paths = bool(policy.exempt) or any(bound.match.patterns for bound in self.bounds)
         for bound in self.bounds:
             for plan in bound.plans.values():
                 if isinstance(plan, tuple):
@@ -128,22 +129,22 @@ class Compiled:
         if verdict.allowed and isinstance(found, Found) and found.owner is self:
             found.passed_early = True
 
-    def straight(self, request: RequestView, stage: str) -> tuple[Verdict, list[Ask]] | None:
+    def straight(self, request: RequestView, stage: str) -> tuple[Verdict, Sequence[Ask]] | None:
         """A verdict that only lacks the storage's answer, if there is anything to ask; None for `deliberate`."""
         line = self._lines.get(stage)
         matched = None if line is None or request.method == "OPTIONS" else line.find(request)
         if matched is None:
             return None
-        client = self._client(request)
+        asked = matched.known.get(request.peer) if request.user is None or not matched.by_user else None
+        if asked is None:
+            asked = matched.asks(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
+            if asked is None:
+                return None
+        client, identities, asks = asked
         if self.has_early:
             request.found = Found(self, client)
-        if not matched.rules:
-            return Verdict(matched.kind, self.policy, stage, client), []
-        found = matched.asks(request, client, self)
-        if found is None:
-            return None
-        identities, asks = found
-        return Verdict("limited", self.policy, stage, client, asked=matched.rules, identities=identities), asks
+        kind = "limited" if asks else matched.kind
+        return Verdict(kind, self.policy, stage, client, asked=matched.rules, identities=identities), asks
 
     def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
         """Decide one request at one stage, whatever it takes."""
@@ -210,7 +211,7 @@ class Compiled:
     def _client(self, request: RequestView) -> ClientAddress:
         """The address is the same in both stages, but who it is may be known only in the late one."""
         before = request.found
-        if isinstance(before, Found) and before.owner is self:
+        if before is not None and isinstance(before, Found) and before.owner is self:
             return before.client
         proxies = self.policy.proxies
         return proxies.client_address(request.peer, request.headers if proxies.believes else ())

@@ -96,6 +96,7 @@ class Gate:
     ) -> None:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=True)
+        self.current = self._source.current  # the policy in force, made ready
         self._listeners = tuple(listeners)
         found = as_storage(self.policy.storage if storage is None else storage, open_storage)
         if inspect.iscoroutinefunction(found.evaluate):
@@ -116,11 +117,6 @@ class Gate:
     @switch.setter
     def switch(self, value: str | None) -> None:
         self._source.set_switch(value)
-
-    @property
-    def compiled(self) -> Compiled:
-        """The policy in force, made ready."""
-        return self._source.current()
 
     def ready(self, policy: Policy) -> Compiled:
         """Make a policy ready for `decide_by`. Raises TypeError for a function that this gate cannot call."""
@@ -173,7 +169,11 @@ class Gate:
         if ready is not None:
             verdict, asks = ready
             if asks:
-                verdict.answered(Decision(asks, self._evaluate(compiled, [asks])[0]))
+                groups: Sequence[Group] = [asks]
+                if compiled.may_queue:
+                    groups = bounded(groups, self._patience)
+                answers = self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
+                verdict.answered(Decision(asks, answers[0]))
         else:
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
         if stage == "early":
@@ -196,8 +196,8 @@ class Gate:
             return done.value  # type: ignore[no-any-return]
 
     def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
-        if self._patience is not None and compiled.may_queue:
-            groups = impatient(groups, self._patience)
+        if compiled.may_queue:
+            groups = bounded(groups, self._patience)
         return self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
 
 
@@ -216,6 +216,7 @@ class AsyncGate:
     ) -> None:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=False)
+        self.current = self._source.current
         self._listeners = tuple(listeners)
         found = as_storage(self.policy.storage if storage is None else storage, open_async_storage)
         if not inspect.iscoroutinefunction(found.evaluate):
@@ -237,11 +238,6 @@ class AsyncGate:
     @switch.setter
     def switch(self, value: str | None) -> None:
         self._source.set_switch(value)
-
-    @property
-    def compiled(self) -> Compiled:
-        """The policy in force, made ready."""
-        return self._source.current()
 
     def ready(self, policy: Policy) -> Compiled:
         """Make a policy ready for `decide_by`."""
@@ -289,7 +285,11 @@ class AsyncGate:
         if ready is not None:
             verdict, asks = ready
             if asks:
-                verdict.answered(Decision(asks, (await self._evaluate(compiled, [asks]))[0]))
+                groups: Sequence[Group] = [asks]
+                if compiled.may_queue:
+                    groups = bounded(groups, self._patience)
+                answers = await self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
+                verdict.answered(Decision(asks, answers[0]))
         else:
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
         if stage == "early":
@@ -312,9 +312,14 @@ class AsyncGate:
             return done.value  # type: ignore[no-any-return]
 
     async def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
-        if self._patience is not None and compiled.may_queue:
-            groups = impatient(groups, self._patience)
+        if compiled.may_queue:
+            groups = bounded(groups, self._patience)
         return await self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
+
+
+def bounded(groups: Sequence[Group], patience: int | None) -> Sequence[Group]:
+    """What the storage is asked, with queues no longer than patience allows."""
+    return groups if patience is None else impatient(groups, patience)
 
 
 def checked_stage(stage: str) -> str:

@@ -91,8 +91,8 @@ class Pending(NamedTuple):
 
 class Kind(NamedTuple):
     """One way to identify a client. `look` gives what `pick` makes an identity of; `early` needs only the address.
-    `place` is where that is kept, if a name is not enough: two functions may have one. `of_client` says the same of an
-    address, where no more is needed."""
+    `place` is where that is kept, if a name is not enough: two functions may have one. `of_client` gives the
+    identity that an address is, and its key, where no more is needed."""
 
     name: str
     source: str
@@ -101,7 +101,7 @@ class Kind(NamedTuple):
     early: bool
     functions: tuple[Callable[..., Any], ...] = ()
     place: str = ""
-    of_client: Callable[[ClientAddress], Identity] | None = None
+    of_client: Callable[[ClientAddress], tuple[Identity, str]] | None = None
 
 
 Alternatives = tuple[tuple[Kind, ...], ...]
@@ -320,18 +320,19 @@ def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) ->
 
 
 def _address_kind(label: str, ipv4: int, ipv6: int) -> Kind:
-    known: dict[str, Identity] = {}  # by the text of an address, which is like no other client's
+    known: dict[str, tuple[Identity, str]] = {}  # by the text of an address, which is like no other client's
 
-    def of_client(client: ClientAddress) -> Identity:
-        identity = known.get(client.text)
-        if identity is None:
+    def of_client(client: ClientAddress) -> tuple[Identity, str]:
+        found = known.get(client.text)
+        if found is None:
             if len(known) >= MAX_KNOWN:
                 known.clear()
             value = client.text if client.ip is None else prefix_key(client.ip, ipv6, ipv4).partition(":")[2]
-            identity = known[client.text] = Identity(label, value)
-        return identity
+            identity = Identity(label, value)
+            found = known[client.text] = identity, identity.key
+        return found
 
-    return Kind(label, label, lambda _, found: of_client(found.client), lambda one: one, True, of_client=of_client)
+    return Kind(label, label, lambda _, found: of_client(found.client)[0], lambda one: one, True, of_client=of_client)
 
 
 def _lengths(detail: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """A request that belongs to no framework: what adapters make, and rules, identities and refusals look at."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 
 class Identity(NamedTuple):
@@ -17,6 +17,17 @@ class Identity(NamedTuple):
         return f"{self.kind}:{self.value}"
 
 
+class Wire(NamedTuple):
+    """How an adapter reads, from what its server gave it, the parts of a request that few rules look at."""
+
+    path: Callable[[Any], str]
+    query: Callable[[Any], str]
+    host: Callable[[Any], str]
+    headers: Callable[[Any], Sequence[tuple[str, str]]]
+    scheme: Callable[[Any], str]
+    is_scripted: Callable[[Any], bool]
+
+
 class RequestView:
     """What is known of a request before its work begins.
 
@@ -28,6 +39,8 @@ class RequestView:
 
     __slots__ = (
         "_by_name",
+        "_source",
+        "_wire",
         "body",
         "found",
         "headers",
@@ -67,6 +80,33 @@ class RequestView:
         self.body = body
         self.found: Any = None
         self._by_name: dict[str, list[str]] | None = None
+        self._wire: Wire | None = None
+        self._source: Any = None
+
+    @classmethod
+    def on_demand(
+        cls, wire: Wire, source: Any, method: str, peer: str | None, user: Any = None, route: str | None = None
+    ) -> Self:
+        """A view that reads the rest of the request from `source` when it is asked for."""
+        view = cls.__new__(cls)
+        view._wire = wire
+        view._source = source
+        view.method = method
+        view.peer = peer
+        view.user = user
+        view.route = route
+        view.body = view.found = view._by_name = None
+        return view
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what is not set: on demand, once."""
+            if self._wire is None or name not in Wire._fields:
+                raise AttributeError(f"a RequestView has no {name!r}", name=name, obj=self)
+            value = getattr(self._wire, name)(self._source)
+            setattr(self, name, value)
+            return value
 
     def __repr__(self) -> str:
         return f"RequestView({self.method!r}, {self.path!r}, peer={self.peer!r})"
@@ -80,9 +120,12 @@ class RequestView:
                 by_name.setdefault(key, []).append(value)
         return by_name.get(name) or []
 
-    def has_header(self, name: str) -> bool:
-        """Whether a header was sent; `name` in lower case."""
-        return name in [key for key, _ in self.headers]
+    @property
+    def is_scripted(self) -> bool:
+        """Whether it may come from a script in a browser, which names its origin."""
+        if self._wire is not None:
+            return self._wire.is_scripted(self._source)
+        return "origin" in [name for name, _ in self.headers]
 
     def header(self, name: str) -> str | None:
         """The first line of a header; `name` in lower case."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ratekeeper.http.client_ip import ClientAddress
 from ratekeeper.limit import Ask, Limit
-from ratekeeper.policy.identify import Found, resolve
+from ratekeeper.policy.identify import Alternatives, Found, resolve
 from ratekeeper.policy.index import Index
 from ratekeeper.policy.match import methods_of
 from ratekeeper.policy.path import Segments, spellings
@@ -20,6 +20,8 @@ MAX_KNOWN = 4096
 MAX_LENGTH = 256  # characters of what is remembered: memory is not the client's to fill
 ANYTHING: list[Segments] = [()]
 
+# The client, by whom each rule counts, and what the storage is asked.
+Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
 Key = tuple[tuple[str, ...] | str, str, str | None, str]
 
 
@@ -44,9 +46,13 @@ def is_exempt(
 
 
 class Matched:
-    """Rules that apply together. `kind` is that of a verdict that has nothing to ask the storage for."""
+    """Rules that apply together. `kind` is that of a verdict that has nothing to ask the storage for.
 
-    __slots__ = ("_asked", "_by_address", "kind", "rules")
+    Who is not authenticated counts by address, in most policies, and that is the peer's where no proxy is believed:
+    then `known` has all there is to ask, by peer.
+    """
+
+    __slots__ = ("_asked", "_by_address", "by_user", "kind", "known", "rules")
 
     def __init__(self, kind: str, bounds: Sequence[Bound]) -> None:
         self.kind = kind
@@ -57,25 +63,25 @@ class Matched:
         ]
         self.rules: list[Rule] = [bound.rule for bound, *_ in asked]
         self._asked = asked
-        by_address: list[tuple[Callable[[ClientAddress], Identity], tuple[Limit, ...], int]] = [
-            (bound.by[0][0].of_client, plan, cost)
-            for bound, plan, cost in asked
-            if len(bound.by) == len(bound.by[0]) == 1 and bound.by[0][0].of_client is not None
-        ]
-        self._by_address = by_address if len(by_address) == len(asked) else None  # no header is looked at then
+        by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
+        self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
+        self.by_user = any(kind.name == "user" for bound, *_ in asked for parts in bound.by for kind in parts)
+        self.known: dict[str | None, Asked] = {}
 
-    def asks(
-        self, request: RequestView, client: ClientAddress, owner: object
-    ) -> tuple[list[Identity], list[Ask]] | None:
-        """By whom each rule counts, and what the storage is asked; None if somebody has to be waited for."""
+    def asks(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
+        """Who asks for what; None if somebody has to be waited for. `is_peer`: the client is whoever the peer is."""
         identities: list[Identity] = []
         asks: list[Ask] = []
-        if self._by_address is not None:
+        if len(self._by_address) == len(self._asked) and (request.user is None or not self.by_user):
             for identify, plan, cost in self._by_address:
-                who = identify(client)
+                who, key = identify(client)
                 identities.append(who)
-                asks.append((who.key, plan, cost, None, None))
-            return identities, asks
+                asks.append((key, plan, cost, None, None))
+            if is_peer:
+                if len(self.known) >= MAX_KNOWN:
+                    self.known.clear()
+                self.known[request.peer] = client, identities, asks
+            return client, identities, asks
         found = request.found = Found(owner, client)
         for bound, plan, cost in self._asked:
             identity = resolve(bound.by, request, found)
@@ -83,7 +89,15 @@ class Matched:
                 return None
             identities.append(identity)
             asks.append((identity.key, plan, cost, None, None))
-        return identities, asks
+        return client, identities, asks
+
+
+def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, str]] | None:
+    """Says who an anonymous client is, if that is a question of its address alone."""
+    for parts in by:
+        if not any(kind.name == "user" for kind in parts):
+            return parts[0].of_client if len(parts) == 1 else None
+    return None
 
 
 class Straight:

@@ -20,12 +20,23 @@ EXPOSE = "access-control-expose-headers"
 class Passed:
     """The request may go ahead, `delay` seconds from now. This is also what a handler sees of the decision."""
 
-    __slots__ = ("_charges", "_costs", "_own", "_settled", "_view", "delay", "limits", "owner", "tells", "verdicts")
+    __slots__ = (
+        "_charges",
+        "_costs",
+        "_own",
+        "_settled",
+        "_tells_scripts",
+        "delay",
+        "limits",
+        "owner",
+        "tells",
+        "verdicts",
+    )
 
     def __init__(
         self,
         verdicts: list[Verdict],
-        view: RequestView,
+        view: RequestView,  # not kept: what it is read from leads back to this object
         owner: object,
         delay: float,
         charges: Charges,
@@ -39,9 +50,9 @@ class Passed:
         self.delay = delay
         self._charges = charges
         self._own = own  # the names of the rules that are these limits
-        self._costs: dict[str, int] = {}  # what the handler said, by name of the rule; "" for all
+        self._costs: dict[str, int] | None = None  # what the handler said, by name of the rule; "" for all
         self._settled = False
-        self._view = view
+        self._tells_scripts = view.is_scripted  # they see only what is exposed to them
 
     def __bool__(self) -> bool:
         return True
@@ -65,11 +76,11 @@ class Passed:
     @property
     def headers(self) -> Pairs:
         """The fields for the response, as things stand now."""
-        decision = self.decision if self.tells else None
-        if decision is None:
+        decision = self.verdicts[0].decision if len(self.verdicts) == 1 else self.decision
+        if decision is None or not self.tells:
             return []
         pairs = self.verdict.policy.response_headers.pairs(decision)
-        if self._view.has_header("origin"):  # a script in a browser sees only what is exposed to it
+        if self._tells_scripts:
             pairs += expose(pairs)
         return pairs
 
@@ -89,7 +100,7 @@ class Passed:
         asked = self._asked()
         if rule and rule not in asked:
             raise ValueError(f"no rule {rule!r} was asked, but {', '.join(asked) or 'none'}")
-        self._costs[rule] = cost
+        self._costs = {**(self._costs or {}), rule: cost}
 
     def costs(self, status: int, sent: int) -> list[tuple[int, list[int]]]:
         """What is to be settled: the place of a verdict, and the cost for each rule that it asked. Only once."""
@@ -124,10 +135,11 @@ class Passed:
         return {rule.name for verdict in self.verdicts for rule in verdict.asked}
 
     def _cost(self, rule: str, outcome: Outcome, general: set[str]) -> int:
-        if rule in self._costs:
-            return self._costs[rule]
-        if "" in self._costs and rule in general:
-            return self._costs[""]
+        said = self._costs or {}
+        if rule in said:
+            return said[rule]
+        if "" in said and rule in general:
+            return said[""]
         if rule not in self._charges:
             return outcome.cost
         return min(max(operator.index(self._charges[rule](outcome)), 0), MAX_COUNT)

@@ -1,6 +1,7 @@
 """Pure ASGI: any framework, no import of one. Requests and WebSocket connections in, headers and refusals out.
 
-It matches the policy's own path patterns; an adapter that knows the router and the user hands in `find` and `user`.
+It matches the policy's own path patterns, and the route's template where the framework routes before its middleware, as
+Litestar does; an adapter that knows the router and the user hands in `find` and `user`.
 """
 
 import logging
@@ -11,9 +12,10 @@ from urllib.parse import quote
 
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.policy.request import Wire
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.gate import AsyncWebGate, Passed, Refused
-from ratekeeper.web.sending import ours, telling
+from ratekeeper.web.sending import Telling, ours
 from ratekeeper.web.websocket import connect
 
 log = logging.getLogger("ratekeeper")
@@ -30,9 +32,11 @@ Find = Callable[[Scope], tuple[Endpoint | None, str | None]]
 def user_of(scope: Scope) -> str | int | None:
     """Whom an authentication middleware around this one has found, as Starlette's does: `scope["user"]`."""
     user = scope.get("user")
+    if user is None:
+        return None
     if isinstance(user, str | int) and not isinstance(user, bool):
         return user
-    if user is None or not getattr(user, "is_authenticated", False):
+    if not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "id", "pk", "username", "display_name"):
         try:
@@ -44,35 +48,42 @@ def user_of(scope: Scope) -> str | int | None:
     return None
 
 
-def route_of(scope: Scope) -> tuple[Endpoint | None, str | None]:
-    """No endpoint; the route's template where the framework routes before its middleware, as Litestar does."""
-    return None, scope.get("path_template")
-
-
 @lru_cache(maxsize=1024)
 def header_name(name: bytes) -> str:
     return name.decode("latin-1").lower()
 
 
+def _path(scope: Scope) -> str:
+    raw: bytes | None = scope.get("raw_path")
+    return raw.partition(b"?")[0].decode("latin-1") if raw else quote(scope["path"], safe="/:@!$&'()*+,;=~-._")
+
+
+def _host(scope: Scope) -> str:
+    hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
+    return str(hosts[0].decode("latin-1")) if hosts else ""
+
+
+def _is_scripted(scope: Scope) -> bool:
+    for name, _ in scope["headers"]:  # noqa: SIM110 - a loop is faster
+        if name == b"origin":
+            return True
+    return False
+
+
+WIRE = Wire(
+    path=_path,
+    query=lambda scope: scope.get("query_string", b"").decode("latin-1"),
+    host=_host,
+    headers=lambda scope: [(header_name(name), value.decode("latin-1")) for name, value in scope["headers"]],
+    scheme=lambda scope: scope.get("scheme", "http"),
+    is_scripted=_is_scripted,
+)
+
+
 def request_view(scope: Scope, user: str | int | None = None, route: str | None = None) -> RequestView:
     """A request, or the handshake of a WebSocket, which is a GET."""
-    headers = [(header_name(name), value.decode("latin-1")) for name, value in scope["headers"]]
-    raw, client, host = scope.get("raw_path"), scope.get("client"), ""
-    for name, value in headers:
-        if name == "host":
-            host = value
-            break
-    return RequestView(
-        scope.get("method", "GET"),
-        raw.partition(b"?")[0].decode("latin-1") if raw else quote(scope["path"], safe="/:@!$&'()*+,;=~-._"),
-        query=scope.get("query_string", b"").decode("latin-1"),
-        host=host,
-        headers=headers,
-        peer=client[0] if client else None,
-        scheme=scope.get("scheme", "http"),
-        user=user,
-        route=route,
-    )
+    client = scope.get("client")
+    return RequestView.on_demand(WIRE, scope, scope.get("method", "GET"), client[0] if client else None, user, route)
 
 
 class RateLimitMiddleware:
@@ -90,7 +101,7 @@ class RateLimitMiddleware:
         *,
         gate: AsyncWebGate | None = None,
         user: Callable[[Scope], Any] = user_of,
-        find: Find = route_of,
+        find: Find | None = None,
         messages: "str | RouteLimit | None" = None,
         **options: Any,
     ) -> None:
@@ -112,24 +123,29 @@ class RateLimitMiddleware:
         if kind == "lifespan":
             await lifespan(self.app, gate, scope, receive, send)
             return
-        around = scope["state"].get(STATE) if "state" in scope else None
+        state = scope.get("state") or {}
+        around = state.get(STATE)
         if kind not in ("http", "websocket") or (around is not None and gate.owns(around)):
             await self.app(scope, receive, send)  # the second: asked already, by one around this one
             return
-        endpoint, route = self.find(scope)
+        endpoint, route = (None, scope.get("path_template")) if self.find is None else self.find(scope)
         view = request_view(scope, self.user(scope), route)
         if kind == "websocket":
             await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send)
             return
-        answer, receive = await ask(gate, view, endpoint, receive)
-        hush(around)
+        door = gate.door(endpoint)
+        if door.reads_body:
+            view.body, receive = await read_body(receive)
+        answer = await gate.through(door, view)
+        if around is not None:
+            hush(around)
         if isinstance(answer, Refused):
             await refuse(answer, scope, send)
             return
         if answer.delay:
             await gate.sleep(answer)
-        scope["state"] = {**scope["state"], STATE: answer} if "state" in scope else {STATE: answer}
-        await self.app(scope, receive, telling(gate, scope, send))
+        scope["state"] = {**state, STATE: answer}
+        await self.app(scope, receive, Telling(gate, scope["state"], send).send)
 
 
 async def ask(

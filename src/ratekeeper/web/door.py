@@ -67,6 +67,7 @@ class Doors:
 
     def __init__(self, gate: Any, charge: Mapping[str, Charge] | None) -> None:
         self.gate = gate
+        self._current: Callable[[], Compiled] = gate.current
         found = {name: charge_function(one) for name, one in (charge or {}).items()}
         self._charges = {name: one for name, one in found.items() if one is not None}
         unknown = found.keys() - {rule.name for rule in gate.policy.rules}
@@ -77,9 +78,9 @@ class Doors:
         self._named: dict[str, RouteLimit] = {}
         self.of(None)
 
-    def of(self, endpoint: Endpoint | None) -> Door:
+    def of(self, endpoint: Endpoint | None = None) -> Door:
         """That of an endpoint, as the policy is now."""
-        base = self.gate.compiled
+        base = self._current()
         door = self._doors.get(endpoint)
         if door is None or door.base is not base:
             door = self._doors[endpoint] = self._renewed(door, base, endpoint, False)
@@ -87,7 +88,7 @@ class Doors:
 
     def alone(self, endpoint: Endpoint) -> Door:
         """The same without the rules of the policy."""
-        base = self.gate.compiled
+        base = self._current()
         door = self._alone.get(endpoint)
         if door is None or door.base is not base:
             door = self._alone[endpoint] = self._renewed(door, base, endpoint, True)

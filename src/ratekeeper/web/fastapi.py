@@ -22,7 +22,7 @@ from ratekeeper.web.checked import checked
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, endpoint_name, exempt, short_name
 from ratekeeper.web.gate import AsyncWebGate, log
 from ratekeeper.web.routes import NOTHING, Found, Table, route_path
-from ratekeeper.web.sending import telling
+from ratekeeper.web.sending import Telling
 from ratekeeper.web.websocket import connect
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -223,7 +223,7 @@ class _Outermost:
             return
         scope["state"] = {**scope.get("state", {})}  # the server's own is for all requests
         if scope["type"] == "http":
-            send = telling(self.gate, scope, send)
+            send = Telling(self.gate, scope["state"], send).send
             if self.gate.has_early:
                 answer, receive = await ask(self.gate, request_view(scope), None, receive, stage="early")
                 hush(scope["state"].get(STATE))

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from ratekeeper.policy import RequestView
-from ratekeeper.web.answer import EXPOSE, Passed, Refused
+from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, short_name
 from ratekeeper.web.declared import exempt as mark_exempt
 from ratekeeper.web.gate import WebGate
-from ratekeeper.web.views import Facts, body_fields, description, dotted_name, method_name, refusal_fields
-from ratekeeper.web.wsgi import read_body, request_view
+from ratekeeper.web.views import Facts, body_fields, description, dotted_name, method_name
+from ratekeeper.web.wsgi import Environ, read_body, request_view, telling
 
 try:
     import flask
@@ -87,7 +87,7 @@ class RateKeeper:
         installed = Installed(self, app, WebGate(policy, **{**self._settings, **config}))
         app.extensions[ANSWER] = installed
         app.before_request(installed.enter)
-        app.after_request(installed.leave)
+        app.wsgi_app = installed.respond  # type: ignore[method-assign]
 
     @property
     def gate(self) -> WebGate:
@@ -179,6 +179,7 @@ class Installed:
         self.gate = gate
         self._keeper = keeper
         self._app = app
+        self._wsgi_app = app.wsgi_app
         self._routes: dict[tuple[str | None, str], Route] = {}
         self._checked = False
         self._blocks: dict[RouteLimit, Endpoint] = {}
@@ -195,22 +196,22 @@ class Installed:
     def enter(self) -> Any:
         """Ask for all that holds for the request; what is returned, if anything, is the response."""
         request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        method = request.method
         name = request.endpoint
-        key = (name, method if name else "")  # where no view is found, the method is the client's to invent
+        key = (name, request.method if name else "")  # where no view is found, the method is the client's to invent
         route = self._routes.get(key) or self._found(*key)
         environ = request.environ
-        view = self._view(request)
         keeper = self._keeper
         endpoint = route.endpoint
+        view = self._view(request)
         if keeper.exempt_when is not None and keeper.exempt_when(view):
             endpoint = FREE
-        if keeper.user is not None and self._facts.wants_user(endpoint):
+        if keeper.user is not None and self.facts.wants_user(endpoint):
             view.user = keeper.user(view)
-        if self.gate.reads_body(endpoint):
+        door = self.gate.door(endpoint)
+        if door.reads_body:
             view.body = read_body(environ)
-        answer = self.gate.before(view, endpoint)
-        environ[ANSWER] = flask.g.ratekeeper = answer
+        answer = self.gate.through(door, view)
+        _note(environ, answer)
         if isinstance(answer, Refused):
             return self.refuse(answer)
         environ[ASKED] = route.declared
@@ -225,19 +226,19 @@ class Installed:
         if endpoint is None:
             endpoint = self._blocks[limit] = Endpoint(name, [limit])
         view = self._view(flask.request)
-        if self._keeper.user is not None and self._facts.wants_user(endpoint):
+        if self._keeper.user is not None and self.facts.wants_user(endpoint):
             view.user = self._keeper.user(view)
         answer = self.gate.alone(view, endpoint)
         before = environ.get(ANSWER)
         if isinstance(answer, Refused):
             if before:
                 self.gate.give_back(before)
-            environ[ANSWER] = flask.g.ratekeeper = answer
+            _note(environ, answer)
             flask.abort(self._app.make_response(self.refuse(answer)))
         if isinstance(before, Passed):
             before.join(answer)
         else:
-            environ[ANSWER] = flask.g.ratekeeper = answer
+            _note(environ, answer)
         self.gate.sleep(answer)
         return answer
 
@@ -248,48 +249,17 @@ class Installed:
             if response is not None:
                 return response
         known = default_exceptions.get(refused.status, default_exceptions[429])
-        ours = self._app.response_class(refused.body, refused.status, body_fields(refused))  # `leave` adds the others
+        ours = self._app.response_class(refused.body, refused.status, body_fields(refused))  # `respond` adds the others
         raise known(description=description(refused), response=ours)
 
-    def leave(self, response: flask.Response) -> flask.Response:
-        """Put our headers on a response, whoever made it, and settle what its result has a say in."""
-        answer = flask.request.environ.get(ANSWER)
-        if answer is None:
-            return response
-        if isinstance(answer, Passed) and answer.settles:
-            self._settle(answer, response)
-        ours = answer.headers if isinstance(answer, Passed) else refusal_fields(answer)
-        headers = response.headers
-        for name, value in ours:
-            if name.lower() == EXPOSE:
-                headers.add(name, value)  # a list: the application may have some of its own
-            else:
-                headers[name] = value
-        return response
-
-    def _settle(self, passed: Passed, response: flask.Response) -> None:
-        is_head = flask.request.method == "HEAD"  # its body is not sent
-        if response.is_sequence or is_head:
-            sent = 0 if is_head else sum(map(len, response.iter_encoded()))
-            self.gate.after(passed, response.status_code, sent)
-            return
-        chunks, status = response.response, response.status_code
-
-        def counted() -> Any:
-            sent = 0
-            for chunk in chunks:
-                sent += len(chunk if isinstance(chunk, bytes) else chunk.encode())
-                yield chunk
-            self.gate.after(passed, status, sent)  # not reached when the client goes away: the charge stays
-
-        if hasattr(chunks, "close"):
-            response.call_on_close(chunks.close)
-        response.response = counted()
+    def respond(self, environ: Environ, start_response: Callable[..., Any]) -> Any:
+        """As the application's `wsgi_app`: our headers on every response, and what it has cost at its end."""
+        return telling(self.gate, self._wsgi_app, environ, ANSWER, start_response)
 
     def _view(self, request: flask.Request) -> RequestView:
         view = request_view(request.environ)
         rule = request.url_rule
-        if self.facts.has_paths and rule is not None:
+        if rule is not None and self.gate.gate.current().has_paths:
             template = self._templates.get(rule.rule) or self._template(rule.rule)
             view.route = request.root_path.rstrip("/") + template
         return view
@@ -373,6 +343,12 @@ def _of_view(function: Callable[..., Any]) -> Callable[..., Any]:
         return function()
 
     return called
+
+
+def _note(environ: Environ, answer: Passed | Refused) -> None:
+    """For the handler, and for the response."""
+    environ[ANSWER] = answer
+    flask.g._get_current_object().ratekeeper = answer  # not by the proxy, which is slow
 
 
 def _groups(name: str) -> list[str]:

@@ -71,6 +71,7 @@ class WebGate:
             listeners=listeners,
         )
         self._doors = Doors(self.gate, charge)
+        self.door = self._doors.of  # that of an endpoint, as the policy is now
         self._owns = not hasattr(storage, "evaluate")
         self._sleep = sleep
 
@@ -91,10 +92,6 @@ class WebGate:
     def owns(self, passed: object) -> TypeGuard[Passed]:
         """Whether it was this gate that let the request pass, and not another one around it."""
         return isinstance(passed, Passed) and passed.owner is self.gate
-
-    def door(self, endpoint: Endpoint | None = None) -> Door:
-        """The gate for one endpoint, as the policy is now."""
-        return self._doors.of(endpoint)
 
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise now for what would be wrong with this endpoint's limits under the policy."""
@@ -129,6 +126,8 @@ class WebGate:
         self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
     ) -> Passed | Refused:
         """`before`, for a door that was looked up: `door.reads_body` says whether the body has to be read first."""
+        if not door.has_early and stage != "early" and earlier is None:  # by far the most
+            return door.answer(view, [self.gate.decide_by(door.compiled, view, door.last_stage)])
         verdicts = [] if earlier is None else [*earlier.verdicts]
         if verdicts and door.last_stage == "early":
             return door.answer(view, verdicts)
@@ -197,6 +196,7 @@ class AsyncWebGate:
             listeners=listeners,
         )
         self._doors = Doors(self.gate, charge)
+        self.door = self._doors.of  # that of an endpoint, as the policy is now
         self._owns = not hasattr(storage, "evaluate")
         self._sleep = sleep
 
@@ -217,10 +217,6 @@ class AsyncWebGate:
     def owns(self, passed: object) -> TypeGuard[Passed]:
         """Whether it was this gate that let the request pass, and not another one around it."""
         return isinstance(passed, Passed) and passed.owner is self.gate
-
-    def door(self, endpoint: Endpoint | None = None) -> Door:
-        """The gate for one endpoint, as the policy is now."""
-        return self._doors.of(endpoint)
 
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise now for what would be wrong; see `WebGate.prepare`."""
@@ -254,6 +250,8 @@ class AsyncWebGate:
         self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
     ) -> Passed | Refused:
         """`before`, for a door that was looked up; see `WebGate.through`."""
+        if not door.has_early and stage != "early" and earlier is None:  # by far the most
+            return door.answer(view, [await self.gate.decide_by(door.compiled, view, door.last_stage)])
         verdicts = [] if earlier is None else [*earlier.verdicts]
         if verdicts and door.last_stage == "early":
             return door.answer(view, verdicts)

@@ -5,7 +5,7 @@ body: if that is the whole of it, the headers can tell what is left after settli
 """
 
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ Fields = list[tuple[bytes, bytes]]
 START = "http.response.start"
 BODY = "http.response.body"
 EXPOSED = EXPOSE.encode()
+WRITTEN: set[bytes] = set()  # names that were ours once: who writes none of them has nothing that ours stand in for
 PATH = "http.response.pathsend"  # a file, sent by the server: the whole body at once
 
 
@@ -30,20 +31,30 @@ def ours(pairs: Pairs) -> Fields:
 
 @lru_cache(maxsize=256)
 def field_name(name: str) -> bytes:
-    return name.lower().encode("latin-1")
+    field = name.lower().encode("latin-1")
+    WRITTEN.add(field)
+    return field
 
 
 def started(message: Message, pairs: Pairs) -> Message:
-    """The start of a response with our headers: they stand in for the application's own of the same names."""
+    """The start of a response with our headers: they stand in for the application's own of the same names. Its list of
+    exposed headers is kept beside ours."""
     fields = ours(pairs)
+    headers = message.get("headers", ())
+    for name, _ in headers:
+        if name.lower() in WRITTEN:
+            headers = _without(headers, fields)
+            break
+    return {**message, "headers": [*headers, *fields]}
+
+
+def _without(headers: Iterable[tuple[bytes, bytes]], fields: Fields) -> Fields:
     taken = {name for name, _ in fields}
-    kept = [field for field in message.get("headers", ()) if field[0].lower() not in taken or _is_other(field, fields)]
-    return {**message, "headers": kept + fields}
-
-
-def _is_other(field: tuple[bytes, bytes], fields: Fields) -> bool:
-    """A list of exposed headers that is not ours is kept beside ours."""
-    return field[0].lower() == EXPOSED and field not in fields
+    return [
+        field
+        for field in headers
+        if (name := field[0].lower()) not in taken or (name == EXPOSED and field not in fields)
+    ]
 
 
 def content_length(message: Message) -> int | None:
@@ -52,40 +63,58 @@ def content_length(message: Message) -> int | None:
     return int(value) if value.isdigit() else None
 
 
-def telling(gate: AsyncWebGate, scope: Scope, send: Send) -> Send:
-    """A `send` that tells the client of the decision in `scope["state"]`, and settles it when the response is done."""
-    state = scope["state"]  # this very one: those behind may go on with a copy of the scope
-    held: Message | None = None
-    status = sent = 0
-    length: int | None = None
+class Telling:
+    """Tells the client of the decision in a request's state, and settles it when the response is done. Its `send` is
+    no coroutine where that would only wait for another."""
 
-    async def telling_send(message: Message) -> None:
-        nonlocal held, length, sent, status
+    __slots__ = ("_gate", "_held", "_length", "_send", "_sent", "_state", "_status")
+
+    def __init__(self, gate: AsyncWebGate, state: MutableMapping[str, Any], send: Send) -> None:
+        self._gate = gate
+        self._state = state
+        self._send = send
+        self._held: Message | None = None
+        self._length: int | None = None
+        self._sent = self._status = 0
+
+    def send(self, message: Message) -> Awaitable[None]:
         kind = message["type"]
-        passed = state.get("ratekeeper")
+        answer: Passed | Refused | None = self._state.get("ratekeeper")
+        passed = answer if isinstance(answer, Passed) else None
         if kind == START:
-            status = message["status"]
-            if isinstance(passed, Passed) and passed.settles:
-                held, length = message, content_length(message)
-                return
-            message = started(message, fields_of(state))
+            self._status = message["status"]
+            if passed is not None and passed.settles:
+                self._held, self._length = message, content_length(message)
+                return nothing()
+            message = started(message, fields_of(answer))
         elif kind in (BODY, PATH):
-            sent += len(message.get("body", b"")) if kind == BODY else os.path.getsize(message["path"])
-            if isinstance(passed, Passed) and (not message.get("more_body", False) or sent == length):
+            self._sent += len(message.get("body", b"")) if kind == BODY else os.path.getsize(message["path"])
+            if passed is not None and (not message.get("more_body", False) or self._sent == self._length):
                 if passed.settles:
-                    await gate.after(passed, status, sent)
+                    return self._settle(passed, message)
                 passed.end()
-            if held is not None:
-                start, held = held, None
-                await send(started(start, fields_of(state)))
-        await send(message)
+            if self._held is not None:
+                return self._release(answer, message)
+        return self._send(message)
 
-    return telling_send
+    async def _settle(self, passed: Passed, message: Message) -> None:
+        await self._gate.after(passed, self._status, self._sent)
+        passed.end()
+        await self._release(passed, message)
+
+    async def _release(self, answer: Passed | Refused | None, message: Message) -> None:
+        start, self._held = self._held, None
+        if start is not None:
+            await self._send(started(start, fields_of(answer)))
+        await self._send(message)
 
 
-def fields_of(state: MutableMapping[str, Any]) -> Pairs:
+async def nothing() -> None:
+    """A message that is not sent yet."""
+
+
+def fields_of(answer: Passed | Refused | None) -> Pairs:
     """The headers for a response, whatever was decided for its request. Its content is not ours to describe."""
-    answer: Passed | Refused | None = state.get("ratekeeper")
     if isinstance(answer, Refused):
         return [pair for pair in answer.headers if pair[0] != "Content-Type"]
     return [] if answer is None else answer.headers

@@ -26,6 +26,7 @@ async def connect(
     send: Send,
 ) -> None:
     """Let a connection be opened, or refuse it before it is."""
+    _ = view.path, view.headers  # read now: messages are asked for later, when the scope is the application's
     answer = await gate.before(view, endpoint)
     if isinstance(answer, Refused):
         await deny(answer, scope, receive, send)

@@ -2,18 +2,26 @@
 
 import io
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
+from ratekeeper.http.headers import FIELDS
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
-from ratekeeper.web.answer import Pairs, Passed, Refused, with_headers
+from ratekeeper.policy.request import Wire
+from ratekeeper.web.answer import EXPOSE, Pairs, Passed, Refused, with_headers
 from ratekeeper.web.gate import WebGate
+from ratekeeper.web.views import refusal_fields
 
 Environ = dict[str, Any]
 Application = Callable[..., Iterable[bytes]]
+Write = Callable[[bytes], Any]
 
 PASSED = "ratekeeper.passed"
+OURS, LENGTH = 1, 2
+WRITTEN = {EXPOSE, *(name.lower() for name in chain(*FIELDS.values()))}  # where a request may pass
 REASONS = {429: "Too Many Requests", 403: "Forbidden", 503: "Service Unavailable"}
 
 
@@ -22,30 +30,40 @@ def user_of(environ: Environ) -> str | None:
     return environ.get("REMOTE_USER") or None
 
 
-def request_view(environ: Environ, user: str | int | None = None, route: str | None = None) -> RequestView:
-    """The path as it came where the server tells it, else as it was decoded, encoded again."""
+def _path(environ: Environ) -> str:
+    """As it came where the server tells it, else as it was decoded, encoded again."""
+    raw: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
+    if not raw:
+        path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/"
+        raw = quote(path.encode("latin-1"), safe="/:@!$&'()*+,;=~-._")
+    return raw.partition("?")[0]
+
+
+def _headers(environ: Environ) -> Pairs:
     headers = [
         (name[5:].replace("_", "-").lower(), value) for name, value in environ.items() if name.startswith("HTTP_")
     ]
-    headers += [
+    return headers + [
         (name.replace("_", "-").lower(), environ[name])
         for name in ("CONTENT_TYPE", "CONTENT_LENGTH")
         if environ.get(name)
     ]
-    raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
-    if not raw:
-        path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/"
-        raw = quote(path.encode("latin-1"), safe="/:@!$&'()*+,;=~-._")
-    return RequestView(
-        environ["REQUEST_METHOD"],
-        raw.partition("?")[0],
-        query=environ.get("QUERY_STRING", ""),
-        host=environ.get("HTTP_HOST", ""),
-        headers=headers,
-        peer=environ.get("REMOTE_ADDR") or None,
-        scheme=environ.get("wsgi.url_scheme", "http"),
-        user=user,
-        route=route,
+
+
+WIRE = Wire(
+    path=_path,
+    query=lambda environ: environ.get("QUERY_STRING", ""),
+    host=lambda environ: environ.get("HTTP_HOST", ""),
+    headers=_headers,
+    scheme=lambda environ: environ.get("wsgi.url_scheme", "http"),
+    is_scripted=lambda environ: "HTTP_ORIGIN" in environ,
+)
+
+
+def request_view(environ: Environ, user: str | int | None = None, route: str | None = None) -> RequestView:
+    """A request as WSGI has it."""
+    return RequestView.on_demand(
+        WIRE, environ, environ["REQUEST_METHOD"], environ.get("REMOTE_ADDR") or None, user, route
     )
 
 
@@ -77,16 +95,18 @@ class RateLimitMiddleware:
         if self.gate.owns(around):
             return self.app(environ, start_response)  # asked already, by one around this one
         view = request_view(environ, self.user(environ))
-        if self.gate.reads_body():
+        door = self.gate.door()
+        if door.reads_body:
             view.body = read_body(environ)
-        answer = self.gate.before(view)
+        answer = self.gate.through(door, view)
         if isinstance(around, Passed):
             around.tells = False  # the gate that is nearest to the application tells the client
         if isinstance(answer, Refused):
             return refuse(answer, environ, start_response)
-        self.gate.sleep(answer)
+        if answer.delay:
+            self.gate.sleep(answer)
         environ[PASSED] = answer
-        return _Telling(self.gate, answer, start_response).run(self.app, environ)
+        return telling(self.gate, self.app, environ, PASSED, start_response)
 
 
 def refuse(refused: Refused, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -144,66 +164,131 @@ class _Again:
         """The stream is the server's to close."""
 
 
-class _Telling:
-    """One response: our headers on its start, and what it has cost at its end.
+def telling(
+    gate: WebGate, app: Application, environ: Environ, place: str, start_response: Callable[..., Any]
+) -> Iterable[bytes]:
+    """The application's response with our headers. What was decided is in the environ by then, under `place`."""
+    rest: _Rest | None = None
+    is_told = False
 
-    Where the result decides about the cost, and the body is a list that is there already, it is settled before the
-    start is sent; else when the last part of the body was handed over.
+    def start(status: str, headers: Pairs, *failure: Any) -> Write:
+        nonlocal rest, is_told
+        answer = environ.get(place)
+        if rest is None:
+            if not isinstance(answer, Passed):
+                is_told = True
+                return start_response(status, with_headers(headers, fields_of(answer)), *failure)  # type: ignore[no-any-return]
+            if not answer.settles:
+                places = set(map(place_of, [name for name, _ in headers]))
+                if LENGTH in places:  # nothing that is still to come has a say in what it costs
+                    is_told = True
+                    answer.end()
+                    ours = answer.headers
+                    told = with_headers(headers, ours) if OURS in places else [*headers, *ours]
+                    return start_response(status, told, *failure)  # type: ignore[no-any-return]
+            rest = _Rest(gate, answer, start_response)
+        return rest.start(status, headers, *failure)
+
+    body = app(environ, start)
+    if is_told:
+        return body
+    if rest is None:
+        rest = _Rest(gate, environ.get(place), start_response)  # it starts with the first part
+    return rest.of(body, environ.get("wsgi.file_wrapper", ()))
+
+
+class _Rest:
+    """A response whose end is to be seen: what it costs may depend on it.
+
+    Where that is so already when it starts, the start is held back until the whole of the body is known, if that is
+    with its first part; else it is settled when the last part was handed over.
     """
 
-    def __init__(self, gate: WebGate, passed: Passed, start_response: Callable[..., Any]) -> None:
-        self.gate = gate
-        self.passed = passed
-        self.start_response = start_response
-        self.started: tuple[str, Pairs, tuple[Any, ...]] | None = None
-        self.write: Callable[[bytes], Any] | None = None
-        self.sent = 0
-        self.body: Iterable[bytes] = ()
+    __slots__ = ("_body", "_gate", "_held", "_length", "_passed", "_sent", "_start_response", "_status", "_write")
 
-    def run(self, app: Application, environ: Environ) -> Iterable[bytes]:
-        body = self.body = app(environ, self.start)
-        if isinstance(body, list | tuple) and self.started is not None:
-            self.sent += sum(map(len, body))
-            self.settle()
-        elif not isinstance(body, environ.get("wsgi.file_wrapper", ())) or self.passed.settles:
-            return self
-        self.release()
-        return body
+    def __init__(self, gate: WebGate, passed: Passed | None, start_response: Callable[..., Any]) -> None:
+        self._gate = gate
+        self._passed = passed
+        self._start_response = start_response
+        self._status = ""
+        self._held: tuple[Pairs, tuple[Any, ...]] | None = None
+        self._write: Write | None = None
+        self._length: int | None = None
+        self._sent = 0
+        self._body: Iterable[bytes] = ()
 
-    def start(self, status: str, headers: Pairs, *failure: Any) -> Callable[[bytes], Any]:
-        if failure and failure[0] is not None and self.write is not None:
-            return self.start_response(status, headers, *failure)  # type: ignore[no-any-return]
-        self.started = status, headers, failure
-        return self.writing
+    def of(self, body: Iterable[bytes], files: Any) -> Iterable[bytes]:
+        self._body = body
+        if isinstance(body, list | tuple) and self._status:
+            self._sent += sum(map(len, body))
+            self._settle()
+            self._release()
+            return body
+        return body if self._status and self._held is None and isinstance(body, files) else self
 
-    def writing(self, part: bytes) -> None:
+    def start(self, status: str, headers: Pairs, *failure: Any) -> Write:
+        self._status = status
+        self._length = content_length(headers)
+        if self._write is None and self._passed is not None and self._passed.settles:
+            self._held = headers, failure
+        else:
+            self._write = self._start_response(status, with_headers(headers, fields_of(self._passed)), *failure)
+        return self._writing
+
+    def _writing(self, part: bytes) -> None:
         """The old way to send a body."""
-        self.release()
-        assert self.write is not None
-        self.sent += len(part)
-        self.write(part)
+        self._release()
+        assert self._write is not None
+        self._sent += len(part)
+        self._write(part)
 
-    def release(self) -> None:
-        """Send the start, if it was not sent yet."""
-        if self.started is not None and self.write is None:
-            status, headers, failure = self.started
-            self.write = self.start_response(status, with_headers(headers, self.passed.headers), *failure)
+    def _release(self) -> None:
+        """Send the start, if it was held back."""
+        if self._held is not None:
+            (headers, failure), self._held = self._held, None
+            fields = fields_of(self._passed)
+            self._write = self._start_response(self._status, with_headers(headers, fields), *failure)
 
-    def settle(self) -> None:
-        if self.started is not None and self.passed.settles:
-            self.gate.after(self.passed, int(self.started[0][:3]), self.sent)
-        self.passed.end()
+    def _settle(self) -> None:
+        if self._passed is not None and self._status:
+            if self._passed.settles:
+                self._gate.after(self._passed, int(self._status[:3]), self._sent)
+            self._passed.end()
 
     def __iter__(self) -> Iterator[bytes]:
-        for part in self.body:
-            self.release()
-            self.sent += len(part)
+        for part in self._body:
+            self._sent += len(part)
+            if self._sent == self._length:
+                self._settle()
+            self._release()
             yield part
-        self.settle()
-        self.release()
+        self._settle()
+        self._release()
 
     def close(self) -> None:
         """The server is done with the response: an end that was not reached was not settled."""
-        close = getattr(self.body, "close", None)
+        close = getattr(self._body, "close", None)
         if close is not None:
             close()
+
+
+@lru_cache(maxsize=1024)
+def place_of(name: str) -> int:
+    """What a header of the application is to us: one that we may write, too; the length of the body; or nothing."""
+    lowered = name.lower()
+    return OURS if lowered in WRITTEN else LENGTH if lowered == "content-length" else 0
+
+
+def fields_of(answer: Passed | Refused | None) -> Pairs:
+    """The headers for a response, whatever was decided for its request. Its content is not ours to describe."""
+    if isinstance(answer, Passed):
+        return answer.headers
+    return [] if answer is None else refusal_fields(answer)
+
+
+def content_length(headers: Pairs) -> int | None:
+    """What a response says of its body."""
+    for name, value in headers:
+        if len(name) == 14 and name.lower() == "content-length":
+            return int(value) if value.isascii() and value.isdecimal() else None
+    return None
