@@ -81,8 +81,10 @@ class Limiter:
             group = group_of(key, self.limits, cost)
         if self._listeners:
             return self._decide((group,))[0]
-        answers = self.storage.evaluate((group,)) if switch.limiting else unlimited((group,))
-        return Decision(group, answers[0])
+        at_once = getattr(self.storage, "at_once", None)
+        if at_once is not None and switch.limiting:
+            return Decision(group, at_once(group))
+        return Decision(group, self._evaluate((group,))[0])
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Independent answers, in order, from one trip to the storage."""
@@ -275,8 +277,10 @@ class AsyncLimiter:
             group = group_of(key, self.limits, cost)
         if self._listeners:
             return (await self._decide((group,)))[0]
-        answers = await self.storage.evaluate((group,)) if switch.limiting else unlimited((group,))
-        return Decision(group, answers[0])
+        at_once = getattr(self.storage, "at_once", None)
+        if at_once is not None and switch.limiting:
+            return Decision(group, at_once(group))
+        return Decision(group, (await self._evaluate((group,)))[0])
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Independent answers, in order; see `Limiter.hit_many`."""

@@ -25,8 +25,8 @@ from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import Identity, RequestView
 from ratekeeper.policy.rule import DEFAULT, Plan, Rule
 from ratekeeper.policy.stage import Bound, Exempt, Stage, may_queue, plan_of, with_failure_cached
-from ratekeeper.policy.straight import Straight, is_exempt, readings_of
-from ratekeeper.policy.verdict import Shadow, Verdict
+from ratekeeper.policy.straight import Asked, Straight, is_exempt, readings_of
+from ratekeeper.policy.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratekeeper")
 
@@ -66,17 +66,9 @@ class Case:
             Shadow(rule, candidate, who, None if ask is None else Decision((ask,), next(answers)))
             for rule, candidate, who, ask in self.shadows
         ]
-        return Verdict(
-            "unlimited" if decision is None else "limited",
-            policy,
-            stage,
-            client,
-            allowed=decision is None or decision.allowed,
-            decision=decision,
-            asked=self.rules,
-            identities=self.identities,
-            shadows=tuple(shadows),
-        )
+        grounds = Grounds("unlimited" if decision is None else "limited", policy, stage, self.rules)
+        allowed = decision is None or decision.allowed
+        return Verdict(grounds, client, allowed, decision, self.identities, tuple(shadows))
 
 
 class Compiled:
@@ -84,6 +76,7 @@ class Compiled:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.switch = policy.switch
         self.bounds = [
             Bound(rule, place, policy.rule_by[rule.name], policy.failure, policy.wide[rule.name])
             for place, rule in enumerate(policy.rules)
@@ -98,8 +91,8 @@ class Compiled:
         lists = (self.block, self.allow, policy.members, policy.overridden)
         self.listed: list[Kind] = list({name: kind for one in lists for name, kind in one.kinds.items()}.values())
         self.has_clients = not all(one.empty for one in lists)
-        lines = {} if self.has_clients else {name: Straight(stage, self.exempt) for name, stage in self.stages.items()}
-        self._lines = {stage: line for stage, line in lines.items() if line.is_open}
+        lines = {name: Straight(policy, name, stage, self.exempt) for name, stage in self.stages.items()}
+        self._lines = {name: line for name, line in lines.items() if line.is_open and not self.has_clients}
         self.may_queue = may_queue(policy)
         self.has_paths = bool(policy.exempt) or any(bound.match.patterns for bound in self.bounds)
         for bound in self.bounds:
@@ -129,8 +122,8 @@ class Compiled:
         if verdict.allowed and isinstance(found, Found) and found.owner is self:
             found.passed_early = True
 
-    def straight(self, request: RequestView, stage: str) -> tuple[Verdict, Sequence[Ask]] | None:
-        """A verdict that only lacks the storage's answer, if there is anything to ask; None for `deliberate`."""
+    def straight(self, request: RequestView, stage: str) -> tuple[Grounds, Asked] | None:
+        """All that a verdict is made of but the storage's answer; None if it takes `deliberate`."""
         line = self._lines.get(stage)
         matched = None if line is None or request.method == "OPTIONS" else line.find(request)
         if matched is None:
@@ -140,38 +133,36 @@ class Compiled:
             asked = matched.asks(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
             if asked is None:
                 return None
-        client, identities, asks = asked
         if self.has_early:
-            request.found = Found(self, client)
-        kind = "limited" if asks else matched.kind
-        return Verdict(kind, self.policy, stage, client, asked=matched.rules, identities=identities), asks
+            request.found = Found(self, asked[0])
+        return matched.grounds, asked
 
     def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
         """Decide one request at one stage, whatever it takes."""
         policy = self.policy
         if switch == "off":
-            return Verdict("off", policy, stage, None)
+            return Verdict(Grounds("off", policy, stage), None)
         if request.method == "OPTIONS" and is_preflight(request.method, request.headers):
-            return Verdict("preflight", policy, stage, None)
+            return Verdict(Grounds("preflight", policy, stage), None)
         client = self._client(request)
         found = request.found = Found(self, client)
         readings = readings_of(request)
         methods = methods_of(request)
         if policy.exempt and is_exempt(self.exempt, request, readings, methods, client):
-            return Verdict("exempt", policy, stage, client)
+            return Verdict(Grounds("exempt", policy, stage), client)
         if self.has_clients:
             if stage == "late" and self.listed:
                 yield from self._look_up(request, found)
             if self.block.find(found.keys, client.ip):
-                return Verdict("block", policy, stage, client, allowed=switch == "shadow")
+                return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
             if self.allow.find(found.keys, client.ip):
-                return Verdict("allow", policy, stage, client)
+                return Verdict(Grounds("allow", policy, stage), client)
             found.said = policy.overridden.find(found.keys, client.ip)
         rules = self.stages[stage]
         tier = (yield from self.tier(request, found, None)) if rules.wants_tier else None
         bounds = rules.applying(request, readings, methods, client.ip, tier)
         if not bounds:
-            return Verdict("unmatched", policy, stage, client)
+            return Verdict(Grounds("unmatched", policy, stage), client)
         case = Case()
         for bound in bounds:
             rule = bound.rule
@@ -185,7 +176,7 @@ class Compiled:
                 plan = yield from self._plan(bound, request, found, who)
             in_shadow = rule.mode == "shadow" or switch == "shadow"
             if plan == "deny" and not in_shadow:
-                return Verdict("deny", policy, stage, client, allowed=False, asked=(rule,), identities=(who,))
+                return Verdict(Grounds("deny", policy, stage, (rule,)), client, False, identities=(who,))
             cost = rule.cost
             if not isinstance(cost, int):
                 cost = yield from _cost(rule, cost, request)
@@ -205,7 +196,7 @@ class Compiled:
             if case.asks:
                 raise
             log.exception("the storage failed where everything is in shadow; the request goes ahead")
-            return Verdict("unlimited", policy, stage, client)
+            return Verdict(Grounds("unlimited", policy, stage), client)
         return case.verdict(policy, stage, client, iter(answers))
 
     def _client(self, request: RequestView) -> ClientAddress:

@@ -164,18 +164,19 @@ class Gate:
     def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
         """Decide one stage, by the policy in force or by one that has more rules than it."""
         begin = time.perf_counter() if self._listeners else 0.0
-        turned = self._source.switch or compiled.policy.switch
+        turned = self._source.switch or compiled.switch
         ready = compiled.straight(request, stage) if turned == "on" else None
-        if ready is not None:
-            verdict, asks = ready
-            if asks:
-                groups: Sequence[Group] = [asks]
-                if compiled.may_queue:
-                    groups = bounded(groups, self._patience)
-                answers = self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
-                verdict.answered(Decision(asks, answers[0]))
-        else:
+        if ready is None:
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+        else:
+            grounds, (client, identities, asks) = ready
+            if asks:
+                at_once = None if compiled.may_queue or not switch.limiting else getattr(self.storage, "at_once", None)
+                rows = self._evaluate(compiled, [asks])[0] if at_once is None else at_once(asks)
+                decision = Decision(asks, rows)
+                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+            else:
+                verdict = Verdict(grounds, client)
         if stage == "early":
             compiled.passed_early(request, verdict)
         if self._listeners:
@@ -280,18 +281,19 @@ class AsyncGate:
     async def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
         """Decide one stage; see `Gate.decide_by`."""
         begin = time.perf_counter() if self._listeners else 0.0
-        turned = self._source.switch or compiled.policy.switch
+        turned = self._source.switch or compiled.switch
         ready = compiled.straight(request, stage) if turned == "on" else None
-        if ready is not None:
-            verdict, asks = ready
-            if asks:
-                groups: Sequence[Group] = [asks]
-                if compiled.may_queue:
-                    groups = bounded(groups, self._patience)
-                answers = await self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
-                verdict.answered(Decision(asks, answers[0]))
-        else:
+        if ready is None:
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+        else:
+            grounds, (client, identities, asks) = ready
+            if asks:
+                at_once = None if compiled.may_queue or not switch.limiting else getattr(self.storage, "at_once", None)
+                rows = (await self._evaluate(compiled, [asks]))[0] if at_once is None else at_once(asks)
+                decision = Decision(asks, rows)
+                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+            else:
+                verdict = Verdict(grounds, client)
         if stage == "early":
             compiled.passed_early(request, verdict)
         if self._listeners:

@@ -12,9 +12,10 @@ from ratekeeper.policy.identify import Alternatives, Found, resolve
 from ratekeeper.policy.index import Index
 from ratekeeper.policy.match import methods_of
 from ratekeeper.policy.path import Segments, spellings
+from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import Identity, RequestView
-from ratekeeper.policy.rule import Rule
 from ratekeeper.policy.stage import Bound, Exempt, Stage, releases
+from ratekeeper.policy.verdict import Grounds
 
 MAX_KNOWN = 4096
 MAX_LENGTH = 256  # characters of what is remembered: memory is not the client's to fill
@@ -46,22 +47,21 @@ def is_exempt(
 
 
 class Matched:
-    """Rules that apply together. `kind` is that of a verdict that has nothing to ask the storage for.
+    """Rules that apply together.
 
     Who is not authenticated counts by address, in most policies, and that is the peer's where no proxy is believed:
     then `known` has all there is to ask, by peer.
     """
 
-    __slots__ = ("_asked", "_by_address", "by_user", "kind", "known", "rules")
+    __slots__ = ("_asked", "_by_address", "by_user", "grounds", "known")
 
-    def __init__(self, kind: str, bounds: Sequence[Bound]) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[Bound] = ()) -> None:
         asked: list[tuple[Bound, tuple[Limit, ...], int]] = [
             (bound, bound.flat, bound.rule.cost)
             for bound in bounds
             if isinstance(bound.flat, tuple) and isinstance(bound.rule.cost, int)
         ]
-        self.rules: list[Rule] = [bound.rule for bound, *_ in asked]
+        self.grounds = Grounds("limited" if asked else kind, policy, stage, [bound.rule for bound, *_ in asked])
         self._asked = asked
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
         self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
@@ -103,9 +103,12 @@ def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, s
 class Straight:
     """The rules of one stage, for requests that need no more."""
 
-    def __init__(self, stage: Stage, exempt: Index[Exempt]) -> None:
+    def __init__(self, policy: Policy, name: str, stage: Stage, exempt: Index[Exempt]) -> None:
         self._stage = stage
         self._exempt = exempt
+        self._of = policy, name
+        self._free = Matched("exempt", *self._of)
+        self._unmatched = Matched("unmatched", *self._of)
         indexes = (stage.rules, stage.defaults, exempt)
         self.is_open = all(index.is_plain for index in indexes)
         self._has_hosts = any(index.has_hosts for index in indexes)
@@ -140,10 +143,10 @@ class Straight:
 
     def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> Matched | None:
         if is_exempt(self._exempt, request, readings, methods, None):
-            return EXEMPT
+            return self._free
         bounds = self._stage.applying(request, readings, methods, None, None)
         if not bounds:
-            return UNMATCHED
+            return self._unmatched
         if not all(bound.is_straight for bound in bounds):
             return None
         places = tuple([bound.order for bound in bounds])
@@ -151,9 +154,5 @@ class Straight:
         if same is None:
             if len(self._same) >= MAX_KNOWN:
                 self._same.clear()
-            same = self._same[places] = Matched("unlimited", bounds)
+            same = self._same[places] = Matched("unlimited", *self._of, bounds)
         return same
-
-
-EXEMPT = Matched("exempt", ())
-UNMATCHED = Matched("unmatched", ())

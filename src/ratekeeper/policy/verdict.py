@@ -23,6 +23,15 @@ class Shadow(NamedTuple):
         return self.decision is not None and self.decision.allowed
 
 
+class Grounds(NamedTuple):
+    """What verdicts have in common that come from the same rules."""
+
+    kind: str
+    policy: Policy
+    stage: str
+    asked: Sequence[Rule] = ()
+
+
 class Verdict:
     """True when the request may go ahead.
 
@@ -32,40 +41,22 @@ class Verdict:
     `earlier` is what the early one said, where one call asked both.
     """
 
-    __slots__ = (
-        "allowed",
-        "asked",
-        "client",
-        "decision",
-        "earlier",
-        "identities",
-        "kind",
-        "policy",
-        "shadows",
-        "stage",
-    )
+    __slots__ = ("allowed", "client", "decision", "earlier", "grounds", "identities", "shadows")
 
     def __init__(
         self,
-        kind: str,
-        policy: Policy,
-        stage: str,
+        grounds: Grounds,
         client: ClientAddress | None,
-        *,
         allowed: bool = True,
         decision: Decision | None = None,
-        asked: Sequence[Rule] = (),
         identities: Sequence[Identity] = (),
         shadows: tuple[Shadow, ...] = (),
     ) -> None:
-        self.kind = kind
-        self.policy = policy
-        self.stage = stage
+        self.grounds = grounds
         self.client = client
         self.allowed = allowed
         self.decision = decision
-        self.asked = asked  # a rule for each of decision.asks, in order; the one that denies, of a deny
-        self.identities = identities  # by whom each of these counts
+        self.identities = identities  # by whom each of `asked` counts
         self.shadows = shadows
         self.earlier: Verdict | None = None
 
@@ -75,6 +66,23 @@ class Verdict:
     def __repr__(self) -> str:
         rules = ", ".join(rule.name for rule in self.asked)
         return f"Verdict(allowed={self.allowed}, kind={self.kind!r}, rules=[{rules}], decision={self.decision!r})"
+
+    @property
+    def kind(self) -> str:
+        return self.grounds.kind
+
+    @property
+    def policy(self) -> Policy:
+        return self.grounds.policy
+
+    @property
+    def stage(self) -> str:
+        return self.grounds.stage
+
+    @property
+    def asked(self) -> Sequence[Rule]:
+        """A rule for each of `decision.asks`, in order; the one that denies, of a deny."""
+        return self.grounds.asked
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -115,24 +123,9 @@ class Verdict:
         self.earlier = earlier
         return self
 
-    def answered(self, decision: Decision) -> None:
-        """The storage has answered."""
-        self.decision = decision
-        self.allowed = decision.allowed
-
     def with_decision(self, decision: Decision) -> "Verdict":
         """The same after its decision was settled."""
-        settled = Verdict(
-            self.kind,
-            self.policy,
-            self.stage,
-            self.client,
-            allowed=self.allowed,
-            decision=decision,
-            asked=self.asked,
-            identities=self.identities,
-            shadows=self.shadows,
-        )
+        settled = Verdict(self.grounds, self.client, self.allowed, decision, self.identities, self.shadows)
         settled.earlier = self.earlier
         return settled
 

@@ -1,8 +1,9 @@
 """The seam between deciding and keeping: one verb, `evaluate`, beside `reset` and `close` (law 2).
 
 Anything with these three methods is a storage. `ratekeeper.testing` has the contract that it must keep. What it may
-have beside them is for its guard: `deadline`, seconds by which every call of it has ended, `nodes_of(group)`, which
-servers a group is on, and `loops`, the event loops in which there is something to close (see guarded.py).
+have beside them: `at_once(group)`, the spend of one group from who never waits, and is not awaited either; and for its
+guard (see guarded.py) `deadline`, seconds by which every call of it has ended, `nodes_of(group)`, which servers a group
+is on, and `loops`, the event loops in which there is something to close.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ratekeeper.clock import SECOND
 from ratekeeper.decision import Decision, DegradedRows
@@ -17,48 +17,45 @@ Charges = Mapping[str, Callable[[Outcome], int]]  # by name of the rule
 EXPOSE = "access-control-expose-headers"
 
 
+class Terms(NamedTuple):
+    """What all requests have in common that pass for one endpoint: whose decision it is (an application may stand
+    behind several gates), the limits that the endpoint declares, the names of their rules, and what results cost."""
+
+    owner: object
+    limits: Sequence[RouteLimit]
+    own: Sequence[str]
+    charges: Charges
+
+
 class Passed:
     """The request may go ahead, `delay` seconds from now. This is also what a handler sees of the decision."""
 
-    __slots__ = (
-        "_charges",
-        "_costs",
-        "_own",
-        "_settled",
-        "_tells_scripts",
-        "delay",
-        "limits",
-        "owner",
-        "tells",
-        "verdicts",
-    )
+    __slots__ = ("_costs", "_is_scripted", "_settled", "delay", "tells", "terms", "verdicts")
 
-    def __init__(
-        self,
-        verdicts: list[Verdict],
-        view: RequestView,  # not kept: what it is read from leads back to this object
-        owner: object,
-        delay: float,
-        charges: Charges,
-        limits: Sequence[RouteLimit],
-        own: Sequence[str],
-    ) -> None:
+    def __init__(self, verdicts: list[Verdict], terms: Terms, delay: float, is_scripted: bool) -> None:
         self.verdicts = verdicts  # of each stage, in order
-        self.owner = owner  # whose decision it is: an application may stand behind several gates
-        self.tells = True  # False when a gate behind this one tells the client, of its own decision
-        self.limits = limits  # that the endpoint declares
+        self.terms = terms
         self.delay = delay
-        self._charges = charges
-        self._own = own  # the names of the rules that are these limits
+        self.tells = True  # False when a gate behind this one tells the client, of its own decision
+        self._is_scripted = is_scripted
         self._costs: dict[str, int] | None = None  # what the handler said, by name of the rule; "" for all
         self._settled = False
-        self._tells_scripts = view.is_scripted  # they see only what is exposed to them
 
     def __bool__(self) -> bool:
         return True
 
     def __repr__(self) -> str:
         return f"Passed({self.verdict!r})"
+
+    @property
+    def owner(self) -> object:
+        """Whose decision it is."""
+        return self.terms.owner
+
+    @property
+    def limits(self) -> Sequence[RouteLimit]:
+        """Those that the endpoint declares."""
+        return self.terms.limits
 
     @property
     def verdict(self) -> Verdict:
@@ -76,18 +73,21 @@ class Passed:
     @property
     def headers(self) -> Pairs:
         """The fields for the response, as things stand now."""
-        decision = self.verdicts[0].decision if len(self.verdicts) == 1 else self.decision
+        verdict = self.verdicts[0]
+        decision = verdict.decision if len(self.verdicts) == 1 else self.decision
         if decision is None or not self.tells:
             return []
-        pairs = self.verdict.policy.response_headers.pairs(decision)
-        if self._tells_scripts:
+        pairs = verdict.grounds.policy.response_headers.pairs(decision)
+        if self._is_scripted:  # a script in a browser sees only what is exposed to it
             pairs += expose(pairs)
         return pairs
 
     @property
     def settles(self) -> bool:
         """Whether the result of the request has a say in what it costs."""
-        return bool(self._charges or self._costs) and not self._settled
+        if self._settled or not (self._costs or self.terms.charges):
+            return False
+        return self._costs is not None or not self._asked().isdisjoint(self.terms.charges)
 
     def charge(self, cost: int, rule: str = "") -> None:
         """For a handler that knows what its work has cost, all in all: settled when the response is complete.
@@ -107,7 +107,7 @@ class Passed:
         if self._settled:
             return []
         self._settled = True
-        general = {*self._own} or self._asked()
+        general = {*self.terms.own} or self._asked()
         found = []
         for place, verdict in enumerate(self.verdicts):
             if verdict.decision is not None:
@@ -127,9 +127,9 @@ class Passed:
     def join(self, later: "Passed") -> None:
         """One more decision was made for the same request: the headers tell of all."""
         self.verdicts += later.verdicts
-        self.limits = (*self.limits, *later.limits)
-        self._own = (*self._own, *later._own)
-        self._charges = {**self._charges, **later._charges}
+        mine, other = self.terms, later.terms
+        limits, own = (*mine.limits, *other.limits), (*mine.own, *other.own)
+        self.terms = Terms(mine.owner, limits, own, {**mine.charges, **other.charges})
 
     def _asked(self) -> set[str]:
         return {rule.name for verdict in self.verdicts for rule in verdict.asked}
@@ -140,9 +140,10 @@ class Passed:
             return said[rule]
         if "" in said and rule in general:
             return said[""]
-        if rule not in self._charges:
+        charges = self.terms.charges
+        if rule not in charges:
             return outcome.cost
-        return min(max(operator.index(self._charges[rule](outcome)), 0), MAX_COUNT)
+        return min(max(operator.index(charges[rule](outcome)), 0), MAX_COUNT)
 
 
 class Refused:

@@ -106,7 +106,7 @@ class Endpoint:
 
     def __init__(self, name: str, limits: Sequence[RouteLimit], *, exempt: bool = False) -> None:
         self.name = name
-        self.limits = tuple(limits)
+        self.limits = limits = _once(limits)
         self.exempt = exempt
         self.keep_defaults = any(limit.keep_defaults for limit in limits)
         self.rules = tuple(
@@ -115,6 +115,17 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {', '.join(rule.name for rule in self.rules)})"
+
+
+def _once(limits: Sequence[RouteLimit]) -> tuple[RouteLimit, ...]:
+    """Each quota once: a group and one of its endpoints may both have the shared one."""
+    found: list[RouteLimit] = []
+    for limit in limits:
+        if not any(
+            limit is one or (limit.name and limit.name == one.name and limit.limits == one.limits) for one in found
+        ):
+            found.append(limit)
+    return tuple(found)
 
 
 def declare(function: Callable[..., Any], *limits: RouteLimit) -> None:
@@ -154,8 +165,9 @@ def join(*endpoints: Endpoint | None) -> Endpoint | None:
     if len(found) < 2:
         return found[0] if found else None
     joined = Endpoint(found[0].name, (), exempt=any(endpoint.exempt for endpoint in found))
-    joined.limits = tuple(limit for endpoint in found for limit in endpoint.limits)
-    joined.rules = tuple(rule for endpoint in found for rule in endpoint.rules)
+    pairs = [pair for endpoint in found for pair in zip(endpoint.limits, endpoint.rules, strict=True)]
+    joined.limits = _once([limit for limit, _ in pairs])
+    joined.rules = tuple(next(rule for other, rule in pairs if other is limit) for limit in joined.limits)
     joined.keep_defaults = any(endpoint.keep_defaults for endpoint in found)
     return joined
 

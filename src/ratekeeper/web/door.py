@@ -1,13 +1,14 @@
 """The policy's rules with those that an endpoint declares, made ready as one policy; all are asked of one gate."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ratekeeper.policy import RequestView, Verdict
 from ratekeeper.policy.deciding import Compiled
-from ratekeeper.web.answer import Passed, Refused, delay_of, refusal
+from ratekeeper.web.answer import Passed, Refused, Terms, delay_of, refusal
 from ratekeeper.web.charge import Charge, Outcome, charge_function
 from ratekeeper.web.declared import Endpoint, RouteLimit, with_defaults
 
@@ -17,18 +18,7 @@ log = logging.getLogger("ratekeeper")
 class Door:
     """All that holds for one endpoint. `base` is the policy in force without what the endpoint declares."""
 
-    __slots__ = (
-        "base",
-        "breaches",
-        "charges",
-        "compiled",
-        "has_early",
-        "last_stage",
-        "limits",
-        "own",
-        "owner",
-        "reads_body",
-    )
+    __slots__ = ("_breaches", "base", "compiled", "has_early", "last_stage", "may_queue", "reads_body", "terms")
 
     def __init__(
         self,
@@ -38,28 +28,26 @@ class Door:
         endpoint: Endpoint | None,
         charges: Mapping[str, Callable[[Outcome], int]],
     ) -> None:
-        self.owner = owner
         self.base = base
         self.compiled = compiled
         self.reads_body = compiled.policy.reads_body
+        self.may_queue = compiled.may_queue
         self.last_stage = "early" if endpoint is not None and endpoint.exempt else "late"
         self.has_early = self.last_stage == "late" and base.has_early
         pairs = [] if endpoint is None else list(zip(endpoint.rules, endpoint.limits, strict=True))
-        self.own = [rule.name for rule, _ in pairs]
-        self.limits = [limit for _, limit in pairs]
-        self.breaches = {rule.name: limit.on_breach for rule, limit in pairs if limit.on_breach is not None}
+        self._breaches = {rule.name: limit.on_breach for rule, limit in pairs if limit.on_breach is not None}
         own = {rule.name: limit.charged for rule, limit in pairs if limit.charged is not None}
-        self.charges: Mapping[str, Callable[[Outcome], int]] = {**charges, **own}
+        names = [rule.name for rule, _ in pairs]
+        self.terms = Terms(owner, [limit for _, limit in pairs], names, {**charges, **own})
 
     def asks_early(self, stage: str | None) -> bool:
         return self.has_early if stage is None else stage == "early"
 
-    def answer(self, view: RequestView, verdicts: list[Verdict]) -> Passed | Refused:
-        """By the last of the verdicts; those before it have passed."""
+    def answer(self, view: RequestView, verdicts: list[Verdict], slept: int = 0) -> Passed | Refused:
+        """By the last of the verdicts; those before it have passed, and `slept` of them were waited for."""
         if not verdicts[-1].allowed:
-            return refusal(verdicts[-1], view, self.breaches)
-        delay = delay_of(verdicts) if self.compiled.may_queue else 0.0
-        return Passed(verdicts, view, self.owner, delay, self.charges, self.limits, self.own)
+            return refusal(verdicts[-1], view, self._breaches)
+        return Passed(verdicts, self.terms, delay_of(verdicts[slept:]) if self.may_queue else 0.0, view.is_scripted)
 
 
 class Doors:
@@ -76,6 +64,7 @@ class Doors:
         self._doors: dict[Endpoint | None, Door] = {}
         self._alone: dict[Endpoint | None, Door] = {}
         self._named: dict[str, RouteLimit] = {}
+        self._bases: deque[Compiled] = deque(maxlen=4)  # policies that were in force, the last one first
         self.of(None)
 
     def of(self, endpoint: Endpoint | None = None) -> Door:
@@ -83,7 +72,7 @@ class Doors:
         base = self._current()
         door = self._doors.get(endpoint)
         if door is None or door.base is not base:
-            door = self._doors[endpoint] = self._renewed(door, base, endpoint, False)
+            door = self._doors[endpoint] = self._renewed(base, endpoint, False)
         return door
 
     def alone(self, endpoint: Endpoint) -> Door:
@@ -91,19 +80,27 @@ class Doors:
         base = self._current()
         door = self._alone.get(endpoint)
         if door is None or door.base is not base:
-            door = self._alone[endpoint] = self._renewed(door, base, endpoint, True)
+            door = self._alone[endpoint] = self._renewed(base, endpoint, True)
         return door
 
-    def _renewed(self, old: Door | None, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
-        """A new policy that does not go with what an endpoint declares leaves the old one in force there."""
-        try:
-            return self._made(base, endpoint, alone)
-        except ValueError:
-            if old is None:
-                raise
-            log.exception("the new policy does not go with %r: there the old one stays in force", endpoint)
-            old.base = base
-            return old
+    def _renewed(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
+        """A new policy that does not go with what an endpoint declares leaves the one before it in force there."""
+        if base not in self._bases:
+            self._bases.appendleft(base)
+        failure: ValueError | None = None
+        for known in self._bases:
+            try:
+                door = self._made(known, endpoint, alone)
+            except ValueError as error:
+                failure = failure or error
+            else:
+                door.base = base
+                if failure is not None:
+                    message = "the new policy does not go with %r: there the old one stays in force"
+                    log.error(message, endpoint, exc_info=failure)
+                return door
+        assert failure is not None
+        raise failure
 
     def _made(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
         if endpoint is None or not endpoint.rules:

@@ -129,14 +129,15 @@ class WebGate:
         if not door.has_early and stage != "early" and earlier is None:  # by far the most
             return door.answer(view, [self.gate.decide_by(door.compiled, view, door.last_stage)])
         verdicts = [] if earlier is None else [*earlier.verdicts]
+        slept = len(verdicts)
         if verdicts and door.last_stage == "early":
-            return door.answer(view, verdicts)
+            return door.answer(view, verdicts, slept)
         if door.asks_early(stage):
             verdicts.append(self.gate.decide_by(door.compiled, view, "early"))
             if stage == "early" or not verdicts[-1].allowed:
-                return door.answer(view, verdicts)
+                return door.answer(view, verdicts, slept)
         verdicts.append(self.gate.decide_by(door.compiled, view, door.last_stage))
-        return door.answer(view, verdicts)
+        return door.answer(view, verdicts, slept)
 
     def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
         """Decide by what the endpoint declares, without the rules of the policy, for which it was decided already."""
@@ -253,14 +254,15 @@ class AsyncWebGate:
         if not door.has_early and stage != "early" and earlier is None:  # by far the most
             return door.answer(view, [await self.gate.decide_by(door.compiled, view, door.last_stage)])
         verdicts = [] if earlier is None else [*earlier.verdicts]
+        slept = len(verdicts)
         if verdicts and door.last_stage == "early":
-            return door.answer(view, verdicts)
+            return door.answer(view, verdicts, slept)
         if door.asks_early(stage):
             verdicts.append(await self.gate.decide_by(door.compiled, view, "early"))
             if stage == "early" or not verdicts[-1].allowed:
-                return door.answer(view, verdicts)
+                return door.answer(view, verdicts, slept)
         verdicts.append(await self.gate.decide_by(door.compiled, view, door.last_stage))
-        return door.answer(view, verdicts)
+        return door.answer(view, verdicts, slept)
 
     async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
         """Decide by what the endpoint declares; see `WebGate.alone`."""

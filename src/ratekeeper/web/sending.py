@@ -67,12 +67,13 @@ class Telling:
     """Tells the client of the decision in a request's state, and settles it when the response is done. Its `send` is
     no coroutine where that would only wait for another."""
 
-    __slots__ = ("_gate", "_held", "_length", "_send", "_sent", "_state", "_status")
+    __slots__ = ("_gate", "_held", "_is_head", "_length", "_send", "_sent", "_state", "_status")
 
-    def __init__(self, gate: AsyncWebGate, state: MutableMapping[str, Any], send: Send) -> None:
+    def __init__(self, gate: AsyncWebGate, state: MutableMapping[str, Any], send: Send, is_head: bool = False) -> None:
         self._gate = gate
         self._state = state
         self._send = send
+        self._is_head = is_head  # its body is not sent, whatever the application says
         self._held: Message | None = None
         self._length: int | None = None
         self._sent = self._status = 0
@@ -88,7 +89,8 @@ class Telling:
                 return nothing()
             message = started(message, fields_of(answer))
         elif kind in (BODY, PATH):
-            self._sent += len(message.get("body", b"")) if kind == BODY else os.path.getsize(message["path"])
+            if not self._is_head:
+                self._sent += len(message.get("body", b"")) if kind == BODY else os.path.getsize(message["path"])
             if passed is not None and (not message.get("more_body", False) or self._sent == self._length):
                 if passed.settles:
                     return self._settle(passed, message)
