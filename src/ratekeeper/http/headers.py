@@ -56,8 +56,9 @@ class Shown:
         span = limit.burst * limit.period
         self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
 
-    def text(self, left: int, after: int) -> str:
-        """What is left, and in how many microseconds there is more, as draft-11 says it."""
+    def text(self, left: int, reset: int) -> str:
+        """What is left of it, and when there is more, as draft-11 says it. `reset` is the time until all is back."""
+        after = self.grows(self.limit, left, reset)
         return f"{self.quoted};r={left};t={-(-after // SECOND)}" if after else f"{self.quoted};r={left}"
 
 
@@ -154,12 +155,10 @@ class Headers:
         `spread` is for a body that tells the same waits.
         """
         rows = decision.rows
-        degraded = isinstance(rows, DegradedRows)
-        if self._is_usual and decision.allowed and len(rows) == 1 and not degraded:
-            asks, row = decision.asks, rows[0]
+        if self._is_usual and decision.allowed and len(rows) == 1 and not isinstance(rows, DegradedRows):
+            row, asks = rows[0], decision.asks
             plan = self._plans.get(id(asks[0][1])) or self._plan(asks)
-            shown = plan.shown[0]
-            return [*plan.fixed, ("RateLimit", shown.text(row[1], shown.grows(shown.limit, row[1], row[3])))]
+            return [*plan.fixed, ("RateLimit", plan.shown[0].text(row[1], row[3]))]
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()
@@ -168,6 +167,7 @@ class Headers:
         elif not self._writers:
             return []
         plan = self._plan(decision.asks)
+        degraded = isinstance(rows, DegradedRows)
         quotas: list[Quota] = []
         for shown, row in zip(plan.shown, rows, strict=True):
             wait = row[2]
@@ -207,7 +207,11 @@ class Headers:
     def _draft_11(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
         if not plan.unique:
             quotas = list(nearest(quotas, lambda quota: quota[0].name).values())
-        pairs.append(("RateLimit", ", ".join([shown.text(left, after) for shown, left, after, _, _ in quotas])))
+        texts = [
+            f"{shown.quoted};r={left};t={-(-after // SECOND)}" if after else f"{shown.quoted};r={left}"
+            for shown, left, after, _, _ in quotas
+        ]
+        pairs.append(("RateLimit", ", ".join(texts)))
 
     def _draft_07(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
         shown, left, _, reset, _ = decisive(quotas)

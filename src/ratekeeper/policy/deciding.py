@@ -76,7 +76,6 @@ class Compiled:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.switch = policy.switch
         self.bounds = [
             Bound(rule, place, policy.rule_by[rule.name], policy.failure, policy.wide[rule.name])
             for place, rule in enumerate(policy.rules)
@@ -92,7 +91,8 @@ class Compiled:
         self.listed: list[Kind] = list({name: kind for one in lists for name, kind in one.kinds.items()}.values())
         self.has_clients = not all(one.empty for one in lists)
         lines = {name: Straight(policy, name, stage, self.exempt) for name, stage in self.stages.items()}
-        self._lines = {name: line for name, line in lines.items() if line.is_open and not self.has_clients}
+        is_plain = policy.switch == "on" and not self.has_clients
+        self._lines = {name: line for name, line in lines.items() if is_plain and line.is_open}
         self.may_queue = may_queue(policy)
         self.has_paths = bool(policy.exempt) or any(bound.match.patterns for bound in self.bounds)
         for bound in self.bounds:

@@ -5,7 +5,7 @@ How a verdict is found is in deciding.py. What is left in each class is what dif
 
 import inspect
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Self
 
 from ratekeeper import switch
@@ -102,7 +102,17 @@ class Gate:
         if inspect.iscoroutinefunction(found.evaluate):
             raise TypeError(f"{type(found).__name__} is for AsyncGate: its evaluate must be awaited")
         # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
-        self.storage: Storage = guarded(found, GuardedStorage, "local", deadline, workers, self._listeners)
+        self.storage = guarded(found, GuardedStorage, "local", deadline, workers, self._listeners)
+
+    @property
+    def storage(self) -> Storage:
+        """Where counts are kept."""
+        return self._storage
+
+    @storage.setter
+    def storage(self, storage: Storage) -> None:
+        self._storage = storage
+        self._at_once: Callable[[Group], Sequence[Row]] | None = getattr(storage, "at_once", None)
 
     @property
     def policy(self) -> Policy:
@@ -164,22 +174,26 @@ class Gate:
     def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
         """Decide one stage, by the policy in force or by one that has more rules than it."""
         begin = time.perf_counter() if self._listeners else 0.0
-        turned = self._source.switch or compiled.switch
-        ready = compiled.straight(request, stage) if turned == "on" else None
+        turned = self._source.switch
+        ready = compiled.straight(request, stage) if turned is None else None
         if ready is None:
+            turned = turned or compiled.policy.switch
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
         else:
             grounds, (client, identities, asks) = ready
             if asks:
-                at_once = None if compiled.may_queue or not switch.limiting else getattr(self.storage, "at_once", None)
-                rows = self._evaluate(compiled, [asks])[0] if at_once is None else at_once(asks)
+                at_once = self._at_once
+                if at_once is None or compiled.may_queue or not switch.limiting:
+                    rows = self._evaluate(compiled, [asks])[0]
+                else:
+                    rows = at_once(asks)
                 decision = Decision(asks, rows)
                 verdict = Verdict(grounds, client, decision.allowed, decision, identities)
             else:
                 verdict = Verdict(grounds, client)
         if stage == "early":
             compiled.passed_early(request, verdict)
-        if self._listeners:
+        if begin:
             _tell(self._listeners, verdict, begin)
         return verdict
 
@@ -224,7 +238,17 @@ class AsyncGate:
             found = async_twin(found)
         if found is None:
             raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Gate")
-        self.storage: AsyncStorage = guarded(found, AsyncGuardedStorage, "local", deadline, workers, self._listeners)
+        self.storage = guarded(found, AsyncGuardedStorage, "local", deadline, workers, self._listeners)
+
+    @property
+    def storage(self) -> AsyncStorage:
+        """Where counts are kept."""
+        return self._storage
+
+    @storage.setter
+    def storage(self, storage: AsyncStorage) -> None:
+        self._storage = storage
+        self._at_once: Callable[[Group], Sequence[Row]] | None = getattr(storage, "at_once", None)
 
     @property
     def policy(self) -> Policy:
@@ -281,22 +305,26 @@ class AsyncGate:
     async def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
         """Decide one stage; see `Gate.decide_by`."""
         begin = time.perf_counter() if self._listeners else 0.0
-        turned = self._source.switch or compiled.switch
-        ready = compiled.straight(request, stage) if turned == "on" else None
+        turned = self._source.switch
+        ready = compiled.straight(request, stage) if turned is None else None
         if ready is None:
+            turned = turned or compiled.policy.switch
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
         else:
             grounds, (client, identities, asks) = ready
             if asks:
-                at_once = None if compiled.may_queue or not switch.limiting else getattr(self.storage, "at_once", None)
-                rows = (await self._evaluate(compiled, [asks]))[0] if at_once is None else at_once(asks)
+                at_once = self._at_once
+                if at_once is None or compiled.may_queue or not switch.limiting:
+                    rows = (await self._evaluate(compiled, [asks]))[0]
+                else:
+                    rows = at_once(asks)
                 decision = Decision(asks, rows)
                 verdict = Verdict(grounds, client, decision.allowed, decision, identities)
             else:
                 verdict = Verdict(grounds, client)
         if stage == "early":
             compiled.passed_early(request, verdict)
-        if self._listeners:
+        if begin:
             _tell(self._listeners, verdict, begin)
         return verdict
 

@@ -1,7 +1,7 @@
 """A request that belongs to no framework: what adapters make, and rules, identities and refusals look at."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 
 class Identity(NamedTuple):
@@ -28,6 +28,22 @@ class Wire(NamedTuple):
     is_scripted: Callable[[Any], bool]
 
 
+def _on_demand(name: str) -> Any:
+    """A part of a request that is read from the wire when it is asked for first."""
+    slot = f"_{name}"
+
+    def read(view: "RequestView") -> Any:
+        try:
+            return getattr(view, slot)
+        except AttributeError:
+            assert view._wire is not None
+            value = getattr(view._wire, name)(view._source)
+            setattr(view, slot, value)
+            return value
+
+    return property(read, lambda view, value: setattr(view, slot, value))
+
+
 class RequestView:
     """What is known of a request before its work begins.
 
@@ -39,20 +55,26 @@ class RequestView:
 
     __slots__ = (
         "_by_name",
+        "_headers",
+        "_host",
+        "_path",
+        "_query",
+        "_scheme",
         "_source",
         "_wire",
         "body",
         "found",
-        "headers",
-        "host",
         "method",
-        "path",
         "peer",
-        "query",
         "route",
-        "scheme",
         "user",
     )
+
+    headers: Sequence[tuple[str, str]] = _on_demand("headers")
+    host: str = _on_demand("host")
+    path: str = _on_demand("path")
+    query: str = _on_demand("query")
+    scheme: str = _on_demand("scheme")
 
     def __init__(
         self,
@@ -69,12 +91,12 @@ class RequestView:
         body: bytes | None = None,
     ) -> None:
         self.method = method
-        self.path = path
-        self.query = query
-        self.host = host
-        self.headers = headers
+        self._path = path
+        self._query = query
+        self._host = host
+        self._headers = headers
         self.peer = peer
-        self.scheme = scheme
+        self._scheme = scheme
         self.user = user
         self.route = route
         self.body = body
@@ -97,16 +119,6 @@ class RequestView:
         view.route = route
         view.body = view.found = view._by_name = None
         return view
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Called for what is not set: on demand, once."""
-            if self._wire is None or name not in Wire._fields:
-                raise AttributeError(f"a RequestView has no {name!r}", name=name, obj=self)
-            value = getattr(self._wire, name)(self._source)
-            setattr(self, name, value)
-            return value
 
     def __repr__(self) -> str:
         return f"RequestView({self.method!r}, {self.path!r}, peer={self.peer!r})"

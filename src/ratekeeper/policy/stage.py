@@ -14,6 +14,8 @@ from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import RequestView
 from ratekeeper.policy.rule import DEFAULT, Plan, Rule, Window
 
+SHADOW = "shadow"  # what a shadow falls to when the storage fails: it must not refuse, nor raise
+
 
 class Bound:
     """A rule in its policy: its place, its identities, its limits with the failure mode that they fall to."""
@@ -25,10 +27,10 @@ class Bound:
         self.match = rule.match
         self.order = order
         self.by = by
-        self.failure = "open" if rule.mode == "shadow" else failure  # a shadow must not refuse, nor raise
+        self.failure = SHADOW if rule.mode == "shadow" else failure
         self.wide = wide
         self.plans = {tier: with_failure(plan, self.failure) for tier, plan in rule.plans_with(wide).items()}
-        self.candidates = {tier: with_failure(plan, "open") for tier, plan in rule.candidates.items()}
+        self.candidates = {tier: with_failure(plan, SHADOW) for tier, plan in rule.candidates.items()}
         # What holds for every client, if anything does: the straight path.
         self.flat = (
             self.plans[DEFAULT] if rule.computed is None and len(self.plans) == 1 and DEFAULT in self.plans else None
@@ -106,10 +108,10 @@ def plan_of(plans: Mapping[str, Plan], tier: str | None, default_tier: str | Non
 
 
 def with_failure(plan: Plan, failure: str) -> Plan:
-    """Limits that have no failure mode of their own take this one; `open` is for shadows, whatever their own."""
+    """Limits that have no failure mode of their own take this one; a shadow's are open, whatever their own."""
     if isinstance(plan, str):
         return plan
-    return tuple(_fallen(limit, failure if failure == "open" else limit.failure or failure) for limit in plan)
+    return tuple(_fallen(limit, "open" if failure == SHADOW else limit.failure or failure) for limit in plan)
 
 
 def with_failure_cached(plan: Plan, failure: str) -> Plan:

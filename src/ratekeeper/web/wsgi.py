@@ -179,12 +179,12 @@ def telling(
                 is_told = True
                 return start_response(status, with_headers(headers, fields_of(answer)), *failure)  # type: ignore[no-any-return]
             if not answer.settles:
-                places = set(map(place_of, [name for name, _ in headers]))
+                places = [place_of(name) for name, _ in headers]
                 if LENGTH in places:  # nothing that is still to come has a say in what it costs
                     is_told = True
                     answer.end()
                     ours = answer.headers
-                    told = with_headers(headers, ours) if OURS in places else [*headers, *ours]
+                    told = with_headers(headers, ours) if OURS in places else headers + ours
                     return start_response(status, told, *failure)  # type: ignore[no-any-return]
             rest = _Rest(gate, answer, start_response)
         return rest.start(status, headers, *failure)
