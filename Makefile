@@ -36,6 +36,7 @@ bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter
 	@tools/get_servers
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks redis
+	$(BIN)/python -m benchmarks web
 
 bench-quick: .venv/bench  ## the same with fewer rounds and keys: for a look, not for a figure
 	$(BIN)/python -m benchmarks --quick

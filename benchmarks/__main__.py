@@ -18,6 +18,8 @@ try:
     from benchmarks.gate import steps as gate_steps
     from benchmarks.guard import measure_guard
     from benchmarks.guard import steps as guard_steps
+    from benchmarks.web import measure_web
+    from benchmarks.web import steps as web_steps
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing.name} is not installed here: 'make bench' installs the peers and runs this") from None
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
@@ -67,7 +69,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=tuple(WORK), default="memory", help="the storage; default memory")
+    parser.add_argument("what", nargs="?", choices=tuple(WORK), default="memory", help="default memory")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and keys: for a look, not for a figure")
     parser.add_argument("--only", metavar="NAME", help="only the parts with NAME in their name, for example gcra")
     parser.add_argument("--output", metavar="FILE", help="where the JSON goes; the tables go beside it in Markdown")
@@ -94,7 +96,11 @@ def _redis_work(results: Results, scale: Scale) -> list[Work]:
     return [Work("redis", steps(scale.trip_rounds), partial(_travel, results, scale))]
 
 
-WORK = {"memory": _work, "redis": _redis_work}
+def _web_work(results: Results, scale: Scale) -> list[Work]:
+    return [Work("web", web_steps(scale.rounds), partial(_serve, results, scale))]
+
+
+WORK = {"memory": _work, "redis": _redis_work, "web": _web_work}
 
 
 def _decide(results: Results, scale: Scale, case: Case, done: Done) -> None:
@@ -121,6 +127,10 @@ def _gate(results: Results, scale: Scale, done: Done) -> None:
 
 def _travel(results: Results, scale: Scale, done: Done) -> None:
     measure_trips(results.trips, scale.trip_rounds, done)
+
+
+def _serve(results: Results, scale: Scale, done: Done) -> None:
+    measure_web(results.webbing, scale.rounds, scale.each, done)
 
 
 def _run(work: list[Work]) -> None:

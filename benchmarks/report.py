@@ -20,8 +20,20 @@ from benchmarks.guard import Guarding
 from benchmarks.measure import Case, Spread, ratios, spread
 from benchmarks.memory import Footprint
 from benchmarks.redis_trips import Trips
+from benchmarks.web import Webbing
 
-PACKAGES = ("ratekeeper", "limits", "throttled-py", "pyrate-limiter", "redis", "hiredis")
+PACKAGES = (
+    "ratekeeper",
+    "limits",
+    "throttled-py",
+    "pyrate-limiter",
+    "redis",
+    "hiredis",
+    "slowapi",
+    "Flask-Limiter",
+    "starlette",
+    "Flask",
+)
 
 
 class Line(NamedTuple):
@@ -59,6 +71,7 @@ class Results:
     trips: Trips = field(default_factory=Trips)
     guarding: Guarding = field(default_factory=Guarding)
     gating: Gating = field(default_factory=Gating)
+    webbing: Webbing = field(default_factory=Webbing)
 
     def add(self, case: Case, times: dict[str, list[float]]) -> None:
         ours = times[case.contenders[0].name]
@@ -80,7 +93,9 @@ class Results:
             what = f"{growth.algorithm}: growth to {growth.keys:,} keys, in times a bare dict's"
             judged.append(Verdict(what, f"at most {MOST:g}", growth.times, growth.times.median <= MOST))
         return judged + [
-            Verdict(*each) for each in (*self.guarding.verdicts(), *self.gating.verdicts(), *self.trips.verdicts())
+            Verdict(*each)
+            for part in (self.guarding, self.gating, self.trips, self.webbing)
+            for each in part.verdicts()
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -94,6 +109,7 @@ class Results:
             "guard": self.guarding.as_json(),
             "gate": self.gating.as_json(),
             "redis": self.trips.as_json(),
+            "web": self.webbing.as_json(),
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -165,6 +181,16 @@ def sheets(results: Results) -> list[Sheet]:
         ),
         *_trip_sheets(results.trips),
         Sheet(
+            "A request in process: CPU time, and what the limiter adds to it",
+            ("case", "who", "µs per request", "µs added", "quartiles", "times less than the peer", "quartiles"),
+            _web_rows(results.webbing),
+        ),
+        Sheet(
+            "Commands to Redis per request",
+            ("who", "commands"),
+            [(who, f"{trips:.2f}") for who, trips in results.webbing.trips.items()],
+        ),
+        Sheet(
             "Required",
             ("what", "threshold", "found", "quartiles", ""),
             [
@@ -194,6 +220,18 @@ def _guard_rows(guarding: Guarding) -> list[Sequence[str]]:
     for name, who, time, added in guarding.rows():
         first, case = name != case, name
         rows.append((case if first else "", who, *_figures(time, 1e6), *(("", "") if first else _figures(added))))
+    return rows
+
+
+def _web_rows(webbing: Webbing) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = []
+    case = ""
+    for name, who, time, added, less in webbing.rows():
+        first, case = name != case, name
+        extra = ("", "") if first else _figures(added, 1e6)
+        rows.append(
+            (case if first else "", who, f"{time.median * 1e6:.1f}", *extra, *(_figures(less) if less else ("", "")))
+        )
     return rows
 
 

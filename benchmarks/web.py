@@ -1,0 +1,376 @@
+"""What a limiter adds to a request of a small application: ours beside slowapi and Flask-Limiter, in this process.
+
+Each application has one route and answers a few bytes of JSON. It is called as a server would call it, with a new scope
+or environ for each request, by 100 clients with addresses of their own; storage in memory, headers on. What is added is
+the time above the same application without a limiter, within each round. On Redis, the commands that come to the
+server are counted.
+"""
+
+import io
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import flask
+import flask_limiter
+import redis
+import slowapi
+from flask_limiter.util import get_remote_address as flask_address
+from slowapi.middleware import SlowAPIASGIMiddleware
+from slowapi.util import get_remote_address
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from tests.servers import redis_server
+
+from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
+from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
+from ratekeeper.web.asgi import RateLimitMiddleware
+from ratekeeper.web.fastapi import RateLimits
+from ratekeeper.web.flask import RateKeeper
+
+LIMIT = "1000000/minute"
+HEADERS = {
+    "host": "api.example.com",
+    "user-agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36",
+    "accept": "application/json",
+    "accept-language": "en",
+    "accept-encoding": "gzip, br",
+}
+RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+VARIABLES = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in HEADERS.items()}
+BARE = "without a limiter"
+# The asked for: how many times less ours must add than the peer, and who stands for ours.
+REQUIRED = (
+    ("asgi", "slowapi, ASGI middleware", "ratekeeper, ASGI middleware", 4.0),
+    ("flask", "Flask-Limiter, default limits", "ratekeeper, Flask extension", 5.0),
+)
+PEERS = {
+    "asgi": "slowapi, ASGI middleware",
+    "asgi, by decorator": "slowapi, decorator",
+    "flask": "Flask-Limiter, default limits",
+    "flask, by decorator": "Flask-Limiter, decorator",
+}
+
+
+class Judged(NamedTuple):
+    what: str
+    threshold: str
+    found: Spread
+    passed: bool
+
+
+def address(key: str) -> str:
+    """Of the client that a key stands for."""
+    number = int(key.rpartition(":")[2])
+    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+
+def checked(who: str, names: Sequence[str]) -> None:
+    """What is measured is with headers on."""
+    if (BARE in who) == any("ratelimit" in name.lower() for name in names):
+        raise AssertionError(f"{who} answered with {', '.join(names)}")
+
+
+async def receive() -> dict[str, Any]:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def asgi(who: str, make: Callable[[], Any]) -> AsyncContender:
+    def start() -> AsyncBlock:
+        app = make()
+
+        async def block(keys: Sequence[str]) -> int:
+            started: dict[str, Any] = {}
+            denied = 0
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    started.update(message)
+
+            for key in keys:
+                scope = {
+                    "type": "http",
+                    "asgi": {"version": "3.0"},
+                    "http_version": "1.1",
+                    "method": "GET",
+                    "scheme": "http",
+                    "path": "/items/7",
+                    "raw_path": b"/items/7",
+                    "query_string": b"",
+                    "root_path": "",
+                    "headers": RAW.copy(),
+                    "client": (address(key), 4000),
+                    "server": ("127.0.0.1", 80),
+                    "state": {},
+                }
+                await app(scope, receive, send)
+                denied += started["status"] != 200
+            checked(who, [name.decode() for name, _ in started["headers"]])
+            return denied
+
+        return block
+
+    return AsyncContender("asgi:", who, "", start)
+
+
+def wsgi(who: str, make: Callable[[], Any]) -> Contender:
+    def start() -> Block:
+        app = make()
+
+        def block(keys: Sequence[str]) -> int:
+            started: list[Any] = []
+            denied = 0
+
+            def start_response(*arguments: Any) -> None:
+                started[:] = arguments
+
+            for key in keys:
+                body = app(environ(key), start_response)
+                b"".join(body)
+                getattr(body, "close", bool)()
+                denied += not started[0].startswith("200")
+            checked(who, [name for name, _ in started[1]])
+            return denied
+
+        return block
+
+    return Contender("flask:", who, "", start)
+
+
+def environ(key: str) -> dict[str, Any]:
+    return {
+        "REQUEST_METHOD": "GET",
+        "SCRIPT_NAME": "",
+        "PATH_INFO": "/items/7",
+        "RAW_URI": "/items/7",
+        "QUERY_STRING": "",
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": address(key),
+        **VARIABLES,
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+
+
+async def item(request: Request) -> JSONResponse:
+    return JSONResponse({"id": 7})
+
+
+def starlette(endpoint: Any = item) -> Starlette:
+    return Starlette(routes=[Route("/items/{id}", endpoint)])
+
+
+def slowapi_limiter(**options: Any) -> Any:
+    return slowapi.Limiter(key_func=get_remote_address, headers_enabled=True, **options)
+
+
+def slowapi_middleware() -> Starlette:
+    app = starlette()
+    app.state.limiter = slowapi_limiter(default_limits=[LIMIT])
+    app.add_middleware(SlowAPIASGIMiddleware)
+    return app
+
+
+def slowapi_decorator() -> Starlette:
+    limiter = slowapi_limiter()
+    app = starlette(limiter.limit(LIMIT)(item))
+    app.state.limiter = limiter
+    return app
+
+
+def our_middleware() -> Starlette:
+    app = starlette()
+    app.add_middleware(RateLimitMiddleware, policy=LIMIT)  # type: ignore[arg-type]  # mypy loses track of **options
+    return app
+
+
+def our_limits() -> Starlette:
+    app = starlette()
+    RateLimits(LIMIT, app=app)
+    return app
+
+
+def our_decorator() -> Starlette:
+    limits = RateLimits()
+
+    @limits.limit(LIMIT)
+    async def limited(request: Request) -> JSONResponse:
+        return JSONResponse({"id": 7})
+
+    app = starlette(limited)
+    limits.install(app)
+    return app
+
+
+def flask_app(decorate: Callable[[Any], Any] = lambda view: view) -> flask.Flask:
+    app = flask.Flask("benchmark")
+
+    def view(id: int) -> dict[str, int]:
+        return {"id": id}
+
+    app.get("/items/<int:id>")(decorate(view))
+    return app
+
+
+def flask_limiter_of(**options: Any) -> Any:
+    return flask_limiter.Limiter(flask_address, headers_enabled=True, **options)
+
+
+def flask_limiter_defaults(storage: str = "memory://", limits: Sequence[str] = (LIMIT,)) -> flask.Flask:
+    app = flask_app()
+    flask_limiter_of(app=app, default_limits=list(limits), storage_uri=storage)
+    return app
+
+
+def flask_limiter_decorator() -> flask.Flask:
+    limiter = flask_limiter_of(storage_uri="memory://")
+    app = flask_app(limiter.limit(LIMIT))
+    limiter.init_app(app)
+    return app
+
+
+def our_flask(storage: str = "memory://", limits: str = LIMIT) -> flask.Flask:
+    app = flask_app()
+    RateKeeper(app, limits, storage=storage)
+    return app
+
+
+def our_flask_decorator() -> flask.Flask:
+    keeper = RateKeeper()
+    app = flask_app(keeper.limit(LIMIT))
+    keeper.init_app(app)
+    return app
+
+
+CASES = (
+    Case(
+        "asgi",
+        [
+            asgi(BARE, starlette),
+            asgi("slowapi, ASGI middleware", slowapi_middleware),
+            asgi("slowapi, decorator", slowapi_decorator),
+            asgi("ratekeeper, ASGI middleware", our_middleware),
+            asgi("ratekeeper, RateLimits", our_limits),
+            asgi("ratekeeper, decorator", our_decorator),
+        ],
+    ),
+    Case(
+        "flask",
+        [
+            wsgi(BARE, flask_app),
+            wsgi("Flask-Limiter, default limits", flask_limiter_defaults),
+            wsgi("Flask-Limiter, decorator", flask_limiter_decorator),
+            wsgi("ratekeeper, Flask extension", our_flask),
+            wsgi("ratekeeper, decorator", our_flask_decorator),
+        ],
+    ),
+)
+
+
+@dataclass(slots=True)
+class Webbing:
+    """CPU seconds per request of every round, by case and who; commands to Redis per request, by who."""
+
+    times: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    trips: dict[str, float] = field(default_factory=dict)
+
+    def added(self, case: str, who: str) -> list[float]:
+        """Seconds above the bare application, in each round."""
+        times = self.times[case]
+        return [time - bare for time, bare in zip(times[f"{case}: {who}"], times[f"{case}: {BARE}"], strict=True)]
+
+    def less(self, case: str, peer: str, ours: str) -> Spread:
+        """How many times less ours adds than the peer."""
+        return spread(ratios(self.added(case, ours), self.added(case, peer)))
+
+    def verdicts(self) -> list[Judged]:
+        judged = []
+        for case, peer, ours, times in REQUIRED:
+            if case in self.times:
+                found = self.less(case, peer, ours)
+                judged.append(
+                    Judged(f"{ours}: times less than {peer}", f"at least {times:g}", found, found.median >= times)
+                )
+        for who, trips in self.trips.items():
+            if "ratekeeper" in who:
+                judged.append(Judged(f"{who}: commands to Redis", "exactly 1", Spread(trips, trips, trips), trips == 1))
+        return judged
+
+    def rows(self) -> list[tuple[str, str, Spread, Spread, Spread | None]]:
+        """(case, who, time, added, times less than the peer)"""
+        found = []
+        for case, times in self.times.items():
+            for name, one in times.items():
+                who = name.partition(": ")[2]
+                peer = PEERS[f"{case}, by decorator" if "decorator" in who else case]
+                less = self.less(case, peer, who) if "ratekeeper" in who else None
+                found.append((case, who, spread(one), spread(self.added(case, who)), less))
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "added": [
+                {"case": case, "who": who, "time": time._asdict(), "added": added._asdict()}
+                for case, who, time, added, _ in self.rows()
+            ],
+            "trips": self.trips,
+        }
+
+
+def steps(rounds: int) -> int:
+    """How many times `done` is called."""
+    return rounds * sum(len(case.contenders) for case in CASES) + len(TRIPS)
+
+
+def measure_web(webbing: Webbing, rounds: int, each: int, done: Done) -> None:
+    for case in CASES:
+        webbing.times[case.name] = measure(case, rounds, each, done)
+    with redis_server() as server:
+        for who, make in TRIPS.items():
+            webbing.trips[who] = count_trips(server.url, make)
+            done()
+
+
+TWO = ("1000000/minute", "1000000/hour")
+TRIPS: dict[str, Callable[[str], flask.Flask]] = {
+    "Flask-Limiter, one limit": lambda url: flask_limiter_defaults(url),
+    "ratekeeper, one limit": lambda url: our_flask(url),
+    "Flask-Limiter, two limits": lambda url: flask_limiter_defaults(url, TWO),
+    "ratekeeper, two limits": lambda url: our_flask(url, "; ".join(TWO)),
+}
+
+
+def count_trips(url: str, make: Callable[[str], flask.Flask]) -> float:
+    """Commands per request, as the server saw them come over the wire; scripts are loaded and connections made before.
+    What a script calls is no trip."""
+    app, requests = make(url), 200
+
+    def request() -> None:
+        body = app(environ("client:1"), lambda *_: bytes)
+        getattr(body, "close", bool)()
+
+    for _ in range(5):
+        request()
+    client = redis.Redis.from_url(url)
+    other = redis.Redis.from_url(url)
+    other.ping()  # its connection is made before the others are watched
+    with client.monitor() as seen:  # type: ignore[no-untyped-call]
+        for _ in range(requests):
+            request()
+        other.echo("done")
+        trips = 0
+        for command in seen.listen():
+            if command["command"].startswith("ECHO done"):
+                return trips / requests
+            trips += command["client_type"] != "lua"
+    raise AssertionError("the server stopped to tell")
