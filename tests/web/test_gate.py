@@ -1,0 +1,197 @@
+"""The gate that all adapters share: endpoints under a policy that changes, delays, and what results cost."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from litestar import Litestar, Request, get
+from litestar.middleware import DefineMiddleware
+
+from ratekeeper import MemoryStorage
+from ratekeeper.policy import Match, Policy, RequestView, Rule
+from ratekeeper.testing import FakeClock
+from ratekeeper.web import AsyncWebGate, Passed, WebGate
+from ratekeeper.web.asgi import RateLimitMiddleware
+from ratekeeper.web.declared import Endpoint, RouteLimit, join
+from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
+from tests.web.drivers import environ_of, fetch, http_scope, wsgi_fetch
+
+
+def view(path: str = "/", **more: Any) -> RequestView:
+    return RequestView("GET", path, peer="192.0.2.1", **more)
+
+
+def passed(answer: object) -> Passed:
+    assert isinstance(answer, Passed), answer
+    return answer
+
+
+def left(gate: WebGate, endpoint: Endpoint | None = None) -> str:
+    return dict(passed(gate.before(view(), endpoint)).headers)["RateLimit"]
+
+
+def test_a_quota_that_a_group_and_its_endpoint_share_is_asked_once() -> None:
+    shared = RouteLimit(limits="4/minute", name="heavy")
+    again = RouteLimit(limits="4/minute", name="heavy")
+    own = RouteLimit(limits="9/minute")
+    gate = WebGate()
+    assert [rule.name for rule in Endpoint("view", [own, shared, again]).rules] == ["view", "heavy"]
+    joined = join(Endpoint("view", [own, shared]), Endpoint("group", [again]))
+    assert joined is not None
+    assert left(gate, joined) == '"view/minute";r=8;t=60, "heavy/minute";r=3;t=60'
+
+
+def test_one_name_for_unequal_limits_is_refused() -> None:
+    endpoint = Endpoint("view", [RouteLimit(limits="4/minute", name="x"), RouteLimit(limits="5/minute", name="x")])
+    with pytest.raises(ValueError, match="'x'"):
+        WebGate().prepare(endpoint)
+
+
+def test_a_policy_that_an_endpoint_does_not_go_with_leaves_the_old_one_in_force_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = WebGate(Policy(rules=[Rule("all", "9/minute")]))
+    met, unmet = (Endpoint(name, [RouteLimit(limits="5/minute", name=name)]) for name in ("login", "search"))
+    assert left(gate, met) == '"login/minute";r=4;t=60, "all/minute";r=8;t=60'
+    with caplog.at_level(logging.ERROR):
+        elsewhere = Match(paths=["/elsewhere"])
+        taken = [Rule(name, "2/minute", match=elsewhere) for name in ("login", "search")]
+        gate.use(Policy(rules=[Rule("all", "5/minute"), *taken]))
+        assert left(gate, met) == '"login/minute";r=3;t=60, "all/minute";r=7;t=60'
+        assert left(gate, unmet) == '"search/minute";r=4;t=60, "all/minute";r=6;t=60'
+    assert caplog.text.count("the old one stays in force") == 2
+    assert '"all/minute";r=1' in left(gate), "without an endpoint the new one holds, and has counted all the while"
+    gate.use(Policy(rules=[Rule("all", "20/minute")]))
+    assert '"all/minute";r=15' in left(gate, unmet)
+
+
+def test_the_delay_of_an_early_stage_is_slept_once() -> None:
+    rule = Rule("queue", "1/second burst 5 leaky-bucket", stage="early")
+    gate = WebGate(
+        Policy(rules=[rule, Rule("late", "9/minute")]), storage=MemoryStorage(clock=FakeClock()), max_delay=5
+    )
+    delays = []
+    for _ in range(3):
+        request = view()
+        early = passed(gate.before(request, stage="early"))
+        delays.append((early.delay, passed(gate.before(request, stage="late", earlier=early)).delay))
+    assert delays == [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0)]
+    assert passed(gate.before(view())).delay == 3.0
+
+
+def test_a_charge_of_another_rule_holds_nothing_back() -> None:
+    policy = Policy(rules=[Rule("login", "5/minute", match=Match(paths=["/login"])), Rule("rest", "5/minute")])
+    gate = WebGate(policy, charge={"login": "failure"})
+    assert passed(gate.before(view("/login"))).settles
+    answer = passed(gate.before(view("/events")))
+    assert not answer.settles
+    answer.charge(3)
+    assert answer.settles
+
+
+async def _bytes(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"x" * 400})
+
+
+def test_a_head_is_charged_for_no_bytes() -> None:
+    app = RateLimitMiddleware(_bytes, Policy(rules=[Rule("bytes", "1000/hour")]), charge={"bytes": lambda o: o.sent})
+
+    async def run() -> list[str]:
+        return [dict((await fetch(app, method, "/")).headers)["ratelimit"] for method in ("GET", "HEAD", "HEAD", "GET")]
+
+    assert [text.split(";")[1] for text in asyncio.run(run())] == ["r=600", "r=600", "r=600", "r=200"]
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_a_response_without_a_body_is_settled(status: str) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> tuple[bytes, ...]:
+        start_response(status, [])
+        return ()
+
+    limited = WsgiMiddleware(app, Policy(rules=[Rule("failures", "2/minute")]), charge={"failures": "failure"})
+    answers = [wsgi_fetch(limited, environ_of("GET", "/")) for _ in range(5)]
+    assert {answer.status for answer in answers} == {int(status[:3])}
+    assert dict(answers[-1].headers)["ratelimit"] == '"failures/minute";r=2'
+
+
+def test_a_stream_may_say_at_its_end_what_it_has_cost() -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        start_response("200 OK", [])
+        yield b"tokens"
+        environ["ratekeeper.passed"].charge(60)
+
+    limited = WsgiMiddleware(app, "100/minute")
+    assert [wsgi_fetch(limited, environ_of("GET", "/")).status for _ in range(4)] == [200, 200, 429, 429]
+
+
+def test_a_policys_failure_mode_does_not_stand_in_for_a_rules_own() -> None:
+    policy = Policy(
+        rules=[
+            Rule("closed", "5/minute", failure="closed"),
+            Rule("own", "5/minute"),
+            Rule("s", "1/minute", mode="shadow"),
+        ],
+        failure="open",
+    )
+    limits = [limit for bound in WebGate(policy).gate.current().bounds for limit in bound.flat or ()]
+    assert [limit.failure for limit in limits if not isinstance(limit, str)] == ["closed", "open", "open"]
+    shadow = Policy(rules=[Rule("s", "1/minute", mode="shadow", failure="closed")], failure="closed")
+    (plan,) = [bound.flat for bound in WebGate(shadow).gate.current().bounds]
+    assert isinstance(plan, tuple)
+    assert [limit.failure for limit in plan] == ["open"], "a shadow must not refuse"
+
+
+@get("/files/{rest:path}")
+async def files(request: Request[Any, Any, Any]) -> str:
+    return str(request.path_params["rest"])
+
+
+def test_a_litestar_route_of_many_segments_does_not_free_what_one_segment_frees() -> None:
+    policy = Policy(rules=[Rule("all", "2/minute")], exempt=[Match(paths=["/files/{name}"])])
+    inside = DefineMiddleware(RateLimitMiddleware, gate=AsyncWebGate(policy))
+    app = Litestar([files], middleware=[inside], openapi_config=None, logging_config=None)
+
+    async def run(path: str) -> list[int]:
+        return [(await fetch(app, "GET", path)).status for _ in range(4)]
+
+    assert asyncio.run(run("/files/admin%2Fusers")) == [200, 200, 429, 429]
+    assert asyncio.run(run("/files/one")) == [200] * 4
+
+
+def test_a_gate_for_each_route_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = RateLimitMiddleware(_bytes, "5/minute")
+    for _ in range(2):
+        asyncio.run(fetch(app, "GET", "/", path_template="/"))
+    assert caplog.text.count("counts each route by itself") == 1
+    shared = RateLimitMiddleware(_bytes, gate=AsyncWebGate("5/minute"))
+    asyncio.run(fetch(shared, "GET", "/", path_template="/"))
+    assert caplog.text.count("counts each route by itself") == 1
+
+
+def test_what_was_decided_does_not_lead_back_to_the_request() -> None:
+    """Else each request would be garbage that only a collector finds, in every application."""
+    import gc
+
+    app = RateLimitMiddleware(_bytes, "500/minute")
+
+    async def run() -> None:
+        for _ in range(50):
+            scope = http_scope("GET", "/")
+            await app(scope, None, _nothing)
+
+    async def _nothing(message: Any) -> None:
+        pass
+
+    asyncio.run(run())
+    gc.collect()
+    gc.disable()
+    try:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(run())
+        loop.close()
+        before = gc.collect()
+    finally:
+        gc.enable()
+    assert before < 50, before
