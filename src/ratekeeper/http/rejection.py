@@ -256,5 +256,4 @@ def _content(written: Written) -> tuple[str, bytes]:
     return content_type or "application/octet-stream", body
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -132,7 +132,7 @@ class Verdict:
     def _place(self) -> int | None:
         if not self.asked:
             return None
-        if self.decision is None:
+        if self.decision is None or len(self.asked) == 1:
             return 0
         decisive = self.decision.limit
         return next(place for place, ask in enumerate(self.decision.asks) if any(decisive is limit for limit in ask[1]))

@@ -174,13 +174,12 @@ class Refused:
 
 
 def refusal(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable[..., Any]]) -> Refused:
-    rejection = verdict.policy.rejection
-    message, documentation = verdict.message or None, verdict.documentation or None
+    rejection, rule = verdict.policy.rejection, verdict.rule
+    message, documentation = (None, None) if rule is None else (rule.message or None, rule.documentation or None)
     if verdict.decision is not None:
         response = rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
     else:
         response = rejection.block(view.headers, message=message, documentation=documentation)
-    rule = verdict.rule
     return Refused(verdict, response, None if rule is None else breaches.get(rule.name))
 
 
