@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -319,6 +320,7 @@ def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) ->
     )
 
 
+@lru_cache(maxsize=64)  # one for all policies: what it remembers is the same for all
 def _address_kind(label: str, ipv4: int, ipv6: int) -> Kind:
     known: dict[str, tuple[Identity, str]] = {}  # by the text of an address, which is like no other client's
 

@@ -4,7 +4,9 @@ Which rules apply is found once for all requests that are alike in that, and rem
 clients, tiers, shadows, and functions that find identities, limits or costs, is for deciding.py; the answers are equal.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from ratekeeper.http.client_ip import ClientAddress
 from ratekeeper.limit import Ask, Limit
@@ -17,13 +19,28 @@ from ratekeeper.policy.request import Identity, RequestView
 from ratekeeper.policy.stage import Bound, Exempt, Stage, releases
 from ratekeeper.policy.verdict import Grounds
 
-MAX_KNOWN = 4096
-MAX_LENGTH = 256  # characters of what is remembered: memory is not the client's to fill
+MAX_KNOWN = 32_768  # in all tables together: memory is not the client's to fill
+MAX_LENGTH = 256  # characters of what is remembered
+K = TypeVar("K")
+V = TypeVar("V")
 ANYTHING: list[Segments] = [()]
 
 # The client, by whom each rule counts, and what the storage is asked.
 Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
 Key = tuple[tuple[str, ...] | str, str, str | None, str]
+
+
+_order: deque[tuple[dict[Any, Any], Any]] = deque()  # what is remembered anywhere in this process, the oldest first
+
+
+def remember(table: dict[K, V], key: K, value: V) -> V:
+    """Put it into a table; what was remembered longest ago, in whatever table, is forgotten for it."""
+    table[key] = value
+    _order.append((table, key))
+    if len(_order) > MAX_KNOWN:
+        oldest, gone = _order.popleft()
+        oldest.pop(gone, None)
+    return value
 
 
 def readings_of(request: RequestView) -> list[Segments]:
@@ -78,9 +95,7 @@ class Matched:
                 identities.append(who)
                 asks.append((key, plan, cost, None, None))
             if is_peer:
-                if len(self.known) >= MAX_KNOWN:
-                    self.known.clear()
-                self.known[request.peer] = client, identities, asks
+                return remember(self.known, request.peer, (client, identities, asks))
             return client, identities, asks
         found = request.found = Found(owner, client)
         for bound, plan, cost in self._asked:
@@ -136,9 +151,7 @@ class Straight:
         except KeyError:
             found = self._find(request, readings_of(request) if self._has_paths else ANYTHING, methods)
         if sum(map(len, methods)) + len(key[1]) + len(host) <= MAX_LENGTH:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[key] = found
+            remember(self._known, key, found)
         return found
 
     def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> Matched | None:
@@ -150,9 +163,4 @@ class Straight:
         if not all(bound.is_straight for bound in bounds):
             return None
         places = tuple([bound.order for bound in bounds])
-        same = self._same.get(places)
-        if same is None:
-            if len(self._same) >= MAX_KNOWN:
-                self._same.clear()
-            same = self._same[places] = Matched("unlimited", *self._of, bounds)
-        return same
+        return self._same.get(places) or remember(self._same, places, Matched("unlimited", *self._of, bounds))

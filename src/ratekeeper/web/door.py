@@ -114,7 +114,12 @@ class Doors:
         # In front: a final rule of the policy must not set free what the endpoint limits.
         rules = [*endpoint.rules, *kept]
         joined = replace(
-            policy, rules=rules, overrides=overrides, headers=policy.response_headers, refusal=policy.rejection
+            policy,
+            rules=rules,
+            overrides=overrides,
+            headers=policy.response_headers,
+            refusal=policy.rejection,
+            trusted=policy.proxies,
         )
         return Door(self.gate, base, self.gate.ready(joined), endpoint, {} if alone else self._charges)
 
