@@ -30,7 +30,7 @@ from ratekeeper.driving import drive, drive_async
 from ratekeeper.events import Decided, Listener, tell
 from ratekeeper.limit import Check, Group, Limit, Mode, limit_set
 from ratekeeper.settling import peeked, restated, settled_costs, settlement
-from ratekeeper.storage import AsyncStorage, RedisClient, Storage
+from ratekeeper.storage import AsyncStorage, AtOnce, Held, RedisClient, Storage
 from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratekeeper.storage.urls import async_twin, open_async_storage, open_storage
 from ratekeeper.waiting import Lines, reserves, wait_by_place, wait_in_line
@@ -47,6 +47,9 @@ class Limiter:
     `listeners` are told of every decision, see `events`. `max_delay` is how long `wait`, `acquire` and decorators sleep
     at most, in seconds, unless told otherwise.
     """
+
+    storage = Held[Storage]()
+    _at_once: AtOnce | None
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class Limiter:
         if inspect.iscoroutinefunction(found.evaluate):
             raise TypeError(f"{type(storage).__name__} is for AsyncLimiter: its evaluate must be awaited")
         self._listeners = tuple(listeners)
-        self.storage: Storage = guarded(found, GuardedStorage, failure, deadline, workers, self._listeners)
+        self.storage = guarded(found, GuardedStorage, failure, deadline, workers, self._listeners)
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._sleep = sleep
@@ -81,9 +84,8 @@ class Limiter:
             group = group_of(key, self.limits, cost)
         if self._listeners:
             return self._decide((group,))[0]
-        at_once = getattr(self.storage, "at_once", None)
-        if at_once is not None and switch.limiting:
-            return Decision(group, at_once(group))
+        if self._at_once is not None and switch.limiting:
+            return Decision(group, self._at_once(group))
         return Decision(group, self._evaluate((group,))[0])
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
@@ -241,6 +243,9 @@ class Limiter:
 class AsyncLimiter:
     """`Limiter` for tasks: the same names, with await. Nothing here blocks the event loop."""
 
+    storage = Held[AsyncStorage]()
+    _at_once: AtOnce | None
+
     def __init__(
         self,
         limits: Limits,
@@ -264,7 +269,7 @@ class AsyncLimiter:
         if not inspect.iscoroutinefunction(sleep):
             raise TypeError("the sleep of an AsyncLimiter must be an async def, like FakeClock().async_sleep")
         self._listeners = tuple(listeners)
-        self.storage: AsyncStorage = guarded(found, AsyncGuardedStorage, failure, deadline, workers, self._listeners)
+        self.storage = guarded(found, AsyncGuardedStorage, failure, deadline, workers, self._listeners)
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._sleep = sleep
@@ -277,9 +282,8 @@ class AsyncLimiter:
             group = group_of(key, self.limits, cost)
         if self._listeners:
             return (await self._decide((group,)))[0]
-        at_once = getattr(self.storage, "at_once", None)
-        if at_once is not None and switch.limiting:
-            return Decision(group, at_once(group))
+        if self._at_once is not None and switch.limiting:
+            return Decision(group, self._at_once(group))
         return Decision(group, (await self._evaluate((group,)))[0])
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:

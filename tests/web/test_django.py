@@ -2,27 +2,24 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from ratekeeper import MemoryStorage
 from ratekeeper.policy import Policy, PolicyError, RequestView, Rule
 from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.testing import FakeClock
 from ratekeeper.web.charge import Outcome
-from ratekeeper.web.django import exempt, keeper, limit
+from ratekeeper.web.django import aclose, exempt, keeper, limit
 from tests.servers import Server
+from tests.web.django_running import running, view_for
 from tests.web.django_site import MIDDLEWARE, site
 from tests.web.drivers import environ_of, fetch, http_scope, wsgi_fetch
 from tests.web.suite import Answer
@@ -55,60 +52,9 @@ def logged_in(get_response: Any) -> Any:
 logged_in.sync_capable = logged_in.async_capable = True  # type: ignore[attr-defined]
 
 
-class Sender:
-    """Sends requests to a handler, in this thread or in one event loop."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.handler = WSGIHandler() if kind == "wsgi" else ASGIHandler()
-        self.loop = asyncio.new_event_loop()
-
-    def get(self, where: str, method: str = "GET", body: Any = b"", **headers: str) -> Answer:
-        if self.kind == "wsgi":
-            return wsgi_fetch(self.handler, environ_of(method, where, headers, body))
-        return self.loop.run_until_complete(fetch(self.handler, method, where, headers, body))
-
-    def passes(self, where: str, most: Any = 20, method: str = "GET", **headers: str) -> int:
-        for count in range(most):
-            if self.get(where, method, **headers).status == 429:
-                return count
-        return int(most)
-
-
 @pytest.fixture(params=["wsgi", "asgi"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@contextmanager
-def running(
-    kind: str, *patterns: Any, settings: Any = None, middleware: list[str] | None = None, **urlconf: Any
-) -> Iterator[Sender]:
-    """A site with these URLs, on a clock that stands still."""
-    module = ModuleType("urls")
-    module.__dict__.update(urlpatterns=list(patterns), **urlconf)
-    given = {"policy": settings} if not isinstance(settings, dict) else settings
-    given = {"storage": MemoryStorage(clock=FakeClock()), **given}
-    with site(given, ROOT_URLCONF=module, MIDDLEWARE=[MIDDLEWARE] if middleware is None else middleware):
-        sender = Sender(kind)
-        try:
-            yield sender
-        finally:
-            sender.loop.close()
-
-
-def view_for(kind: str, answer: Callable[[Request], Any] = lambda request: "ok", name: str = "view") -> Any:
-    """A view for threads or for tasks."""
-
-    def view(request: Request, **_: Any) -> Any:
-        return HttpResponse(answer(request))
-
-    async def view_async(request: Request, **_: Any) -> Any:
-        return HttpResponse(answer(request))
-
-    found = view if kind == "wsgi" else view_async
-    found.__qualname__ = found.__name__ = name
-    return found
 
 
 @pytest.fixture(params=[[MIDDLEWARE], []], ids=["middleware", "decorator only"])
@@ -127,7 +73,7 @@ def test_a_view_is_limited_with_the_middleware_and_without(kind: str, middleware
     assert [answer.body for answer in answers[:2]] == [b"1", b"0"]
     for answer, left in zip(answers, (1, 0, 0), strict=True):
         told = [value for name, value in answer.headers if name == "ratelimit"]
-        assert told == [f'"tests.web.test_django.view/minute";r={left};t=60']
+        assert told == [f'"tests.web.django_running.view/minute";r={left};t=60']
     assert [value for name, value in answers[2].headers if name == "retry-after"] == ["60"]
 
 
@@ -188,9 +134,9 @@ def test_class_based_views_are_limited_as_a_whole_or_by_method(kind: str, middle
         assert passes == [2, 3, 20, 4, 20]
         assert sender.passes("/by-method", method="POST") == 1
         assert sender.passes("/decorated", method="HEAD") == 0
-        made = len(keeper()._endpoints)
+        made = len(keeper().views._endpoints)
         sender.passes("/dispatch")
-        assert len(keeper()._endpoints) == made  # nothing grows with the number of requests
+        assert len(keeper().views._endpoints) == made  # nothing grows with the number of requests
 
 
 def test_views_of_one_name_in_two_modules_do_not_share(kind: str) -> None:  # peers: row 24
@@ -472,7 +418,7 @@ def test_two_limits_with_headers_are_one_call_to_redis(redis_url_server: Server,
         assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == 1
         assert "cmdstat_eval" not in after or after["cmdstat_eval"] == before["cmdstat_eval"]
         assert dict(answer.headers)["ratelimit"].count(";r=") == 3
-        sender.loop.run_until_complete(keeper().tasks.close())
+        sender.loop.run_until_complete(aclose())
     look.close()
 
 
@@ -494,7 +440,7 @@ def test_a_method_that_a_client_invents_finds_no_attribute_of_a_class() -> None:
     with running("wsgi", path("a", Page.as_view())) as sender:
         for method in ("DISPATCH", "AS_VIEW", "__INIT__", "SETUP"):
             assert sender.get("/a", method).status in (405, 429)
-        assert len(keeper()._endpoints) == 1
+        assert len(keeper().views._endpoints) == 1
 
 
 def test_early_rules_come_before_the_middleware_below(kind: str) -> None:

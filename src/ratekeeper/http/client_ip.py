@@ -111,7 +111,7 @@ class Proxies:
         Never raises, whatever the headers hold. Where every entry is a trusted proxy's, the leftmost is the answer.
         """
         if not self.believes:
-            return self._peer(peer)
+            return self._peer(peer) if peer is None or len(peer) <= MAX_KNOWN else self._found(peer, "", ())
         text = ",".join(lines(headers, self.forwarded))
         told = tuple([tuple(lines(headers, name)) for name in self.single]) if self.single else ()
         if len(text) + sum([len(value) + 50 for values in told for value in values]) > MAX_KNOWN:

@@ -5,7 +5,7 @@ How a verdict is found is in deciding.py. What is left in each class is what dif
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
 from ratekeeper import switch
@@ -22,7 +22,7 @@ from ratekeeper.policy.reload import PolicyFile, log_swap
 from ratekeeper.policy.request import RequestView
 from ratekeeper.policy.verdict import Judged, Verdict
 from ratekeeper.settling import restated, settled_costs, settlement
-from ratekeeper.storage import AsyncStorage, Storage
+from ratekeeper.storage import AsyncStorage, AtOnce, Held, Storage
 from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratekeeper.storage.urls import async_twin, open_async_storage, open_storage
 
@@ -84,6 +84,9 @@ class Gate:
     `listeners` are told of every decision, shadow (see events) and verdict (Judged).
     """
 
+    storage = Held[Storage]()
+    _at_once: AtOnce | None
+
     def __init__(
         self,
         policy: Policy | PolicyFile,
@@ -103,16 +106,6 @@ class Gate:
             raise TypeError(f"{type(found).__name__} is for AsyncGate: its evaluate must be awaited")
         # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
         self.storage = guarded(found, GuardedStorage, "local", deadline, workers, self._listeners)
-
-    @property
-    def storage(self) -> Storage:
-        """Where counts are kept."""
-        return self._storage
-
-    @storage.setter
-    def storage(self, storage: Storage) -> None:
-        self._storage = storage
-        self._at_once: Callable[[Group], Sequence[Row]] | None = getattr(storage, "at_once", None)
 
     @property
     def policy(self) -> Policy:
@@ -219,6 +212,9 @@ class Gate:
 class AsyncGate:
     """`Gate` for tasks: the same names, with await; verifiers, costs and limits may be async functions."""
 
+    storage = Held[AsyncStorage]()
+    _at_once: AtOnce | None
+
     def __init__(
         self,
         policy: Policy | PolicyFile,
@@ -239,16 +235,6 @@ class AsyncGate:
         if found is None:
             raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Gate")
         self.storage = guarded(found, AsyncGuardedStorage, "local", deadline, workers, self._listeners)
-
-    @property
-    def storage(self) -> AsyncStorage:
-        """Where counts are kept."""
-        return self._storage
-
-    @storage.setter
-    def storage(self, storage: AsyncStorage) -> None:
-        self._storage = storage
-        self._at_once: Callable[[Group], Sequence[Row]] | None = getattr(storage, "at_once", None)
 
     @property
     def policy(self) -> Policy:

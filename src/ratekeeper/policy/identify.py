@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from ratekeeper.http.client_ip import ClientAddress, Proxies
-from ratekeeper.http.prefix import prefix_key
+from ratekeeper.http.prefix import MAX_TEXT, prefix_key
 from ratekeeper.policy.problem import nearest, shown
 from ratekeeper.policy.request import Identity, RequestView
 
@@ -331,7 +331,9 @@ def _address_kind(label: str, ipv4: int, ipv6: int) -> Kind:
                 known.clear()
             value = client.text if client.ip is None else prefix_key(client.ip, ipv6, ipv4).partition(":")[2]
             identity = Identity(label, value)
-            found = known[client.text] = identity, identity.key
+            found = identity, identity.key
+            if len(client.text) <= MAX_TEXT:
+                known[client.text] = found
         return found
 
     return Kind(label, label, lambda _, found: of_client(found.client)[0], lambda one: one, True, of_client=of_client)

@@ -134,6 +134,11 @@ def may_queue(policy: Policy) -> bool:
         return True
     return any(
         rule.computed is not None
-        or any(limit.queues for plan in rule.plans.values() if isinstance(plan, tuple) for limit in plan)
+        or any(
+            limit.queues
+            for plan in (*rule.plans.values(), *rule.candidates.values())
+            if isinstance(plan, tuple)
+            for limit in plan
+        )
         for rule in policy.rules
     )

@@ -7,6 +7,7 @@ clients, tiers, shadows, and functions that find identities, limits or costs, is
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+from weakref import ref
 
 from ratekeeper.http.client_ip import ClientAddress
 from ratekeeper.limit import Ask, Limit
@@ -30,16 +31,24 @@ Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
 Key = tuple[tuple[str, ...] | str, str, str | None, str]
 
 
-_order: deque[tuple[dict[Any, Any], Any]] = deque()  # what is remembered anywhere in this process, the oldest first
+class Known(dict[K, V]):
+    """A table of what is remembered. It goes with its policy: what is known of its order does not keep it."""
+
+    __slots__ = ("__weakref__",)
 
 
-def remember(table: dict[K, V], key: K, value: V) -> V:
+_order: deque[tuple[ref[Known[Any, Any]], Any]] = deque()  # what is remembered in this process, the oldest first
+
+
+def remember(table: Known[K, V], key: K, value: V) -> V:
     """Put it into a table; what was remembered longest ago, in whatever table, is forgotten for it."""
     table[key] = value
-    _order.append((table, key))
+    _order.append((ref(table), key))
     if len(_order) > MAX_KNOWN:
-        oldest, gone = _order.popleft()
-        oldest.pop(gone, None)
+        held, gone = _order.popleft()
+        oldest = held()
+        if oldest is not None:
+            oldest.pop(gone, None)
     return value
 
 
@@ -78,12 +87,13 @@ class Matched:
             for bound in bounds
             if isinstance(bound.flat, tuple) and isinstance(bound.rule.cost, int)
         ]
-        self.grounds = Grounds("limited" if asked else kind, policy, stage, [bound.rule for bound, *_ in asked])
+        rules = tuple(bound.rule for bound, *_ in asked)
+        self.grounds = Grounds("limited" if asked else kind, policy, stage, rules)
         self._asked = asked
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
         self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
         self.by_user = any(kind.name == "user" for bound, *_ in asked for parts in bound.by for kind in parts)
-        self.known: dict[str | None, Asked] = {}
+        self.known: Known[str | None, Asked] = Known()
 
     def asks(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
         """Who asks for what; None if somebody has to be waited for. `is_peer`: the client is whoever the peer is."""
@@ -94,9 +104,9 @@ class Matched:
                 who, key = identify(client)
                 identities.append(who)
                 asks.append((key, plan, cost, None, None))
-            if is_peer:
-                return remember(self.known, request.peer, (client, identities, asks))
-            return client, identities, asks
+            asked = client, tuple(identities), tuple(asks)
+            is_short = len(request.peer or "") <= MAX_LENGTH
+            return remember(self.known, request.peer, asked) if is_peer and is_short else asked
         found = request.found = Found(owner, client)
         for bound, plan, cost in self._asked:
             identity = resolve(bound.by, request, found)
@@ -129,8 +139,8 @@ class Straight:
         self._has_hosts = any(index.has_hosts for index in indexes)
         self._has_paths = self._has_hosts or any(index.has_paths for index in indexes)  # a path may name a host
         self._has_methods = any(index.has_methods for index in indexes)
-        self._known: dict[Key, Matched | None] = {}
-        self._same: dict[tuple[int, ...], Matched] = {}
+        self._known: Known[Key, Matched | None] = Known()
+        self._same: Known[tuple[int, ...], Matched] = Known()
         is_one = self.is_open and not (self._has_paths or self._has_methods)
         self._only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
 

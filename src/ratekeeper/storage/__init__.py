@@ -6,11 +6,14 @@ guard (see guarded.py) `deadline`, seconds by which every call of it has ended, 
 is on, and `loops`, the event loops in which there is something to close.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from ratekeeper.decision import Row
 from ratekeeper.limit import Group, Mode
+
+S = TypeVar("S")
+AtOnce = Callable[[Group], Sequence[Row]]
 
 
 class Storage(Protocol):
@@ -30,6 +33,29 @@ class AsyncStorage(Protocol):
     async def reset(self, group: Group) -> None: ...
 
     async def close(self) -> None: ...
+
+
+def at_once_of(storage: Any) -> AtOnce | None:
+    """Its `at_once`, if it has one that does what its `evaluate` does: who changed that may not know of the other."""
+    if "evaluate" in getattr(storage, "__dict__", ()):
+        return None
+    for kind in type(storage).__mro__:
+        if "at_once" in vars(kind):
+            return storage.at_once  # type: ignore[no-any-return]
+        if "evaluate" in vars(kind):
+            return None
+    return None
+
+
+class Held(Generic[S]):
+    """The storage of a limiter or a gate, as its attribute; how it answers at once is looked up when it is set."""
+
+    def __get__(self, owner: Any, kind: type | None = None) -> S:
+        return owner._storage  # type: ignore[no-any-return]
+
+    def __set__(self, owner: Any, storage: S) -> None:
+        owner._storage = storage
+        owner._at_once = at_once_of(storage)
 
 
 class RedisClient(Protocol):

@@ -15,6 +15,7 @@ from ratekeeper.web.declared import RouteLimit
 Pairs = list[tuple[str, str]]
 Charges = Mapping[str, Callable[[Outcome], int]]  # by name of the rule
 EXPOSE = "access-control-expose-headers"
+COMPLETE = "the response is complete, and what it has cost is settled"
 
 
 class Terms(NamedTuple):
@@ -30,7 +31,7 @@ class Terms(NamedTuple):
 class Passed:
     """The request may go ahead, `delay` seconds from now. This is also what a handler sees of the decision."""
 
-    __slots__ = ("_costs", "_is_scripted", "_settled", "delay", "tells", "terms", "verdicts")
+    __slots__ = ("_costs", "_is_scripted", "_late", "_settled", "delay", "tells", "terms", "verdicts")
 
     def __init__(self, verdicts: list[Verdict], terms: Terms, delay: float, is_scripted: bool) -> None:
         self.verdicts = verdicts  # of each stage, in order
@@ -39,7 +40,7 @@ class Passed:
         self.tells = True  # False when a gate behind this one tells the client, of its own decision
         self._is_scripted = is_scripted
         self._costs: dict[str, int] | None = None  # what the handler said, by name of the rule; "" for all
-        self._settled = False
+        self._settled: bool | str = False  # or why nothing can be charged
 
     def __bool__(self) -> bool:
         return True
@@ -73,7 +74,7 @@ class Passed:
     @property
     def headers(self) -> Pairs:
         """The fields for the response, as things stand now."""
-        verdict = self.verdicts[0]
+        verdict = self.verdicts[-1]
         decision = verdict.decision if len(self.verdicts) == 1 else self.decision
         if decision is None or not self.tells:
             return []
@@ -96,11 +97,14 @@ class Passed:
         """
         checked_cost(cost, least=0)
         if self._settled:
-            raise RuntimeError("the response is complete, and what it has cost is settled")
+            raise RuntimeError(self._settled if isinstance(self._settled, str) else COMPLETE)
         asked = self._asked()
         if rule and rule not in asked:
             raise ValueError(f"no rule {rule!r} was asked, but {', '.join(asked) or 'none'}")
         self._costs = {**(self._costs or {}), rule: cost}
+        late: tuple[Any, str] | None = getattr(self, "_late", None)
+        if late is not None:
+            late[0].after(self, int(late[1][:3]), 0)
 
     def costs(self, status: int, sent: int) -> list[tuple[int, list[int]]]:
         """What is to be settled: the place of a verdict, and the cost for each rule that it asked. Only once."""
@@ -120,9 +124,13 @@ class Passed:
                     found.append((place, costs))
         return found
 
-    def end(self) -> None:
-        """The response is complete: from now on it is too late for a charge."""
-        self._settled = True
+    def end(self, why: str = COMPLETE) -> None:
+        """From now on nothing can be charged."""
+        self._settled = why
+
+    def leave(self, gate: Any, status: str) -> None:
+        """The response goes its way, and nobody sees its end: the gate settles at once what is charged from now on."""
+        self._late = gate, status
 
     def join(self, later: "Passed") -> None:
         """One more decision was made for the same request: the headers tell of all."""

@@ -48,8 +48,12 @@ def user_of(scope: Scope) -> str | int | None:
     return None
 
 
-@lru_cache(maxsize=1024)
 def header_name(name: bytes) -> str:
+    return _known_name(name) if len(name) <= 64 else name.decode("latin-1").lower()
+
+
+@lru_cache(maxsize=1024)
+def _known_name(name: bytes) -> str:
     return name.decode("latin-1").lower()
 
 

@@ -96,6 +96,7 @@ def _found(
             return awaited(exempt, request)
         return "unlimited" if exempt else limits(request) if limits is not None else None
 
+    found.reads_body = any(getattr(one, "reads_body", False) for one in (exempt_when, limits))  # type: ignore[attr-defined]
     return found
 
 

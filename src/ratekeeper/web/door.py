@@ -1,7 +1,6 @@
 """The policy's rules with those that an endpoint declares, made ready as one policy; all are asked of one gate."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -64,7 +63,7 @@ class Doors:
         self._doors: dict[Endpoint | None, Door] = {}
         self._alone: dict[Endpoint | None, Door] = {}
         self._named: dict[str, RouteLimit] = {}
-        self._bases: deque[Compiled] = deque(maxlen=4)  # policies that were in force, the last one first
+        self._good = self._current()  # the last policy that went with what an endpoint declares
         self.of(None)
 
     def of(self, endpoint: Endpoint | None = None) -> Door:
@@ -72,7 +71,7 @@ class Doors:
         base = self._current()
         door = self._doors.get(endpoint)
         if door is None or door.base is not base:
-            door = self._doors[endpoint] = self._renewed(base, endpoint, False)
+            door = self._doors[endpoint] = self._renewed(door, base, endpoint, False)
         return door
 
     def alone(self, endpoint: Endpoint) -> Door:
@@ -80,27 +79,25 @@ class Doors:
         base = self._current()
         door = self._alone.get(endpoint)
         if door is None or door.base is not base:
-            door = self._alone[endpoint] = self._renewed(base, endpoint, True)
+            door = self._alone[endpoint] = self._renewed(door, base, endpoint, True)
         return door
 
-    def _renewed(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
-        """A new policy that does not go with what an endpoint declares leaves the one before it in force there."""
-        if base not in self._bases:
-            self._bases.appendleft(base)
-        failure: ValueError | None = None
-        for known in self._bases:
-            try:
-                door = self._made(known, endpoint, alone)
-            except ValueError as error:
-                failure = failure or error
-            else:
-                door.base = base
-                if failure is not None:
-                    message = "the new policy does not go with %r: there the old one stays in force"
-                    log.error(message, endpoint, exc_info=failure)
-                return door
-        assert failure is not None
-        raise failure
+    def _renewed(self, old: Door | None, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
+        """A new policy that does not go with what an endpoint declares leaves the one before it in force there; for an
+        endpoint that was not met before, the last one that goes with any."""
+        try:
+            door = self._made(base, endpoint, alone)
+        except ValueError as error:
+            if old is None:
+                if self._good is base:
+                    raise
+                old = self._made(self._good, endpoint, alone)
+            log.error("the new policy does not go with %r: there the old one stays in force", endpoint, exc_info=error)
+            old.base = base
+            return old
+        if endpoint is not None and endpoint.rules:
+            self._good = base
+        return door
 
     def _made(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
         if endpoint is None or not endpoint.rules:

@@ -9,24 +9,39 @@ Users are those that the framework authenticates, inside the view: hence this is
 """
 
 import functools
+import math
+import weakref
+from collections.abc import Hashable
+from dataclasses import fields
 from typing import Any
 
-from ratekeeper.web.answer import Passed, Refused
+from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit, short_name
 from ratekeeper.web.django.keeper import keeper
-from ratekeeper.web.django.request import STATE, State, of_request, within
-from ratekeeper.web.views import dotted_name
+from ratekeeper.web.django.names import numbered, view_name
+from ratekeeper.web.django.request import at_hand, route_limit, state_of
+from ratekeeper.web.views import description
 
 try:
+    from rest_framework.exceptions import APIException
     from rest_framework.settings import api_settings
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("Django REST framework is not there: install djangorestframework") from error
+
+PENDING = "_ratekeeper_pending"  # where a view notes which of its throttles were asked along with the first
+MOST = 100  # throttles of one view that are told apart
+UNSETTLED = (
+    "a charge is settled when the response is complete, and nobody will see that: put"
+    " 'ratekeeper.web.django.RateKeeperMiddleware' under MIDDLEWARE"
+)
+
+_endpoints: weakref.WeakKeyDictionary[type, dict[Hashable, Endpoint]] = weakref.WeakKeyDictionary()
 
 
 class Throttle:
     """In one decision: the rate `user` or `anon`, by who it is, and that of the view's `throttle_scope`, if it has one.
 
-    `limits` are for one view, see `throttle`.
+    `limits` are for one view, see `throttle`. All throttles of a view are asked together, in one trip.
     """
 
     def __init__(self, limit: RouteLimit | None = None) -> None:
@@ -34,45 +49,57 @@ class Throttle:
         self._wait: float | None = None
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Whether the request may go ahead; it is charged if so."""
+        """Whether the request may go ahead; it is charged if so. A refusal that is no 429 is raised."""
+        pending = getattr(view, PENDING, [])
+        if self._content in pending:
+            pending.remove(self._content)
+            return True  # the first of them has answered for all
         endpoint = self._endpoint(request, view)
-        if endpoint is None:
-            return True
-        inner = getattr(request, "_request", request)
-        state = getattr(inner, STATE, None) or State(inner, in_middleware=False)
-        setattr(inner, STATE, state)
-        gate = keeper().gate
-        state.view.user, before = _user(request), state.view.user
-        state.view.found = None  # who it is may be known only now
-        answer = within(inner, gate.alone, state.view, endpoint)
-        state.view.user = state.view.user or before
-        if isinstance(answer, Refused):
-            self._wait = answer.retry_after
-            if isinstance(state.answer, Passed):
-                gate.give_back(state.answer)
-            state.answer = inner.ratekeeper = answer
-            return False
-        if isinstance(state.answer, Passed):
-            state.answer.join(answer)
-        else:
-            state.answer = inner.ratekeeper = answer
-        gate.sleep(answer)
-        return True
+        return endpoint is None or self._ask(request, endpoint)
 
     def wait(self) -> float | None:
         """Seconds until the same request passes, if alone; None when no wait can help."""
         return self._wait
 
+    @property
+    def _content(self) -> Hashable:
+        return None if self._limit is None else content(self._limit)
+
+    def _ask(self, request: Any, endpoint: Endpoint) -> bool:
+        inner = getattr(request, "_request", request)
+        state, keep = state_of(inner), keeper()
+        if not state.watched and any(limit.charged is not None for limit in endpoint.limits):
+            raise RuntimeError(UNSETTLED)
+        keep.read_body(inner, state, endpoint)
+        state.view.user, before = _user(request), state.view.user
+        state.view.found = None  # who it is may be known only now
+        at_hand(inner)
+        answer = keep.gate.alone(state.view, endpoint)
+        state.view.user = state.view.user or before
+        if not isinstance(answer, Refused):
+            state.join(inner, answer)
+            if not state.watched and state.passed is not None:
+                state.passed.end(UNSETTLED)
+            keep.gate.sleep(answer)
+            return True
+        self._wait = answer.retry_after
+        if state.passed is not None:
+            keep.gate.give_back(state.passed)
+        state.answer = inner.ratekeeper = answer
+        if answer.status != 429:
+            raise _refusal(answer)
+        return False
+
     def _endpoint(self, request: Any, view: Any) -> Endpoint | None:
-        if self._limit is not None:
-            return keeper().endpoint(dotted_name(type(view)), (self._limit,))
-        rates = api_settings.DEFAULT_THROTTLE_RATES
-        scope = getattr(view, "throttle_scope", None)
-        names = ["anon" if _user(request) is None else "user", *([scope] if scope else [])]
-        if scope and scope not in rates:
-            raise ValueError(f"no rate for the scope {scope!r}: DEFAULT_THROTTLE_RATES has {', '.join(rates)}")
-        found = tuple(name for name in names if rates.get(name) is not None)
-        return _of_rates(found, tuple(rates[name] for name in found)) if found else None
+        """Of this one, and of all that the view will ask next."""
+        ours = [one for one in getattr(view, "get_throttles", list)() if type(one) is Throttle]
+        if self._content in (contents := [one._content for one in ours]):
+            contents.remove(self._content)
+            setattr(view, PENDING, contents)
+        else:
+            ours = [self]
+        parts = [_of_rates(request, view) if one._limit is None else _of_view(view, one._limit) for one in ours]
+        return keeper().views.joined(*dict.fromkeys(parts))
 
 
 def throttle(limits: Any, **options: Any) -> Any:
@@ -80,19 +107,87 @@ def throttle(limits: Any, **options: Any) -> Any:
 
     Each view has a quota of its own; those that are given one `name` share one.
     """
-    for name in ("key", "cost", "exempt_when"):
-        if callable(options.get(name)):
-            options[name] = of_request(options[name])
-    return functools.partial(Throttle, RouteLimit(limits=limits, **options))
+    return functools.partial(Throttle, route_limit(limits, options))
+
+
+@functools.lru_cache(maxsize=256)
+def content(limit: RouteLimit) -> Hashable:
+    """What a throttle says: one that is made anew for each request says the same."""
+    return tuple(_plain(getattr(limit, field.name)) for field in fields(limit) if field.init)
+
+
+def _plain(value: Any) -> Hashable:
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if not callable(value):
+        return repr(value)
+    function = getattr(value, "__wrapped__", value)
+    if getattr(function, "__closure__", ()) is None:
+        return function.__code__, repr(function.__defaults__)
+    return function  # type: ignore[no-any-return]
+
+
+def _text(value: Any) -> str:
+    """What it says, in words that are the same in every process."""
+    if isinstance(value, RouteLimit):
+        value = [getattr(value, field.name) for field in fields(value) if field.init]
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return str(getattr(value, "__qualname__", type(value).__qualname__)) if callable(value) else repr(value)
+
+
+def _of_view(view: Any, limit: RouteLimit) -> Endpoint:
+    """One that is among the `throttle_classes` goes by its place there; one that `get_throttles` picks, or makes, by
+    what it says."""
+    known = _endpoints.setdefault(type(view), {})
+    key = _place(view, limit), content(limit)
+    if key not in known:
+        if len(known) >= MOST:
+            raise RuntimeError(
+                f"{view_name(type(view))} has more than {MOST} throttles: make them once, not with functions of their"
+                " own for each request"
+            )
+        where, place = key[0]
+        name = f"{where}.throttle" if place >= 0 else f"{where}.throttle({_text(limit)})"
+        known.setdefault(key, Endpoint(numbered(name, max(place, 0)), [limit]))
+    return known[key]
+
+
+def _place(view: Any, limit: RouteLimit) -> tuple[str, int]:
+    """The view, or its action if that has throttles of its own; and where among them it is, -1 for nowhere."""
+    name = view_name(type(view))
+    listed = getattr(view, "throttle_classes", ())
+    if listed is not getattr(type(view), "throttle_classes", ()) and getattr(view, "action", None):
+        name = f"{name}.{view.action}"
+    ours = [one.args[0] for one in listed if isinstance(one, functools.partial) and one.func is Throttle]
+    return name, ours.index(limit) if limit in ours else -1
+
+
+def _of_rates(request: Any, view: Any) -> Endpoint | None:
+    rates = api_settings.DEFAULT_THROTTLE_RATES
+    scope = getattr(view, "throttle_scope", None)
+    names = ["anon" if _user(request) is None else "user", *([scope] if scope else [])]
+    if scope and scope not in rates:
+        raise ValueError(f"no rate for the scope {scope!r}: DEFAULT_THROTTLE_RATES has {', '.join(rates)}")
+    found = tuple(name for name in names if rates.get(name) is not None)
+    return _made_of_rates(found, tuple(rates[name] for name in found)) if found else None
 
 
 @functools.lru_cache(maxsize=1024)
-def _of_rates(names: tuple[str, ...], rates: tuple[str, ...]) -> Endpoint:
+def _made_of_rates(names: tuple[str, ...], rates: tuple[str, ...]) -> Endpoint:
     limits = [
         RouteLimit(limits=rate, name=short_name(f"rest.{name}"), key=["user", "address"])
         for name, rate in zip(names, rates, strict=True)
     ]
     return Endpoint(short_name(f"rest.{'+'.join(names)}"), limits)
+
+
+def _refusal(refused: Refused) -> APIException:
+    refusal = APIException(description(refused))
+    refusal.status_code = refused.status
+    if refused.retry_after is not None:
+        refusal.wait = math.ceil(refused.retry_after)  # of which the framework makes a Retry-After
+    return refusal
 
 
 def _user(request: Any) -> Any:

@@ -1,29 +1,37 @@
 """FastAPI and Starlette: the policy's rules, and limits that are said at the endpoint, in one decision.
 
-Two places in the application's middleware: the outermost, where early rules are asked and every response gets its
-headers, errors of the server included; and the innermost, where the user and the endpoint are known.
+All that holds for a request is foreseen and asked at once, in the two places of places.py. What could not be foreseen,
+because the router hides it, or a decorator does, or only a dependency knows the user, is asked when it is called.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketState
 
 from ratekeeper import switch
 from ratekeeper.policy import RequestView
+from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Passed, Refused
-from ratekeeper.web.asgi import STATE, App, Receive, Scope, Send, ask, hush, lifespan, refuse, request_view, user_of
-from ratekeeper.web.checked import checked
-from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, endpoint_name, exempt, short_name
-from ratekeeper.web.gate import AsyncWebGate, log
-from ratekeeper.web.routes import NOTHING, Found, Table, route_path
-from ratekeeper.web.sending import Telling
-from ratekeeper.web.websocket import connect
+from ratekeeper.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
+from ratekeeper.web.checked import Left, checked, with_originals
+from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, short_name
+from ratekeeper.web.gate import AsyncWebGate
+from ratekeeper.web.identity import of_view, user_from
+from ratekeeper.web.names import Names
+from ratekeeper.web.places import Innermost, Outermost
+from ratekeeper.web.site import Asked, Site
+from ratekeeper.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,11 +45,21 @@ class RateLimitExceeded(HTTPException):
         self.refused = refused
 
 
+# Whose limits are whose, for an application with limits may be mounted in another that has its own.
+OWNERS: WeakKeyDictionary[RouteLimit, object] = WeakKeyDictionary()
+UNREADABLE = bytes(MAX_BODY + 1)  # what a body counts as that somebody else has read
+UNASKED = (
+    "nobody asks for the limits of {name}, and it would be unlimited: call limits.install(app) for the application that"
+    " serves it. Outside of a request call {name}.__wrapped__, or use ratekeeper.testing.limiting_off()"
+)
+
+
 class RateLimits:
     """`limits = RateLimits("100/minute", app=app)`, or `limits.install(app)` later. See `WebGate` for the options.
 
     A refusal is answered by the application's own handler for its status or for RateLimitExceeded, if it has one.
-    `user` says who is authenticated, from the scope; `messages` limits what comes through each WebSocket.
+    `user` says who is authenticated, from the scope; `messages` limits what comes through each WebSocket. Functions
+    of limits take the RequestView, or nothing.
     """
 
     def __init__(
@@ -53,30 +71,36 @@ class RateLimits:
         messages: "str | RouteLimit | None" = None,
         **options: Any,
     ) -> None:
+        if callable(options.get("by")):
+            options["by"] = of_view(options["by"])
         self.gate = AsyncWebGate(policy, **options)
         self.user = user
         if isinstance(messages, str):
             messages = RouteLimit(limits=messages, name="messages")
         self.messages = None if messages is None else Endpoint("messages", [messages])
         self.gate.prepare(self.messages)
-        self.app: Any = None
+        self.sites: list[Site] = []
+        self.lives: set[object] = set()
+        self.names = Names()
+        self.current: ContextVar[Asked | None] = ContextVar("ratekeeper", default=None)
+        self.keeps_body = False  # whether a limit that looks at the body may be asked for late
+        self._mark = object()
         if app is not None:
             self.install(app)
 
     def install(self, app: Any) -> None:
-        """Into a FastAPI or Starlette application, before it has served a request."""
-        if self.app is not None:
-            raise RuntimeError("these limits are installed in an application already; mounted ones are part of it")
+        """Into a FastAPI or Starlette application, before it has served a request. Several may have the same limits:
+        then they share all quotas. What is mounted in one is part of it."""
+        if any(site.app is app for site in self.sites):
+            raise RuntimeError("these limits are installed in this application already")
         if app.middleware_stack is not None:
             raise RuntimeError("install the limits before the application starts")
-        self.app = app
-        self._table: Table | None = None
-        self._routes = 0
-        self._is_stale = False
-        app.user_middleware.append(Middleware(_Innermost, limits=self))
+        site = Site(self, app, len(self.sites))
+        self.sites.append(site)
+        app.user_middleware.append(Middleware(Innermost, site=site))
         build = app.build_middleware_stack
-        app.build_middleware_stack = lambda: _Outermost(build(), self.gate)
-        app.exception_handlers.setdefault(RateLimitExceeded, self._answer)
+        app.build_middleware_stack = lambda: Outermost(build(), site)
+        app.exception_handlers.setdefault(RateLimitExceeded, self.answer)
 
     def limit(self, limits: Any, **options: Any) -> "Declared":
         """Limits of one endpoint: a decorator below the route's, or `Depends(limits.limit("5/minute"))`.
@@ -84,37 +108,54 @@ class RateLimits:
         The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only.
         """
         user = options.pop("user", None)
-        return Declared(self, RouteLimit(limits=limits, **options), user)
+        for name in ("key", "cost", "exempt_when"):
+            if callable(options.get(name)):
+                options[name] = of_view(options[name])
+        limit = RouteLimit(limits=of_view(limits) if callable(limits) else limits, **options)
+        OWNERS[limit] = self._mark
+        return Declared(self, limit, user)
 
     def exempt(self, function: F) -> F:
         """No rule but early ones is asked for this endpoint."""
-        return exempt(function)
+        for one in with_originals(function):
+            exempt(one)
+        return function
 
-    def find(self, scope: Scope) -> Found:
-        """The endpoint that a request will be routed to."""
-        table = self._table
-        if table is None:
-            table = self.read_routes()
-        elif self._is_stale or len(self.app.router.routes) != self._routes:
-            table = self.read_routes(prepare=False)  # a mistake in a route that was added is that route's own
-        return table.find(scope["type"], scope.get("method", "GET"), route_path(scope))
+    def read_routes(self) -> None:
+        """Look at the routes of all applications, and raise for what is wrong with a limit of one."""
+        for site in self.sites:
+            site.read_routes()
 
-    def read_routes(self, *, prepare: bool = True) -> Table:
-        """Look at the application's routes, and raise for what is wrong with a limit of one."""
-        routes = self.app.router.routes
-        table = Table(routes, _flat, _depended)
-        for endpoint in table.endpoints() if prepare else ():
-            self.gate.prepare(endpoint)
-        self._table, self._routes, self._is_stale = table, len(routes), False
-        return table
+    def marks(self, function: Any) -> list[RouteLimit | None]:
+        """What is declared on a function, but for limits that others ask for."""
+        return [mark for mark in declared(function) if mark is None or OWNERS.get(mark, self._mark) is self._mark]
 
-    def look_again(self, found: Found, actual: Any) -> None:
-        """The router went elsewhere than foreseen: some route was added below. Its limits hold from now on."""
-        if declared(actual) and actual is not found.function:
-            log.error("%r is limited, but its route was added while the application runs", actual)
-            self._is_stale = True
+    def depended(self, route: Any) -> Sequence[tuple[RouteLimit, bool]]:
+        """The limits among a route's dependencies, and whether each needs nothing but the request."""
+        return [(one.limit, one.user is None) for one in _dependencies(route) if one.limits is self]
 
-    async def refuse(self, refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
+    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
+        """Routes with those of included routers in their places, where FastAPI keeps routers apart."""
+        try:
+            from fastapi import routing
+        except ModuleNotFoundError:
+            return routes
+        flat: Callable[[Any], Iterable[Any]] | None = getattr(routing, "iter_route_contexts", None)
+        return routes if flat is None else flat(list(routes))
+
+    async def ask(self, endpoint: Endpoint, view: RequestView, asked: Asked) -> None:
+        """Ask for what could not be foreseen; a refusal costs nothing of what was asked before."""
+        passed, scope, seen, kept, _ = asked
+        view.body = seen.body if kept is None else await kept.read()
+        answer = await self.gate.alone(view, endpoint)
+        if isinstance(answer, Refused):
+            await self.gate.give_back(passed)
+            scope["state"][STATE] = answer
+            raise RateLimitExceeded(answer)
+        await self.gate.sleep(answer)
+        passed.join(answer)
+
+    async def refuse(self, app: Any, refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
         """By the limit's own on_breach, by the application's handler, or as the policy says."""
         scope["state"][STATE] = refused
         if refused.breach is not None:
@@ -122,22 +163,27 @@ class RateLimits:
             if response is not None:
                 await response(scope, receive, send)
                 return
-        handlers = self.app.exception_handlers
+        handlers = app.exception_handlers
         handler = handlers.get(refused.status) or handlers.get(RateLimitExceeded)
-        if handler is None or handler == self._answer:
+        if handler is None or handler == self.answer:
             await refuse(refused, scope, send)
         else:
             response = await _called(handler, Request(scope, receive, send), RateLimitExceeded(refused))
             await response(scope, receive, send)
 
-    async def _answer(self, connection: HTTPConnection, error: Exception) -> Response:
-        """The policy's own words, for a refusal that was raised by a dependency."""
+    async def answer(self, connection: HTTPConnection, error: Exception) -> Response | None:
+        """The policy's own words, for a refusal that was raised in the midst of a request."""
         assert isinstance(error, RateLimitExceeded)
         refused = error.refused
         if refused.breach is not None:
             response = await _called(refused.breach, refused)
             if response is not None:
                 return response  # type: ignore[no-any-return]
+        if isinstance(connection, WebSocket):
+            can_deny = "websocket.http.response" in connection.scope.get("extensions", {})
+            if not can_deny or connection.application_state is not WebSocketState.CONNECTING:
+                await connection.close(POLICY_VIOLATION, "too many connections")
+                return None
         is_head = connection.scope.get("method") == "HEAD"
         response = Response(b"" if is_head else refused.body, refused.status)
         del response.headers["content-length"]
@@ -155,6 +201,8 @@ class Declared:
         self.limit = limit
         self.user = user
         self._endpoints: dict[Any, Endpoint] = {}
+        self._reads_body = any(getattr(one, "reads_body", False) for one in (limit.cost, limit.key, limit.limits))
+        limits.keeps_body = limits.keeps_body or self._reads_body
         self.__signature__ = _signature(user)
         # FastAPI looks at the instance for whether a dependency is to be awaited.
         self.__dict__["__call__"] = self.solve
@@ -164,122 +212,88 @@ class Declared:
             return self.solve(**solved)
         if self.user is not None:
             raise TypeError("user= is a dependency: use Depends(limits.limit(…)), or key= with a decorator")
-        declare(function, self.limit)
-        return checked(function, self._check)
+        for one in with_originals(function):
+            declare(one, self.limit)
+        self.limits.names.note(function)
+        return checked(function, self._check, _wait)
+
+    def _check(self, function: Any) -> Left | None:
+        """What has to be awaited before the function may run: nothing if all that it declares was asked."""
+        asked = self.limits.current.get()
+        if asked is None:
+            if switch.limiting:
+                raise RuntimeError(UNASKED.format(name=getattr(function, "__qualname__", repr(function))))
+            return None
+        return None if _has(asked[0], self.limit) else self._ask(function, asked)
+
+    async def _ask(self, function: Any, asked: Asked) -> None:
+        passed, scope, seen, _, site = asked
+        marks = self.limits.marks(function)
+        limits = [mark for mark in marks if mark is not None]
+        if len(limits) < len(marks):
+            return  # exempt
+        left = tuple(limit for limit in limits if not _has(passed, limit))
+        endpoint = self._endpoints.get((function, left))
+        if endpoint is None:
+            endpoint = join(*(site.named(function, limits.index(limit), limit, "") for limit in left))
+            assert endpoint is not None
+            self._endpoints[function, left] = endpoint
+            site.look_again(function)
+        await self.limits.ask(endpoint, request_view(scope, self.limits.user(scope), seen.route), asked)
 
     async def solve(self, connection: HTTPConnection, response: Response, user: Any = None) -> Passed:
         """As a dependency: what was decided for this limit; it is decided now if it could not be foreseen."""
+        asked, scope = self.limits.current.get(), connection.scope
+        if asked is not None and (_has(asked[0], self.limit) or None in self.limits.marks(scope.get("endpoint"))):
+            return asked[0]  # asked already, or exempt
+        known: Any = self.limits.user(scope) if user is None else user_from(user)
+        view = request_view(scope, known)
+        if asked is None:
+            return await self._solve_alone(connection, response, view)
+        await self.limits.ask(self._endpoint(scope, asked[4].place), view, asked)
+        return asked[0]
+
+    async def _solve_alone(self, connection: HTTPConnection, response: Response, view: RequestView) -> Passed:
+        """In an application in which the limits are not installed."""
+        if self.limit.charged is not None:
+            raise RuntimeError("a charge by result needs the middleware: limits.install(app)")
         scope, gate = connection.scope, self.limits.gate
         found = scope.get("state", {}).get(STATE)
         passed = found if gate.owns(found) else None
-        if passed is not None and self.limit in passed.limits:
+        if passed is None:
+            hush(found)
+        elif _has(passed, self.limit):
             return passed
-        view = request_view(scope, self.limits.user(scope) if user is None else user)
+        if isinstance(connection, Request) and (self._reads_body or gate.policy.reads_body):
+            view.body = await _body(connection)
         answer = await gate.alone(view, self._endpoint(scope))
         if isinstance(answer, Refused):
             if passed is not None:
                 await gate.give_back(passed)
                 scope["state"][STATE] = answer
-            else:
-                hush(found)
             raise RateLimitExceeded(answer)
         await gate.sleep(answer)
-        if passed is not None:
+        if passed is None:
+            connection.state.ratekeeper = passed = answer
+        else:
             passed.join(answer)
-            return passed
-        if answer.settles:
-            raise RuntimeError("a charge by result needs the middleware: limits.install(app)")
-        hush(found)
-        response.headers.update(dict(answer.headers))
-        connection.state.ratekeeper = answer
-        return answer
+        passed.end("nobody sees the end of its response, as these limits are not installed: limits.install(app)")
+        response.headers.update(dict(passed.headers))
+        return passed
 
-    def _endpoint(self, scope: Scope) -> Endpoint:
-        function = scope.get("endpoint")
+    def _endpoint(self, scope: Scope, app: int = -1) -> Endpoint:
+        """By the function that depends on it."""
+        function = scope.get("endpoint") or self
         endpoint = self._endpoints.get(function)
         if endpoint is None:
-            found = [one for one in _dependencies(scope.get("route")) if (one.user is None) == (self.user is None)]
-            place = found.index(self) if self in found else 0
-            name = endpoint_name(function or self) + (".user" if self.user is not None else "")
-            endpoint = Endpoint(short_name(f"{name}-{place + 1}" if place else name), [self.limit])
-            self._endpoints[function] = endpoint
+            route, names, is_plain = scope.get("route"), self.limits.names, self.user is None
+            own = [mark for mark in self.limits.marks(function) if mark is not None] if is_plain else []
+            limits = own + [one.limit for one in _dependencies(route) if (one.user is None) == is_plain]
+            place = limits.index(self.limit) if self.limit in limits else 0
+            name = names.of(function) if is_plain else short_name(f"{names.of(function)}.user")
+            name = names.of_limit(name, place, self.limit, function, str(getattr(route, "path", "")), app)
+            endpoint = self._endpoints[function] = Endpoint(name, [self.limit])
         return endpoint
-
-    def _check(self) -> None:
-        if self.limits.app is None and switch.limiting:
-            raise RuntimeError("this endpoint would be unlimited: call limits.install(app)")
-
-
-class _Outermost:
-    """Early rules, headers on every response, and the storage's life."""
-
-    def __init__(self, app: App, gate: AsyncWebGate) -> None:
-        self.app = app
-        self.gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await lifespan(self.app, self.gate, scope, receive, send)
-            return
-        scope["state"] = {**scope.get("state", {})}  # the server's own is for all requests
-        if scope["type"] == "http":
-            send = Telling(self.gate, scope["state"], send).send
-            if self.gate.has_early:
-                answer, receive = await ask(self.gate, request_view(scope), None, receive, stage="early")
-                hush(scope["state"].get(STATE))
-                scope["state"][STATE] = answer
-                if isinstance(answer, Refused):
-                    await refuse(answer, scope, send)
-                    return
-                await self.gate.sleep(answer)
-        await self.app(scope, receive, send)
-
-
-class _Innermost:
-    """The rules that are left, when all is known that they may ask for."""
-
-    def __init__(self, app: App, limits: RateLimits) -> None:
-        self.app = app
-        self.limits = limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limits, gate = self.limits, self.limits.gate
-        if scope["type"] == "lifespan":
-            limits.read_routes()  # what is wrong raises at the start
-            await self.app(scope, receive, send)
-            return
-        found = limits.find(scope)
-        view = request_view(scope, limits.user(scope), found.template)
-        if scope["type"] == "websocket":
-            await connect(self.app, gate, view, found.endpoint, limits.messages, scope, receive, send)
-            return
-        earlier = around if gate.owns(around := scope["state"].get(STATE)) else None
-        answer, receive = await ask(gate, view, found.endpoint, receive, stage="late", earlier=earlier)
-        if earlier is None:
-            hush(around)
-        if isinstance(answer, Refused):
-            await limits.refuse(answer, scope, receive, send)
-            return
-        await gate.sleep(answer)
-        scope["state"][STATE] = answer
-        await self.app(scope, receive, send)
-        if found is NOTHING or scope.get("endpoint") is not found.function:
-            limits.look_again(found, scope.get("endpoint"))
-
-
-def _flat(routes: Iterable[Any]) -> Iterable[Any]:
-    """Routes with those of included routers in their places, where FastAPI keeps routers apart."""
-    try:
-        from fastapi import routing
-    except ModuleNotFoundError:
-        return routes
-    flat: Callable[[Any], Iterable[Any]] | None = getattr(routing, "iter_route_contexts", None)
-    return routes if flat is None else flat(list(routes))
-
-
-def _depended(route: Any) -> Sequence[RouteLimit]:
-    """The limits among a route's dependencies that need nothing but the request."""
-    return [one.limit for one in _dependencies(route) if one.user is None]
 
 
 def _dependencies(route: Any) -> list[Declared]:
@@ -307,6 +321,42 @@ def _signature(user: Callable[..., Any] | None) -> inspect.Signature:
 
         parameters.append(inspect.Parameter("user", keyword, default=Depends(user)))
     return inspect.Signature(parameters)
+
+
+def _has(passed: Passed, limit: RouteLimit) -> bool:
+    """Whether a limit was asked, itself or another of its name, with which it shares one quota."""
+    return limit in passed.limits or bool(limit.name and any(one.name == limit.name for one in passed.limits))
+
+
+def _wait(left: Left) -> None:
+    """For a plain function: it runs in a thread, and the event loop asks for it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        try:
+            from_thread.run(_awaited, left)
+        finally:
+            left.close()
+        return
+    left.close()
+    raise RuntimeError(
+        "a plain function with limits of its own was called by a coroutine, which they would hold up: make it async,"
+        " await run_in_threadpool(function), or put functools.wraps on the decorator that hides it"
+    )
+
+
+async def _awaited(left: Left) -> None:
+    await left
+
+
+async def _body(request: Request) -> bytes:
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > MAX_BODY:
+        return UNREADABLE
+    try:
+        return await request.body()
+    except RuntimeError:  # its form was read, and is not kept
+        return UNREADABLE
 
 
 async def _called(function: Callable[..., Any], *args: Any) -> Any:

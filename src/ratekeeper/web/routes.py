@@ -4,107 +4,131 @@ It reads a router's routes as Starlette describes them (a regular expression, me
 below) and goes through them in the same order. Nothing of the router is changed.
 """
 
+import functools
 import re
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from ratekeeper.web.declared import Endpoint, RouteLimit, declared, endpoint_of, join
+from ratekeeper.web.declared import Endpoint, RouteLimit, join
 
 Scope = MutableMapping[str, Any]
 MAX_PATHS = 4096  # whose answers are remembered
 REST = re.compile(r"\{([^{}:]+):path\}")
 CONVERTOR = re.compile(r"\{([^{}:]+):[^{}]*\}")
+VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY")  # that a class may have a function for
 
 
 class Found(NamedTuple):
-    """An endpoint, what is declared for it, and the template of its path."""
+    """What is declared for an endpoint, and the template of its path."""
 
     endpoint: Endpoint | None = None
     template: str | None = None
-    function: Any = None
 
 
 NOTHING = Found()
 
 
-class Table:
-    """The routes of an application. `flat` gives its routes with those of included routers among them, and
-    `depended` the limits that a route has as dependencies."""
+class Reader(Protocol):
+    """Who reads a table, and what only the framework knows."""
 
-    def __init__(
-        self,
-        routes: Iterable[Any],
-        flat: Callable[[Iterable[Any]], Iterable[Any]],
-        depended: Callable[[Any], Sequence[RouteLimit]],
-        prefix: str = "",
-    ) -> None:
-        self._routes = [_Route(route, flat, depended, prefix) for route in flat(routes)]
-        self._known: dict[tuple[str, str, str], Found] = {}
+    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
+        """Routes with those of included routers among them."""
+
+    def depended(self, route: Any) -> Sequence[RouteLimit]:
+        """The limits that a route has as dependencies."""
+
+    def marks(self, function: Any) -> Sequence[RouteLimit | None]:
+        """What is declared on a function, as far as it is the reader's to ask for."""
+
+    def named(self, function: Any, place: int, limit: RouteLimit, where: str) -> Endpoint:
+        """One limit of a function as an endpoint of its own."""
+
+
+class Table:
+    """The routes of an application."""
+
+    def __init__(self, routes: Iterable[Any], reader: Reader, prefix: str = "") -> None:
+        self._routes = [_Route(route, reader, prefix) for route in reader.flat(routes)]
+        self._known: dict[tuple[str, str, str, str], Found] = {}
+        self.has_hosts: bool = any(
+            route.of_host is not None or (route.below is not None and route.below.has_hosts) for route in self._routes
+        )
 
     def endpoints(self) -> Iterable[Endpoint]:
         """All that is declared anywhere."""
         for route in self._routes:
             yield from route.endpoints()
 
-    def find(self, kind: str, method: str, path: str) -> Found:
-        """Where a request for this path will go."""
-        known = self._known.get((kind, method, path))
+    def find(self, kind: str, method: str, path: str, host: str = "") -> Found:
+        """Where a request for this path will go. The host is asked for only if the table `has_hosts`."""
+        known = self._known.get((kind, method, path, host))
         if known is None:
             if len(self._known) >= MAX_PATHS:
                 self._known.clear()
-            known = self._known[kind, method, path] = self._find(kind, method, path)
+            known = self._known[kind, method, path, host] = self._find(kind, method, path, host)
         return known
 
-    def _find(self, kind: str, method: str, path: str) -> Found:
+    def _find(self, kind: str, method: str, path: str, host: str) -> Found:
         partial = NOTHING
         for route in self._routes:
+            if route.of_host is not None:
+                if route.of_host.match(host) is not None:
+                    return NOTHING if route.below is None else route.below.find(kind, method, path, host)
+                continue
             match = route.regex.match(path) if route.regex is not None else None
             if match is None:
                 continue
             if route.below is not None:
-                return route.below.find(kind, method, "/" + match["path"])
+                return route.below.find(kind, method, "/" + match["path"], host)
             if route.kind not in ("", kind):
                 continue
             if kind == "websocket" or not route.methods or method in route.methods:
                 return route.found(method)
             if partial is NOTHING:
-                partial = route.found(method)
+                partial = Found(None, route.template)  # a 405: the endpoint will not run
         return partial
 
 
 class _Route:
     """One route, or all that is mounted at one place."""
 
-    def __init__(self, route: Any, flat: Any, depended: Any, prefix: str) -> None:
+    def __init__(self, route: Any, reader: Reader, prefix: str) -> None:
         self.regex: re.Pattern[str] | None = getattr(route, "path_regex", None)
+        self.of_host: re.Pattern[str] | None = getattr(route, "host_regex", None) if self.regex is None else None
         self.methods: frozenset[str] = frozenset(getattr(route, "methods", None) or ())
         path = getattr(route, "path", "") or ""
-        mounted = getattr(route, "routes", None)
-        self.below = Table(mounted, flat, depended, prefix + path) if mounted and self.regex is not None else None
-        self.function: Any = getattr(route, "endpoint", None) or getattr(route, "app", None)
+        mounted = (getattr(route, "routes", None) or ()) if self.regex is not None or self.of_host is not None else ()
+        self.below = Table(mounted, reader, prefix + path) if mounted else None
+        function = getattr(route, "endpoint", None) or getattr(route, "app", None)
+        while isinstance(function, functools.partial):
+            function = function.func
+        self.function: Any = function
         plain = getattr(route, "original_route", route)  # FastAPI's view of an included route has every attribute
         is_mount = not hasattr(plain, "endpoint")
         self.kind = "" if is_mount else "http" if hasattr(plain, "methods") else "websocket"
         self.template = _template(prefix + path + ("/{path:path}" if is_mount else ""))
-        self._more = tuple(depended(route))
+        self._more = tuple(reader.depended(route))
+        self._reader = reader
         self._found: dict[str, Found] = {}
 
     def found(self, method: str) -> Found:
-        verb = method if isinstance(self.function, type) else ""  # a class has a function for each method
+        verb = method if method in self._verbs() else ""  # what a client invents is not remembered
         known = self._found.get(verb)
         if known is None:
-            known = self._found[verb] = Found(self._endpoint(verb), self.template, self.function)
+            known = self._found[verb] = Found(self._endpoint(verb), self.template)
         return known
 
     def endpoints(self) -> Iterable[Endpoint]:
         if self.below is not None:
             yield from self.below.endpoints()
         else:
-            verbs = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-            for verb in verbs if isinstance(self.function, type) else ("",):
+            for verb in self._verbs() or ("",):
                 endpoint = self.found(verb).endpoint
                 if endpoint is not None:
                     yield endpoint
+
+    def _verbs(self) -> Sequence[str]:
+        return VERBS if isinstance(self.function, type) else ()
 
     def _endpoint(self, verb: str) -> Endpoint | None:
         if self.function is None:
@@ -112,9 +136,15 @@ class _Route:
         own = getattr(self.function, verb.lower(), None) if verb else None
         if verb == "HEAD" and own is None:
             own = getattr(self.function, "get", None)  # which then answers
-        if own is None or not declared(own):
-            return endpoint_of(self.function, more=self._more)
-        return join(endpoint_of(own), endpoint_of(self.function, more=self._more))
+        of_own = () if own is None else self._declared(own, ())
+        return join(*of_own, *self._declared(self.function, self._more))
+
+    def _declared(self, function: Any, more: Sequence[RouteLimit]) -> list[Endpoint]:
+        """What holds for a function, limit by limit."""
+        marks = (*self._reader.marks(function), *more)
+        limits = [mark for mark in marks if mark is not None]
+        found = [self._reader.named(function, place, limit, self.template) for place, limit in enumerate(limits)]
+        return [*found, Endpoint("exempt", (), exempt=True)] if None in marks else found
 
 
 def _template(path: str) -> str:
@@ -129,3 +159,12 @@ def route_path(scope: Scope) -> str:
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("/", ""):
         return path[len(root) :]
     return path
+
+
+def host_of(scope: Scope) -> str:
+    """The host that is asked for, as routers compare it: without the port."""
+    for name, value in scope["headers"]:
+        if name.lower() == b"host":
+            host = str(value.decode("latin-1")).lower()
+            return host if host.endswith("]") else host.rpartition(":")[0] or host
+    return ""

@@ -4,7 +4,10 @@ Nothing of a body is kept back. Only where the result decides about the cost, th
 body: if that is the whole of it, the headers can tell what is left after settling.
 """
 
+import asyncio
+import inspect
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import lru_cache
 from typing import Any
@@ -18,10 +21,14 @@ Send = Callable[[Message], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]
 
 START = "http.response.start"
-BODY = "http.response.body"
 EXPOSED = EXPOSE.encode()
 WRITTEN: set[bytes] = set()  # names that were ours once: who writes none of them has nothing that ours stand in for
-PATH = "http.response.pathsend"  # a file, sent by the server: the whole body at once
+# How much of a body a message is. The others are files, which the server sends.
+BODIES: dict[str, Callable[[Message], int]] = {
+    "http.response.body": lambda message: len(message.get("body", b"")),
+    "http.response.pathsend": lambda message: os.path.getsize(message["path"]),
+    "http.response.zerocopysend": lambda message: message.get("count") or _left(message),
+}
 
 
 def ours(pairs: Pairs) -> Fields:
@@ -40,7 +47,7 @@ def started(message: Message, pairs: Pairs) -> Message:
     """The start of a response with our headers: they stand in for the application's own of the same names. Its list of
     exposed headers is kept beside ours."""
     fields = ours(pairs)
-    headers = message.get("headers", ())
+    headers = [*message.get("headers", ())]
     for name, _ in headers:
         if name.lower() in WRITTEN:
             headers = _without(headers, fields)
@@ -55,6 +62,13 @@ def _without(headers: Iterable[tuple[bytes, bytes]], fields: Fields) -> Fields:
         for field in headers
         if (name := field[0].lower()) not in taken or (name == EXPOSED and field not in fields)
     ]
+
+
+def _left(message: Message) -> int:
+    """Of an open file, from where it stands."""
+    descriptor = message["file"].fileno() if hasattr(message["file"], "fileno") else message["file"]
+    begin = message.get("offset")
+    return os.fstat(descriptor).st_size - (os.lseek(descriptor, 0, os.SEEK_CUR) if begin is None else begin)
 
 
 def content_length(message: Message) -> int | None:
@@ -85,12 +99,13 @@ class Telling:
         if kind == START:
             self._status = message["status"]
             if passed is not None and passed.settles:
-                self._held, self._length = message, content_length(message)
+                self._held = {**message, "headers": [*message.get("headers", ())]}
+                self._length = content_length(self._held)
                 return nothing()
             message = started(message, fields_of(answer))
-        elif kind in (BODY, PATH):
+        elif kind in BODIES:
             if not self._is_head:
-                self._sent += len(message.get("body", b"")) if kind == BODY else os.path.getsize(message["path"])
+                self._sent += BODIES[kind](message)
             if passed is not None and (not message.get("more_body", False) or self._sent == self._length):
                 if passed.settles:
                     return self._settle(passed, message)
@@ -120,3 +135,10 @@ def fields_of(answer: Passed | Refused | None) -> Pairs:
     if isinstance(answer, Refused):
         return [pair for pair in answer.headers if pair[0] != "Content-Type"]
     return [] if answer is None else answer.headers
+
+
+# Some ask whether a `send` is to be awaited before they call it.
+if sys.version_info >= (3, 12):
+    inspect.markcoroutinefunction(Telling.send)
+else:
+    Telling.send._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]

@@ -1,10 +1,10 @@
 """WebSocket over ASGI: connections are limited like requests, and the messages that come through them, too."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ratekeeper.policy import RequestView
-from ratekeeper.web.answer import Refused
+from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.gate import AsyncWebGate
 from ratekeeper.web.sending import Message, Scope, Send, ours, started
@@ -13,6 +13,9 @@ Receive = Callable[[], Awaitable[Message]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 POLICY_VIOLATION = 1008
+TOO_MANY = "too many messages"
+STARTS = ("websocket.accept", "websocket.http.response.start")
+ACCEPTED, DENIED, BROKEN = 101, 403, 500  # a server answers 403 for a close before the handshake, 500 for nothing
 
 
 async def connect(
@@ -25,26 +28,32 @@ async def connect(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Let a connection be opened, or refuse it before it is."""
+    """Let a connection be opened, or refuse it before it is. What it has cost is settled when it ends."""
     _ = view.path, view.headers  # read now: messages are asked for later, when the scope is the application's
     answer = await gate.before(view, endpoint)
+    state: dict[str, Any] = scope.get("state") or {}
+    around = state.get("ratekeeper")
+    if isinstance(around, Passed):
+        around.tells = False  # the gate that is nearest to the application tells the client
+    scope["state"] = {**state, "ratekeeper": answer}
     if isinstance(answer, Refused):
-        await deny(answer, scope, receive, send)
+        await receive()  # websocket.connect
+        await deny(answer, scope, send)
         return
     await gate.sleep(answer)
-    scope["state"] = {**scope.get("state", {}), "ratekeeper": answer}
+    connection = Connection(gate, answer, view, messages, receive, send)
+    try:
+        await app(scope, connection.receive, connection.send)
+    except Exception:
+        if not connection.is_over:
+            raise  # as for a request: whoever makes the handler crash has paid
+        await connection.settle()
+        raise
+    await connection.settle()
 
-    async def accepting(message: Message) -> None:
-        if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-            message = started(message, answer.headers)
-        await send(message)
 
-    await app(scope, receive if messages is None else limited(gate, view, messages, receive, send), accepting)
-
-
-async def deny(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
+async def deny(refused: Refused, scope: Scope, send: Send) -> None:
     """With the whole response where the server can send one instead of the handshake; else the server says 403."""
-    await receive()  # websocket.connect
     if "websocket.http.response" in scope.get("extensions", {}):
         headers = [*ours(refused.headers), (b"content-length", str(len(refused.body)).encode())]
         await send({"type": "websocket.http.response.start", "status": refused.status, "headers": headers})
@@ -53,27 +62,82 @@ async def deny(refused: Refused, scope: Scope, receive: Receive, send: Send) -> 
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "too many connections"})
 
 
-def limited(gate: AsyncWebGate, view: RequestView, messages: Endpoint, receive: Receive, send: Send) -> Receive:
-    """A `receive` that holds each message to the limits, and ends the connection at the first that is too many.
+class Connection:
+    """One that was let through: our headers on its start, its messages held to their limits, what it has cost.
 
-    A leaky bucket holds messages back instead. A cost that is a function sees the message as the body of the view.
+    The first message that is too many ends it; a leaky bucket holds messages back instead. A cost that is a function
+    sees the message as the body of the view.
     """
-    closed = False
 
-    async def limited_receive() -> MutableMapping[str, Any]:
-        nonlocal closed
-        if closed:
-            return {"type": "websocket.disconnect", "code": POLICY_VIOLATION, "reason": "too many messages"}
-        message = await receive()
-        if message["type"] == "websocket.receive":
-            view.body = message.get("bytes") or (message.get("text") or "").encode()
-            answer = await gate.alone(view, messages)
+    __slots__ = (
+        "_answer",
+        "_gate",
+        "_is_closed",
+        "_messages",
+        "_receive",
+        "_send",
+        "_sent",
+        "_status",
+        "_view",
+        "is_over",
+    )
+
+    def __init__(
+        self,
+        gate: AsyncWebGate,
+        answer: Passed,
+        view: RequestView,
+        messages: Endpoint | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._gate = gate
+        self._answer = answer
+        self._view = view
+        self._messages = messages
+        self._receive = receive
+        self._send = send
+        self._status = self._sent = 0
+        self._is_closed = False  # by us
+        self.is_over = False  # and the application was told
+
+    async def receive(self) -> Message:
+        if self._is_closed:
+            return self._end()
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            self.is_over = True
+        elif self._messages is not None and message["type"] == "websocket.receive":
+            self._view.body = message.get("bytes") or (message.get("text") or "").encode()
+            answer = await self._gate.alone(self._view, self._messages)
             if isinstance(answer, Refused):
-                closed = True
-                reason = "too many messages"
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
-                return {"type": "websocket.disconnect", "code": POLICY_VIOLATION, "reason": reason}
-            await gate.sleep(answer)
+                self._is_closed = True
+                await self._send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": TOO_MANY})
+                return self._end()
+            await self._gate.sleep(answer)
         return message
 
-    return limited_receive
+    def _end(self) -> Message:
+        self.is_over = True
+        return {"type": "websocket.disconnect", "code": POLICY_VIOLATION, "reason": TOO_MANY}
+
+    async def send(self, message: Message) -> None:
+        if self._is_closed:
+            return  # the application may not have heard of it yet, and no server takes anything after a close
+        kind = message["type"]
+        if kind == "websocket.send":
+            self._sent += len(message.get("bytes") or (message.get("text") or "").encode())
+        elif kind == "websocket.http.response.body":
+            self._sent += len(message.get("body", b""))
+        elif kind in STARTS:
+            self._status = message.get("status", ACCEPTED)
+            message = started(message, self._answer.headers)
+        elif kind == "websocket.close":
+            self._status = self._status or DENIED
+        await self._send(message)
+
+    async def settle(self) -> None:
+        """The connection has ended. It was a success if it was one at all, whatever was said in it."""
+        if self._answer.settles:
+            await self._gate.after(self._answer, self._status or BROKEN, self._sent)
+        self._answer.end()

@@ -88,6 +88,7 @@ class RateLimitMiddleware:
             raise TypeError("expected a policy: limits like '100/minute', a Policy, or the path of a policy file")
         self.app = app
         self.gate = WebGate(policy, **options) if gate is None else gate
+        self._place = f"{PASSED} {id(self)}"  # its own, where another one may stand behind it
         self.user = user
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -105,8 +106,8 @@ class RateLimitMiddleware:
             return refuse(answer, environ, start_response)
         if answer.delay:
             self.gate.sleep(answer)
-        environ[PASSED] = answer
-        return telling(self.gate, self.app, environ, PASSED, start_response)
+        environ[PASSED] = environ[self._place] = answer
+        return telling(self.gate, self.app, environ, self._place, start_response)
 
 
 def refuse(refused: Refused, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -182,19 +183,19 @@ def telling(
                 places = [place_of(name) for name, _ in headers]
                 if LENGTH in places:  # nothing that is still to come has a say in what it costs
                     is_told = True
-                    answer.end()
+                    answer.leave(gate, status)
                     ours = answer.headers
-                    told = with_headers(headers, ours) if OURS in places else headers + ours
+                    told = with_headers(headers, ours) if OURS in places else [*headers, *ours]
                     return start_response(status, told, *failure)  # type: ignore[no-any-return]
-            rest = _Rest(gate, answer, start_response)
+            rest = _Rest(gate, answer, environ, start_response)
         return rest.start(status, headers, *failure)
 
     body = app(environ, start)
     if is_told:
         return body
     if rest is None:
-        rest = _Rest(gate, environ.get(place), start_response)  # it starts with the first part
-    return rest.of(body, environ.get("wsgi.file_wrapper", ()))
+        rest = _Rest(gate, environ.get(place), environ, start_response)  # it starts with the first part
+    return rest.of(body, environ.get("wsgi.file_wrapper"))
 
 
 class _Rest:
@@ -204,11 +205,25 @@ class _Rest:
     with its first part; else it is settled when the last part was handed over.
     """
 
-    __slots__ = ("_body", "_gate", "_held", "_length", "_passed", "_sent", "_start_response", "_status", "_write")
+    __slots__ = (
+        "_body",
+        "_gate",
+        "_held",
+        "_is_head",
+        "_length",
+        "_passed",
+        "_sent",
+        "_start_response",
+        "_status",
+        "_write",
+    )
 
-    def __init__(self, gate: WebGate, passed: Passed | None, start_response: Callable[..., Any]) -> None:
+    def __init__(
+        self, gate: WebGate, passed: Passed | None, environ: Environ, start_response: Callable[..., Any]
+    ) -> None:
         self._gate = gate
         self._passed = passed
+        self._is_head = environ["REQUEST_METHOD"] == "HEAD"  # its body is not sent, whatever the application hands over
         self._start_response = start_response
         self._status = ""
         self._held: tuple[Pairs, tuple[Any, ...]] | None = None
@@ -224,7 +239,8 @@ class _Rest:
             self._settle()
             self._release()
             return body
-        return body if self._status and self._held is None and isinstance(body, files) else self
+        is_file = isinstance(files, type) and isinstance(body, files)
+        return body if is_file and self._status and self._held is None else self
 
     def start(self, status: str, headers: Pairs, *failure: Any) -> Write:
         self._status = status
@@ -252,7 +268,7 @@ class _Rest:
     def _settle(self) -> None:
         if self._passed is not None and self._status:
             if self._passed.settles:
-                self._gate.after(self._passed, int(self._status[:3]), self._sent)
+                self._gate.after(self._passed, int(self._status[:3]), 0 if self._is_head else self._sent)
             self._passed.end()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -267,7 +283,7 @@ class _Rest:
 
     def close(self) -> None:
         """The server is done with the response: an end that was not reached was not settled."""
-        close = getattr(self._body, "close", None)
+        close, self._body = getattr(self._body, "close", None), ()
         if close is not None:
             close()
 

@@ -5,7 +5,7 @@ and the user are known; what never comes to a view is asked for on its way out. 
 """
 
 try:
-    from ratekeeper.web.django.keeper import close, keeper
+    from ratekeeper.web.django.keeper import aclose, close, keeper
     from ratekeeper.web.django.limited import exempt, limit
     from ratekeeper.web.django.middleware import RateKeeperMiddleware
 except ModuleNotFoundError as error:
@@ -13,4 +13,4 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError("Django is not there: install Ratekeeper with its extra [django]") from None
 
-__all__ = ["RateKeeperMiddleware", "close", "exempt", "keeper", "limit"]
+__all__ = ["RateKeeperMiddleware", "aclose", "close", "exempt", "keeper", "limit"]

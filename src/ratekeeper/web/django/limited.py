@@ -3,21 +3,33 @@ asked for, because there is none or because a decorator hides what is declared, 
 
 import asyncio
 import functools
-import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
-from ratekeeper.web.answer import Passed, Refused
-from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, short_name
-from ratekeeper.web.django.keeper import keeper
-from ratekeeper.web.django.request import STATE, State, awaited, leave, leave_task, of_request, within
-from ratekeeper.web.views import dotted_name, full_name
+from ratekeeper.web.answer import Refused
+from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt
+from ratekeeper.web.django.keeper import Keeper, keeper
+from ratekeeper.web.django.names import bound_name, owner_of
+from ratekeeper.web.django.request import (
+    STATE,
+    State,
+    at_hand,
+    at_once,
+    awaited,
+    leave,
+    leave_task,
+    route_limit,
+    state_of,
+)
 
 __all__ = ["exempt", "limit"]
 
 T = TypeVar("T")
+
+NO_REQUEST = "@limit is for views: for a method write @method_decorator(limit(…)), or put @limit on the class"
 
 
 def limit(limits: Any, **options: Any) -> Callable[[T], T]:
@@ -25,108 +37,122 @@ def limit(limits: Any, **options: Any) -> Callable[[T], T]:
 
     Options are those of RouteLimit. Its functions take the HttpRequest, and `on_breach` also the refusal.
     """
-    for name in ("key", "cost", "exempt_when"):
-        if callable(options.get(name)):
-            options[name] = of_request(options[name])
-    route_limit = RouteLimit(limits=of_request(limits) if callable(limits) else limits, **options)
+    said = route_limit(limits, options)
 
     def decorate(view: Any) -> Any:
         if isinstance(view, type):
-            view.dispatch = _method(view.dispatch, decorate)  # type: ignore[attr-defined]
+            view.dispatch = _method(view.dispatch, said)  # type: ignore[attr-defined]
             return view
-
-        @functools.wraps(view)
-        def asked(request: Any, *args: Any, **kwargs: Any) -> Any:
-            state = getattr(request, STATE, None)
-            if state is not None and route_limit in state.asked:
-                return view(request, *args, **kwargs)
-            call = functools.partial(view, request, *args, **kwargs)
-            return (_ask_task if _in_loop() else _ask)(getattr(request, "_request", request), asked, call)
-
-        if iscoroutinefunction(view):
-            markcoroutinefunction(asked)
-        declare(asked, route_limit)
-        return asked
+        if _is_method(view):
+            raise TypeError(f"{view.__qualname__}: {NO_REQUEST}")
+        return _asked(view, said)
 
     return decorate
 
 
-def _method(method: Any, decorate: Callable[[Any], Any]) -> Any:
+def _asked(view: Any, said: RouteLimit) -> Any:
+    @functools.wraps(view)
+    def asked(request: Any, *args: Any, **kwargs: Any) -> Any:
+        state = getattr(request, STATE, None)
+        if state is not None and said in state.asked:
+            return view(request, *args, **kwargs)
+        if not hasattr(request, "META"):
+            raise TypeError(f"expected a request, not {request!r}. {NO_REQUEST}")
+        call = functools.partial(view, request, *args, **kwargs)
+        inner = getattr(request, "_request", request)  # of the REST framework
+        if _in_loop():
+            return _ask_task(inner, asked, call)
+        return _ask(inner, asked, call, awaits=_is_awaited(view))
+
+    if iscoroutinefunction(view):
+        markcoroutinefunction(asked)
+    declare(asked, said)
+    return asked
+
+
+def _method(method: Any, said: RouteLimit) -> Any:
     @functools.wraps(method)
     def bound(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         own = functools.wraps(method)(functools.partial(method.__get__(self, type(self))))
-        return decorate(own)(request, *args, **kwargs)
+        return _asked(own, said)(request, *args, **kwargs)
 
-    for mark in declared(decorate(method)):
-        if mark is not None and mark not in declared(bound):
-            declare(bound, mark)
+    declare(bound, said)
     return bound
 
 
-def _asking(request: Any, function: Any) -> tuple[State, Endpoint | None]:
-    """What a view that was not asked for has to ask; `state` is new where there is no middleware."""
-    state = getattr(request, STATE, None)
-    if state is None:
-        state = State(request, in_middleware=False)
-        setattr(request, STATE, state)
-    todo = tuple(mark for mark in declared(function) if mark not in state.asked)
-    state.asked = (*state.asked, *(mark for mark in todo if mark is not None))
-    return state, keeper().endpoint(_name(function), todo) if todo else None
+def _is_method(view: Any) -> bool:
+    """Whether this is a method as it stands in its class: its first argument will not be a request."""
+    if not isinstance(view, FunctionType) or hasattr(view, "__wrapped__"):
+        return False
+    owner = view.__qualname__.rpartition(".")[0]
+    return bool(owner) and not owner.endswith("<locals>") and view.__code__.co_varnames[:1] == ("self",)
 
 
-def _name(function: Any) -> str:
-    """That of the view. A method may be inherited: it goes by the class of its instance."""
-    inner = inspect.unwrap(function, stop=lambda one: isinstance(one, functools.partial))
-    owner = getattr(inner.func, "__self__", None) if isinstance(inner, functools.partial) else None
-    if owner is None:
-        return dotted_name(function)
-    method = inner.func.__name__
-    return short_name(f"{full_name(type(owner))}{'' if method == 'dispatch' else f'.{method}'}")
+def _is_awaited(view: Any) -> bool:
+    """Whether who calls this view awaits its answer: also the dispatch of a class whose methods are async."""
+    return iscoroutinefunction(view) or bool(getattr(owner_of(view)[0], "view_is_async", False))
 
 
-def _ask(request: Any, function: Any, call: Callable[[], Any]) -> Any:
-    keep = keeper()
-    state, endpoint = _asking(request, function)
+def _asking(request: Any, function: Any) -> tuple[State, Endpoint | None, bool]:
+    """What a view that was not asked for has to ask, and whether it is the one to see the response."""
+    state = state_of(request)
+    marks = declared(function)
+    endpoint = keeper().views.endpoint(bound_name(function), marks, state.asked)
     if endpoint is None or endpoint.exempt:
+        return state, None, False
+    state.asked = (*state.asked, *(mark for mark in marks if mark is not None))
+    watches, state.watched = not state.watched, True
+    return state, endpoint, watches
+
+
+def _ask(request: Any, function: Any, call: Callable[[], Any], *, awaits: bool) -> Any:
+    keep = keeper()
+    state, endpoint, watches = _asking(request, function)
+    if endpoint is None:
         return call()
+    keep.read_body(request, state, endpoint)
     state.view.user = keep.user(request) if keep.facts.wants_user(endpoint) else None
-    answer = within(request, keep.gate.alone, state.view, endpoint)
+    at_hand(request)
+    answer = keep.gate.alone(state.view, endpoint)
     if isinstance(answer, Refused):
         if state.passed is not None:
             keep.gate.give_back(state.passed)
         state.answer = request.ratekeeper = answer
-        response = keep.refusal(request, answer)
+        response = at_once(keep.refusal(request, answer))
     else:
-        _join(request, state, answer)
+        state.join(request, answer)
         keep.gate.sleep(answer)
         response = call()
-    return response if state.in_middleware else leave(keep.gate, state, response)
+    if awaits:
+        return _left(keep, request, state, response, watches)
+    return leave(keep.gate, request, state, response) if watches else response
+
+
+async def _left(keep: Keeper, request: Any, state: State, response: Any, watches: bool) -> Any:
+    """The response of an async view without an event loop around it: it was asked for in the thread that waits."""
+    response = await awaited(response)
+    return await sync_to_async(leave)(keep.gate, request, state, response) if watches else response
 
 
 async def _ask_task(request: Any, function: Any, call: Callable[[], Any]) -> Any:
     keep = keeper()
-    state, endpoint = _asking(request, function)
-    if endpoint is None or endpoint.exempt:
+    state, endpoint, watches = _asking(request, function)
+    if endpoint is None:
         return await awaited(call())
+    keep.read_body(request, state, endpoint)
     state.view.user = await keep.task_user(request) if keep.facts.wants_user(endpoint) else None
-    answer = await within(request, keep.tasks.alone, state.view, endpoint)
+    at_hand(request)
+    answer = await keep.tasks.alone(state.view, endpoint)
     if isinstance(answer, Refused):
         if state.passed is not None:
             await keep.tasks.give_back(state.passed)
         state.answer = request.ratekeeper = answer
         response = await awaited(keep.refusal(request, answer))
     else:
-        _join(request, state, answer)
+        state.join(request, answer)
         await keep.tasks.sleep(answer)
         response = await awaited(call())
-    return response if state.in_middleware else await leave_task(keep.tasks, keep.gate, state, response)
-
-
-def _join(request: Any, state: State, answer: Passed) -> None:
-    if state.passed is not None:
-        state.passed.join(answer)
-    else:
-        state.answer = request.ratekeeper = answer
+    return await leave_task(keep.tasks, keep.gate, request, state, response) if watches else response
 
 
 def _in_loop() -> bool:

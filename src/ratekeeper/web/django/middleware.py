@@ -7,7 +7,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.django.keeper import keeper
-from ratekeeper.web.django.request import STATE, State, awaited, leave, leave_task, within
+from ratekeeper.web.django.request import STATE, State, at_hand, at_once, awaited, leave, leave_task
 
 
 class RateKeeperMiddleware:
@@ -31,53 +31,75 @@ class RateKeeperMiddleware:
         return self._respond(request)
 
     def _thread(self, request: Any) -> Any:
-        keep, state = keeper(), State(request, in_middleware=True)
-        setattr(request, STATE, state)
-        if keep.facts.has_early:
-            state.answer = request.ratekeeper = within(request, keep.gate.before, state.view, stage="early")
-        if isinstance(state.answer, Refused):
-            return leave(keep.gate, state, keep.refusal(request, state.answer))
+        state = _begun(request)
+        gate = state.keep.gate
+        if state.facts.has_early:
+            state.answer = request.ratekeeper = gate.before(state.view, stage="early")
+            if isinstance(state.answer, Refused):
+                return leave(gate, request, state, at_once(state.keep.refusal(request, state.answer)))
         response = self._get_response(request)
-        if not state.late:
+        if not state.late and not isinstance(state.answer, Refused):
             response = self._door(request, None) or response
-        return leave(keep.gate, state, response)
+        return leave(gate, request, state, response)
 
     def _door(self, request: Any, callback: Any, *_: Any) -> Any:
-        keep, state = keeper(), getattr(request, STATE)
-        endpoint = keep.begin(request, callback)
-        if keep.facts.wants_user(endpoint):
-            state.view.user = keep.user(request)
-        if keep.gate.reads_body(endpoint):
-            state.view.body = keep.body(request)
-        answer = within(request, keep.gate.before, state.view, endpoint, stage="late", earlier=state.passed)
-        state.answer = request.ratekeeper = answer
+        state: State = getattr(request, STATE)
+        keep, view = state.keep, state.view
+        gate = keep.gate
+        _, endpoint, reads_body = keep.begin(request, state, callback)
+        if state.facts.wants_user(endpoint):
+            view.user = keep.user(request)
+        door = gate.door(endpoint)
+        if reads_body or door.reads_body:
+            view.body = keep.body(request)
+        if endpoint is not None:
+            at_hand(request)
+        earlier = None if state.answer is None else state.passed
+        answer = state.answer = request.ratekeeper = gate.through(door, view, stage="late", earlier=earlier)
         if isinstance(answer, Refused):
-            return keep.refusal(request, answer)
-        keep.gate.sleep(answer)
+            return at_once(keep.refusal(request, answer))
+        if answer.delay:
+            gate.sleep(answer)
         return None
 
     async def _task(self, request: Any) -> Any:
-        keep, state = keeper(), State(request, in_middleware=True)
-        setattr(request, STATE, state)
-        if keep.facts.has_early:
-            state.answer = request.ratekeeper = await within(request, keep.tasks.before, state.view, stage="early")
-        if isinstance(state.answer, Refused):
-            return await leave_task(keep.tasks, keep.gate, state, await awaited(keep.refusal(request, state.answer)))
+        state = _begun(request)
+        keep, gate = state.keep, state.keep.tasks
+        if state.facts.has_early:
+            state.answer = request.ratekeeper = await gate.before(state.view, stage="early")
+            if isinstance(state.answer, Refused):
+                refusal = await awaited(keep.refusal(request, state.answer))
+                return await leave_task(gate, keep.gate, request, state, refusal)
         response = await self._get_response(request)
-        if not state.late:
+        if not state.late and not isinstance(state.answer, Refused):
             response = await self._task_door(request, None) or response
-        return await leave_task(keep.tasks, keep.gate, state, response)
+        return await leave_task(gate, keep.gate, request, state, response)
 
     async def _task_door(self, request: Any, callback: Any, *_: Any) -> Any:
-        keep, state = keeper(), getattr(request, STATE)
-        endpoint = keep.begin(request, callback)
-        if keep.facts.wants_user(endpoint):
-            state.view.user = await keep.task_user(request)
-        if keep.tasks.reads_body(endpoint):
-            state.view.body = keep.body(request)
-        answer = await within(request, keep.tasks.before, state.view, endpoint, stage="late", earlier=state.passed)
+        state: State = getattr(request, STATE)
+        keep, view = state.keep, state.view
+        gate = keep.tasks
+        _, endpoint, reads_body = keep.begin(request, state, callback)
+        if state.facts.wants_user(endpoint):
+            view.user = await keep.task_user(request)
+        door = gate.door(endpoint)
+        if reads_body or door.reads_body:
+            view.body = keep.body(request)
+        if endpoint is not None:
+            at_hand(request)
+        earlier = None if state.answer is None else state.passed
+        answer = await gate.through(door, view, stage="late", earlier=earlier)
         state.answer = request.ratekeeper = answer
         if isinstance(answer, Refused):
             return await awaited(keep.refusal(request, answer))
-        await keep.tasks.sleep(answer)
+        if answer.delay:
+            await gate.sleep(answer)
         return None
+
+
+def _begun(request: Any) -> State:
+    state = State(request, watched=True)
+    setattr(request, STATE, state)
+    state.keep = keeper()
+    state.facts = state.keep.facts
+    return state

@@ -6,104 +6,177 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
+from asgiref.sync import async_to_sync, sync_to_async
+
 from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import EXPOSE, Passed, Refused
+from ratekeeper.web.asgi import STATE as AROUND
+from ratekeeper.web.asgi import hush
 from ratekeeper.web.asgi import request_view as view_of_scope
 from ratekeeper.web.declared import RouteLimit
 from ratekeeper.web.gate import AsyncWebGate, WebGate
-from ratekeeper.web.views import refusal_fields
+from ratekeeper.web.views import Facts, refusal_fields
+from ratekeeper.web.wsgi import PASSED
 from ratekeeper.web.wsgi import request_view as view_of_environ
 
 STATE = "_ratekeeper"  # where a request keeps its State
+BODILESS = (204, 304)
 
 _request: ContextVar[Any] = ContextVar("ratekeeper_request")
 
 
 class State:
-    """One request: as rules see it, what was said about it so far, and which declared limits were asked."""
+    """One request: as rules see it, what was said about it so far, which declared limits were asked, and whether
+    somebody will see its response: only then it is told of them, and settled."""
 
-    __slots__ = ("answer", "asked", "in_middleware", "late", "view")
+    __slots__ = ("answer", "asked", "facts", "keep", "late", "view", "watched")
 
-    def __init__(self, request: Any, *, in_middleware: bool) -> None:
+    keep: Any  # these two only in the middleware
+    facts: Facts
+
+    def __init__(self, request: Any, *, watched: bool) -> None:
         self.view = _view(request)
         self.answer: Passed | Refused | None = None
         self.asked: tuple[RouteLimit, ...] = ()
         self.late = False
-        self.in_middleware = in_middleware
+        self.watched = watched
 
     @property
     def passed(self) -> Passed | None:
         return self.answer if isinstance(self.answer, Passed) else None
 
+    def join(self, request: Any, answer: Passed) -> None:
+        """One more decision was made for this request, and lets it pass."""
+        if isinstance(self.answer, Passed):
+            self.answer.join(answer)
+        else:
+            self.answer = request.ratekeeper = answer
+
+
+def state_of(request: Any) -> State:
+    """That of a request, which is new where there is no middleware."""
+    state: State | None = getattr(request, STATE, None)
+    if state is None:
+        state = State(request, watched=False)
+        setattr(request, STATE, state)
+    return state
+
 
 def _view(request: Any) -> RequestView:
-    scope = getattr(request, "scope", None)
-    if scope is None:
-        return view_of_environ(request.environ)
+    environ = getattr(request, "environ", None)
+    if environ is not None:
+        return view_of_environ(environ)
+    scope = request.scope
     query = scope.get("query_string", b"")  # text, where Django's own test client makes the scope
     return view_of_scope(scope if isinstance(query, bytes) else {**scope, "query_string": query.encode()})
 
 
-def leave(gate: WebGate, state: State, response: Any) -> Any:
+def leave(gate: WebGate, request: Any, state: State, response: Any) -> Any:
     """Our headers on a response, whoever made it; and what it has cost, if its result has a say in that."""
     passed = state.passed
-    if passed is not None and passed.settles:
+    if passed is not None:
         if response.streaming:
-            response.streaming_content = _counted(gate, passed, response.status_code, response.streaming_content)
+            _watch(gate, sync_to_async(gate.after), request, passed, response)
+        elif passed.settles:
+            if not getattr(response, "is_rendered", True):
+                return _when_rendered(gate, request, state, response)
+            gate.after(passed, response.status_code, _sent(request, response))
         else:
-            gate.after(passed, response.status_code, len(response.content))
-    return _told(state, response)
+            passed.end()
+    return _told(request, state, response)
 
 
-async def leave_task(gate: AsyncWebGate, threads: WebGate, state: State, response: Any) -> Any:
+async def leave_task(gate: AsyncWebGate, threads: WebGate, request: Any, state: State, response: Any) -> Any:
     passed = state.passed
-    if passed is not None and passed.settles:
+    if passed is not None:
         if response.streaming:
-            chunks, status = response.streaming_content, response.status_code
-            response.streaming_content = (
-                _counted_task(gate, passed, status, chunks)
-                if response.is_async
-                else _counted(threads, passed, status, chunks)  # Django runs it in a thread
-            )
+            _watch(threads, gate.after, request, passed, response)
+        elif passed.settles:
+            if not getattr(response, "is_rendered", True):
+                return _when_rendered(threads, request, state, response)
+            await gate.after(passed, response.status_code, _sent(request, response))
         else:
-            await gate.after(passed, response.status_code, len(response.content))
-    return _told(state, response)
+            passed.end()
+    return _told(request, state, response)
 
 
-def _told(state: State, response: Any) -> Any:
-    if state.answer is not None:
-        ours = refusal_fields(state.answer) if isinstance(state.answer, Refused) else state.answer.headers
-        for name, value in ours:
-            if name.lower() == EXPOSE and name in response.headers:
-                value = f"{response.headers[name]}, {value}"
-            response.headers[name] = value
+def _sent(request: Any, response: Any) -> int:
+    return 0 if request.method == "HEAD" or response.status_code in BODILESS else len(response.content)
+
+
+def _when_rendered(gate: WebGate, request: Any, state: State, response: Any) -> Any:
+    """A response of a template, or of the REST framework, has no content before Django renders it, in a thread."""
+    response.add_post_render_callback(lambda rendered: leave(gate, request, state, rendered))
     return response
 
 
-def _counted(gate: WebGate, passed: Passed, status: int, chunks: Iterable[bytes]) -> Any:
+def _watch(gate: WebGate, after_task: Callable[..., Any], request: Any, passed: Passed, response: Any) -> None:
+    """Settle a stream at its end: until then, what makes it may still say what it has cost."""
+    if getattr(response, "file_to_stream", None) is not None and not passed.settles:
+        passed.end()  # the server sends the file by itself
+        return
+    if all(verdict.decision is None for verdict in passed.verdicts):
+        return
+    counts = request.method != "HEAD" and response.status_code not in BODILESS
+    chunks, status = response.streaming_content, response.status_code
+    response.streaming_content = (
+        _counted_task(after_task, passed, status, counts, chunks)
+        if response.is_async
+        else _counted(gate, passed, status, counts, chunks)  # Django runs it in a thread
+    )
+
+
+def _counted(gate: WebGate, passed: Passed, status: int, counts: bool, chunks: Iterable[bytes]) -> Any:
     sent = 0
     for chunk in chunks:
         sent += len(chunk)
         yield chunk
-    gate.after(passed, status, sent)  # not reached when the client goes away: the charge stays
+    if passed.settles:
+        gate.after(passed, status, sent if counts else 0)  # not reached when the client goes away: the charge stays
+    passed.end()
 
 
-async def _counted_task(gate: AsyncWebGate, passed: Passed, status: int, chunks: Any) -> Any:
+async def _counted_task(after: Callable[..., Any], passed: Passed, status: int, counts: bool, chunks: Any) -> Any:
     sent = 0
     async for chunk in chunks:
         sent += len(chunk)
         yield chunk
-    await gate.after(passed, status, sent)
+    if passed.settles:
+        await after(passed, status, sent if counts else 0)
+    passed.end()
 
 
-def within(request: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call with the request at hand, for the functions of limits. A coroutine keeps the context that it begins in."""
+def _told(request: Any, state: State, response: Any) -> Any:
+    answer = state.answer
+    if answer is None:
+        return response
+    fields = answer.headers if isinstance(answer, Passed) else refusal_fields(answer)
+    if fields:
+        _hush_around(request)
+        headers = response.headers
+        for name, value in fields:
+            if len(name) == len(EXPOSE) and name.lower() == EXPOSE and name in headers:
+                value = f"{headers[name]}, {value}"
+            headers[name] = value
+    return response
+
+
+def _hush_around(request: Any) -> None:
+    """A gate around Django does not tell the client what ours tells."""
+    environ = getattr(request, "environ", None)
+    hush((request.scope.get("state") or {}).get(AROUND) if environ is None else environ.get(PASSED))
+
+
+def at_hand(request: Any) -> None:
+    """From here on this is the request that functions of limits are given."""
     _request.set(request)
-    return function(*args, **kwargs)
 
 
 def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the HttpRequest as one of the RequestView."""
+    """A function of the HttpRequest as one of the RequestView. One that looks at the body is that already: what was
+    read for it is there."""
+    if getattr(function, "reads_body", False):
+        return function
 
     @functools.wraps(function)
     def called(_: RequestView) -> Any:
@@ -112,5 +185,22 @@ def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def route_limit(limits: Any, options: dict[str, Any]) -> RouteLimit:
+    """A limit whose functions are given the HttpRequest."""
+    found = dict(options)
+    for name in ("key", "cost", "exempt_when"):
+        value = options.get(name)
+        if callable(value):
+            found[name] = of_request(value)
+        elif isinstance(value, list | tuple):
+            found[name] = [of_request(one) if callable(one) else one for one in value]
+    return RouteLimit(limits=of_request(limits) if callable(limits) else limits, **found)
+
+
 async def awaited(answer: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
+
+
+def at_once(answer: Any) -> Any:
+    """What is to be awaited, for a thread."""
+    return async_to_sync(awaited)(answer) if inspect.isawaitable(answer) else answer

@@ -1,0 +1,233 @@
+"""Two places in an application's middleware: outermost, where early rules are asked and every response gets its
+headers, errors of the server included; and innermost, where the user and the endpoint are known.
+
+What middleware between them answers by itself, say to a bad token, never comes to the innermost place: then the rest is
+asked when that response starts, and may be refused instead.
+"""
+
+from collections.abc import Awaitable
+
+from ratekeeper.policy import RequestView
+from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.web.answer import Passed, Refused
+from ratekeeper.web.asgi import STATE, App, Message, Receive, Scope, Send, ask, hush, read_body, request_view
+from ratekeeper.web.gate import AsyncWebGate, log
+from ratekeeper.web.sending import START, Telling, nothing, started
+from ratekeeper.web.site import Site
+from ratekeeper.web.websocket import DENIED, STARTS, connect, deny
+
+BEGUN = {START, "websocket.close", *STARTS}
+ENDED = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
+
+
+class Outermost:
+    """Early rules, headers on every response, and the storage's life."""
+
+    def __init__(self, app: App, site: Site) -> None:
+        self.app = app
+        self.site = site
+        self.limits = site.limits
+        self.gate = site.limits.gate
+        self._has_between = any(one.cls is not Innermost for one in site.app.user_middleware)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind, gate = scope["type"], self.gate
+        if kind == "lifespan":
+            await self._live(scope, receive, send)
+            return
+        state = scope["state"] = {**scope.get("state", {})}  # the server's own is for all requests
+        around = state.get(STATE)
+        if around is not None and gate.owns(around):
+            await self.app(scope, receive, send)  # an application around this one has the same limits
+            return
+        if kind == "http":
+            send = Telling(gate, state, send, scope["method"] == "HEAD").send
+            if gate.has_early:
+                answer, receive = await ask(gate, request_view(scope), None, receive, stage="early")
+                hush(around)
+                state[STATE] = answer
+                if isinstance(answer, Refused):
+                    await self.limits.refuse(self.site.app, answer, scope, receive, send)
+                    return
+                await gate.sleep(answer)
+        if self._has_between:
+            send = Between(self.site, scope, receive, send).send
+        await self.app(scope, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The storage is opened by the first request and closed with the last application."""
+        limits = self.limits
+        limits.lives.add(self)
+
+        async def closing(message: Message) -> None:
+            if message["type"] in ENDED:
+                limits.lives.discard(self)
+                if not limits.lives:
+                    try:
+                        await self.gate.close()
+                    except Exception:
+                        log.exception("the storage could not be closed")
+            await send(message)
+
+        try:
+            await self.app(scope, receive, closing)
+        finally:
+            limits.lives.discard(self)  # a start that failed
+
+
+class Innermost:
+    """The rules that are left, when all is known that they may ask for."""
+
+    def __init__(self, app: App, site: Site) -> None:
+        self.app = app
+        self.site = site
+        self.limits = site.limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        site, limits = self.site, self.limits
+        gate, kind = limits.gate, scope["type"]
+        if kind == "lifespan":
+            site.read_routes()  # what is wrong raises at the start
+            await self.app(scope, receive, send)
+            return
+        state = scope["state"]
+        earlier = around = state.get(STATE)
+        if around is not None:
+            if not gate.owns(around):
+                earlier = None
+            elif around.verdict.stage == "late":  # asked already, by an application around this one
+                await self._enter(around, request_view(scope), scope, receive, send)
+                return
+        found = site.find(scope)
+        view = request_view(scope, limits.user(scope), found.template)
+        if kind == "websocket":
+            await connect(self._entered(view), gate, view, found.endpoint, limits.messages, scope, receive, send)
+            return
+        door = gate.door(found.endpoint)
+        if door.reads_body:
+            view.body, receive = await read_body(receive)
+        answer = await gate.through(door, view, stage="late", earlier=earlier)
+        if earlier is not around:
+            hush(around)
+        if isinstance(answer, Refused):
+            await limits.refuse(site.app, answer, scope, receive, send)
+            return
+        if answer.delay:
+            await gate.sleep(answer)
+        state[STATE] = answer
+        await self._enter(answer, view, scope, receive, send)
+
+    async def _enter(self, passed: Passed, view: RequestView, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application, and let it ask for what could not be foreseen."""
+        limits, kept = self.limits, None
+        if limits.keeps_body and view.body is None and scope["type"] == "http":
+            kept = Kept(receive)
+            receive = kept.receive
+        token = limits.current.set((passed, scope, view, kept, self.site))
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            limits.current.reset(token)
+
+    def _entered(self, view: RequestView) -> App:
+        """The application, for a connection that was let in."""
+
+        async def entered(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._enter(scope["state"][STATE], view, scope, receive, send)
+
+        return entered
+
+
+class Between:
+    """Sends what comes from the application, or from middleware that has answered without it."""
+
+    __slots__ = ("_before", "_is_refused", "_receive", "_scope", "_send", "_site")
+
+    def __init__(self, site: Site, scope: Scope, receive: Receive, send: Send) -> None:
+        self._site = site
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._before = scope["state"].get(STATE)  # the innermost place puts another there
+        self._is_refused = False
+
+    def send(self, message: Message) -> Awaitable[None]:
+        if self._is_refused:
+            return nothing()
+        if message["type"] in BEGUN and self._scope["state"].get(STATE) is self._before:
+            return self._ask(message)
+        return self._send(message)
+
+    async def _ask(self, message: Message) -> None:
+        scope, before = self._scope, self._before
+        limits = self._site.limits
+        gate, found = limits.gate, self._site.find(scope)
+        view = request_view(scope, limits.user(scope), found.template)
+        earlier = before if gate.owns(before) else None
+        stage = "late" if scope["type"] == "http" else None  # nothing was asked for a connection yet
+        answer = await gate.before(view, found.endpoint, stage=stage, earlier=earlier)
+        if earlier is None:
+            hush(before)
+        scope["state"][STATE] = answer
+        if scope["type"] == "websocket":
+            await self._ask_connection(gate, answer, message)
+        elif isinstance(answer, Refused):
+            self._is_refused = True
+            await limits.refuse(self._site.app, answer, scope, self._receive, self._with_origin(message))
+        else:
+            await gate.sleep(answer)
+            await self._send(message)
+
+    def _with_origin(self, replaced: Message) -> Send:
+        """The refusal stands in for an answer that CORS middleware may have opened to scripts: so is the refusal."""
+        fields = [
+            one for one in replaced.get("headers", ()) if one[0].lower().startswith((b"access-control-", b"vary"))
+        ]
+
+        async def send(message: Message) -> None:
+            if message["type"] == START:
+                message = {**message, "headers": [*message.get("headers", ()), *fields]}
+            await self._send(message)
+
+        return send
+
+    async def _ask_connection(self, gate: AsyncWebGate, answer: Passed | Refused, message: Message) -> None:
+        if isinstance(answer, Refused):
+            self._is_refused = True
+            await deny(answer, self._scope, self._send)
+            return
+        await gate.sleep(answer)
+        if message["type"] in STARTS:
+            message = started(message, answer.headers)
+        elif answer.settles:
+            await gate.after(answer, DENIED, 0)
+        await self._send(message)
+
+
+class Kept:
+    """The body of a request, kept as it is received, as far as a rule may look at it; and read ahead if one does."""
+
+    __slots__ = ("_ahead", "_body", "_is_complete", "_receive")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ahead: list[Message] = []
+        self._body = b""
+        self._is_complete = False
+
+    async def receive(self) -> Message:
+        return self._ahead.pop(0) if self._ahead else await self._next()
+
+    async def read(self) -> bytes:
+        """All of it, or more than a rule may look at."""
+        while not self._is_complete and len(self._body) <= MAX_BODY:
+            self._ahead.append(await self._next())
+        return self._body
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        if len(self._body) <= MAX_BODY:
+            self._body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            self._is_complete = True
+        return message

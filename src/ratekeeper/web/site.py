@@ -1,0 +1,100 @@
+"""The limits in one application: its routes, and what holds for each."""
+
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ratekeeper.policy import RequestView
+from ratekeeper.web.answer import Passed, Refused
+from ratekeeper.web.asgi import Receive, Scope, Send
+from ratekeeper.web.declared import Endpoint, RouteLimit
+from ratekeeper.web.gate import AsyncWebGate, log
+from ratekeeper.web.names import Names
+from ratekeeper.web.routes import Found, Table, host_of, route_path
+
+if TYPE_CHECKING:
+    from ratekeeper.web.places import Kept
+
+# A request that was let in: what was decided for it, and what is needed to ask for more. A plain tuple, for one is made
+# for each request.
+Asked = tuple[Passed, Scope, RequestView, "Kept | None", "Site"]
+
+
+class Limits(Protocol):
+    """What an application needs to know of its limits, and they of its framework. Several may have the same."""
+
+    gate: AsyncWebGate
+    messages: Endpoint | None
+    keeps_body: bool
+    names: Names
+    current: ContextVar[Asked | None]
+    lives: set[object]
+
+    @property
+    def user(self) -> Any:
+        """A function of the scope: who is authenticated."""
+
+    def marks(self, function: Any) -> Sequence[RouteLimit | None]:
+        """What is declared on a function, but for limits that others ask for."""
+
+    def depended(self, route: Any) -> Sequence[tuple[RouteLimit, bool]]:
+        """The limits that a route has as dependencies, and whether each needs nothing but the request."""
+
+    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
+        """Routes with those of included routers among them."""
+
+    async def refuse(self, app: Any, refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+
+class Site:
+    """An application in which limits are installed."""
+
+    def __init__(self, limits: Limits, app: Any, place: int) -> None:
+        self.limits = limits
+        self.app = app
+        self.flat = limits.flat
+        self.marks = limits.marks
+        self.place = place  # among the applications of these limits
+        self._table: Table | None = None
+        self._routes = 0
+        self._is_stale = False
+        self._unforeseen: set[Any] = set()
+
+    def find(self, scope: Scope) -> Found:
+        """The endpoint that a request will be routed to."""
+        table = self._table
+        if table is None:
+            table = self.read_routes()
+        elif self._is_stale or len(self.app.router.routes) != self._routes:
+            table = self.read_routes(prepare=False)  # a mistake in a route that was added is that route's own
+        host = host_of(scope) if table.has_hosts else ""
+        return table.find(scope["type"], scope.get("method", "GET"), route_path(scope), host)
+
+    def read_routes(self, *, prepare: bool = True) -> Table:
+        """Look at the application's routes, and raise for what is wrong with a limit of one."""
+        routes = self.app.router.routes
+        table = Table(routes, self)
+        for endpoint in table.endpoints() if prepare else ():
+            self.limits.gate.prepare(endpoint)
+        self._table, self._routes, self._is_stale = table, len(routes), False
+        return table
+
+    def look_again(self, function: Any) -> None:
+        """Nobody foresaw that this function would be called. Its route may have been added since routes were read."""
+        if function not in self._unforeseen:
+            self._unforeseen.add(function)
+            self._is_stale = True
+            log.info("no route is known that leads to %r: its limits are asked when it is called", function)
+
+    def depended(self, route: Any) -> Sequence[RouteLimit]:
+        """The limits among a route's dependencies that can be foreseen."""
+        found = self.limits.depended(route)
+        if found:
+            self.limits.names.note(route.endpoint)
+        return [limit for limit, is_foreseen in found if is_foreseen]
+
+    def named(self, function: Any, place: int, limit: RouteLimit, where: str) -> Endpoint:
+        """One limit of a function as an endpoint of its own."""
+        names = self.limits.names
+        return Endpoint(names.of_limit(names.of(function), place, limit, function, where, self.place), [limit])

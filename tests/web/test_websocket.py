@@ -1,0 +1,163 @@
+"""WebSocket over ASGI: what a connection has cost, who tells of it, and what is sent after its end."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, WebSocket
+
+from ratekeeper.policy import Policy, Rule
+from ratekeeper.storage.memory import AsyncMemoryStorage
+from ratekeeper.web.asgi import RateLimitMiddleware
+from ratekeeper.web.charge import Outcome
+from ratekeeper.web.fastapi import RateLimits
+from tests.web.drivers import CountingStorage, connect, echo
+
+pytestmark = pytest.mark.anyio
+
+
+def left(sent: Iterable[dict[str, Any]]) -> list[bytes]:
+    """What the start of a connection tells."""
+    (start,) = [one for one in sent if one["type"] in ("websocket.accept", "websocket.http.response.start")]
+    return [value for name, value in start["headers"] if name == b"ratelimit"]
+
+
+async def test_what_a_connection_says_that_it_has_cost_is_charged_when_it_ends() -> None:
+    app = FastAPI()
+    limits = RateLimits(app=app)
+
+    @app.websocket("/ws")
+    @limits.limit("100/minute", name="tokens")
+    async def ws(websocket: WebSocket) -> None:
+        await websocket.accept()
+        websocket.state.ratekeeper.charge(60)
+        await websocket.close()
+
+    assert left(await connect(app)) == [b'"tokens/minute";r=99;t=60']
+    assert left(await connect(app)) == [b'"tokens/minute";r=39;t=60']
+    (closed,) = await connect(app)
+    assert closed["code"] == 1008
+
+
+async def test_it_is_charged_when_the_client_has_left() -> None:
+    app = FastAPI()
+    limits = RateLimits(app=app)
+
+    @app.websocket("/ws")
+    @limits.limit("100/minute", name="tokens")
+    async def ws(websocket: WebSocket) -> None:
+        await websocket.accept()
+        websocket.state.ratekeeper.charge(60)
+        while True:
+            await websocket.receive_text()
+
+    with pytest.raises(Exception, match="1000"):  # WebSocketDisconnect, of which every server knows
+        await connect(app)
+    with pytest.raises(Exception, match="1000"):
+        await connect(app)
+    (closed,) = await connect(app)
+    assert closed["code"] == 1008
+
+
+async def test_a_connection_that_crashes_has_paid() -> None:
+    app = FastAPI()
+    limits = RateLimits(app=app)
+
+    @app.websocket("/ws")
+    @limits.limit("1/minute", charge="failure")
+    async def ws(websocket: WebSocket) -> None:
+        await websocket.accept()
+        raise RuntimeError("as asked")
+
+    with pytest.raises(RuntimeError, match="as asked"):
+        await connect(app)
+    (closed,) = await connect(app)
+    assert closed["code"] == 1008
+
+
+@pytest.mark.parametrize(("charge", "opened"), [("failure", 5), ("success", 2)])
+async def test_a_connection_that_was_accepted_is_a_success(charge: str, opened: int) -> None:
+    app = RateLimitMiddleware(echo, "2/minute", charge={"default": charge})
+    found = [(await connect(app))[0]["type"] for _ in range(5)]
+    assert found.count("websocket.accept") == opened
+
+
+@pytest.mark.parametrize("kind", ["close", "response", "nothing"])
+async def test_a_connection_that_the_application_denies_is_a_failure(kind: str) -> None:
+    async def deny(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if kind == "close":
+            await send({"type": "websocket.close"})
+        elif kind == "response":
+            await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
+            await send({"type": "websocket.http.response.body", "body": b"no"})
+
+    outcomes: list[Outcome] = []
+
+    def charge(outcome: Outcome) -> int:
+        outcomes.append(outcome)
+        return outcome.cost
+
+    app = RateLimitMiddleware(deny, "2/minute", charge={"default": charge})
+    await connect(app)
+    assert outcomes == [{"close": (403, 0, 1), "response": (401, 2, 1), "nothing": (500, 0, 1)}[kind]]
+
+
+async def test_what_is_sent_can_be_charged() -> None:
+    app = RateLimitMiddleware(echo, "100/minute", charge={"default": lambda outcome: outcome.sent})
+    await connect(app, texts=["twelve bytes", "ä"])
+    assert left(await connect(app)) == [b'"default/minute";r=85;t=60']  # 14, and this one
+
+
+async def test_nothing_is_settled_where_nothing_is_to_be() -> None:
+    storage = CountingStorage(AsyncMemoryStorage())
+    await connect(RateLimitMiddleware(echo, "100/minute", storage=storage))
+    assert storage.calls == ["spend"]
+
+
+async def test_the_gate_that_is_nearest_to_the_application_tells() -> None:
+    app = FastAPI()
+    RateLimits("7/minute", app=app)
+
+    @app.websocket("/ws")
+    async def ws(websocket: WebSocket) -> None:
+        await websocket.accept()
+
+    assert left(await connect(RateLimitMiddleware(app, "90/minute"))) == [b'"default/minute";r=6;t=60']
+    inner = RateLimitMiddleware(echo, Policy(rules=[Rule("inner", "3/minute")]))
+    assert left(await connect(RateLimitMiddleware(inner, "90/minute"))) == [b'"inner/minute";r=2;t=60']
+
+
+async def test_nothing_is_sent_after_our_close() -> None:
+    async def chatty(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "websocket.connect"
+        await send({"type": "websocket.accept"})
+
+        async def read() -> None:
+            while (await receive())["type"] == "websocket.receive":
+                await send({"type": "websocket.send", "text": "read"})
+            await send({"type": "websocket.send", "text": "not heard of it"})
+            await send({"type": "websocket.close"})
+
+        await asyncio.gather(read(), read())
+
+    sent = await connect(RateLimitMiddleware(chatty, "9/minute", messages="2/minute"), texts="abcd")
+    assert [one["type"].rpartition(".")[2] for one in sent] == ["accept", "send", "send", "close"]
+    assert (sent[-1]["code"], sent[-1]["reason"]) == (1008, "too many messages")
+
+
+async def test_a_refused_connection_is_known_to_who_is_around() -> None:
+    seen: list[Any] = []
+
+    def around(app: Any) -> Any:
+        async def called(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+            seen.append(scope["state"]["ratekeeper"])
+
+        return called
+
+    app = around(RateLimitMiddleware(echo, "1/minute"))
+    await connect(app)
+    await connect(app)
+    assert [bool(one) for one in seen] == [True, False]
