@@ -5,7 +5,7 @@ from typing import Any
 
 from ratekeeper.policy import Policy, Rule
 from ratekeeper.web.answer import Pairs, Refused
-from ratekeeper.web.declared import NAME, Endpoint, short_name
+from ratekeeper.web.declared import Endpoint, short_name
 
 OF_BODY = ("Content-Type", "Cache-Control")
 
@@ -22,8 +22,7 @@ def dotted_name(view: Callable[..., Any] | type) -> str:
 
 def method_name(name: str, method: str) -> str:
     """A quota for each method; a HEAD is a GET."""
-    method = "GET" if method == "HEAD" else method
-    return f"{name[: NAME - 8]}:{method[:7]}"
+    return short_name(f"{name}:{'GET' if method == 'HEAD' else method}")
 
 
 class Facts:
