@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 from ratekeeper.policy import Identity, RequestView
 from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
 from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.identity import of_view, user_from
+from ratekeeper.web.fastapi.identity import of_view, user_from
 from tests.web.drivers import fetch
 from tests.web.test_fastapi import remaining, statuses
 

@@ -8,12 +8,12 @@ asked when that response starts, and may be refused instead.
 from collections.abc import Awaitable
 
 from ratekeeper.policy import RequestView
-from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, App, Message, Receive, Scope, Send, ask, hush, read_body, request_view
+from ratekeeper.web.fastapi.kept import Kept
+from ratekeeper.web.fastapi.site import Site
 from ratekeeper.web.gate import AsyncWebGate, log
 from ratekeeper.web.sending import START, Telling, nothing, started
-from ratekeeper.web.site import Site
 from ratekeeper.web.websocket import DENIED, STARTS, connect, deny
 
 BEGUN = {START, "websocket.close", *STARTS}
@@ -202,32 +202,3 @@ class Between:
         elif answer.settles:
             await gate.after(answer, DENIED, 0)
         await self._send(message)
-
-
-class Kept:
-    """The body of a request, kept as it is received, as far as a rule may look at it; and read ahead if one does."""
-
-    __slots__ = ("_ahead", "_body", "_is_complete", "_receive")
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._ahead: list[Message] = []
-        self._body = b""
-        self._is_complete = False
-
-    async def receive(self) -> Message:
-        return self._ahead.pop(0) if self._ahead else await self._next()
-
-    async def read(self) -> bytes:
-        """All of it, or more than a rule may look at."""
-        while not self._is_complete and len(self._body) <= MAX_BODY:
-            self._ahead.append(await self._next())
-        return self._body
-
-    async def _next(self) -> Message:
-        message = await self._receive()
-        if len(self._body) <= MAX_BODY:
-            self._body += message.get("body", b"")
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            self._is_complete = True
-        return message

@@ -1,8 +1,4 @@
-"""Flask: `RateKeeper(app, "100/minute")`, and limits on views, class-based views and blueprints.
-
-All that holds for a request is asked once, before its view: the policy's rules, the view's limits, those of its
-blueprints and of the application. A refusal is Flask's own 429, so that an errorhandler of the application can answer.
-"""
+"""What an application calls: RateKeeper, and limits to be put on views, blueprints, functions and blocks."""
 
 import functools
 import inspect
@@ -11,20 +7,16 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+import flask
+from flask.views import View
+
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import RouteLimit, declare
 from ratekeeper.web.declared import exempt as mark_exempt
-from ratekeeper.web.flask_routes import Routes, listed, of_view, taking_view
+from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, Part, current_request, installed
+from ratekeeper.web.flask.routes import Routes, listed, of_view, taking_view
 from ratekeeper.web.gate import WebGate
 from ratekeeper.web.views import dotted_name
-
-try:
-    import flask
-    from flask.views import View
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("Flask is not there: install Ratekeeper with its extra [flask]") from error
-
-from ratekeeper.web.flask_installed import ANSWER, ASKED, Installed, Part, current_request, installed
 
 T = TypeVar("T")
 

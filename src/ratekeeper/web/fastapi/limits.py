@@ -1,8 +1,4 @@
-"""FastAPI and Starlette: the policy's rules, and limits that are said at the endpoint, in one decision.
-
-All that holds for a request is foreseen and asked at once, in the two places of places.py. What could not be foreseen,
-because the router hides it, or a decorator does, or only a dependency knows the user, is asked when it is called.
-"""
+"""What an application calls: RateLimits, and limits as decorators and dependencies."""
 
 import asyncio
 import inspect
@@ -24,13 +20,13 @@ from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
-from ratekeeper.web.checked import Left, checked, with_originals
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, short_name
+from ratekeeper.web.fastapi.checked import Left, checked, with_originals
+from ratekeeper.web.fastapi.identity import of_view, user_from
+from ratekeeper.web.fastapi.names import Names
+from ratekeeper.web.fastapi.places import Innermost, Outermost
+from ratekeeper.web.fastapi.site import Asked, Site
 from ratekeeper.web.gate import AsyncWebGate
-from ratekeeper.web.identity import of_view, user_from
-from ratekeeper.web.names import Names
-from ratekeeper.web.places import Innermost, Outermost
-from ratekeeper.web.site import Asked, Site
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])

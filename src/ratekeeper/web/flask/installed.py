@@ -18,8 +18,8 @@ from ratekeeper.policy import RequestView, Verdict
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.door import Door
-from ratekeeper.web.flask_body import body_of
-from ratekeeper.web.flask_routes import FUNCTIONS, METHODS, OTHER, Key, Routes
+from ratekeeper.web.flask.body import body_of
+from ratekeeper.web.flask.routes import FUNCTIONS, METHODS, OTHER, Key, Routes
 from ratekeeper.web.gate import WebGate
 from ratekeeper.web.views import Facts, body_fields, description, method_name
 from ratekeeper.web.wsgi import PASSED, WIRE, Environ, read_body, request_view, telling

@@ -2,22 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import Receive, Scope, Send
 from ratekeeper.web.declared import Endpoint, RouteLimit
+from ratekeeper.web.fastapi.kept import Kept
+from ratekeeper.web.fastapi.names import Names
+from ratekeeper.web.fastapi.routes import Found, Table, host_of, route_path
 from ratekeeper.web.gate import AsyncWebGate, log
-from ratekeeper.web.names import Names
-from ratekeeper.web.routes import Found, Table, host_of, route_path
-
-if TYPE_CHECKING:
-    from ratekeeper.web.places import Kept
 
 # A request that was let in: what was decided for it, and what is needed to ask for more. A plain tuple, for one is made
 # for each request.
-Asked = tuple[Passed, Scope, RequestView, "Kept | None", "Site"]
+Asked = tuple[Passed, Scope, RequestView, Kept | None, "Site"]
 
 
 class Limits(Protocol):
