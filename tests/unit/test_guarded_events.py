@@ -1,6 +1,7 @@
 """What those who listen hear of calls, outages, recoveries and decisions."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from ratekeeper import (
 )
 from ratekeeper.events import Called, Decided, Degraded, Event, Recovered
 from ratekeeper.limit import Group
+from ratekeeper.observe import LogListener
 from ratekeeper.storage.guarded import GuardedStorage
 from ratekeeper.testing import FakeClock
 from tests.unit.faulty import DOWN, UNKNOWN, Make, Prompt
@@ -39,6 +41,21 @@ def test_those_who_listen_hear_of_calls_outages_and_recoveries_in_order(make: Ma
     recovered = next(event for event in heard if isinstance(event, Recovered))
     assert degraded == Degraded("", "silent")
     assert recovered == Recovered("", 5.0, 3)
+
+
+@pytest.mark.parametrize("listeners", [[], [LogListener()], [lambda event: None]])
+def test_an_outage_is_in_the_log_once_whoever_listens(
+    make: Make, listeners: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = make(listeners=listeners)
+    with caplog.at_level(logging.WARNING, "ratekeeper"):
+        subject.open_breaker()
+        for _ in range(5):
+            subject.hit("a", "9/hour")
+        subject.clock.advance(4)
+        subject.come_back()
+    said = [record.getMessage().partition(":")[0].partition(" after")[0] for record in caplog.records]
+    assert said == ["decisions are made without the storage", "the storage decides again"]
 
 
 def test_a_recovery_is_told_before_the_next_outage_even_if_it_is_still_written_back(clock: FakeClock) -> None:

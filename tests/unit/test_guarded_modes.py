@@ -143,8 +143,7 @@ def test_a_bug_in_a_storage_is_an_outage_and_logged_once(make: Make, caplog: pyt
         answers = [subject.hit("a", "100/minute") for _ in range(5)]
     assert all(answers)
     assert answers[0].degraded == "the storage failed (ZeroDivisionError: oops)"
-    assert len(caplog.records) == 1
-    assert caplog.records[0].exc_info
+    assert len([record for record in caplog.records if record.exc_info]) == 1
     assert not subject.guard.breaker("").closed
 
 

@@ -26,6 +26,8 @@ class LogListener:
     logging.handlers.QueueHandler.
     """
 
+    logs = True  # outages, which a guard logs by itself if nobody does
+
     def __init__(
         self,
         logger: logging.Logger | None = None,

@@ -233,6 +233,8 @@ class Kinds:
                 f" {'jwt' if base == 'jwt' else name} a verifier, 'verify: …', or 'proxy: true' for a header that a"
                 " trusted proxy sets"
             )
+        if name.lower() in ("ip", "client", "host", "remote_address", "get_remote_address", "user_or_ip"):
+            raise ValueError(f"unknown identity {name!r}: did you mean 'address'?")
         raise ValueError(f"unknown identity {name!r}: {nearest(name, [*BUILT_IN, *CLAIMED, *self._sources])}")
 
     def _claim(self, name: str, source_name: str, source: Source) -> Kind:

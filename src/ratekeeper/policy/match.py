@@ -6,6 +6,7 @@ index.py finds the rules of a request among many; it must say the same as `Match
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Generic, TypeVar
 from urllib.parse import unquote_plus
 
@@ -18,6 +19,10 @@ from ratekeeper.policy.request import RequestView
 T = TypeVar("T")
 
 TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+METHODS = (
+    *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY", "PURGE"),
+    *("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH", "LINK", "UNLINK"),
+)
 OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
 # The field `_method`, each letter plain or encoded, with its value; in parts its name, or what follows an empty line.
 FIELD = re.compile(
@@ -104,8 +109,11 @@ class Match:
             with problems.at("paths", place):
                 patterns.append(Pattern(text))
         for place, method in enumerate(self.methods):
+            near = get_close_matches(method.upper(), METHODS, 1, 0.7)
             if not set(method) <= TOKEN:
                 problems.add(("methods", place), f"{shown(method)} is no method: expected for example GET")
+            elif near and method.upper() not in METHODS:
+                problems.add(("methods", place), f"unknown method {shown(method)}: did you mean '{near[0]}'?")
         for place, host in enumerate(self.hosts):
             with problems.at("hosts", place):
                 _check_host(host)

@@ -321,7 +321,7 @@ class Guard:
         self._reasons[node] = str(error)
         if breaker.failed(ticket):
             self._tell_return(node)
-            tell(self.listeners, Degraded(node, str(error)))
+            self._tell(Degraded(node, str(error)))
 
     def _count(self, nodes: tuple[str, ...], units: int) -> None:
         """Units are told of with the first of the nodes that has just returned."""
@@ -335,7 +335,18 @@ class Guard:
         """Once for each outage, and before the next one is told of."""
         away = self._returned.pop(node, None)
         if away is not None:
-            tell(self.listeners, Recovered(node, *away))
+            self._tell(Recovered(node, *away))
+
+    def _tell(self, event: Degraded | Recovered) -> None:
+        """An outage is in the log, whoever listens: requests are answered, and else nobody would know of it."""
+        tell(self.listeners, event)
+        if any(getattr(listener, "logs", False) for listener in self.listeners):
+            return
+        name = f"the storage {event.node}".rstrip()
+        if isinstance(event, Degraded):
+            log.error("decisions are made without %s: %s", name, event.reason)
+        else:
+            log.warning("%s decides again after %.3g s", name, event.seconds)
 
 
 def check_options(failure: str, workers: int | None, **durations: float) -> None:

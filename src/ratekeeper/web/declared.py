@@ -5,12 +5,13 @@ never leaves an endpoint without its limit.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, TypeVar
 
 from ratekeeper.policy import Computed, Match, RequestView, Rule
+from ratekeeper.policy.problem import nearest
 from ratekeeper.web.charge import Outcome, charge_function
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,6 +19,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__ratekeeper__"
 MADE = "__ratekeeper_endpoint__"
 NAME = 40  # characters, as for any rule
+
+
+# What other packages call it, and how it is said here.
+ELSEWHERE = {
+    "key_func": "key= at an endpoint, by= for all",
+    "key_prefix": "prefix= in the storage's URL",
+    "storage_uri": "storage=",
+    "storage_url": "storage=",
+    "storage_options": "the storage's URL has them",
+    "headers_enabled": "headers are on; headers='none' leaves them out",
+    "strategy": "the algorithm stands in the limit, as in '5/minute fixed-window'",
+    "default_limits": "the first argument",
+    "application_limits": "a rule of the policy",
+    "error_message": "message=",
+    "override_defaults": "keep_defaults=True for the contrary",
+    "per_method": "methods=, with a limit for each",
+    "scope": "name=",
+    "rate": "the first argument",
+    "block": "mode='shadow' for False",
+    "enabled": "switch='off' for False",
+    "swallow_errors": "failure='open'",
+    "in_memory_fallback": "failure='local' is the default",
+    "in_memory_fallback_enabled": "failure='local' is the default",
+    "auto_check": "there is nothing to say it with",
+}
+
+
+def check_options(given: Iterable[str], known: Sequence[str]) -> None:
+    """A TypeError for a name that nobody knows, with the one that was meant, if that can be told."""
+    for name in given:
+        if name not in known:
+            hint = f"here it is {ELSEWHERE[name]}" if name in ELSEWHERE else nearest(name, known)
+            raise TypeError(f"unknown option {name!r}: {hint}")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +85,10 @@ class RouteLimit:
             object.__setattr__(self, "otherwise", self.limits.otherwise)
             object.__setattr__(self, "limits", self.limits.function)
         if callable(self.limits) and self.otherwise is None:
-            raise ValueError("limits that a function finds need others for when it fails: otherwise='10/minute'")
+            raise ValueError(
+                "limits that a function finds need others for when it fails: otherwise='10/minute'; and a decorator"
+                " needs its limits: limit('5/minute')"
+            )
         for name in ("exempt_when", "on_breach"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ValueError(f"{name} must be a function, not {getattr(self, name)!r}")

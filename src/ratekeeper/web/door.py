@@ -124,4 +124,9 @@ class Doors:
         for rule, limit in zip(endpoint.rules, endpoint.limits, strict=True):
             known = self._named.setdefault(rule.name, limit)
             if known is not limit and not (limit.name and known.limits == limit.limits):
-                raise ValueError(f"two limits are named {rule.name!r} and would share one quota: give one a name=")
+                what = (
+                    "have different limits: make them equal, or give one another name"
+                    if limit.name
+                    else ("would share one quota: give one a name=")
+                )
+                raise ValueError(f"two limits are named {rule.name!r}, and {what}")

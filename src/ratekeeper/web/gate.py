@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -17,12 +18,14 @@ from ratekeeper.events import Listener
 from ratekeeper.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule
 from ratekeeper.web.answer import Passed, Refused, with_headers
 from ratekeeper.web.charge import Charge
-from ratekeeper.web.declared import Endpoint
+from ratekeeper.web.declared import Endpoint, check_options
 from ratekeeper.web.door import Door, Doors
 
 __all__ = ["AsyncWebGate", "Passed", "Refused", "WebGate", "as_policy", "with_headers"]
 
 log = logging.getLogger("ratekeeper")
+
+OPTIONS = ("storage", "max_delay", "charge", "deadline", "workers", "listeners", "sleep")
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 UNSETTLED = "what a request has cost could not be settled: what was charged before stays"
@@ -38,6 +41,8 @@ def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
         return policy
     if is_file:
         return PolicyFile(policy)
+    known = [one.name for one in fields(Policy) if one.init and one.name not in ("rules", "storage")]
+    check_options(settings, [*known, *OPTIONS])
     return Policy(rules=[UNLISTED if policy is None else Rule("default", policy, default=True)], **settings)
 
 

@@ -186,7 +186,10 @@ class Installed:
     def ask_all(self, route: Route, request: flask.Request) -> Passed | Refused:
         """For a request of which more is to be seen than its address."""
         keeper = self._keeper
-        view, earlier = request.environ.get(EARLY) or (request_view(request.environ), None)
+        environ = request.environ
+        view, earlier = environ.get(EARLY) or (request_view(environ), None)
+        if earlier is not None:
+            environ[EARLY] = ()  # the view leads back to the environ, which would be garbage for a collector
         self._place(view, request)
         door = route.door
         if keeper.exempt_when is not None and keeper.exempt_when(view):
