@@ -5,8 +5,10 @@ import logging
 from typing import Any
 
 import pytest
+from flask import Flask
 from litestar import Litestar, Request, get
 from litestar.middleware import DefineMiddleware
+from starlette.applications import Starlette
 
 from ratekeeper import MemoryStorage
 from ratekeeper.policy import Match, Policy, RequestView, Rule
@@ -14,6 +16,8 @@ from ratekeeper.testing import FakeClock
 from ratekeeper.web import AsyncWebGate, Passed, WebGate
 from ratekeeper.web.asgi import RateLimitMiddleware
 from ratekeeper.web.declared import Endpoint, RouteLimit, join
+from ratekeeper.web.fastapi import RateLimits
+from ratekeeper.web.flask import RateKeeper
 from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import environ_of, fetch, http_scope, wsgi_fetch
 
@@ -195,3 +199,34 @@ def test_what_was_decided_does_not_lead_back_to_the_request() -> None:
     finally:
         gc.enable()
     assert before < 50, before
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: WebGate("5/minute", storge="memory://"), "did you mean 'storage'"),
+        (lambda: WebGate("5/minute", key_func=len), "here it is key= at an endpoint, by= for all"),
+        (lambda: RateLimits().limit("5/minute", error_message="no"), "here it is message="),
+        (lambda: RateKeeper().limit("5/minute", exempt_wen=bool), "did you mean 'exempt_when'"),
+        (lambda: RateKeeper("100/minute"), "the application first"),  # type: ignore[arg-type]
+        (lambda: RateLimits(Starlette()), "app=app"),
+        (lambda: RateLimits("5/minute", app=Flask("x")), "FastAPI or Starlette"),
+    ],
+)
+def test_what_nobody_knows_is_told_with_what_was_meant(make: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        make()
+
+
+def test_methods_that_are_misspelt_are_told_and_own_ones_are_not() -> None:
+    with pytest.raises(ValueError, match="did you mean 'POST'"):
+        RouteLimit(limits="5/minute", methods=["PSOT"])
+    assert RouteLimit(limits="5/minute", methods=["FROBNICATE", "purge"]).methods
+
+
+def test_what_is_left_of_flask_limiter_in_a_config_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = Flask("x")
+    app.config["RATELIMIT_DEFAULT"] = "5/minute"
+    keeper = RateKeeper(app, "5/minute")
+    assert "RATELIMIT_DEFAULT" in caplog.text
+    assert keeper.gate.switch is None, "of the only application, outside of any context"

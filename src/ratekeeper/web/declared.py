@@ -5,8 +5,8 @@ never leaves an endpoint without its limit.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -111,6 +111,12 @@ class RouteLimit:
             failure=self.failure,
             message=self.message,
         )
+
+
+def route_limit(limits: Any, options: Mapping[str, Any]) -> RouteLimit:
+    """One limit, as a decorator is told of it."""
+    check_options(options, [one.name for one in fields(RouteLimit) if one.init and one.name != "limits"])
+    return RouteLimit(limits=limits, **options)
 
 
 def _found(

@@ -14,6 +14,7 @@ from ratekeeper.web.asgi import STATE as AROUND
 from ratekeeper.web.asgi import hush
 from ratekeeper.web.asgi import request_view as view_of_scope
 from ratekeeper.web.declared import RouteLimit
+from ratekeeper.web.declared import route_limit as made_limit
 from ratekeeper.web.gate import AsyncWebGate, WebGate
 from ratekeeper.web.views import Facts, refusal_fields
 from ratekeeper.web.wsgi import PASSED
@@ -194,7 +195,7 @@ def route_limit(limits: Any, options: dict[str, Any]) -> RouteLimit:
             found[name] = of_request(value)
         elif isinstance(value, list | tuple):
             found[name] = [of_request(one) if callable(one) else one for one in value]
-    return RouteLimit(limits=of_request(limits) if callable(limits) else limits, **found)
+    return made_limit(of_request(limits) if callable(limits) else limits, found)
 
 
 async def awaited(answer: Any) -> Any:

@@ -20,13 +20,14 @@ from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
-from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, short_name
+from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit, short_name
 from ratekeeper.web.fastapi.checked import Left, checked, with_originals
 from ratekeeper.web.fastapi.identity import of_view, user_from
 from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.places import Innermost, Outermost
 from ratekeeper.web.fastapi.site import Asked, Site
 from ratekeeper.web.gate import AsyncWebGate
+from ratekeeper.web.views import description
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +38,7 @@ class RateLimitExceeded(HTTPException):
 
     def __init__(self, refused: Refused) -> None:
         headers = {name: value for name, value in refused.headers if name != "Content-Type"}
-        super().__init__(refused.status, "Too Many Requests" if refused.status == 429 else None, headers)
+        super().__init__(refused.status, description(refused), headers)
         self.refused = refused
 
 
@@ -67,6 +68,8 @@ class RateLimits:
         messages: "str | RouteLimit | None" = None,
         **options: Any,
     ) -> None:
+        if hasattr(policy, "build_middleware_stack"):
+            raise TypeError("the application goes by name: RateLimits('100/minute', app=app)")
         if callable(options.get("by")):
             options["by"] = of_view(options["by"])
         self.gate = AsyncWebGate(policy, **options)
@@ -89,6 +92,10 @@ class RateLimits:
         then they share all quotas. What is mounted in one is part of it."""
         if any(site.app is app for site in self.sites):
             raise RuntimeError("these limits are installed in this application already")
+        if not hasattr(app, "build_middleware_stack"):
+            raise TypeError(
+                f"expected a FastAPI or Starlette application, not {app!r}; for others: ratekeeper.web.asgi"
+            )
         if app.middleware_stack is not None:
             raise RuntimeError("install the limits before the application starts")
         site = Site(self, app, len(self.sites))
@@ -107,7 +114,7 @@ class RateLimits:
         for name in ("key", "cost", "exempt_when"):
             if callable(options.get(name)):
                 options[name] = of_view(options[name])
-        limit = RouteLimit(limits=of_view(limits) if callable(limits) else limits, **options)
+        limit = route_limit(of_view(limits) if callable(limits) else limits, options)
         OWNERS[limit] = self._mark
         return Declared(self, limit, user)
 

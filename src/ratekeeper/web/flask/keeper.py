@@ -11,11 +11,11 @@ import flask
 from flask.views import View
 
 from ratekeeper.web.answer import Refused
-from ratekeeper.web.declared import RouteLimit, declare
+from ratekeeper.web.declared import RouteLimit, declare, route_limit
 from ratekeeper.web.declared import exempt as mark_exempt
 from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, Part, current_request, installed
 from ratekeeper.web.flask.routes import Routes, listed, of_view, taking_view
-from ratekeeper.web.gate import WebGate
+from ratekeeper.web.gate import WebGate, log
 from ratekeeper.web.views import dotted_name
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class RateKeeper:
         self.exempted: set[Any] = set()
         self.per_method: WeakSet[RouteLimit] = WeakSet()  # weak: a view may make limits for each request
         self.limited: WeakSet[Callable[..., Any]] = WeakSet()
+        self._installed: list[Installed] = []
         self._default = listed(default_limits)
         self._common = listed(application_limits, "application")
         if app is not None:
@@ -60,8 +61,15 @@ class RateKeeper:
         """Begin to limit this application. Its config may hold RATEKEEPER_POLICY, RATEKEEPER_DEFAULT_LIMITS,
         RATEKEEPER_APPLICATION_LIMITS, and RATEKEEPER_STORAGE and other settings of WebGate, which stand in for those
         given here. Each application has a gate of its own."""
+        if not isinstance(app, flask.Flask):
+            raise TypeError(f"expected the application first, as in RateKeeper(app, '100/minute'), not {app!r}")
         if ANSWER in app.extensions:
             raise RuntimeError("this application has a RateKeeper already")
+        left = [name for name in app.config if name.startswith("RATELIMIT_")]
+        if left:
+            log.warning(
+                "%s in the config are Flask-Limiter's, and do nothing: see docs/coming-from.md", ", ".join(left)
+            )
         settings = {**self._settings, **app.config.get_namespace("RATEKEEPER_")}
         policy = settings.pop("policy", self._policy)
         default, common = settings.pop("default_limits", None), settings.pop("application_limits", None)
@@ -73,11 +81,14 @@ class RateKeeper:
             self._default if default is None else listed(default),
             self._common if common is None else listed(common, "application"),
         )
-        app.extensions[ANSWER] = Installed(self, app, WebGate(policy, **settings), routes)
+        made = app.extensions[ANSWER] = Installed(self, app, WebGate(policy, **settings), routes)
+        self._installed.append(made)
 
     @property
     def gate(self) -> WebGate:
-        """That of the current application."""
+        """That of the current application, or of the only one."""
+        if len(self._installed) == 1 and not flask.has_app_context():
+            return self._installed[0].gate
         return installed().gate
 
     def limit(self, limits: Any, *, per_method: bool = False, **options: Any) -> "Limited":
@@ -85,7 +96,7 @@ class RateKeeper:
 
         Options are those of RouteLimit. `per_method` counts each method by itself.
         """
-        limit = of_view(RouteLimit(limits=limits, **options))
+        limit = of_view(route_limit(limits, options))
         if per_method:
             self.per_method.add(limit)
         return Limited(self, limit)
