@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from asgiref.wsgi import WsgiToAsgi
+from flask import Flask
 
 from ratekeeper import Limiter, MemoryStorage
 from ratekeeper.policy import Gate, Policy, RequestView, Rule
@@ -18,6 +19,7 @@ from ratekeeper.policy.straight import MAX_LENGTH, _order
 from ratekeeper.web import WebGate
 from ratekeeper.web.asgi import RateLimitMiddleware
 from ratekeeper.web.declared import Endpoint, RouteLimit
+from ratekeeper.web.flask import RateKeeper
 from ratekeeper.web.wsgi import PASSED
 from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import environ_of, exchange, fetch, http_scope, wsgi_fetch
@@ -218,3 +220,30 @@ def test_a_storage_that_changes_evaluate_is_asked_by_it() -> None:
     limiter.storage = Counting()
     limiter.hit("a")
     assert len(calls) == 3
+
+
+def test_an_application_that_runs_with_its_first_part_is_told_and_settled() -> None:
+    """As behind a middleware that is a generator: nothing has run when the response is handed over."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        yield from inner(environ, start_response)
+
+    limited = Flask("x")
+    limited.get("/")(lambda: "ok")
+    inner = limited.wsgi_app
+    limited.wsgi_app = app  # type: ignore[method-assign]
+    RateKeeper(limited, Policy(rules=[Rule("failures", "3/minute")]), charge={"failures": "failure"})
+    answers = [wsgi_fetch(limited, environ_of("GET", "/")) for _ in range(6)]
+    assert [answer.status for answer in answers] == [200] * 6
+    assert dict(answers[-1].headers)["ratelimit"] == '"failures/minute";r=3'
+
+
+def test_an_endpoint_that_is_forgotten_leaves_nothing() -> None:
+    gate = WebGate("5/minute")
+    doors = gate.door.__self__  # type: ignore[attr-defined]
+    before = [len(table) for table in (doors._doors, doors._alone, doors._named)]
+    endpoint = Endpoint("x", [RouteLimit(limits="5/minute", name="x")])
+    gate.before(RequestView("GET", "/", peer="192.0.2.1"), endpoint)
+    gate.alone(RequestView("GET", "/", peer="192.0.2.1"), endpoint)
+    gate.forget(endpoint)
+    assert [len(table) for table in (doors._doors, doors._alone, doors._named)] == before

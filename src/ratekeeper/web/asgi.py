@@ -202,7 +202,7 @@ async def refuse(refused: Refused, scope: Scope, send: Send) -> None:
 async def read_body(receive: Receive) -> tuple[bytes, Receive]:
     """The body, as far as a rule may look at it, and a `receive` that begins with what was read."""
     read: list[Message] = []
-    body = b""
+    body = bytearray()
     while len(body) <= MAX_BODY:
         message = await receive()
         read.append(message)
@@ -214,7 +214,7 @@ async def read_body(receive: Receive) -> tuple[bytes, Receive]:
     async def again() -> Message:
         return read.pop() if read else await receive()
 
-    return body, again
+    return bytes(body), again
 
 
 async def lifespan(app: App, gate: AsyncWebGate, scope: Scope, receive: Receive, send: Send) -> None:

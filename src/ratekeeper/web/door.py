@@ -82,6 +82,14 @@ class Doors:
             door = self._alone[endpoint] = self._renewed(door, base, endpoint, True)
         return door
 
+    def forget(self, endpoint: Endpoint) -> None:
+        """Let go of an endpoint that will not be met again."""
+        self._doors.pop(endpoint, None)
+        self._alone.pop(endpoint, None)
+        for rule, limit in zip(endpoint.rules, endpoint.limits, strict=True):
+            if self._named.get(rule.name) is limit:
+                del self._named[rule.name]
+
     def _renewed(self, old: Door | None, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
         """A new policy that does not go with what an endpoint declares leaves the one before it in force there; for an
         endpoint that was not met before, the last one that goes with any."""

@@ -102,6 +102,10 @@ class WebGate:
         """Raise now for what would be wrong with this endpoint's limits under the policy."""
         self._doors.of(endpoint)
 
+    def forget(self, endpoint: Endpoint) -> None:
+        """Let go of an endpoint that will not be met again, as of a limit that was made for one request."""
+        self._doors.forget(endpoint)
+
     @property
     def switch(self) -> str | None:
         """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
@@ -227,6 +231,10 @@ class AsyncWebGate:
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise now for what would be wrong; see `WebGate.prepare`."""
         self._doors.of(endpoint)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Let go of an endpoint that will not be met again, as of a limit that was made for one request."""
+        self._doors.forget(endpoint)
 
     @property
     def switch(self) -> str | None:

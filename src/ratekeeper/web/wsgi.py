@@ -187,14 +187,14 @@ def telling(
                     ours = answer.headers
                     told = with_headers(headers, ours) if OURS in places else [*headers, *ours]
                     return start_response(status, told, *failure)  # type: ignore[no-any-return]
-            rest = _Rest(gate, answer, environ, start_response)
+            rest = _Rest(gate, environ, place, start_response)
         return rest.start(status, headers, *failure)
 
     body = app(environ, start)
     if is_told:
         return body
     if rest is None:
-        rest = _Rest(gate, environ.get(place), environ, start_response)  # it starts with the first part
+        rest = _Rest(gate, environ, place, start_response)  # it starts with the first part
     return rest.of(body, environ.get("wsgi.file_wrapper"))
 
 
@@ -206,24 +206,24 @@ class _Rest:
     """
 
     __slots__ = (
+        "_answer",
         "_body",
+        "_environ",
         "_gate",
         "_held",
-        "_is_head",
         "_length",
-        "_passed",
+        "_place",
         "_sent",
         "_start_response",
         "_status",
         "_write",
     )
 
-    def __init__(
-        self, gate: WebGate, passed: Passed | None, environ: Environ, start_response: Callable[..., Any]
-    ) -> None:
+    def __init__(self, gate: WebGate, environ: Environ, place: str, start_response: Callable[..., Any]) -> None:
         self._gate = gate
-        self._passed = passed
-        self._is_head = environ["REQUEST_METHOD"] == "HEAD"  # its body is not sent, whatever the application hands over
+        self._environ = environ
+        self._place = place
+        self._answer: Passed | Refused | None = None
         self._start_response = start_response
         self._status = ""
         self._held: tuple[Pairs, tuple[Any, ...]] | None = None
@@ -245,10 +245,11 @@ class _Rest:
     def start(self, status: str, headers: Pairs, *failure: Any) -> Write:
         self._status = status
         self._length = content_length(headers)
-        if self._write is None and self._passed is not None and self._passed.settles:
+        answer = self._answer = self._environ.get(self._place)
+        if self._write is None and isinstance(answer, Passed) and answer.settles:
             self._held = headers, failure
         else:
-            self._write = self._start_response(status, with_headers(headers, fields_of(self._passed)), *failure)
+            self._write = self._start_response(status, with_headers(headers, fields_of(answer)), *failure)
         return self._writing
 
     def _writing(self, part: bytes) -> None:
@@ -262,14 +263,16 @@ class _Rest:
         """Send the start, if it was held back."""
         if self._held is not None:
             (headers, failure), self._held = self._held, None
-            fields = fields_of(self._passed)
+            fields = fields_of(self._answer)
             self._write = self._start_response(self._status, with_headers(headers, fields), *failure)
 
     def _settle(self) -> None:
-        if self._passed is not None and self._status:
-            if self._passed.settles:
-                self._gate.after(self._passed, int(self._status[:3]), 0 if self._is_head else self._sent)
-            self._passed.end()
+        passed = self._answer
+        if isinstance(passed, Passed) and self._status:
+            if passed.settles:
+                is_head = self._environ["REQUEST_METHOD"] == "HEAD"  # its body is not sent, whatever is handed over
+                self._gate.after(passed, int(self._status[:3]), 0 if is_head else self._sent)
+            passed.end()
 
     def __iter__(self) -> Iterator[bytes]:
         for part in self._body:
@@ -283,7 +286,7 @@ class _Rest:
 
     def close(self) -> None:
         """The server is done with the response: an end that was not reached was not settled."""
-        close, self._body = getattr(self._body, "close", None), ()
+        close, self._body, self._environ = getattr(self._body, "close", None), (), {}
         if close is not None:
             close()
 
