@@ -1,5 +1,6 @@
 """The Flask extension: which limits hold for which view and method, and what each is called."""
 
+import sys
 from typing import Any
 
 import flask
@@ -58,19 +59,27 @@ def test_a_shared_limit_on_a_blueprint_and_on_one_of_its_views_counts_once() -> 
     assert [site.get(path).status_code for path in ("/a", "/b", "/a", "/b", "/a")] == [200] * 4 + [429]
 
 
-def test_a_limit_above_its_route_is_a_mistake_that_every_request_tells_of() -> None:
+def test_a_limit_above_its_route_is_a_mistake_that_every_request_tells_of(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site()
     site.app.testing = True
-
-    @site.limiter.limit("1/minute")
-    @site.app.get("/a")
-    def forgotten() -> str:
-        return "a"
-
+    monkeypatch.setattr(sys.modules[__name__], "bare", site.limiter.limit("1/minute")(site.app.get("/a")(bare)))
     site.view("/b")
     for path in ("/b", "/a", "/a"):
-        with pytest.raises(RuntimeError, match=r"forgotten has its limit above its route"):
+        with pytest.raises(RuntimeError, match=r"bare has its limit above its route"):
             site.get(path)
+
+
+def test_a_limited_copy_of_a_view_in_a_factory_does_not_stop_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+
+    @site.app.get("/a")
+    def view() -> str:
+        return "a"
+
+    strict = site.limiter.limit("1/minute")(view)
+    site.view("/strict", answer=lambda: strict())
+    assert [site.passes(path, 3) for path in ("/a", "/strict")] == [3, 1]
+    assert len([record for record in caplog.records if "above its route" in record.message]) == 1
 
 
 def bare() -> str:
@@ -157,6 +166,16 @@ def test_one_blueprint_in_another_with_the_same_limit_counts_once() -> None:
     assert [site.passes("/a"), names(site.get("/a"))] == [2, ["outer.inner.a"]]
 
 
+def test_a_view_of_the_application_and_one_of_a_blueprint_that_is_called_like_it_stay_apart() -> None:
+    site = Site()
+    shop = flask.Blueprint("site", "x", url_prefix="/shop")
+    site.view("/a", site.limiter.limit("2/minute"))
+    shop.add_url_rule("/a", "a", site.limiter.limit("3/minute")(lambda: "a"))
+    site.app.register_blueprint(shop)
+    assert [site.passes("/a"), site.passes("/shop/a")] == [2, 3]
+    assert [names(site.get("/a")), names(site.get("/shop/a"))] == [["a"], ["site.a"]]
+
+
 # Limits of the extension.
 
 
@@ -176,6 +195,16 @@ def test_functions_of_the_extensions_limits_take_nothing_or_the_request() -> Non
     )
     site.view("/a")
     assert [site.passes("/a", 3, **{"x-who": "a"}), site.passes("/a", 9, **{"x-who": "b", "x-staff": "1"})] == [2, 3]
+
+
+def test_functions_in_a_list_of_keys_take_nothing_or_the_request() -> None:
+    keys = [lambda: flask.request.headers.get("x-who"), lambda view: view.header("x-other"), "address"]
+    site = Site("2/minute", by=keys)
+    site.view("/a")
+    site.view("/own", site.limiter.limit("1/minute", key=keys))
+    clients: list[dict[str, str]] = [{"x-who": "a"}, {"x-other": "b"}, {}]
+    assert [site.passes("/a", **client) for client in clients] == [2, 2, 2]
+    assert [site.passes("/own", **client) for client in clients] == [1, 1, 1]
 
 
 def test_several_limits_of_the_extension_may_have_options_of_their_own() -> None:

@@ -2,8 +2,10 @@
 
 import gc
 import io
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import flask
@@ -12,6 +14,7 @@ import pytest
 from ratekeeper.policy import Policy, Rule
 from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
 from ratekeeper.web import RouteLimit
+from ratekeeper.web.flask.parts import MOST
 from tests.web.flask_site import Site
 
 BATCHES = Policy(rules=[Rule("calls", "10/minute", cost=json_batch_cost)])
@@ -133,6 +136,84 @@ def test_a_block_tells_its_own_listener_of_a_breach() -> None:
     assert left(site.get("/a")) == {"mail": 0}
 
 
+# A block whose limit is another one for each request.
+
+
+def varied(make: Callable[[Site, int], Any], **options: Any) -> Site:
+    """A view whose block is made of the number in its path."""
+
+    def view() -> str:
+        number = int((flask.request.view_args or {})["number"])
+        with make(site, number) as part:
+            return str(part.decision.remaining)
+
+    site = Site(**options)
+    site.view("/<int:number>", answer=view)
+    return site
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda number: {"cost": number % 7 + 1},
+        lambda number: {"charge": lambda outcome: number},
+        lambda number: {"message": f"no. {number}"},
+        lambda number: {"key": [lambda: f"k{number}", "address"]},
+        lambda number: {"name": f"m{number}"},
+    ],
+)
+def test_blocks_that_differ_from_request_to_request_are_not_kept_for_ever(options: Callable[[int], Any]) -> None:
+    def make(site: Site, number: int) -> Any:
+        return site.limiter.limit("999999/minute", **{"name": "mail", **options(number)})
+
+    site = varied(make, user=lambda: "u")
+    for number in range(MOST + 20):
+        assert site.get(f"/{number}").status_code == 200
+    made = site.app.extensions["ratekeeper"]
+    doors = made.gate._doors
+    kept = [len(table) for table in (made._parts._known, doors._alone, doors._named, made._facts._endpoints)]
+    assert max(kept) <= MOST
+    assert len(made._parts._varying) <= 1
+
+
+def test_a_block_may_cost_another_number_for_each_request_and_is_one_quota() -> None:
+    site = varied(lambda site, number: site.limiter.limit("20/minute", name="mail", cost=number))
+    assert [site.get(f"/{number}").text for number in (3, 5, 3, 1)] == ["17", "12", "9", "8"]
+    assert site.get("/9").status_code == 429
+    assert len(site.app.extensions["ratekeeper"]._parts._known) == 1
+
+
+def test_a_block_may_have_the_limits_of_the_clients_plan() -> None:
+    site = varied(lambda site, number: site.limiter.limit(f"{number}/minute", name="mail", key=lambda: f"k{number}"))
+    assert [site.get(f"/{number}").text for number in (2, 100, 2, 100)] == ["1", "99", "0", "98"]
+    assert [site.get(f"/{number}").status_code for number in (2, 100, 3)] == [429, 200, 200]
+    assert len(site.app.extensions["ratekeeper"]._parts._known) == 1
+
+
+def test_a_block_may_vary_that_has_the_name_of_a_limited_view() -> None:
+    site = varied(lambda site, number: site.limiter.limit(f"{number}/minute", name="mail", key=lambda: f"k{number}"))
+    site.view("/mail", site.limiter.limit("2/minute", name="mail"))
+    assert [site.get(path).status_code for path in ("/mail", "/2", "/3", "/2", "/mail", "/2")] == [200] * 5 + [429]
+
+
+def test_threads_may_be_the_first_to_vary_a_block() -> None:
+    def user() -> str:
+        barrier.wait()  # all have found their part, or are about to
+        return "u"
+
+    barrier = threading.Barrier(4)
+    site = varied(lambda site, number: site.limiter.limit(f"{number}/minute", name="mail", key="user"), user=user)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            responses = list(pool.map(lambda number: site.get(f"/{number}").status_code, (90, 91, 92, 93)))
+            assert responses == [200] * 4
+
+
+def test_functions_in_a_list_of_keys_are_those_of_the_block_that_is_asked_for() -> None:
+    site = varied(lambda site, number: site.limiter.limit("2/minute", name="m", key=[lambda: f"k{number}", "address"]))
+    assert [site.get(f"/{number}").status_code for number in (1, 1, 1, 2, 2, 2)] == [200, 200, 429, 200, 200, 429]
+
+
 # What looks at the body, where a hook or the view has read it.
 
 
@@ -201,6 +282,47 @@ def test_nothing_is_read_beyond_the_end_of_a_body_on_a_socket() -> None:
         "/a", content_type="application/json", environ_overrides={"wsgi.input": Socket(body), "CONTENT_LENGTH": "6"}
     )
     assert (response.json, left(response)) == ([1, 2], {"calls": 8})
+
+
+HOOKS: list[Callable[[], Any]] = [
+    lambda: flask.request.form.get("csrf_token"),
+    lambda: flask.request.values.get("csrf_token"),
+    lambda: flask.request.stream,
+]
+
+
+def ended(site: Site, body: bytes, content_type: str = "application/json", **more: str) -> Any:
+    """By a server whose stream ends by itself, as that of gunicorn."""
+    environ = {"wsgi.input": io.BytesIO(body), "wsgi.input_terminated": True, "CONTENT_TYPE": content_type, **more}
+    return site.app.test_client().post("/a", environ_overrides=environ)
+
+
+@pytest.mark.parametrize("most", [None, 1000])
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_batch_costs_what_it_is_where_the_server_ends_the_stream(
+    hook: Callable[[], Any], is_chunked: bool, most: int | None
+) -> None:
+    site = site_with(hook)
+    site.app.config["MAX_CONTENT_LENGTH"] = most
+    size = {"HTTP_TRANSFER_ENCODING": "chunked"} if is_chunked else {"CONTENT_LENGTH": "9"}
+    response = ended(site, b"[1,1,1,1]", **size)
+    assert (response.json, left(response)) == ([1] * 4, {"calls": 6})
+    assert ended(site, b"[1,1,1,1]", **size).status_code == 200
+    assert ended(site, b"[1,1,1,1]", **size).status_code == 429
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_request_without_a_body_costs_one_where_the_server_ends_the_stream(hook: Callable[[], Any]) -> None:
+    site = site_with(hook)
+    assert left(ended(site, b"")) == {"calls": 9}
+
+
+@pytest.mark.parametrize("size", [{"CONTENT_LENGTH": "9"}, {"HTTP_TRANSFER_ENCODING": "chunked"}])
+def test_what_was_read_of_a_stream_that_ends_by_itself_costs_what_nobody_has(size: dict[str, str]) -> None:
+    read, parsed = site_with(lambda: flask.request.stream.read()), site_with(lambda: flask.request.form)
+    assert ended(read, b"[1,1,1,1]", **size).status_code == 429
+    assert ended(parsed, b"a=1&b=234", "application/x-www-form-urlencoded", **size).status_code == 429
 
 
 def test_a_function_that_a_view_calls_may_look_at_the_body() -> None:

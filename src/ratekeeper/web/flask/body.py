@@ -1,6 +1,5 @@
 """The body of a request of Flask, for rules that look at it: it can be read once, and a hook may have been first."""
 
-import io
 from typing import Any
 
 from ratekeeper.policy.cost import MAX_BODY
@@ -16,17 +15,22 @@ def body_of(request: Any) -> bytes:
         return bytes(known)
     if "stream" not in vars(request):  # which is made by the first who reads
         return read_body(request.environ)
+    environ = request.environ
     length = request.content_length
-    if not length and not request.environ.get("wsgi.input_terminated"):
+    if not length and not environ.get("wsgi.input_terminated"):
         return b""
-    if length is None or length > MAX_BODY or not _is_whole(request.stream):
+    is_ended = (
+        request.stream is environ["wsgi.input"]
+    )  # by the server, as gunicorn has it: there is no telling its place
+    if (length or 0) > MAX_BODY or not (is_ended or _is_whole(request.stream)):
         return UNREADABLE
     try:
-        body: bytes = request.get_data(cache=True)
-    except Exception:  # the client has gone, or sends more than the application allows
+        body = read_body(environ)
+    except Exception:  # the client has gone
         return UNREADABLE
-    request.stream = io.BytesIO(body)
-    return body
+    request.__dict__.pop("stream")  # it is made anew, from what can be read again
+    is_missing = len(body) < length if length else not body and "HTTP_TRANSFER_ENCODING" in environ
+    return UNREADABLE if is_missing else body
 
 
 def _is_whole(stream: Any) -> bool:

@@ -1,35 +1,34 @@
 """A RateKeeper in one application of Flask: asked before each view, and where a limit stands in the midst of one.
 
-Who is turned away by another hook, before ours is reached, is asked for all the same; early rules are asked before the
-application has done anything.
+Who is turned away by another hook, before ours is reached, is asked for all the same; early rules are asked before any
+hook. A refusal in the midst of a view is one only if it leaves the view: who catches it has a request that passed.
 """
 
+import inspect
 import re
-from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, Protocol
 from weakref import WeakSet
 
 import flask
 from werkzeug.exceptions import HTTPException, default_exceptions
 
-from ratekeeper.decision import Decision
-from ratekeeper.policy import RequestView, Verdict
+from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.door import Door
 from ratekeeper.web.flask.body import body_of
-from ratekeeper.web.flask.routes import FUNCTIONS, METHODS, OTHER, Key, Routes
+from ratekeeper.web.flask.parts import Part, Parts
+from ratekeeper.web.flask.routes import METHODS, OTHER, Key, Routes
 from ratekeeper.web.gate import WebGate
 from ratekeeper.web.views import Facts, body_fields, description, method_name
-from ratekeeper.web.wsgi import PASSED, WIRE, Environ, read_body, request_view, telling
+from ratekeeper.web.wsgi import PASSED, WIRE, Environ, request_view, telling
 
 ANSWER = "ratekeeper"  # where the request's environ keeps what was decided
 ASKED = "ratekeeper.asked"  # and the route that it was asked for
-EARLY = "ratekeeper.early"  # and what was asked before the application
+EARLY = "ratekeeper.early"  # and who has asked before any hook
 ASKING = "ratekeeper.asking"  # and the limit whose functions are called
 FREE = Endpoint("exempt", (), exempt=True)  # all but early rules
-LATE = (*FUNCTIONS, "on_breach")  # what a block may have anew for each request
 PARAMETER = re.compile(r"<(?:(?P<converter>\w+)(?:\([^>]*\))?:)?(?P<name>\w+)>")
 
 # What stands behind Flask's proxies: through them, every look at an attribute is a search of its own.
@@ -44,27 +43,6 @@ class Keeper(Protocol):
     exempt_when: Callable[..., Any] | None
     on_breach: Callable[[Refused], Any] | None
     per_method: WeakSet[RouteLimit]
-
-
-class Part:
-    """What was decided for a block of a view, or for a function that it calls."""
-
-    __slots__ = ("_name", "_passed", "verdict")
-
-    def __init__(self, verdict: Verdict | None, passed: Passed | None, name: str) -> None:
-        self.verdict = verdict  # None for whom nothing is counted
-        self._passed = passed
-        self._name = name
-
-    @property
-    def decision(self) -> Decision | None:
-        """What the limits of this part said; None if none was asked."""
-        return None if self.verdict is None else self.verdict.decision
-
-    def charge(self, cost: int) -> None:
-        """What this part has cost, all in all: settled when the response is complete, and of no other limit."""
-        if self._passed is not None and self.verdict is not None and self.verdict.asked:
-            self._passed.charge(cost, self._name)
 
 
 class Route:
@@ -89,54 +67,55 @@ class Installed:
         self._app = app
         self._routes = routes
         self._table: dict[Key, Route] = {}
-        self._parts: dict[tuple[Any, ...], tuple[Endpoint, bool]] = {}
+        self._parts = Parts(lambda: current_request().environ[ASKING], self._forget)
         self._templates: dict[str, str] = {}
         self._facts = Facts(gate.policy, functions=True)
         self._enter = _entering(self, self._table)
         self._is_watching = False
         self._watch()
         app.before_request(self._enter)
-        self._wsgi_app = app.wsgi_app
-        self._inner = self._early if gate.has_early else self._wsgi_app
-        app.wsgi_app = self._responding()  # type: ignore[method-assign]
+        app.wsgi_app = _responding(gate, app.wsgi_app)  # type: ignore[method-assign]
+        app.handle_user_exception = self._hearing(app.handle_user_exception)  # type: ignore[method-assign]
 
-    def _responding(self) -> Callable[..., Any]:
-        """The application's `wsgi_app`: our headers on every response, and what it has cost at its end."""
-        gate = self.gate
+    def _hearing(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
+        """What Flask does with an exception, where that may be the refusal of a part that nobody has caught."""
 
-        def respond(environ: Environ, start_response: Callable[..., Any]) -> Any:
-            return telling(gate, self._inner, environ, ANSWER, start_response)
+        def hear(*context: Any) -> Any:
+            refused = _refused(context[-1])
+            if refused is not None:
+                self._turn_away(refused)
+            return ordinary(*context)
 
-        return respond
+        return hear
 
-    def _early(self, environ: Environ, start_response: Callable[..., Any]) -> Any:
-        """Ask what is to be asked before the application has done anything."""
+    def _ask_early(self) -> Any:
+        """Ask what is to be asked before any hook; what it returns, if anything, is the response."""
+        request = current_request()
+        environ = request.environ
+        if self.gate.owns(environ.get(PASSED)):
+            return None  # all was asked, by a middleware that has our gate
         view = request_view(environ)
         door = self.gate.door()
         if door.reads_body:
-            view.body = read_body(environ)
+            view.body = body_of(request)
         answer = self.gate.through(door, view, stage="early")
-        environ[ANSWER] = answer
-        if isinstance(answer, Passed):
-            environ[EARLY] = view, answer
-            self.gate.sleep(answer)
-            return self._wsgi_app(environ, start_response)
-        _hush(environ)
-        with self._app.request_context(environ):
-            current_globals().ratekeeper = answer
-            try:
-                response = self.refuse(answer)
-            except HTTPException as error:
-                response = self._app.handle_user_exception(error)
-            return self._app.make_response(response)(environ, start_response)
+        environ[EARLY] = self
+        _note(environ, answer)
+        if isinstance(answer, Refused):
+            _hush(environ)
+            return self.refuse(answer)
+        environ.setdefault(PASSED, None)  # so that what is asked later meets it
+        self.gate.sleep(answer)
+        return None
 
     def _watch(self) -> None:
         """What answers before our hook is asked for all the same: who is turned away by another hook has asked, too.
 
-        Only where there is anything in front of ours, which may be known only at the first request.
+        Only where there is anything in front of ours, which may be known only at the first request, or early rules.
         """
         hooks = self._app.before_request_funcs.get(None) or [self._enter]
-        if self._is_watching or (hooks[0] is self._enter and not self._app.url_value_preprocessors):
+        is_first = hooks[0] is self._enter and not self._app.url_value_preprocessors
+        if self._is_watching or (is_first and not self._facts.has_early):
             return
         self._is_watching = True
         ordinary = self._app.preprocess_request
@@ -147,10 +126,13 @@ class Installed:
             return None if is_answered else self._enter()
 
         def preprocess(*context: Any) -> Any:
+            refusal = self._ask_early() if self.gate.has_early else None
+            if refusal is not None:
+                return refusal
             try:
                 response = ordinary(*context)
-            except Exception:
-                refusal = ask()
+            except Exception as error:
+                refusal = ask() if _refused(error) is None else None
                 if refusal is None:
                     raise
                 return refusal
@@ -178,27 +160,46 @@ class Installed:
         policy = self.gate.policy
         if policy is not self._facts.policy:
             self._facts = Facts(policy, functions=True)
-            self._inner = self._early if self._facts.has_early else self._wsgi_app
+            self._watch()
         wants_user = keeper.user is not None and self._facts.wants_user(endpoint)
         looks = wants_user or keeper.exempt_when is not None or self._facts.has_paths
         return Route(endpoint, declared, door, not (looks or door.reads_body or self._facts.has_early))
 
     def ask_all(self, route: Route, request: flask.Request) -> Passed | Refused:
         """For a request of which more is to be seen than its address."""
-        keeper = self._keeper
         environ = request.environ
-        view, earlier = environ.get(EARLY) or (request_view(environ), None)
-        if earlier is not None:
-            environ[EARLY] = ()  # the view leads back to the environ, which would be garbage for a collector
-        self._place(view, request)
-        door = route.door
-        if keeper.exempt_when is not None and keeper.exempt_when(view):
-            door = self.gate.door(FREE)
-        elif keeper.user is not None and self._facts.wants_user(route.endpoint):
-            view.user = keeper.user(view)
-        if door.reads_body and view.body is None:
+        is_begun = environ.get(EARLY) is self
+        view, is_exempt = self._seen(request, route.endpoint)
+        door = self.gate.door(FREE) if is_exempt else route.door
+        if is_begun and door.last_stage == "early":
+            early: Passed = environ[ANSWER]
+            return early
+        if door.reads_body:
             view.body = body_of(request)
-        return self.gate.through(door, view, stage=None if earlier is None else "late", earlier=earlier)
+        return self.gate.through(door, view, stage="late" if is_begun else None)
+
+    def _ask_alone(
+        self, request: flask.Request, endpoint: Endpoint, reads_body: bool, limit: RouteLimit | None = None
+    ) -> Passed | Refused | None:
+        """Without the rules of the policy; None for whom nothing is counted."""
+        view, is_exempt = self._seen(request, endpoint)
+        if is_exempt:
+            return None
+        if reads_body or self.gate.policy.reads_body:
+            view.body = body_of(request)
+        request.environ[ASKING] = limit
+        return self.gate.alone(view, endpoint)
+
+    def _seen(self, request: flask.Request, endpoint: Endpoint | None) -> tuple[RequestView, bool]:
+        """A request as rules look at it, and whether nothing is counted for it."""
+        keeper = self._keeper
+        view = request_view(request.environ)
+        self._place(view, request)
+        if keeper.exempt_when is not None and self._settled(keeper.exempt_when(view)):
+            return view, True
+        if keeper.user is not None and self._facts.wants_user(endpoint):
+            view.user = self._settled(keeper.user(view))
+        return view, False
 
     def ask(self, limit: RouteLimit, name: str) -> Part:
         """Ask for one limit, in the midst of a request."""
@@ -206,56 +207,106 @@ class Installed:
         environ = request.environ
         if limit in self._keeper.per_method:
             name = method_name(name, request.method)
-        endpoint, reads_body = self._part(limit, name)
-        view = request_view(environ)
-        self._place(view, request)
-        before = environ.get(ANSWER)
-        if self._keeper.exempt_when is not None and self._keeper.exempt_when(view):
+        endpoint, reads_body = self._parts.of(limit, name)
+        answer = self._ask_alone(request, endpoint, reads_body, limit)
+        if answer is None:
             return Part(None, None, name)
-        if self._keeper.user is not None and self._facts.wants_user(endpoint):
-            view.user = self._keeper.user(view)
-        if reads_body or self.gate.policy.reads_body:
-            view.body = body_of(request)
-        environ[ASKING] = limit
-        answer = self.gate.alone(view, endpoint)
         if isinstance(answer, Refused):
-            if isinstance(before, Passed):
-                self.gate.give_back(before)
+            self._reject(answer, limit)
+        before = self._before(environ)
+        if before is None:
             _note(environ, answer)
-            flask.abort(self._app.make_response(self.refuse(answer, limit.on_breach)))
-        part = Part(answer.verdict, before if isinstance(before, Passed) else answer, name)
-        if isinstance(before, Passed):
-            before.join(answer)
+            environ.setdefault(PASSED, None)  # so that what is asked later meets it
         else:
-            _note(environ, answer)
-            environ.setdefault(PASSED, answer)  # so that what is asked later is told together with it
+            before.join(answer)
         self.gate.sleep(answer)
-        return part
+        return Part(answer.verdict, answer if before is None else before, name)
+
+    def _reject(self, refused: Refused, limit: RouteLimit) -> NoReturn:
+        """For a part. No error is kept in a variable: with its traceback that would be garbage for a collector."""
+        try:
+            response = self._app.make_response(self.refuse(refused, limit.on_breach))
+        except HTTPException as error:
+            self._marked(error, refused)
+            raise
+        raise self._marked(HTTPException(response=response), refused)
+
+    def _marked(self, error: HTTPException, refused: Refused) -> HTTPException:
+        """What was decided before stands, unless this is what the client gets: if it reaches Flask, or if the view
+        answers in its place, but with its status."""
+        error.refused = refused  # type: ignore[attr-defined]
+        status = error.get_response().status_code
+
+        def check(response: flask.Response) -> flask.Response:
+            if response.status_code == status:
+                self._turn_away(refused)
+            return response
+
+        flask.after_this_request(check)
+        return error
+
+    def _turn_away(self, refused: Refused) -> None:
+        environ = current_request().environ
+        if isinstance(environ.get(ANSWER), Refused):
+            return
+        before = self._before(environ)
+        if before is not None:
+            self._undo(before)
+        _note(environ, refused)
+        _hush(environ)
+
+    def _undo(self, passed: Passed) -> None:
+        """The request was refused after all. A middleware around us that has decided is not to settle it again."""
+        self.gate.give_back(passed)
+        passed.end("the request was refused, and costs nothing")
+
+    def _before(self, environ: Environ) -> Passed | None:
+        """What let this request pass up to now, of ours: that may be a middleware that has our gate."""
+        before = environ.get(ANSWER)
+        if before is None and self.gate.owns(environ.get(PASSED)):
+            before = environ[PASSED]
+            _note(environ, before)
+        return before if isinstance(before, Passed) else None
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        self.gate.forget(endpoint)
+        self._facts = Facts(self._facts.policy, functions=True)  # which keeps what it has seen
+
+    def _settled(self, answer: Any) -> Any:
+        """What a function of the extension has said, also if it is async."""
+        return self._app.ensure_sync(_awaited)(answer) if inspect.isawaitable(answer) else answer
 
     def refuse(self, refused: Refused, breach: Callable[..., Any] | None = None) -> Any:
         """The response of who wants to be told, else an error that Flask knows how to answer."""
         for told in (breach or refused.breach, self._keeper.on_breach):
-            response = None if told is None else told(refused)
+            response = None if told is None else self._settled(told(refused))
             if response is not None:
                 return response
         known = default_exceptions.get(refused.status, default_exceptions[429])
         ours = self._app.response_class(refused.body, refused.status, body_fields(refused))  # the rest is added later
         raise known(description=description(refused), response=ours)
 
-    def meet(self, environ: Environ, answer: Passed | Refused) -> Passed | Refused:
-        """Another gate stands around the application, or a hook before ours has called what is limited."""
-        if isinstance(answer, Refused) or answer.decision is not None:
-            around = environ[PASSED]
-            if isinstance(around, Passed) and not self.gate.owns(around):
-                around.tells = False  # the gate that is nearest to the application tells the client
-        before = environ.get(ANSWER)
-        if not isinstance(before, Passed) or EARLY in environ:  # which is part of the answer
+    def meet(self, route: Route, request: flask.Request) -> Passed | Refused:
+        """Ask, where something was decided before: by a gate around the application, by early rules, or for what a hook
+        before ours has called."""
+        environ = request.environ
+        around, before = environ[PASSED], self._before(environ)
+        own, is_same = route.endpoint, self.gate.owns(around)  # which has asked the policy
+        if is_same:
+            alone = self._ask_alone(request, own, route.door.reads_body) if own and own.rules else None
+            answer = around if alone is None else alone
+        else:
+            answer = self.ask_all(route, request)
+        if isinstance(answer, Refused) or (answer.decision is not None and not is_same):
+            _hush(environ)  # the gate that is nearest to the application tells the client
+        if before is None:
             return answer
         if isinstance(answer, Refused):
-            self.gate.give_back(before)
+            self._undo(before)
             return answer
-        before.join(answer)
-        before.delay = answer.delay
+        before.delay = 0.0 if answer is before else answer.delay
+        if answer is not before:
+            before.join(answer)
         return before
 
     def _place(self, view: RequestView, request: flask.Request) -> None:
@@ -269,24 +320,6 @@ class Installed:
                 lambda found: f"{{{found['name']}{'*' if found['converter'] == 'path' else ''}}}", rule.rule
             )
         view.route = request.root_path.rstrip("/") + template
-
-    def _part(self, limit: RouteLimit, name: str) -> tuple[Endpoint, bool]:
-        """What a part is to the gate, and whether it looks at the body.
-
-        A view makes the limit of its block anew for each request, functions included: the same text is the same part,
-        and its functions are those of the limit that is being asked for.
-        """
-        said = {field.name: getattr(limit, field.name) for field in fields(limit) if field.init}
-        texts = [option if option in LATE and callable(one) else repr(one) for option, one in said.items()]
-        key = (name, limit.charge, *texts)
-        known = self._parts.get(key)
-        if known is None:
-            functions = [option for option in FUNCTIONS if callable(getattr(limit, option))]
-            late: dict[str, Any] = {option: _late(option) for option in functions}
-            endpoint = Endpoint(name, [replace(limit, name=name, on_breach=None, **late)])
-            reads_body = any(getattr(getattr(limit, option), "reads_body", False) for option in functions)
-            known = self._parts[key] = endpoint, reads_body
-        return known
 
 
 def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
@@ -311,12 +344,12 @@ def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
         if route.door.base is not current_policy():
             route = keeping.find(request.endpoint, method)
         environ[ASKED] = route
-        if route.is_plain:
+        if PASSED in environ:
+            answer = keeping.meet(route, request)
+        elif route.is_plain:
             answer = through(route.door, on_demand(WIRE, environ, method, environ.get("REMOTE_ADDR") or None))
         else:
             answer = keeping.ask_all(route, request)
-        if PASSED in environ:
-            answer = keeping.meet(environ, answer)
         environ[ANSWER] = answer
         globals_now().__dict__["ratekeeper"] = answer  # the attribute is slow to set
         if isinstance(answer, Refused):
@@ -328,9 +361,23 @@ def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
     return enter
 
 
-def _late(option: str) -> Callable[[RequestView], Any]:
-    """A function of a limit that is known only when it is called."""
-    return lambda view: getattr(current_request().environ[ASKING], option)(view)
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+def _responding(gate: WebGate, app: Callable[..., Any]) -> Callable[..., Any]:
+    """An application's `wsgi_app`: our headers on every response, and what it has cost at its end."""
+
+    def respond(environ: Environ, start_response: Callable[..., Any]) -> Any:
+        return telling(gate, app, environ, ANSWER, start_response)
+
+    return respond
+
+
+def _refused(error: Any) -> Refused | None:
+    """What an exception stands for, if it is that of a part."""
+    refused = getattr(error, "refused", None)
+    return refused if isinstance(refused, Refused) else None
 
 
 def _hush(environ: Environ) -> None:

@@ -1,5 +1,6 @@
 """What an application calls: RateKeeper, and limits to be put on views, blueprints, functions and blocks."""
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from flask.views import View
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import RouteLimit, declare, route_limit
 from ratekeeper.web.declared import exempt as mark_exempt
-from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, Part, current_request, installed
+from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, current_request, installed
+from ratekeeper.web.flask.parts import Part
 from ratekeeper.web.flask.routes import Routes, listed, of_view, taking_view
 from ratekeeper.web.gate import WebGate, log
 from ratekeeper.web.views import dotted_name
@@ -73,7 +75,7 @@ class RateKeeper:
         settings = {**self._settings, **app.config.get_namespace("RATEKEEPER_")}
         policy = settings.pop("policy", self._policy)
         default, common = settings.pop("default_limits", None), settings.pop("application_limits", None)
-        if callable(settings.get("by")):
+        if "by" in settings:
             settings["by"] = taking_view(settings["by"])
         routes = Routes(
             app,
@@ -159,6 +161,8 @@ def _limited(limit: RouteLimit, function: Callable[..., Any]) -> Callable[..., A
     if inspect.iscoroutinefunction(function):
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            if _in_loop():  # of an async view, or of an async decorator above this one: they await
+                return function(*args, **kwargs)
             return flask.current_app.ensure_sync(function)(*args, **kwargs)
 
     @functools.wraps(function)
@@ -170,3 +174,12 @@ def _limited(limit: RouteLimit, function: Callable[..., Any]) -> Callable[..., A
 
     declare(asked, limit)
     return asked
+
+
+def _in_loop() -> bool:
+    """Whether this thread runs tasks, so that there is somebody to await."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
