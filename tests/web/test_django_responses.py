@@ -228,3 +228,38 @@ def test_an_async_handler429_answers_in_a_thread_as_well(kind: str, middleware: 
         sender.get("/a")
         answer = sender.get("/a")
     assert (answer.status, answer.body) == (429, b"later")
+
+
+# Refusals.
+
+
+def test_a_refusal_may_be_a_template_wherever_it_is_made(kind: str) -> None:
+    def busy(request: Request, refused: Any) -> Any:
+        return TemplateResponse(request, engines["django"].from_string("busy"), status=429)
+
+    early = {"rules": [{"name": "all", "limits": "1/minute", "stage": "early"}]}
+    for policy, where in (("1/minute", "/a"), ("1/minute", "/nowhere"), (early, "/a")):
+        settings = {"policy": policy}
+        patterns = [path("a", view_for(kind))]
+        with (
+            override_settings(TEMPLATES=TEMPLATES),
+            running(kind, *patterns, settings=settings, handler429=busy) as sender,
+        ):
+            sender.get(where)
+            answer = sender.get(where)
+        assert [answer.status, answer.body] == [429, b"busy"]
+        assert dict(answer.headers)["retry-after"] == "60"
+
+
+def test_a_response_that_is_sent_twice_exposes_each_header_once(kind: str) -> None:
+    response = HttpResponse("always")
+
+    def view(request: Request) -> Any:
+        return response
+
+    async def view_async(request: Request) -> Any:
+        return response
+
+    with running(kind, path("a", view if kind == "wsgi" else view_async), settings="9/minute") as sender:
+        told = [dict(sender.get("/a", origin="https://a.example").headers) for _ in range(3)]
+    assert len({one["access-control-expose-headers"] for one in told}) == 1

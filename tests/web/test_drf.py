@@ -1,6 +1,6 @@
 """Django REST framework: several throttles at one view, those that are made for each request, and what they raise."""
 
-from tests.web.django_site import MIDDLEWARE  # first: it makes the settings that the framework looks at
+from tests.web.django_site import MIDDLEWARE, site  # first: it makes the settings that the framework looks at
 
 # isort: split
 import io
@@ -18,9 +18,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
+from ratekeeper import MemoryStorage
 from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.web import drf
-from ratekeeper.web.django import keeper, limit
+from ratekeeper.testing import FakeClock
+from ratekeeper.web.django import anew, keeper, limit
 from ratekeeper.web.drf import Throttle, throttle
 from tests.servers import Server
 from tests.web.django_running import Sender, running
@@ -133,16 +134,79 @@ def test_a_throttle_that_is_made_for_each_request_is_one(middleware: list[str]) 
         assert len(keeper().views._joined) == made
 
 
-def test_throttles_with_new_functions_for_each_request_are_an_error_and_no_leak() -> None:
-    def get_throttles(self: Any) -> list[Any]:
-        return [throttle("900/minute", name="new", key=lambda request: str(id(self)))()]
+def test_functions_that_are_made_for_each_request_are_those_of_the_request(middleware: list[str]) -> None:
+    def by(name: str) -> Any:
+        return lambda request: request.GET.get(name)
 
-    view = api("Leaks", get_throttles=get_throttles)
-    with running("wsgi", path("a", view)) as sender, override_settings(DEBUG_PROPAGATE_EXCEPTIONS=True):
-        for _ in range(drf.MOST):
-            sender.get("/a")
-        with pytest.raises(RuntimeError, match="make them once"):
-            sender.get("/a")
+    def get_throttles(self: Any) -> list[Any]:
+        own = throttle("2/minute", key=lambda request: self.kwargs["pk"])
+        return [own(), throttle("9/minute", key=by("q"))(), throttle("9/minute", key=by("r"))()]
+
+    view = api("Closes", get_throttles=get_throttles, get=lambda self, request, pk: Response({}))
+    with running("wsgi", path("a/<str:pk>", view), middleware=middleware) as sender:
+        assert [sender.passes(f"/a/{pk}") for pk in ("x", "y", "x")] == [2, 2, 0]
+        assert len(keeper().views.anew) == 3
+        assert sum(sender.get(f"/a/{number}?q=1&r={number}").status == 200 for number in range(12)) == 9
+
+
+def test_the_last_of_throttles_that_say_the_same_is_asked_as_well(middleware: list[str]) -> None:
+    def by(name: str) -> Any:
+        return lambda request: request.GET.get(name)
+
+    def get_throttles(self: Any) -> list[Any]:
+        return [throttle("2/minute", key=by(name))() for name in ("q", "r")]
+
+    with running("wsgi", path("a", api("Same", get_throttles=get_throttles)), middleware=middleware) as sender:
+        assert [sender.get(f"/a?q={number}&r=1").status for number in range(3)] == [200, 200, 429]
+
+
+def test_rates_without_end_are_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anew, "MOST", 10)
+
+    def get_throttles(self: Any) -> list[Any]:
+        return [throttle(f"{self.kwargs['count']}/minute")(), throttle("900/minute")()]
+
+    view = api("Endless", get_throttles=get_throttles, get=lambda self, request, count: Response({}))
+    with running("wsgi", path("a/<int:count>", view)) as sender:
+        answers = [sender.get(f"/a/{count}").status for _ in range(2) for count in range(5, 25)]
+        assert answers == [200] * 40
+        keep: Any = keeper()
+        assert len(keep.views.anew) == 10
+        assert len(keep.views._joined) <= 10
+        assert len(keep.gate._doors._alone) <= 10
+        assert len(keep.gate._doors._named) <= 20
+
+
+def test_other_rates_in_the_settings_are_in_force_at_once(middleware: list[str]) -> None:
+    view = api("Rates", throttle_classes=[Throttle])
+    with running("wsgi", path("a", view), middleware=middleware) as sender:
+        for rate, passes in (("3/minute", 3), ("5/minute", 5)):
+            framework = {"DEFAULT_THROTTLE_RATES": {"anon": rate}, "UNAUTHENTICATED_USER": None}
+            with override_settings(REST_FRAMEWORK=framework), site({"storage": MemoryStorage(clock=FakeClock())}):
+                sender.get("/nowhere")
+                assert sender.passes("/a") == passes
+                framework = {**framework, "DEFAULT_THROTTLE_RATES": {"anon": "1000/minute"}}
+                with override_settings(REST_FRAMEWORK=framework):
+                    assert sender.get("/a").status == 200
+
+
+def test_a_throttle_that_is_asked_by_hand_and_refuses_gives_nothing_back() -> None:
+    sms = throttle("1/minute", name="sms")
+
+    def get(self: Any, request: Request) -> Any:
+        return Response({"sent": sms().allow_request(request, self)})
+
+    with running("wsgi", path("a", api("Free", get=get)), settings="3/minute") as sender:
+        assert sender.passes("/a") == 3
+
+
+def test_a_refusal_that_leaves_gives_back_what_the_policy_has_charged() -> None:
+    view = api("Given", throttle_classes=[throttle("1/minute")])
+    plain = api("Plain")
+    rules = {"rules": [{"name": "all", "limits": "3/minute"}]}
+    with running("wsgi", path("a", view), path("b", plain), settings={"policy": rules}) as sender:
+        assert sender.passes("/a") == 1
+        assert sender.passes("/b") == 2
 
 
 def test_actions_of_a_viewset_each_have_their_throttles(middleware: list[str]) -> None:

@@ -161,3 +161,56 @@ async def test_a_refused_connection_is_known_to_who_is_around() -> None:
     await connect(app)
     await connect(app)
     assert [bool(one) for one in seen] == [True, False]
+
+
+async def heartbeat(receive: Any, turns: list[str]) -> str:
+    """A message, for which is waited again and again."""
+    while True:
+        turns.append("waits")
+        task = asyncio.ensure_future(receive())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if task.done():
+            return str(task.result().get("text"))
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_no_message_is_lost_when_who_waits_for_it_is_cancelled() -> None:
+    """A message that is held back is there for the next who waits, and is charged once."""
+    turns: list[str] = []
+
+    async def held(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        for _ in range(3):
+            await send({"type": "websocket.send", "text": await heartbeat(receive, turns)})
+
+    naps: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) % 3:
+            await asyncio.Future()  # until it is cancelled
+
+    storage = CountingStorage(AsyncMemoryStorage())
+    app = RateLimitMiddleware(
+        held, "100/minute", messages="1/second burst 10 leaky-bucket", max_delay=20, sleep=nap, storage=storage
+    )
+    sent = await connect(app, texts=["a", "b", "c"])
+    assert [one["text"] for one in sent if one["type"] == "websocket.send"] == ["a", "b", "c"]
+    assert len(turns) > 3
+    assert storage.calls.count("spend") == 4  # the connection, and each message once
+    assert naps[0] >= naps[1] >= naps[2] > 0
+
+
+async def test_a_message_that_is_too_many_is_so_for_the_next_who_waits() -> None:
+    async def reading(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        assert (await receive())["text"] == "a"
+        assert (await receive())["type"] == "websocket.disconnect"
+        assert (await receive())["type"] == "websocket.disconnect"
+
+    sent = await connect(RateLimitMiddleware(reading, "100/minute", messages="1/minute"), texts=["a", "b", "c"])
+    assert [one["type"] for one in sent] == ["websocket.accept", "websocket.close"]

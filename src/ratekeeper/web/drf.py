@@ -17,9 +17,10 @@ from typing import Any
 
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit, short_name
+from ratekeeper.web.django.anew import content, endpoint_anew
 from ratekeeper.web.django.keeper import keeper
 from ratekeeper.web.django.names import numbered, view_name
-from ratekeeper.web.django.request import at_hand, route_limit, state_of
+from ratekeeper.web.django.request import at_hand, out_of_hand, route_limit, state_of
 from ratekeeper.web.views import description
 
 try:
@@ -29,12 +30,12 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("Django REST framework is not there: install djangorestframework") from error
 
 PENDING = "_ratekeeper_pending"  # where a view notes which of its throttles were asked along with the first
-MOST = 100  # throttles of one view that are told apart
 UNSETTLED = (
     "a charge is settled when the response is complete, and nobody will see that: put"
     " 'ratekeeper.web.django.RateKeeperMiddleware' under MIDDLEWARE"
 )
 
+# Of those that stand in the code.
 _endpoints: weakref.WeakKeyDictionary[type, dict[Hashable, Endpoint]] = weakref.WeakKeyDictionary()
 
 
@@ -54,8 +55,8 @@ class Throttle:
         if self._content in pending:
             pending.remove(self._content)
             return True  # the first of them has answered for all
-        endpoint = self._endpoint(request, view)
-        return endpoint is None or self._ask(request, endpoint)
+        endpoint, limits = self._endpoint(request, view)
+        return endpoint is None or self._ask(request, endpoint, limits)
 
     def wait(self) -> float | None:
         """Seconds until the same request passes, if alone; None when no wait can help."""
@@ -65,7 +66,7 @@ class Throttle:
     def _content(self) -> Hashable:
         return None if self._limit is None else content(self._limit)
 
-    def _ask(self, request: Any, endpoint: Endpoint) -> bool:
+    def _ask(self, request: Any, endpoint: Endpoint, limits: dict[Hashable, RouteLimit]) -> bool:
         inner = getattr(request, "_request", request)
         state, keep = state_of(inner), keeper()
         if not state.watched and any(limit.charged is not None for limit in endpoint.limits):
@@ -73,8 +74,11 @@ class Throttle:
         keep.read_body(inner, state, endpoint)
         state.view.user, before = _user(request), state.view.user
         state.view.found = None  # who it is may be known only now
-        at_hand(inner)
-        answer = keep.gate.alone(state.view, endpoint)
+        hand = at_hand(inner, limits)
+        try:
+            answer = keep.gate.alone(state.view, endpoint)
+        finally:
+            out_of_hand(hand)
         state.view.user = state.view.user or before
         if not isinstance(answer, Refused):
             state.join(inner, answer)
@@ -83,23 +87,22 @@ class Throttle:
             keep.gate.sleep(answer)
             return True
         self._wait = answer.retry_after
-        if state.passed is not None:
-            keep.gate.give_back(state.passed)
-        state.answer = inner.ratekeeper = answer
+        state.refuse(inner, answer)
         if answer.status != 429:
             raise _refusal(answer)
         return False
 
-    def _endpoint(self, request: Any, view: Any) -> Endpoint | None:
-        """Of this one, and of all that the view will ask next."""
+    def _endpoint(self, request: Any, view: Any) -> tuple[Endpoint | None, dict[Hashable, RouteLimit]]:
+        """Of this one, and of all that the view will ask next; and the limits, by their places."""
         ours = [one for one in getattr(view, "get_throttles", list)() if type(one) is Throttle]
         if self._content in (contents := [one._content for one in ours]):
             contents.remove(self._content)
             setattr(view, PENDING, contents)
         else:
             ours = [self]
-        parts = [_of_rates(request, view) if one._limit is None else _of_view(view, one._limit) for one in ours]
-        return keeper().views.joined(*dict.fromkeys(parts))
+        limits: dict[Hashable, RouteLimit] = {}
+        parts = [_of_rates(request, view) if one._limit is None else _of_view(view, one._limit, limits) for one in ours]
+        return keeper().views.joined(*dict.fromkeys(parts)), limits
 
 
 def throttle(limits: Any, **options: Any) -> Any:
@@ -108,23 +111,6 @@ def throttle(limits: Any, **options: Any) -> Any:
     Each view has a quota of its own; those that are given one `name` share one.
     """
     return functools.partial(Throttle, route_limit(limits, options))
-
-
-@functools.lru_cache(maxsize=256)
-def content(limit: RouteLimit) -> Hashable:
-    """What a throttle says: one that is made anew for each request says the same."""
-    return tuple(_plain(getattr(limit, field.name)) for field in fields(limit) if field.init)
-
-
-def _plain(value: Any) -> Hashable:
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    if not callable(value):
-        return repr(value)
-    function = getattr(value, "__wrapped__", value)
-    if getattr(function, "__closure__", ()) is None:
-        return function.__code__, repr(function.__defaults__)
-    return function  # type: ignore[no-any-return]
 
 
 def _text(value: Any) -> str:
@@ -136,21 +122,21 @@ def _text(value: Any) -> str:
     return str(getattr(value, "__qualname__", type(value).__qualname__)) if callable(value) else repr(value)
 
 
-def _of_view(view: Any, limit: RouteLimit) -> Endpoint:
+def _of_view(view: Any, limit: RouteLimit, limits: dict[Hashable, RouteLimit]) -> Endpoint:
     """One that is among the `throttle_classes` goes by its place there; one that `get_throttles` picks, or makes, by
-    what it says."""
-    known = _endpoints.setdefault(type(view), {})
-    key = _place(view, limit), content(limit)
-    if key not in known:
-        if len(known) >= MOST:
-            raise RuntimeError(
-                f"{view_name(type(view))} has more than {MOST} throttles: make them once, not with functions of their"
-                " own for each request"
-            )
-        where, place = key[0]
-        name = f"{where}.throttle" if place >= 0 else f"{where}.throttle({_text(limit)})"
-        known.setdefault(key, Endpoint(numbered(name, max(place, 0)), [limit]))
-    return known[key]
+    what it says, and where several say the same, by which of them it is. It is noted under `limits`."""
+    where, place = _place(view, limit)
+    nth = 0
+    while (key := (where, place, content(limit), nth)) in limits and limits[key] is not limit:
+        nth += 1
+    limits[key] = limit
+    if place >= 0:
+        listed = _endpoints.setdefault(type(view), {})
+        if key not in listed:
+            listed.setdefault(key, Endpoint(numbered(f"{where}.throttle", place), [limit]))
+        return listed[key]
+    name = f"{where}.throttle({_text(limit)})"
+    return keeper().views.anew.get(key, lambda: endpoint_anew(numbered(name, nth), limit, key))
 
 
 def _place(view: Any, limit: RouteLimit) -> tuple[str, int]:

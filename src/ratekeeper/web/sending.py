@@ -20,12 +20,12 @@ Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]
 
-START = "http.response.start"
+START, BODY = "http.response.start", "http.response.body"
+REFUSED = "refused"  # under which a record has a refusal that was raised in the midst of its request
 EXPOSED = EXPOSE.encode()
 WRITTEN: set[bytes] = set()  # names that were ours once: who writes none of them has nothing that ours stand in for
-# How much of a body a message is. The others are files, which the server sends.
-BODIES: dict[str, Callable[[Message], int]] = {
-    "http.response.body": lambda message: len(message.get("body", b"")),
+# How much of a body a message is that is a file, which the server sends.
+FILES: dict[str, Callable[[Message], int]] = {
     "http.response.pathsend": lambda message: os.path.getsize(message["path"]),
     "http.response.zerocopysend": lambda message: message.get("count") or _left(message),
 }
@@ -78,14 +78,16 @@ def content_length(message: Message) -> int | None:
 
 
 class Telling:
-    """Tells the client of the decision in a request's state, and settles it when the response is done. Its `send` is
-    no coroutine where that would only wait for another."""
+    """Tells the client of the decision in a request's record, and settles it when the response is done. The record may
+    be the request's state; what another gate leaves there is not ours. Its `send` is no coroutine where that would only
+    wait for another."""
 
-    __slots__ = ("_gate", "_held", "_is_head", "_length", "_send", "_sent", "_state", "_status")
+    __slots__ = ("_first", "_gate", "_held", "_is_head", "_length", "_record", "_send", "_sent", "_status")
 
-    def __init__(self, gate: AsyncWebGate, state: MutableMapping[str, Any], send: Send, is_head: bool = False) -> None:
+    def __init__(self, gate: AsyncWebGate, record: MutableMapping[str, Any], send: Send, is_head: bool = False) -> None:
         self._gate = gate
-        self._state = state
+        self._record = record
+        self._first: Passed | None = record.get("ratekeeper")
         self._send = send
         self._is_head = is_head  # its body is not sent, whatever the application says
         self._held: Message | None = None
@@ -94,18 +96,23 @@ class Telling:
 
     def send(self, message: Message) -> Awaitable[None]:
         kind = message["type"]
-        answer: Passed | Refused | None = self._state.get("ratekeeper")
+        answer: Passed | Refused | None = self._record.get("ratekeeper")
         passed = answer if isinstance(answer, Passed) else None
+        if self._first is not None and passed is not None and passed is not self._first and not self._gate.owns(passed):
+            answer = passed = self._first
         if kind == START:
             self._status = message["status"]
+            refused: Refused | None = self._record.get(REFUSED)
+            if refused is not None and refused.status == self._status and passed is not None:
+                return self._refuse(passed, refused, message)
             if passed is not None and passed.settles:
                 self._held = {**message, "headers": [*message.get("headers", ())]}
                 self._length = content_length(self._held)
                 return nothing()
             message = started(message, fields_of(answer))
-        elif kind in BODIES:
+        elif kind == BODY or kind in FILES:
             if not self._is_head:
-                self._sent += BODIES[kind](message)
+                self._sent += len(message.get("body", b"")) if kind == BODY else FILES[kind](message)
             if passed is not None and (not message.get("more_body", False) or self._sent == self._length):
                 if passed.settles:
                     return self._settle(passed, message)
@@ -113,6 +120,14 @@ class Telling:
             if self._held is not None:
                 return self._release(answer, message)
         return self._send(message)
+
+    async def _refuse(self, passed: Passed, refused: Refused, message: Message) -> None:
+        """The refusal was not caught: the request costs nothing of what was asked before."""
+        self._record["ratekeeper"] = refused
+        passed.tells = False
+        passed.end()
+        await self._gate.give_back(passed)
+        await self._send(started(message, fields_of(refused)))
 
     async def _settle(self, passed: Passed, message: Message) -> None:
         await self._gate.after(passed, self._status, self._sent)

@@ -1,13 +1,14 @@
 """WebSocket over ASGI: connections are limited like requests, and the messages that come through them, too."""
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.gate import AsyncWebGate
-from ratekeeper.web.sending import Message, Scope, Send, ours, started
+from ratekeeper.web.sending import REFUSED, Message, Scope, Send, fields_of, ours, started
 
 Receive = Callable[[], Awaitable[Message]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -27,8 +28,10 @@ async def connect(
     scope: Scope,
     receive: Receive,
     send: Send,
+    record: MutableMapping[str, Any] | None = None,
 ) -> None:
-    """Let a connection be opened, or refuse it before it is. What it has cost is settled when it ends."""
+    """Let a connection be opened, or refuse it before it is. What it has cost is settled when it ends. The record gets
+    the answer, and may get a refusal while the application runs."""
     _ = view.path, view.headers  # read now: messages are asked for later, when the scope is the application's
     answer = await gate.before(view, endpoint)
     state: dict[str, Any] = scope.get("state") or {}
@@ -36,12 +39,14 @@ async def connect(
     if isinstance(around, Passed):
         around.tells = False  # the gate that is nearest to the application tells the client
     scope["state"] = {**state, "ratekeeper": answer}
+    record = {} if record is None else record
+    record["ratekeeper"] = answer
     if isinstance(answer, Refused):
         await receive()  # websocket.connect
         await deny(answer, scope, send)
         return
     await gate.sleep(answer)
-    connection = Connection(gate, answer, view, messages, receive, send)
+    connection = Connection(gate, answer, view, messages, receive, send, record)
     try:
         await app(scope, connection.receive, connection.send)
     except Exception:
@@ -72,12 +77,15 @@ class Connection:
     __slots__ = (
         "_answer",
         "_gate",
+        "_held",
         "_is_closed",
         "_messages",
         "_receive",
+        "_record",
         "_send",
         "_sent",
         "_status",
+        "_turn",
         "_view",
         "is_over",
     )
@@ -90,6 +98,7 @@ class Connection:
         messages: Endpoint | None,
         receive: Receive,
         send: Send,
+        record: MutableMapping[str, Any],
     ) -> None:
         self._gate = gate
         self._answer = answer
@@ -97,6 +106,9 @@ class Connection:
         self._messages = messages
         self._receive = receive
         self._send = send
+        self._record = record
+        self._held: Message | None = None  # a message that the application has not got yet
+        self._turn: tuple[Passed, float] | None = None  # that it may pass, and when
         self._status = self._sent = 0
         self._is_closed = False  # by us
         self.is_over = False  # and the application was told
@@ -104,18 +116,32 @@ class Connection:
     async def receive(self) -> Message:
         if self._is_closed:
             return self._end()
-        message = await self._receive()
+        message = await self._receive() if self._held is None else self._held
         if message["type"] == "websocket.disconnect":
             self.is_over = True
         elif self._messages is not None and message["type"] == "websocket.receive":
+            self._held = message  # whoever waits for it may be cancelled: then the next one goes on from here
+            if not await self._is_let_in(message, self._messages):
+                return self._end()
+            self._held = self._turn = None
+        return message
+
+    async def _is_let_in(self, message: Message, messages: Endpoint) -> bool:
+        """Whoever goes on with a message waits for the rest of its time. One whose question was cut off is asked for
+        again, for nobody knows whether it was charged."""
+        if self._turn is None:
             self._view.body = message.get("bytes") or (message.get("text") or "").encode()
-            answer = await self._gate.alone(self._view, self._messages)
+            answer = await self._gate.alone(self._view, messages)
             if isinstance(answer, Refused):
                 self._is_closed = True
                 await self._send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": TOO_MANY})
-                return self._end()
-            await self._gate.sleep(answer)
-        return message
+                return False
+            self._turn = answer, time.monotonic() + answer.delay
+        else:
+            answer, begin = self._turn
+            answer.delay = max(begin - time.monotonic(), 0.0)
+        await self._gate.sleep(answer)
+        return True
 
     def _end(self) -> Message:
         self.is_over = True
@@ -131,13 +157,21 @@ class Connection:
             self._sent += len(message.get("body", b""))
         elif kind in STARTS:
             self._status = message.get("status", ACCEPTED)
-            message = started(message, self._answer.headers)
+            refused: Refused | None = self._record.get(REFUSED)
+            if refused is None or refused.status != self._status:
+                message = started(message, self._answer.headers)
+            else:
+                message = started(message, fields_of(refused))
         elif kind == "websocket.close":
             self._status = self._status or DENIED
         await self._send(message)
 
     async def settle(self) -> None:
-        """The connection has ended. It was a success if it was one at all, whatever was said in it."""
-        if self._answer.settles:
+        """The connection has ended. It was a success if it was one at all, whatever was said in it. One that was
+        refused in the midst of its handshake costs nothing of what was asked before."""
+        refused: Refused | None = self._record.get(REFUSED)
+        if refused is not None and self._status in (DENIED, refused.status):
+            await self._gate.give_back(self._answer)
+        elif self._answer.settles:
             await self._gate.after(self._answer, self._status or BROKEN, self._sent)
         self._answer.end()

@@ -1,7 +1,8 @@
 """Django: RateKeeperMiddleware, `@limit("5/minute")` on views, and RATEKEEPER in the settings.
 
 The only place that imports Django. Early rules are asked on the way in, all others at the view's door, where the route
-and the user are known; what never comes to a view is asked for on its way out. Under ASGI nothing leaves the loop.
+and the user are known; what never comes to a view is asked for on its way out. Under ASGI only functions of the
+application leave the event loop, those that may block.
 """
 
 try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured, RequestDataTooBig
+from django.core.exceptions import ImproperlyConfigured, RequestDataTooBig, SynchronousOnlyOperation
 from django.core.signals import setting_changed
 from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.urls import get_resolver, get_urlconf
@@ -20,14 +20,15 @@ from ratekeeper.policy import Policy, PolicyFile, read_policy
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
-from ratekeeper.web.django.request import State, at_once, awaited
+from ratekeeper.web.django.request import State
 from ratekeeper.web.django.seen import Seen, Views, looks_at_body
+from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
 from ratekeeper.web.views import Facts, body_fields
 
 OF_GATE = ("storage", "max_delay", "charge", "deadline", "workers", "listeners")
 OF_STORAGE = ("storage", "deadline", "workers")
-NOTHING = Seen((), None, False)
+NOTHING = Seen((), None, False, False)
 UNREADABLE = bytes(MAX_BODY + 1)
 
 
@@ -50,25 +51,40 @@ class Keeper:
         self.gate = WebGate(found, **of_gate, **({} if of_tasks else sleep))
         self._found, self._of_gate = found, {**of_gate, **(sleep if of_tasks else {})}
         self._tasks: AsyncWebGate | None = None
-        self.views = Views(_urlconf, _views)
+        self.views = Views(_urlconf, _views, self.forget)
         self._facts = Facts(self.gate.policy, functions=False)
 
     @property
     def tasks(self) -> AsyncWebGate:
-        if self._tasks is None:
+        tasks = self._tasks
+        if tasks is None:
             # A twin of the one storage: it has its guard, and is closed with it.
             options = {name: value for name, value in self._of_gate.items() if name not in OF_STORAGE}
+            found = self.gate.policy if isinstance(self._found, Policy) else self._found
             with _lock:
-                if self._tasks is None:
-                    self._tasks = AsyncWebGate(self._found, storage=self.gate.gate.storage, **options)
-        return self._tasks
+                tasks = self._tasks
+                if tasks is None:
+                    tasks = self._tasks = AsyncWebGate(found, storage=self.gate.gate.storage, **options)
+        if tasks.gate.switch != self.gate.gate.switch:
+            tasks.switch = self.gate.switch
+        return tasks
 
     @property
     def facts(self) -> Facts:
         policy = self.gate.policy
         if policy is not self._facts.policy:
+            if self._tasks is not None and isinstance(self._found, Policy):  # a file is read again by each
+                self._tasks.use(policy)
             self._facts = Facts(policy, functions=False)
         return self._facts
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Let go of an endpoint, and of those that it was joined to."""
+        for one in (endpoint, *self.views.unjoined(endpoint)):
+            self.gate.forget(one)
+            if self._tasks is not None:
+                self._tasks.forget(one)
+        self._facts = Facts(self._facts.policy, functions=False)
 
     def begin(self, request: Any, state: State, view: Callable[..., Any] | None) -> Seen:
         """Make ready for the late stage: the route, and what the view declares."""
@@ -86,19 +102,25 @@ class Keeper:
     def user(self, request: Any) -> Any:
         """Who is logged in; asked only where somebody wants to know, for it may take a look into the database."""
         if self._user is not None:
-            return at_once(self._user(request))
-        user = getattr(request, "user", None)
-        return user.pk if user is not None and user.is_authenticated else None
+            return at_once(self._user, request)
+        return at_once(_pk, request)
 
     async def task_user(self, request: Any) -> Any:
         if self._user is not None:
-            return await awaited(self._user(request))
+            try:
+                return await awaited(self._user(request))
+            except SynchronousOnlyOperation:  # as a lazy user
+                return await apart(self._user, request)
         user = getattr(request, "user", None)
         if user is None or _is_unread(user):
             find = getattr(request, "auser", None)
             if user is not None and (find is None or not _is_of_django(user)):
                 return await sync_to_async(self.user)(request)  # somebody else's, who has not said how to await it
-            user = None if find is None else await find()
+            if find is None:
+                return None
+            user = await find()
+            if not hasattr(request, "_cached_user"):
+                request._cached_user = user  # where functions that look at `request.user` find it
         return user.pk if user is not None and user.is_authenticated else None
 
     def read_body(self, request: Any, state: State, endpoint: Endpoint) -> None:
@@ -108,6 +130,9 @@ class Keeper:
 
     def body(self, request: Any) -> bytes:
         """The body, as far as a rule may look at it. One that cannot be read any more is as one that is too large."""
+        stated = request.META.get("CONTENT_LENGTH") or ""
+        if len(stated) > 6 and stated.isdecimal() and int(stated) > MAX_BODY:
+            return UNREADABLE  # before anybody reads all of it
         try:
             return bytes(request.body[: MAX_BODY + 1])
         except (RawPostDataException, RequestDataTooBig, UnreadablePostError):
@@ -117,19 +142,35 @@ class Keeper:
             return UNREADABLE if sends else b""
 
     def refusal(self, request: Any, refused: Refused) -> Any:
-        """The response, or something to await: that of `on_breach`, of `handler429` in the root URLconf, or ours."""
-        if refused.breach is not None:
-            response = refused.breach(request, refused)
+        """The response: that of `on_breach`, of `handler429` in the root URLconf, or ours."""
+        for words in _own_words(refused):
+            response = at_once(words, request, refused)
             if response is not None:
                 return response
-        if refused.status == 429:
-            handler = _handler429()
-            if handler is not None:
-                return _imported(handler)(request, refused)
-        body = b"" if request.method == "HEAD" else refused.body
-        response = HttpResponse(body, status=refused.status, headers=dict(body_fields(refused)))
-        response.headers["Content-Length"] = str(len(refused.body))
-        return response
+        return _our_words(request, refused)
+
+    async def task_refusal(self, request: Any, refused: Refused) -> Any:
+        for words in _own_words(refused):
+            response = await apart(words, request, refused)
+            if response is not None:
+                return response
+        return _our_words(request, refused)
+
+
+def _own_words(refused: Refused) -> Iterator[Callable[..., Any]]:
+    """The functions that may answer."""
+    if refused.breach is not None:
+        yield refused.breach
+    found = _handler429() if refused.status == 429 else None
+    if found is not None:
+        yield _imported(found)
+
+
+def _our_words(request: Any, refused: Refused) -> Any:
+    body = b"" if request.method == "HEAD" else refused.body
+    response = HttpResponse(body, status=refused.status, headers=dict(body_fields(refused)))
+    response.headers["Content-Length"] = str(len(refused.body))
+    return response
 
 
 _lock = threading.Lock()
@@ -162,7 +203,7 @@ async def aclose() -> None:
 
 
 def _changed(*, setting: str, **_: Any) -> None:
-    if setting == "RATEKEEPER":
+    if setting in ("RATEKEEPER", "REST_FRAMEWORK"):  # throttles with other rates have the same names
         close()
 
 
@@ -195,6 +236,11 @@ def _callbacks(patterns: Iterable[Any]) -> Iterator[Callable[..., Any]]:
             yield from _callbacks(pattern.url_patterns)
         else:
             yield pattern.callback
+
+
+def _pk(request: Any) -> Any:
+    user = getattr(request, "user", None)
+    return user.pk if user is not None and user.is_authenticated else None
 
 
 def _is_unread(user: Any) -> bool:

@@ -1,29 +1,33 @@
 """`@limit("5/minute")`: what a view declares. It is asked at the view's door by the middleware; a view that was not
 asked for, because there is none or because a decorator hides what is declared, asks by itself: never unlimited."""
 
-import asyncio
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
-from ratekeeper.web.answer import Refused
+from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt
 from ratekeeper.web.django.keeper import Keeper, keeper
-from ratekeeper.web.django.names import bound_name, owner_of
+from ratekeeper.web.django.names import bound_name, class_of, owner_of
 from ratekeeper.web.django.request import (
     STATE,
     State,
     at_hand,
-    at_once,
-    awaited,
+    fail,
+    fail_task,
     leave,
     leave_task,
+    out_of_hand,
     route_limit,
     state_of,
+    without,
 )
+from ratekeeper.web.django.seen import is_among, method_of
+from ratekeeper.web.django.waiting import awaited, in_loop, status_of
 
 __all__ = ["exempt", "limit"]
 
@@ -51,18 +55,24 @@ def limit(limits: Any, **options: Any) -> Callable[[T], T]:
 
 
 def _asked(view: Any, said: RouteLimit) -> Any:
+    own: _Own | None = None
+
     @functools.wraps(view)
     def asked(request: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal own
         state = getattr(request, STATE, None)
         if state is not None and said in state.asked:
+            state.asked = state.asked[1:] if state.asked[0] is said else without(state.asked, said)
             return view(request, *args, **kwargs)
         if not hasattr(request, "META"):
             raise TypeError(f"expected a request, not {request!r}. {NO_REQUEST}")
         call = functools.partial(view, request, *args, **kwargs)
         inner = getattr(request, "_request", request)  # of the REST framework
-        if _in_loop():
-            return _ask_task(inner, asked, call)
-        return _ask(inner, asked, call, awaits=_is_awaited(view))
+        if own is None:
+            own = _Own(asked, view, said)
+        if own.awaits and in_loop():
+            return _ask_task(inner, own, call)
+        return _ask(inner, own, call)
 
     if iscoroutinefunction(view):
         markcoroutinefunction(asked)
@@ -88,76 +98,125 @@ def _is_method(view: Any) -> bool:
     return bool(owner) and not owner.endswith("<locals>") and view.__code__.co_varnames[:1] == ("self",)
 
 
-def _is_awaited(view: Any) -> bool:
-    """Whether who calls this view awaits its answer: also the dispatch of a class whose methods are async."""
-    return iscoroutinefunction(view) or bool(getattr(owner_of(view)[0], "view_is_async", False))
+class _Own:
+    """What a limited view knows of itself. `awaits` says whether who calls it awaits its answer: also the dispatch of a
+    class whose methods are async."""
+
+    __slots__ = ("awaits", "function", "name", "of_class", "said")
+
+    def __init__(self, function: Any, view: Any, said: RouteLimit) -> None:
+        owner, method = owner_of(function)
+        self.function = function
+        self.said = said
+        self.name = bound_name(function)
+        self.awaits = iscoroutinefunction(view) or bool(getattr(owner, "view_is_async", False))
+        self.of_class = class_of(function) or (type(owner) if method == "dispatch" else None)
+
+    def below(self, request: Any, marks: Sequence[RouteLimit | None], asked: Sequence[RouteLimit]) -> Any:
+        """The decorators below this one, and those of the method that it leads to: they are asked along with it."""
+        found = [mark for mark in marks if mark is not None and mark not in asked]
+        if self.said in found:
+            found.remove(self.said)
+        if self.of_class is not None:
+            within = declared(method_of(self.of_class, request.method, getattr(self.function, "actions", None)))
+            found += [mark for mark in within if mark is not None and is_among(mark, marks)]
+        return found
 
 
-def _asking(request: Any, function: Any) -> tuple[State, Endpoint | None, bool]:
+class _Asking:
     """What a view that was not asked for has to ask, and whether it is the one to see the response."""
-    state = state_of(request)
-    marks = declared(function)
-    endpoint = keeper().views.endpoint(bound_name(function), marks, state.asked)
-    if endpoint is None or endpoint.exempt:
-        return state, None, False
-    state.asked = (*state.asked, *(mark for mark in marks if mark is not None))
-    watches, state.watched = not state.watched, True
-    return state, endpoint, watches
+
+    __slots__ = ("below", "endpoint", "marks", "state", "watches")
+
+    def __init__(self, keep: Keeper, request: Any, own: _Own) -> None:
+        state = self.state = state_of(request)
+        self.marks = declared(own.function)
+        found = keep.views.endpoint(own.name, self.marks, state.asked)
+        self.endpoint: Endpoint | None = None if found is None or found.exempt else found
+        self.watches = self.endpoint is not None and not state.watched
+        self.below = own.below(request, self.marks, state.asked)
+
+    def pass_on(self, request: Any, answer: Passed) -> None:
+        self.state.join(request, answer)
+        self.state.asked = (*self.state.asked, *self.below)
 
 
-def _ask(request: Any, function: Any, call: Callable[[], Any], *, awaits: bool) -> Any:
+def _ask(request: Any, own: _Own, call: Callable[[], Any]) -> Any:
     keep = keeper()
-    state, endpoint, watches = _asking(request, function)
+    asking = _Asking(keep, request, own)
+    state, endpoint = asking.state, asking.endpoint
     if endpoint is None:
         return call()
+    state.watched = True
     keep.read_body(request, state, endpoint)
     state.view.user = keep.user(request) if keep.facts.wants_user(endpoint) else None
-    at_hand(request)
-    answer = keep.gate.alone(state.view, endpoint)
+    hand = at_hand(request, asking.marks)
+    try:
+        answer = keep.gate.alone(state.view, endpoint)
+    finally:
+        out_of_hand(hand)
     if isinstance(answer, Refused):
-        if state.passed is not None:
-            keep.gate.give_back(state.passed)
-        state.answer = request.ratekeeper = answer
-        response = at_once(keep.refusal(request, answer))
+        state.refuse(request, answer)
+        try:
+            response = keep.refusal(request, answer)
+        except Exception as error:
+            state.word(status_of(error))
+            raise
+        state.word(response.status_code)
     else:
-        state.join(request, answer)
+        asking.pass_on(request, answer)
         keep.gate.sleep(answer)
-        response = call()
-    if awaits:
-        return _left(keep, request, state, response, watches)
-    return leave(keep.gate, request, state, response) if watches else response
+        try:
+            response = call()
+        except Exception as error:
+            if asking.watches:
+                fail(keep.gate, request, state, error)
+            raise
+    if own.awaits or inspect.isawaitable(response):
+        return _left(keep, request, state, response, asking.watches)
+    return leave(keep.gate, request, state, response) if asking.watches else response
 
 
 async def _left(keep: Keeper, request: Any, state: State, response: Any, watches: bool) -> Any:
     """The response of an async view without an event loop around it: it was asked for in the thread that waits."""
-    response = await awaited(response)
+    try:
+        response = await awaited(response)
+    except Exception as error:
+        if watches:
+            await sync_to_async(fail)(keep.gate, request, state, error)
+        raise
     return await sync_to_async(leave)(keep.gate, request, state, response) if watches else response
 
 
-async def _ask_task(request: Any, function: Any, call: Callable[[], Any]) -> Any:
+async def _ask_task(request: Any, own: _Own, call: Callable[[], Any]) -> Any:
     keep = keeper()
-    state, endpoint, watches = _asking(request, function)
+    asking = _Asking(keep, request, own)
+    state, endpoint = asking.state, asking.endpoint
     if endpoint is None:
         return await awaited(call())
+    state.watched = True
     keep.read_body(request, state, endpoint)
     state.view.user = await keep.task_user(request) if keep.facts.wants_user(endpoint) else None
-    at_hand(request)
-    answer = await keep.tasks.alone(state.view, endpoint)
-    if isinstance(answer, Refused):
-        if state.passed is not None:
-            await keep.tasks.give_back(state.passed)
-        state.answer = request.ratekeeper = answer
-        response = await awaited(keep.refusal(request, answer))
-    else:
-        state.join(request, answer)
-        await keep.tasks.sleep(answer)
-        response = await awaited(call())
-    return await leave_task(keep.tasks, keep.gate, request, state, response) if watches else response
-
-
-def _in_loop() -> bool:
+    hand = at_hand(request, asking.marks, is_task=True)
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+        answer = await keep.tasks.alone(state.view, endpoint)
+    finally:
+        out_of_hand(hand)
+    if isinstance(answer, Refused):
+        state.refuse(request, answer)
+        try:
+            response = await keep.task_refusal(request, answer)
+        except Exception as error:
+            state.word(status_of(error))
+            raise
+        state.word(response.status_code)
+    else:
+        asking.pass_on(request, answer)
+        await keep.tasks.sleep(answer)
+        try:
+            response = await awaited(call())
+        except Exception as error:
+            if asking.watches:
+                await fail_task(keep.tasks, request, state, error)
+            raise
+    return await leave_task(keep.tasks, keep.gate, request, state, response) if asking.watches else response

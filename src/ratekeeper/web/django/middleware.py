@@ -7,7 +7,8 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.django.keeper import keeper
-from ratekeeper.web.django.request import STATE, State, at_hand, at_once, awaited, leave, leave_task
+from ratekeeper.web.django.request import STATE, State, at_hand, leave, leave_task, out_of_hand
+from ratekeeper.web.django.waiting import apart
 
 
 class RateKeeperMiddleware:
@@ -36,28 +37,35 @@ class RateKeeperMiddleware:
         if state.facts.has_early:
             state.answer = request.ratekeeper = gate.before(state.view, stage="early")
             if isinstance(state.answer, Refused):
-                return leave(gate, request, state, at_once(state.keep.refusal(request, state.answer)))
+                return leave(gate, request, state, _rendered(state.keep.refusal(request, state.answer)))
         response = self._get_response(request)
         if not state.late and not isinstance(state.answer, Refused):
-            response = self._door(request, None) or response
+            refusal = self._door(request, None)
+            response = response if refusal is None else _rendered(refusal)
         return leave(gate, request, state, response)
 
     def _door(self, request: Any, callback: Any, *_: Any) -> Any:
         state: State = getattr(request, STATE)
         keep, view = state.keep, state.view
         gate = keep.gate
-        _, endpoint, reads_body = keep.begin(request, state, callback)
+        _, endpoint, reads_body, calls = keep.begin(request, state, callback)
         if state.facts.wants_user(endpoint):
             view.user = keep.user(request)
         door = gate.door(endpoint)
         if reads_body or door.reads_body:
             view.body = keep.body(request)
-        if endpoint is not None:
-            at_hand(request)
-        earlier = None if state.answer is None else state.passed
-        answer = state.answer = request.ratekeeper = gate.through(door, view, stage="late", earlier=earlier)
+        earlier = None if state.answer is None else state.resume()
+        if calls:
+            hand = at_hand(request)
+            try:
+                answer = gate.through(door, view, stage="late", earlier=earlier)
+            finally:
+                out_of_hand(hand)
+        else:
+            answer = gate.through(door, view, stage="late", earlier=earlier)
+        state.answer = request.ratekeeper = answer
         if isinstance(answer, Refused):
-            return at_once(keep.refusal(request, answer))
+            return keep.refusal(request, answer)
         if answer.delay:
             gate.sleep(answer)
         return None
@@ -68,30 +76,36 @@ class RateKeeperMiddleware:
         if state.facts.has_early:
             state.answer = request.ratekeeper = await gate.before(state.view, stage="early")
             if isinstance(state.answer, Refused):
-                refusal = await awaited(keep.refusal(request, state.answer))
+                refusal = await _task_rendered(await keep.task_refusal(request, state.answer))
                 return await leave_task(gate, keep.gate, request, state, refusal)
         response = await self._get_response(request)
         if not state.late and not isinstance(state.answer, Refused):
-            response = await self._task_door(request, None) or response
+            refusal = await self._task_door(request, None)
+            response = response if refusal is None else await _task_rendered(refusal)
         return await leave_task(gate, keep.gate, request, state, response)
 
     async def _task_door(self, request: Any, callback: Any, *_: Any) -> Any:
         state: State = getattr(request, STATE)
         keep, view = state.keep, state.view
         gate = keep.tasks
-        _, endpoint, reads_body = keep.begin(request, state, callback)
+        _, endpoint, reads_body, calls = keep.begin(request, state, callback)
         if state.facts.wants_user(endpoint):
             view.user = await keep.task_user(request)
         door = gate.door(endpoint)
         if reads_body or door.reads_body:
             view.body = keep.body(request)
-        if endpoint is not None:
-            at_hand(request)
-        earlier = None if state.answer is None else state.passed
-        answer = await gate.through(door, view, stage="late", earlier=earlier)
+        earlier = None if state.answer is None else state.resume()
+        if calls:
+            hand = at_hand(request, is_task=True)
+            try:
+                answer = await gate.through(door, view, stage="late", earlier=earlier)
+            finally:
+                out_of_hand(hand)
+        else:
+            answer = await gate.through(door, view, stage="late", earlier=earlier)
         state.answer = request.ratekeeper = answer
         if isinstance(answer, Refused):
-            return await awaited(keep.refusal(request, answer))
+            return await keep.task_refusal(request, answer)
         if answer.delay:
             await gate.sleep(answer)
         return None
@@ -103,3 +117,12 @@ def _begun(request: Any) -> State:
     state.keep = keeper()
     state.facts = state.keep.facts
     return state
+
+
+def _rendered(response: Any) -> Any:
+    """A refusal that does not come from where Django renders."""
+    return response if getattr(response, "is_rendered", True) else response.render()
+
+
+async def _task_rendered(response: Any) -> Any:
+    return response if getattr(response, "is_rendered", True) else await apart(response.render)

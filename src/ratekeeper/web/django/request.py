@@ -1,12 +1,11 @@
 """One request on its way: what was said about it, and what its response is told when it leaves."""
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Iterable
+from contextvars import ContextVar, Token
 from typing import Any
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import sync_to_async
 
 from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import EXPOSE, Passed, Refused
@@ -15,6 +14,7 @@ from ratekeeper.web.asgi import hush
 from ratekeeper.web.asgi import request_view as view_of_scope
 from ratekeeper.web.declared import RouteLimit
 from ratekeeper.web.declared import route_limit as made_limit
+from ratekeeper.web.django.waiting import SynchronousOnlyOperation, in_thread, status_of
 from ratekeeper.web.gate import AsyncWebGate, WebGate
 from ratekeeper.web.views import Facts, refusal_fields
 from ratekeeper.web.wsgi import PASSED
@@ -23,14 +23,17 @@ from ratekeeper.web.wsgi import request_view as view_of_environ
 STATE = "_ratekeeper"  # where a request keeps its State
 BODILESS = (204, 304)
 
-_request: ContextVar[Any] = ContextVar("ratekeeper_request")
+# The request, whether a task waits for it, and the limits that it is asked for, by their places.
+Hand = tuple[Any, bool, Any]
+
+_hand: ContextVar[Hand] = ContextVar("ratekeeper_request")
 
 
 class State:
-    """One request: as rules see it, what was said about it so far, which declared limits were asked, and whether
-    somebody will see its response: only then it is told of them, and settled."""
+    """One request: as rules see it, what was said about it so far, which declared limits were asked and not yet come
+    to, and whether somebody will see its response: only then it is told of them, and settled."""
 
-    __slots__ = ("answer", "asked", "facts", "keep", "late", "view", "watched")
+    __slots__ = ("answer", "asked", "facts", "keep", "late", "part", "view", "watched")
 
     keep: Any  # these two only in the middleware
     facts: Facts
@@ -40,6 +43,7 @@ class State:
         self.answer: Passed | Refused | None = None
         self.asked: tuple[RouteLimit, ...] = ()
         self.late = False
+        self.part: tuple[Passed | None, int] | None = None  # one was refused: what was before it, and its status
         self.watched = watched
 
     @property
@@ -48,10 +52,44 @@ class State:
 
     def join(self, request: Any, answer: Passed) -> None:
         """One more decision was made for this request, and lets it pass."""
-        if isinstance(self.answer, Passed):
-            self.answer.join(answer)
+        before = self.resume()
+        if before is None:
+            before = self.answer = answer
         else:
-            self.answer = request.ratekeeper = answer
+            before.join(answer)
+        request.ratekeeper = before
+
+    def refuse(self, request: Any, refused: Refused) -> None:
+        """A part of this request is refused. Only who sees its response can tell whether all of it is."""
+        self.part = self.resume(), refused.status
+        self.answer = request.ratekeeper = refused
+
+    def word(self, status: int) -> None:
+        """The refusal of a part was worded by the application, as a response of this status."""
+        if self.part is not None:
+            self.part = self.part[0], status
+
+    def resume(self) -> Passed | None:
+        """What has passed so far: a request that goes on was not refused with its part."""
+        if self.part is not None:
+            self.answer, self.part = self.part[0], None
+        return self.passed
+
+    def conclude(self, request: Any, status: int) -> Passed | None:
+        """A part was refused, and this is the response that leaves: what is to be given back, if it is the refusal."""
+        assert self.part is not None
+        before, refused = self.part
+        if status == refused:
+            self.part = None
+            return before
+        request.ratekeeper = self.resume()
+        return None
+
+
+def without(asked: tuple[RouteLimit, ...], limit: RouteLimit) -> tuple[RouteLimit, ...]:
+    """The call has come for which this was asked: for another one it is asked again."""
+    place = asked.index(limit)
+    return asked[:place] + asked[place + 1 :]
 
 
 def state_of(request: Any) -> State:
@@ -67,13 +105,22 @@ def _view(request: Any) -> RequestView:
     environ = getattr(request, "environ", None)
     if environ is not None:
         return view_of_environ(environ)
-    scope = request.scope
+    scope, meta = getattr(request, "scope", None), request.META
+    if scope is None:  # made by hand
+        made = {"REQUEST_METHOD": request.method or "GET", "PATH_INFO": request.path, "wsgi.url_scheme": request.scheme}
+        return view_of_environ({**made, **meta})
     query = scope.get("query_string", b"")  # text, where Django's own test client makes the scope
-    return view_of_scope(scope if isinstance(query, bytes) else {**scope, "query_string": query.encode()})
+    view = view_of_scope(scope if isinstance(query, bytes) else {**scope, "query_string": query.encode()})
+    view.peer = meta.get("REMOTE_ADDR") or None  # as a middleware may have set it
+    return view
 
 
 def leave(gate: WebGate, request: Any, state: State, response: Any) -> Any:
     """Our headers on a response, whoever made it; and what it has cost, if its result has a say in that."""
+    if state.part is not None:
+        undone = state.conclude(request, response.status_code)
+        if undone is not None:
+            gate.give_back(undone)
     passed = state.passed
     if passed is not None:
         if response.streaming:
@@ -88,6 +135,10 @@ def leave(gate: WebGate, request: Any, state: State, response: Any) -> Any:
 
 
 async def leave_task(gate: AsyncWebGate, threads: WebGate, request: Any, state: State, response: Any) -> Any:
+    if state.part is not None:
+        undone = state.conclude(request, response.status_code)
+        if undone is not None:
+            await gate.give_back(undone)
     passed = state.passed
     if passed is not None:
         if response.streaming:
@@ -99,6 +150,25 @@ async def leave_task(gate: AsyncWebGate, threads: WebGate, request: Any, state: 
         else:
             passed.end()
     return _told(request, state, response)
+
+
+def fail(gate: WebGate, request: Any, state: State, error: Exception) -> None:
+    """`leave` for a response that will be made of an error, where nobody sees it."""
+    status = status_of(error)
+    undone = None if state.part is None else state.conclude(request, status)
+    if undone is not None:
+        gate.give_back(undone)
+    elif state.passed is not None and state.passed.settles:
+        gate.after(state.passed, status, 0)
+
+
+async def fail_task(gate: AsyncWebGate, request: Any, state: State, error: Exception) -> None:
+    status = status_of(error)
+    undone = None if state.part is None else state.conclude(request, status)
+    if undone is not None:
+        await gate.give_back(undone)
+    elif state.passed is not None and state.passed.settles:
+        await gate.after(state.passed, status, 0)
 
 
 def _sent(request: Any, response: Any) -> int:
@@ -157,7 +227,8 @@ def _told(request: Any, state: State, response: Any) -> Any:
         headers = response.headers
         for name, value in fields:
             if len(name) == len(EXPOSE) and name.lower() == EXPOSE and name in headers:
-                value = f"{headers[name]}, {value}"
+                told = headers[name]
+                value = told if value in told else f"{told}, {value}"  # a response may be sent twice
             headers[name] = value
     return response
 
@@ -165,12 +236,24 @@ def _told(request: Any, state: State, response: Any) -> Any:
 def _hush_around(request: Any) -> None:
     """A gate around Django does not tell the client what ours tells."""
     environ = getattr(request, "environ", None)
-    hush((request.scope.get("state") or {}).get(AROUND) if environ is None else environ.get(PASSED))
+    if environ is None:
+        hush((getattr(request, "scope", {}).get("state") or {}).get(AROUND))
+    else:
+        hush(environ.get(PASSED))
 
 
-def at_hand(request: Any) -> None:
-    """From here on this is the request that functions of limits are given."""
-    _request.set(request)
+def at_hand(request: Any, limits: Any = (), *, is_task: bool = False) -> Token[Hand]:
+    """From here on this is the request that functions of limits are given, until `out_of_hand`."""
+    return _hand.set((request, is_task, limits))
+
+
+out_of_hand = _hand.reset
+
+
+def limit_at_hand(place: Hashable) -> RouteLimit:
+    """The limit at this place of those that the request is asked for."""
+    found: RouteLimit = _hand.get()[2][place]
+    return found
 
 
 def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +264,11 @@ def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def called(_: RequestView) -> Any:
-        return function(_request.get())
+        request, is_task, _ = _hand.get()
+        try:
+            return function(request)
+        except SynchronousOnlyOperation:  # it looks into the database, as for a lazy user
+            return sync_to_async(function)(request) if is_task else in_thread(function, request)
 
     return called
 
@@ -196,12 +283,3 @@ def route_limit(limits: Any, options: dict[str, Any]) -> RouteLimit:
         elif isinstance(value, list | tuple):
             found[name] = [of_request(one) if callable(one) else one for one in value]
     return made_limit(of_request(limits) if callable(limits) else limits, found)
-
-
-async def awaited(answer: Any) -> Any:
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-def at_once(answer: Any) -> Any:
-    """What is to be awaited, for a thread."""
-    return async_to_sync(awaited)(answer) if inspect.isawaitable(answer) else answer

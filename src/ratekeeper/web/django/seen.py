@@ -1,33 +1,42 @@
 """What is known of views: the limits that each declares, under names of their own, and their routes as templates."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ratekeeper.web.declared import Endpoint, RouteLimit, declared, join
+from ratekeeper.web.django.anew import Kept, content, endpoint_anew
 from ratekeeper.web.django.names import Places, class_of, numbered, places, view_name
 
 Mark = RouteLimit | None  # None: exempt
 
+NOWHERE: dict[RouteLimit, int] = {}
 METHODS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"}
 CONVERTER = re.compile(r"<(?:(?P<converter>\w+):)?(?P<name>\w+)>")
 GROUP = re.compile(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)")
 
 
 class Seen(NamedTuple):
-    """What a view declares for one method."""
+    """What a view declares for one method. `limits` has each as often as it stands there."""
 
     limits: tuple[RouteLimit, ...]
     endpoint: Endpoint | None
     reads_body: bool
+    calls: bool  # functions of the application
 
 
 class Views:
     """What each view declares; found out once. `urlconf` says which is in force, `views` what is in it, in order."""
 
-    def __init__(self, urlconf: Callable[[], Any], views: Callable[[Any], Iterable[Callable[..., Any]]]) -> None:
+    def __init__(
+        self,
+        urlconf: Callable[[], Any],
+        views: Callable[[Any], Iterable[Callable[..., Any]]],
+        forget: Callable[[Endpoint], None],
+    ) -> None:
         self._urlconf = urlconf
         self._views = views
+        self.anew = Kept(forget)
         self._seen: dict[tuple[Callable[..., Any], str], Seen] = {}
         self._endpoints: dict[tuple[str, tuple[Mark, ...], tuple[Mark, ...]], Endpoint] = {}
         self._joined: dict[tuple[Endpoint | None, ...], Endpoint | None] = {}
@@ -43,22 +52,37 @@ class Views:
         return seen
 
     def endpoint(self, full: str, marks: Sequence[Mark], asked: Sequence[Mark] = ()) -> Endpoint | None:
-        """What a view of this name declares, but for what was asked already; made once, also where Django decorates
-        anew for each request."""
-        todo = tuple(mark for mark in marks if not any(_is_one(mark, one) for one in asked))
+        """What a view of this name declares, but for what was asked already. Where it is not of the URLconf, it may be
+        decorated anew for each request: those that say the same are one, and `marks` have to be at hand."""
+        todo = tuple(mark for mark in marks if not is_among(mark, asked)) if asked else tuple(marks)
+        if not todo:
+            return None
+        found = self._endpoints.get((full, tuple(marks), todo))
+        if found is not None:
+            return found
+        placed = self._placed(full)
+        if all(mark in placed for mark in todo):
+            return self._stable(full, todo, marks)
+        which = tuple(place for place, mark in enumerate(marks) if mark in todo)
+        says = tuple(None if mark is None else content(mark) for mark in marks)
+        return self.anew.get((full, says, which), lambda: self._made(full, marks, which))
+
+    def _stable(self, full: str, todo: tuple[Mark, ...], marks: Sequence[Mark]) -> Endpoint | None:
+        """That of limits that stand in the code once."""
         if not todo:
             return None
         known = full, tuple(marks), todo
         found = self._endpoints.get(known)
         if found is None:
             names = self._names(full, marks)
-            parts = [Endpoint(names[one], [one]) for one in todo if one is not None]
-            if None in todo:
-                parts.append(Endpoint(numbered(full, 0), (), exempt=True))
-            found = join(*parts)
-            assert found is not None
+            found = _joined([Endpoint(names[one], [one]) for one in todo if one is not None], full, todo)
             found = self._endpoints.setdefault(known, found)
         return found
+
+    def _made(self, full: str, marks: Sequence[Mark], which: Sequence[int]) -> Endpoint:
+        names, todo = self._names(full, marks), [(marks[place], place) for place in which]
+        parts = [endpoint_anew(names[one], one, place) for one, place in todo if one is not None]
+        return _joined(parts, full, [one for one, _ in todo])
 
     def joined(self, *endpoints: Endpoint | None) -> Endpoint | None:
         """Several as one, made once."""
@@ -66,12 +90,21 @@ class Views:
             self._joined.setdefault(endpoints, join(*endpoints))
         return self._joined[endpoints]
 
-    def _names(self, full: str, marks: Sequence[Mark]) -> dict[RouteLimit, str]:
-        """By place in the URLconf; behind them come those that it does not have, as of a function that a view calls."""
+    def unjoined(self, endpoint: Endpoint) -> list[Endpoint]:
+        """Let go of all that were made of this one."""
+        keys = [key for key in list(self._joined) if endpoint in key]
+        found = [self._joined.pop(key, None) for key in keys]
+        return [one for one in found if one is not None]
+
+    def _placed(self, full: str) -> dict[RouteLimit, int]:
         urlconf = self._urlconf()
         if urlconf not in self._places:
             self._places[urlconf] = places(self._views(urlconf))
-        found = dict(self._places[urlconf].get(full, {}))
+        return self._places[urlconf].get(full, NOWHERE)
+
+    def _names(self, full: str, marks: Sequence[Mark]) -> dict[RouteLimit, str]:
+        """By place in the URLconf; behind them come those that it does not have, as of a function that a view calls."""
+        found = dict(self._placed(full))
         for mark in marks:
             if mark is not None:
                 found.setdefault(mark, len(found))
@@ -89,14 +122,28 @@ class Views:
     def _look(self, view: Any, method: str) -> Seen:
         """At the view, and at the method of its class that will answer."""
         full, marks = view_name(view), tuple(dict.fromkeys(declared(view)))
-        function = _method(view, method)
+        function = None if class_of(view) is None else method_of(class_of(view), method, getattr(view, "actions", None))
         more = () if function is None else tuple(one for one in dict.fromkeys(declared(function)) if one not in marks)
         if not any((*marks, *more)) and None in declared(class_of(view)):
             marks = (None,)  # exempt as a class: not where a limit is said
-        own = self.endpoint(f"{full}.{getattr(function, '__name__', method.lower())}", more)
-        endpoint = self.joined(self.endpoint(full, marks), own)
-        limits = tuple(mark for mark in (*marks, *more) if mark is not None)
-        return Seen(limits, endpoint, looks_at_body(endpoint))
+        own = self._stable(f"{full}.{getattr(function, '__name__', method.lower())}", more, more)
+        endpoint = self.joined(self._stable(full, marks, marks), own)
+        stand = (*declared(view), *(() if function is None else declared(function)))
+        limits = tuple(mark for mark in stand if mark is not None)
+        return Seen(limits, endpoint, looks_at_body(endpoint), any(map(callable, _parts(endpoint))))
+
+
+def _joined(parts: list[Endpoint], full: str, marks: Sequence[Mark]) -> Endpoint:
+    if None in marks:
+        parts.append(Endpoint(numbered(full, 0), (), exempt=True))
+    found = join(*parts)
+    assert found is not None
+    return found
+
+
+def is_among(mark: Mark, others: Iterable[Mark]) -> bool:
+    """Whether one of these is the same quota."""
+    return any(_is_one(mark, one) for one in others)
 
 
 def _is_one(mark: Mark, other: Mark) -> bool:
@@ -108,20 +155,21 @@ def _is_one(mark: Mark, other: Mark) -> bool:
 
 def looks_at_body(endpoint: Endpoint | None) -> bool:
     """Whether a function of its limits says that it looks at the body."""
+    return any(getattr(one, "reads_body", False) for one in _parts(endpoint))
+
+
+def _parts(endpoint: Endpoint | None) -> Iterator[Any]:
+    """What may be a function that is asked before the view."""
     for limit in () if endpoint is None else endpoint.limits:
         keys = limit.key if isinstance(limit.key, list | tuple) else (limit.key,)
-        if any(getattr(one, "reads_body", False) for one in (limit.limits, limit.cost, limit.exempt_when, *keys)):
-            return True
-    return False
+        yield from (limit.limits, limit.cost, limit.exempt_when, *keys)
 
 
-def _method(view: Any, method: str) -> Any:
-    of_class = class_of(view)
-    if of_class is None:
-        return None
-    name, actions = method.lower(), getattr(view, "actions", None) or {}
+def method_of(of_class: Any, method: str, actions: Any = None) -> Any:
+    """The method of a class that will answer; None if there is none."""
+    name = method.lower()
     if name == "head" and not hasattr(of_class, "head"):
         name = "get"
-    if name not in of_class.http_method_names:  # what a client sends must not name another attribute
+    if name not in getattr(of_class, "http_method_names", ()):  # what a client sends must not name another attribute
         return None
-    return getattr(of_class, actions.get(name, name), None)
+    return getattr(of_class, (actions or {}).get(name, name), None)

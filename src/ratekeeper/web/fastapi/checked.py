@@ -14,17 +14,47 @@ Left = Coroutine[Any, Any, None]
 Check = Callable[[Any], Left | None]
 Wait = Callable[[Left], None]
 
+UNASKED = (
+    "nobody asks for the limits of {name}, and it would be unlimited: call limits.install(app) for the application that"
+    " serves it. Outside of a request call {name}.__wrapped__, or use ratekeeper.testing.limiting_off()"
+)
+HELD_UP = (
+    "a plain function with limits of its own was called by a coroutine, which they would hold up: make it async,"
+    " await run_in_threadpool(function), or put functools.wraps on the decorator that hides it"
+)
+
 
 def checked(endpoint: Any, check: Check, wait: Wait) -> Any:
-    """The same function, of the same kind and with the same signature; or the same class."""
+    """The same function, of the same kind and with the same signature; or the same class, or the same object."""
     if inspect.isclass(endpoint):
         return _checked_class(endpoint, check)
-    if not inspect.isfunction(endpoint):
-        return endpoint
+    if inspect.isfunction(type(endpoint).__call__):
+        return _checked_object(endpoint, check, wait)
     made = next(make(endpoint, check, wait) for is_kind, make in KINDS if is_kind(endpoint))
     # With the globals of the endpoint's own module: that is where FastAPI looks up what annotations name.
-    copy = types.FunctionType(made.__code__, endpoint.__globals__, endpoint.__name__, None, made.__closure__)
+    names = getattr(inspect.unwrap(endpoint), "__globals__", {})
+    copy = types.FunctionType(made.__code__, names, endpoint.__name__, None, made.__closure__)
     return functools.update_wrapper(copy, endpoint)
+
+
+def can_be_checked(endpoint: Any) -> bool:
+    """Whether it can be seen to that its limits are asked, whoever calls it."""
+    return callable(endpoint) and not isinstance(endpoint, staticmethod | classmethod | types.MethodType)
+
+
+def own_partial(endpoint: functools.partial[Any]) -> functools.partial[Any]:
+    """One of a function of its own, on which limits can be noted: the function itself may be served as it is, too."""
+    function = endpoint.func
+    if not inspect.isfunction(function):
+        raise TypeError(f"expected a partial of a function, not of {function!r}: put it into a function")
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__annotations__ = function.__annotations__
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    made.__dict__.update(function.__dict__)
+    return functools.partial(made, *endpoint.args, **endpoint.keywords)
 
 
 def with_originals(endpoint: Any) -> Iterator[Any]:
@@ -48,8 +78,22 @@ def _async_generator(function: Callable[..., Any], check: Check, wait: Wait) -> 
     async def called(*args: Any, **kwargs: Any) -> Any:
         if (left := check(function)) is not None:
             await left
-        async for part in function(*args, **kwargs):
-            yield part
+        parts = function(*args, **kwargs)
+        step = anext(parts)
+        try:
+            while True:
+                try:
+                    part = await step
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = parts.asend((yield part))
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # what a dependency cleans up after is raised where it waits
+                    step = parts.athrow(error)
+        finally:
+            await parts.aclose()
 
     return called
 
@@ -76,7 +120,7 @@ KINDS: tuple[tuple[Callable[[Any], bool], Callable[..., Any]], ...] = (
     (inspect.iscoroutinefunction, _coroutine),
     (inspect.isasyncgenfunction, _async_generator),
     (inspect.isgeneratorfunction, _generator),
-    (inspect.isfunction, _plain),
+    (callable, _plain),  # functions, and what other packages make of them
 )
 CODES = {make(None, None, None).__code__ for _, make in KINDS}
 
@@ -95,6 +139,15 @@ def _checked_class(endpoint: Any, check: Check) -> type:
 
     endpoint.__await__ = __await__
     return endpoint  # type: ignore[no-any-return]
+
+
+def _checked_object(endpoint: Any, check: Check, wait: Wait) -> Any:
+    """It stays what it is, for a router may have it already; but it is of a class of its own, that asks first."""
+    kind: type = type(endpoint)
+    call = checked(kind.__call__, lambda _: check(endpoint), wait)
+    names = {"__call__": call, "__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    endpoint.__class__ = type(kind.__name__, (kind,), names)
+    return endpoint
 
 
 def _checked_init(endpoint: Any, check: Check) -> type:

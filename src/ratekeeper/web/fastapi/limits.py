@@ -1,13 +1,14 @@
 """What an application calls: RateLimits, and limits as decorators and dependencies."""
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from anyio import from_thread
+from anyio import Event, from_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,12 +22,13 @@ from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit, short_name
-from ratekeeper.web.fastapi.checked import Left, checked, with_originals
+from ratekeeper.web.fastapi.checked import HELD_UP, UNASKED, Left, can_be_checked, checked, own_partial, with_originals
 from ratekeeper.web.fastapi.identity import of_view, user_from
 from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.places import Innermost, Outermost
-from ratekeeper.web.fastapi.site import Asked, Site
+from ratekeeper.web.fastapi.site import PENDING, Asked, Site, has
 from ratekeeper.web.gate import AsyncWebGate
+from ratekeeper.web.sending import REFUSED
 from ratekeeper.web.views import description
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
@@ -45,10 +47,6 @@ class RateLimitExceeded(HTTPException):
 # Whose limits are whose, for an application with limits may be mounted in another that has its own.
 OWNERS: WeakKeyDictionary[RouteLimit, object] = WeakKeyDictionary()
 UNREADABLE = bytes(MAX_BODY + 1)  # what a body counts as that somebody else has read
-UNASKED = (
-    "nobody asks for the limits of {name}, and it would be unlimited: call limits.install(app) for the application that"
-    " serves it. Outside of a request call {name}.__wrapped__, or use ratekeeper.testing.limiting_off()"
-)
 
 
 class RateLimits:
@@ -74,6 +72,7 @@ class RateLimits:
             options["by"] = of_view(options["by"])
         self.gate = AsyncWebGate(policy, **options)
         self.user = user
+        self.key = f"ratekeeper.{id(self)}"  # under which a scope has the record of its request
         if isinstance(messages, str):
             messages = RouteLimit(limits=messages, name="messages")
         self.messages = None if messages is None else Endpoint("messages", [messages])
@@ -103,7 +102,7 @@ class RateLimits:
         app.user_middleware.append(Middleware(Innermost, site=site))
         build = app.build_middleware_stack
         app.build_middleware_stack = lambda: Outermost(build(), site)
-        app.exception_handlers.setdefault(RateLimitExceeded, self.answer)
+        app.exception_handlers.setdefault(RateLimitExceeded, answer)
 
     def limit(self, limits: Any, **options: Any) -> "Declared":
         """Limits of one endpoint: a decorator below the route's, or `Depends(limits.limit("5/minute"))`.
@@ -147,20 +146,20 @@ class RateLimits:
         return routes if flat is None else flat(list(routes))
 
     async def ask(self, endpoint: Endpoint, view: RequestView, asked: Asked) -> None:
-        """Ask for what could not be foreseen; a refusal costs nothing of what was asked before."""
-        passed, scope, seen, kept, _ = asked
+        """Ask for what could not be foreseen. A refusal is noted: whether it is the response's, which then gives back
+        what was asked before, or whether the application does without, is told when the response starts."""
+        passed, seen, kept, record = asked[0], asked[2], asked[3], asked[5]
         view.body = seen.body if kept is None else await kept.read()
         answer = await self.gate.alone(view, endpoint)
         if isinstance(answer, Refused):
-            await self.gate.give_back(passed)
-            scope["state"][STATE] = answer
+            record[REFUSED] = answer
             raise RateLimitExceeded(answer)
         await self.gate.sleep(answer)
         passed.join(answer)
 
     async def refuse(self, app: Any, refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
         """By the limit's own on_breach, by the application's handler, or as the policy says."""
-        scope["state"][STATE] = refused
+        scope["state"][STATE] = scope[self.key][STATE] = refused
         if refused.breach is not None:
             response = await _called(refused.breach, refused)
             if response is not None:
@@ -168,32 +167,11 @@ class RateLimits:
                 return
         handlers = app.exception_handlers
         handler = handlers.get(refused.status) or handlers.get(RateLimitExceeded)
-        if handler is None or handler == self.answer:
+        if handler is None or handler == answer:
             await refuse(refused, scope, send)
         else:
             response = await _called(handler, Request(scope, receive, send), RateLimitExceeded(refused))
             await response(scope, receive, send)
-
-    async def answer(self, connection: HTTPConnection, error: Exception) -> Response | None:
-        """The policy's own words, for a refusal that was raised in the midst of a request."""
-        assert isinstance(error, RateLimitExceeded)
-        refused = error.refused
-        if refused.breach is not None:
-            response = await _called(refused.breach, refused)
-            if response is not None:
-                return response  # type: ignore[no-any-return]
-        if isinstance(connection, WebSocket):
-            can_deny = "websocket.http.response" in connection.scope.get("extensions", {})
-            if not can_deny or connection.application_state is not WebSocketState.CONNECTING:
-                await connection.close(POLICY_VIOLATION, "too many connections")
-                return None
-        is_head = connection.scope.get("method") == "HEAD"
-        response = Response(b"" if is_head else refused.body, refused.status)
-        del response.headers["content-length"]
-        response.headers["content-length"] = str(len(refused.body))
-        for name, value in refused.headers:
-            response.headers.append(name, value)
-        return response
 
 
 class Declared:
@@ -215,10 +193,22 @@ class Declared:
             return self.solve(**solved)
         if self.user is not None:
             raise TypeError("user= is a dependency: use Depends(limits.limit(…)), or key= with a decorator")
-        for one in with_originals(function):
+        if isinstance(function, functools.partial):
+            declare(function, self.limit)
+            made = own_partial(function)
+            return functools.partial(self._limited(made.func, [made.func]), *made.args, **made.keywords)
+        if not can_be_checked(function):
+            raise TypeError(
+                f"expected a function, a class, or an object that is called like one, not {function!r}: in a"
+                " class, the limit stands next to the function"
+            )
+        return self._limited(function, with_originals(function))
+
+    def _limited(self, function: Any, noted: Iterable[Any]) -> Any:
+        for one in noted:
             declare(one, self.limit)
         self.limits.names.note(function)
-        return checked(function, self._check, _wait)
+        return checked(function, self._check, self._wait)
 
     def _check(self, function: Any) -> Left | None:
         """What has to be awaited before the function may run: nothing if all that it declares was asked."""
@@ -227,15 +217,34 @@ class Declared:
             if switch.limiting:
                 raise RuntimeError(UNASKED.format(name=getattr(function, "__qualname__", repr(function))))
             return None
-        return None if _has(asked[0], self.limit) else self._ask(function, asked)
+        return None if has(asked[0], self.limit) else self._ask(function, asked)
 
     async def _ask(self, function: Any, asked: Asked) -> None:
-        passed, scope, seen, _, site = asked
+        """Once for each request: a task that comes while another of the same request asks waits for that one."""
+        passed, pending = asked[0], asked[5].setdefault(PENDING, {})
         marks = self.limits.marks(function)
         limits = [mark for mark in marks if mark is not None]
         if len(limits) < len(marks):
             return  # exempt
-        left = tuple(limit for limit in limits if not _has(passed, limit))
+        while left := tuple(limit for limit in limits if not has(passed, limit)):
+            keys = [limit.name or limit for limit in left]
+            other = next((pending[key] for key in keys if key in pending), None)
+            if other is not None:
+                await other.wait()
+                continue
+            done = Event()
+            pending.update(dict.fromkeys(keys, done))
+            try:
+                await self._ask_for(left, limits, function, asked)
+            finally:
+                for key in keys:
+                    del pending[key]
+                done.set()
+
+    async def _ask_for(
+        self, left: tuple[RouteLimit, ...], limits: list[RouteLimit], function: Any, asked: Asked
+    ) -> None:
+        scope, seen, site = asked[1], asked[2], asked[4]
         endpoint = self._endpoints.get((function, left))
         if endpoint is None:
             endpoint = join(*(site.named(function, limits.index(limit), limit, "") for limit in left))
@@ -244,10 +253,24 @@ class Declared:
             site.look_again(function)
         await self.limits.ask(endpoint, request_view(scope, self.limits.user(scope), seen.route), asked)
 
+    def _wait(self, left: Left) -> None:
+        """For a plain function: it runs in a thread, whoever's, and the event loop of the request asks for it."""
+        asked = self.limits.current.get()
+        loop = None if asked is None else asked[6]
+        try:
+            if asyncio._get_running_loop() is not None:
+                raise RuntimeError(HELD_UP)
+            if loop is None:
+                from_thread.run(_awaited, left)
+            else:
+                asyncio.run_coroutine_threadsafe(left, loop).result()
+        finally:
+            left.close()
+
     async def solve(self, connection: HTTPConnection, response: Response, user: Any = None) -> Passed:
         """As a dependency: what was decided for this limit; it is decided now if it could not be foreseen."""
         asked, scope = self.limits.current.get(), connection.scope
-        if asked is not None and (_has(asked[0], self.limit) or None in self.limits.marks(scope.get("endpoint"))):
+        if asked is not None and (has(asked[0], self.limit) or None in self.limits.marks(scope.get("endpoint"))):
             return asked[0]  # asked already, or exempt
         known: Any = self.limits.user(scope) if user is None else user_from(user)
         view = request_view(scope, known)
@@ -265,7 +288,7 @@ class Declared:
         passed = found if gate.owns(found) else None
         if passed is None:
             hush(found)
-        elif _has(passed, self.limit):
+        elif has(passed, self.limit):
             return passed
         if isinstance(connection, Request) and (self._reads_body or gate.policy.reads_body):
             view.body = await _body(connection)
@@ -326,28 +349,6 @@ def _signature(user: Callable[..., Any] | None) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-def _has(passed: Passed, limit: RouteLimit) -> bool:
-    """Whether a limit was asked, itself or another of its name, with which it shares one quota."""
-    return limit in passed.limits or bool(limit.name and any(one.name == limit.name for one in passed.limits))
-
-
-def _wait(left: Left) -> None:
-    """For a plain function: it runs in a thread, and the event loop asks for it."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        try:
-            from_thread.run(_awaited, left)
-        finally:
-            left.close()
-        return
-    left.close()
-    raise RuntimeError(
-        "a plain function with limits of its own was called by a coroutine, which they would hold up: make it async,"
-        " await run_in_threadpool(function), or put functools.wraps on the decorator that hides it"
-    )
-
-
 async def _awaited(left: Left) -> None:
     await left
 
@@ -360,6 +361,29 @@ async def _body(request: Request) -> bytes:
         return await request.body()
     except RuntimeError:  # its form was read, and is not kept
         return UNREADABLE
+
+
+async def answer(connection: HTTPConnection, error: Exception) -> Response | None:
+    """The policy's own words, for a refusal that was raised in the midst of a request."""
+    assert isinstance(error, RateLimitExceeded)
+    refused = error.refused
+    if refused.breach is not None:
+        response = await _called(refused.breach, refused)
+        if response is not None:
+            refused.status = getattr(response, "status_code", refused.status)  # by which the response is known
+            return response  # type: ignore[no-any-return]
+    if isinstance(connection, WebSocket):
+        can_deny = "websocket.http.response" in connection.scope.get("extensions", {})
+        if not can_deny or connection.application_state is not WebSocketState.CONNECTING:
+            await connection.close(POLICY_VIOLATION, "too many connections")
+            return None
+    is_head = connection.scope.get("method") == "HEAD"
+    response = Response(b"" if is_head else refused.body, refused.status)
+    del response.headers["content-length"]
+    response.headers["content-length"] = str(len(refused.body))
+    for name, value in refused.headers:
+        response.headers.append(name, value)
+    return response
 
 
 async def _called(function: Callable[..., Any], *args: Any) -> Any:

@@ -5,13 +5,15 @@ What middleware between them answers by itself, say to a bad token, never comes 
 asked when that response starts, and may be refused instead.
 """
 
+from asyncio import _get_running_loop as running_loop  # None where another kind of loop runs
 from collections.abc import Awaitable
+from typing import Any
 
 from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, App, Message, Receive, Scope, Send, ask, hush, read_body, request_view
 from ratekeeper.web.fastapi.kept import Kept
-from ratekeeper.web.fastapi.site import Site
+from ratekeeper.web.fastapi.site import Record, Site
 from ratekeeper.web.gate import AsyncWebGate, log
 from ratekeeper.web.sending import START, Telling, nothing, started
 from ratekeeper.web.websocket import DENIED, STARTS, connect, deny
@@ -28,6 +30,7 @@ class Outermost:
         self.site = site
         self.limits = site.limits
         self.gate = site.limits.gate
+        self._key = site.limits.key
         self._has_between = any(one.cls is not Innermost for one in site.app.user_middleware)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,21 +40,34 @@ class Outermost:
             return
         state = scope["state"] = {**scope.get("state", {})}  # the server's own is for all requests
         around = state.get(STATE)
-        if around is not None and gate.owns(around):
+        if self._key in scope:
             await self.app(scope, receive, send)  # an application around this one has the same limits
             return
+        if around is not None and gate.owns(around):
+            await self._tell(around, scope, receive, send)
+            return
+        record: Record = {}
+        scope[self._key] = record
         if kind == "http":
-            send = Telling(gate, state, send, scope["method"] == "HEAD").send
+            send = Telling(gate, record, send, scope["method"] == "HEAD").send
             if gate.has_early:
                 answer, receive = await ask(gate, request_view(scope), None, receive, stage="early")
                 hush(around)
-                state[STATE] = answer
+                state[STATE] = record[STATE] = answer
                 if isinstance(answer, Refused):
                     await self.limits.refuse(self.site.app, answer, scope, receive, send)
                     return
                 await gate.sleep(answer)
         if self._has_between:
-            send = Between(self.site, scope, receive, send).send
+            send = Between(self.site, record, scope, receive, send).send
+        await self.app(scope, receive, send)
+
+    async def _tell(self, around: Passed, scope: Scope, receive: Receive, send: Send) -> None:
+        """A middleware around this one has the same gate, and has asked: what is left is to tell what comes of it."""
+        record: Record = {STATE: around}
+        scope[self._key] = record
+        if scope["type"] == "http":
+            send = Telling(self.gate, record, send, scope["method"] == "HEAD").send
         await self.app(scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,6 +98,7 @@ class Innermost:
         self.app = app
         self.site = site
         self.limits = site.limits
+        self._key = site.limits.key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         site, limits = self.site, self.limits
@@ -91,49 +108,63 @@ class Innermost:
             await self.app(scope, receive, send)
             return
         state = scope["state"]
-        earlier = around = state.get(STATE)
-        if around is not None:
-            if not gate.owns(around):
-                earlier = None
-            elif around.verdict.stage == "late":  # asked already, by an application around this one
-                await self._enter(around, request_view(scope), scope, receive, send)
+        record: Record | None = scope.get(self._key)
+        if record is None:  # middleware may make a scope of its own
+            record = scope[self._key] = {}
+        around, earlier = state.get(STATE), record.get(STATE)
+        if around is not None or earlier is not None:
+            earlier = next((one for one in (earlier, around) if gate.owns(one)), None)
+            if earlier is not None and earlier.verdict.stage == "late":  # asked already, by one around this one
+                record[STATE] = earlier
+                await self._enter(earlier, request_view(scope), scope, record, receive, send)
                 return
         found = site.find(scope)
         view = request_view(scope, limits.user(scope), found.template)
         if kind == "websocket":
-            await connect(self._entered(view), gate, view, found.endpoint, limits.messages, scope, receive, send)
+            app, messages = self._entered(view, record), limits.messages
+            await connect(app, gate, view, found.endpoint, messages, scope, receive, send, record)
             return
         door = gate.door(found.endpoint)
         if door.reads_body:
             view.body, receive = await read_body(receive)
         answer = await gate.through(door, view, stage="late", earlier=earlier)
-        if earlier is not around:
+        if around is not earlier:
             hush(around)
         if isinstance(answer, Refused):
             await limits.refuse(site.app, answer, scope, receive, send)
             return
         if answer.delay:
             await gate.sleep(answer)
-        state[STATE] = answer
-        await self._enter(answer, view, scope, receive, send)
-
-    async def _enter(self, passed: Passed, view: RequestView, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, and let it ask for what could not be foreseen."""
-        limits, kept = self.limits, None
-        if limits.keeps_body and view.body is None and scope["type"] == "http":
-            kept = Kept(receive)
-            receive = kept.receive
-        token = limits.current.set((passed, scope, view, kept, self.site))
+        state[STATE] = record[STATE] = answer
+        if limits.keeps_body and view.body is None:
+            await self._enter(answer, view, scope, record, receive, send)
+            return
+        # As there, with a call less: by far the most requests come here.
+        token = limits.current.set((answer, scope, view, None, site, record, running_loop()))
         try:
             await self.app(scope, receive, send)
         finally:
             limits.current.reset(token)
 
-    def _entered(self, view: RequestView) -> App:
+    async def _enter(
+        self, passed: Passed, view: RequestView, scope: Scope, record: Record, receive: Receive, send: Send
+    ) -> None:
+        """Run the application, and let it ask for what could not be foreseen."""
+        limits, kept = self.limits, None
+        if limits.keeps_body and view.body is None and scope["type"] == "http":
+            kept = Kept(receive)
+            receive = kept.receive
+        token = limits.current.set((passed, scope, view, kept, self.site, record, running_loop()))
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            limits.current.reset(token)
+
+    def _entered(self, view: RequestView, record: Record) -> App:
         """The application, for a connection that was let in."""
 
         async def entered(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._enter(scope["state"][STATE], view, scope, receive, send)
+            await self._enter(record[STATE], view, scope, record, receive, send)
 
         return entered
 
@@ -141,34 +172,34 @@ class Innermost:
 class Between:
     """Sends what comes from the application, or from middleware that has answered without it."""
 
-    __slots__ = ("_before", "_is_refused", "_receive", "_scope", "_send", "_site")
+    __slots__ = ("_before", "_is_refused", "_receive", "_record", "_scope", "_send", "_site")
 
-    def __init__(self, site: Site, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, site: Site, record: Record, scope: Scope, receive: Receive, send: Send) -> None:
         self._site = site
+        self._record = record
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._before = scope["state"].get(STATE)  # the innermost place puts another there
+        self._before: Passed | None = record.get(STATE)  # the innermost place puts another there
         self._is_refused = False
 
     def send(self, message: Message) -> Awaitable[None]:
         if self._is_refused:
             return nothing()
-        if message["type"] in BEGUN and self._scope["state"].get(STATE) is self._before:
+        if message["type"] in BEGUN and self._record.get(STATE) is self._before:
             return self._ask(message)
         return self._send(message)
 
     async def _ask(self, message: Message) -> None:
-        scope, before = self._scope, self._before
+        scope, earlier = self._scope, self._before
         limits = self._site.limits
         gate, found = limits.gate, self._site.find(scope)
-        view = request_view(scope, limits.user(scope), found.template)
-        earlier = before if gate.owns(before) else None
+        view = request_view(scope, self._user(), found.template)
         stage = "late" if scope["type"] == "http" else None  # nothing was asked for a connection yet
         answer = await gate.before(view, found.endpoint, stage=stage, earlier=earlier)
         if earlier is None:
-            hush(before)
-        scope["state"][STATE] = answer
+            hush(scope["state"].get(STATE))
+        scope["state"][STATE] = self._record[STATE] = answer
         if scope["type"] == "websocket":
             await self._ask_connection(gate, answer, message)
         elif isinstance(answer, Refused):
@@ -177,6 +208,13 @@ class Between:
         else:
             await gate.sleep(answer)
             await self._send(message)
+
+    def _user(self) -> Any:
+        """Nobody, where that cannot be told: who finds the user may not have been asked yet, or has just said no."""
+        try:
+            return self._site.limits.user(self._scope)
+        except Exception:
+            return None
 
     def _with_origin(self, replaced: Message) -> Send:
         """The refusal stands in for an answer that CORS middleware may have opened to scripts: so is the refusal."""

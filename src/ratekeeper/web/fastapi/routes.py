@@ -13,6 +13,8 @@ from ratekeeper.web.declared import Endpoint, RouteLimit, join
 
 Scope = MutableMapping[str, Any]
 MAX_PATHS = 4096  # whose answers are remembered
+MAX_LENGTH = 256  # of what a client has written for one of them: longer ones are looked up each time
+FRAMEWORKS = ("starlette", "fastapi")  # whose routes match as they are described
 REST = re.compile(r"\{([^{}:]+):path\}")
 CONVERTOR = re.compile(r"\{([^{}:]+):[^{}]*\}")
 VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY")  # that a class may have a function for
@@ -63,9 +65,11 @@ class Table:
         """Where a request for this path will go. The host is asked for only if the table `has_hosts`."""
         known = self._known.get((kind, method, path, host))
         if known is None:
-            if len(self._known) >= MAX_PATHS:
-                self._known.clear()
-            known = self._known[kind, method, path, host] = self._find(kind, method, path, host)
+            known = self._find(kind, method, path, host)
+            if len(method) + len(path) + len(host) <= MAX_LENGTH:
+                if len(self._known) >= MAX_PATHS:
+                    self._known.clear()
+                self._known[kind, method, path, host] = known
         return known
 
     def _find(self, kind: str, method: str, path: str, host: str) -> Found:
@@ -78,6 +82,8 @@ class Table:
             match = route.regex.match(path) if route.regex is not None else None
             if match is None:
                 continue
+            if route.has_own_mind:
+                return NOTHING
             if route.below is not None:
                 return route.below.find(kind, method, "/" + match["path"], host)
             if route.kind not in ("", kind):
@@ -100,10 +106,15 @@ class _Route:
         mounted = (getattr(route, "routes", None) or ()) if self.regex is not None or self.of_host is not None else ()
         self.below = Table(mounted, reader, prefix + path) if mounted else None
         function = getattr(route, "endpoint", None) or getattr(route, "app", None)
+        self._partials: list[Any] = []
         while isinstance(function, functools.partial):
+            self._partials.append(function)
             function = function.func
         self.function: Any = function
         plain = getattr(route, "original_route", route)  # FastAPI's view of an included route has every attribute
+        matches = getattr(type(plain), "matches", None)
+        # Whether a class of the application's own decides what comes here: only it knows.
+        self.has_own_mind = getattr(matches, "__module__", "starlette").partition(".")[0] not in FRAMEWORKS
         is_mount = not hasattr(plain, "endpoint")
         self.kind = "" if is_mount else "http" if hasattr(plain, "methods") else "websocket"
         self.template = _template(prefix + path + ("/{path:path}" if is_mount else ""))
@@ -141,7 +152,8 @@ class _Route:
 
     def _declared(self, function: Any, more: Sequence[RouteLimit]) -> list[Endpoint]:
         """What holds for a function, limit by limit."""
-        marks = (*self._reader.marks(function), *more)
+        layers = [function, *reversed(self._partials)] if function is self.function else [function]
+        marks = (*(mark for layer in layers for mark in self._reader.marks(layer)), *more)
         limits = [mark for mark in marks if mark is not None]
         found = [self._reader.named(function, place, limit, self.template) for place, limit in enumerate(limits)]
         return [*found, Endpoint("exempt", (), exempt=True)] if None in marks else found

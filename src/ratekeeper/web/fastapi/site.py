@@ -1,5 +1,6 @@
 """The limits in one application: its routes, and what holds for each."""
 
+from asyncio import AbstractEventLoop
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -13,15 +14,26 @@ from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.routes import Found, Table, host_of, route_path
 from ratekeeper.web.gate import AsyncWebGate, log
 
-# A request that was let in: what was decided for it, and what is needed to ask for more. A plain tuple, for one is made
-# for each request.
-Asked = tuple[Passed, Scope, RequestView, Kept | None, "Site"]
+# What these limits know of one request, in a place of their own in its scope: middleware may copy the scope, or the
+# state that handlers see. STATE: the decision; REFUSED: a refusal that was raised since; PENDING: what is being asked
+# for. Plain, as the tuple below, for one is made for each request.
+Record = dict[str, Any]
+PENDING = "pending"
+
+# A request that was let in: what was decided for it, and what is needed to ask for more.
+Asked = tuple[Passed, Scope, RequestView, Kept | None, "Site", Record, AbstractEventLoop | None]
+
+
+def has(passed: Passed, limit: RouteLimit) -> bool:
+    """Whether a limit was asked, itself or another of its name, with which it shares one quota."""
+    return limit in passed.limits or bool(limit.name and any(one.name == limit.name for one in passed.limits))
 
 
 class Limits(Protocol):
     """What an application needs to know of its limits, and they of its framework. Several may have the same."""
 
     gate: AsyncWebGate
+    key: str
     messages: Endpoint | None
     keeps_body: bool
     names: Names
