@@ -1,8 +1,5 @@
-"""Who a user is, of whatever an application has for one; and functions that take the request, or nothing."""
+"""Who a user is, of whatever an application has for one."""
 
-import functools
-import inspect
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -31,25 +28,3 @@ def user_from(user: Any) -> str | int | Identity | None:
         f"cannot tell who the user is, of {type(user).__qualname__}: expected text, a number, an Identity, or an object"
         f" with one of {', '.join(NAMES)}"
     )
-
-
-def of_view(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a RequestView, also if it takes nothing."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        pass
-    except ValueError:  # one of those that have no signature
-        return function
-    else:
-        return function
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return function
-
-    @functools.wraps(function)
-    def called(_: Any) -> Any:
-        return function()  # which may be a coroutine, to be awaited
-
-    return called

@@ -23,13 +23,13 @@ from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit, short_name
 from ratekeeper.web.fastapi.checked import HELD_UP, UNASKED, Left, can_be_checked, checked, own_partial, with_originals
-from ratekeeper.web.fastapi.identity import of_view, user_from
+from ratekeeper.web.fastapi.identity import user_from
 from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.places import Innermost, Outermost
 from ratekeeper.web.fastapi.site import PENDING, Asked, Site, has
 from ratekeeper.web.gate import AsyncWebGate
 from ratekeeper.web.sending import REFUSED
-from ratekeeper.web.views import description
+from ratekeeper.web.views import description, taking_view
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,8 +68,8 @@ class RateLimits:
     ) -> None:
         if hasattr(policy, "build_middleware_stack"):
             raise TypeError("the application goes by name: RateLimits('100/minute', app=app)")
-        if callable(options.get("by")):
-            options["by"] = of_view(options["by"])
+        if "by" in options:
+            options["by"] = taking_view(options["by"])
         self.gate = AsyncWebGate(policy, **options)
         self.user = user
         self.key = f"ratekeeper.{id(self)}"  # under which a scope has the record of its request
@@ -111,9 +111,9 @@ class RateLimits:
         """
         user = options.pop("user", None)
         for name in ("key", "cost", "exempt_when"):
-            if callable(options.get(name)):
-                options[name] = of_view(options[name])
-        limit = route_limit(of_view(limits) if callable(limits) else limits, options)
+            if name in options:
+                options[name] = taking_view(options[name])
+        limit = route_limit(taking_view(limits) if callable(limits) else limits, options)
         OWNERS[limit] = self._mark
         return Declared(self, limit, user)
 

@@ -16,9 +16,9 @@ from ratekeeper.web.declared import RouteLimit, declare, route_limit
 from ratekeeper.web.declared import exempt as mark_exempt
 from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, current_request, installed
 from ratekeeper.web.flask.parts import Part
-from ratekeeper.web.flask.routes import Routes, listed, of_view, taking_view
+from ratekeeper.web.flask.routes import Routes, listed, of_view
 from ratekeeper.web.gate import WebGate, log
-from ratekeeper.web.views import dotted_name
+from ratekeeper.web.views import dotted_name, taking_view
 
 T = TypeVar("T")
 

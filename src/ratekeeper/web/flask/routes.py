@@ -4,7 +4,6 @@ All of it is found out at the first request: what is wrong raises then, whatever
 here: an application is its `view_functions`, its `blueprints` and its `url_map`.
 """
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from weakref import WeakSet
 
 from ratekeeper.web.declared import NAME, Endpoint, RouteLimit, declared, short_name
 from ratekeeper.web.door import log
-from ratekeeper.web.views import dotted_name, method_name
+from ratekeeper.web.views import dotted_name, method_name, taking_view
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 OTHER = ""  # stands for a method that nobody has heard of: the table is not the client's to fill
@@ -137,25 +136,6 @@ def of_view(limit: RouteLimit) -> RouteLimit:
     said = {name: getattr(limit, name) for name in FUNCTIONS}
     taking: dict[str, Any] = {name: taking_view(one) for name, one in said.items()}
     return replace(limit, **taking)
-
-
-def taking_view(function: Any) -> Any:
-    """A function of a RequestView, also if it takes nothing and looks at flask.request. Anything else as it is, and
-    what is in a list likewise."""
-    if isinstance(function, list | tuple):
-        return [taking_view(one) for one in function]
-    if not callable(function):
-        return function
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return function
-
-    def called(_: Any) -> Any:
-        return function()
-
-    called.__dict__.update(getattr(function, "__dict__", {}))  # whether it wants the body
-    return called
 
 
 def _limits(marks: Iterable[RouteLimit | None]) -> list[RouteLimit]:
