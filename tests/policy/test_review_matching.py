@@ -8,7 +8,7 @@ import pytest
 
 from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule, Source, read_policy
 from ratekeeper.policy.advice import advise
-from ratekeeper.policy.identify import canonical_name
+from ratekeeper.policy.canonical import canonical_name
 from ratekeeper.policy.match import methods_of
 from ratekeeper.policy.path import spellings
 from ratekeeper.policy.reload import changes_between

@@ -3,9 +3,10 @@
 Reading order: request.py → rule.py → policy.py → deciding.py → engine.py. Files are read by loader.py.
 """
 
+from ratekeeper.policy.canonical import canonical_name
 from ratekeeper.policy.engine import AsyncGate, Gate
 from ratekeeper.policy.explain import Explanation, RuleReport, explain
-from ratekeeper.policy.identify import Source, canonical_name
+from ratekeeper.policy.identify import Source
 from ratekeeper.policy.loader import ANY_FUNCTION, load_policy, read_policy
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.policy import Override, Policy

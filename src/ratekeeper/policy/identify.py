@@ -7,7 +7,6 @@ it, or when a trusted proxy set it: else a random API key per request would be a
 import inspect
 import logging
 import re
-import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +27,6 @@ KNOWN = (str, int, Identity)  # what an identity is made of, and nothing to wait
 MAX_CLAIM = 8192  # characters: what is longer is no token
 MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
 MAX_KNOWN = 8192  # addresses whose identities are remembered
-MAX_NAME = 1024  # characters of what somebody types
 AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
 
 
@@ -158,21 +156,6 @@ def combined(parts: list[Identity]) -> Identity:
     return Identity("+".join(part.kind for part in parts), value, tier)
 
 
-def canonical_name(text: str) -> str | None:
-    """A user name as one key whatever way it is typed: NFKC, folded, trimmed. None if nothing usable is left, and for
-    more than 1024 characters: normalising may take the square of the length.
-
-    For identities that come from what a client types, as in a login form: use it if the login itself compares so.
-    """
-    name = text.strip()
-    if len(name) > MAX_NAME:
-        return None
-    name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
-    if not name or len(name) > MAX_NAME or any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in name):
-        return None
-    return name
-
-
 class Kinds:
     """Makes kinds by name, for one policy: its sources, its trusted proxies, its width of IPv6."""
 
@@ -186,7 +169,8 @@ class Kinds:
         listed = list(by) if isinstance(by, Iterable) and not isinstance(by, str) else [by]
         if not listed:
             raise ValueError("by needs at least one identity, for example 'user' or 'address'")
-        found = tuple(self._parts(one) for one in listed)
+        functions = [one for one in listed if callable(one)]
+        found = tuple(self._parts(one, functions) for one in listed)
         names = ["+".join(kind.name for kind in parts) for parts in found]
         for name in names:
             if names.count(name) > 1:
@@ -199,10 +183,11 @@ class Kinds:
         always = len(found[-1]) == 1 and found[-1][0].name in ("address", "global")
         return found if always else (*found, (self.kind("address"),))
 
-    def _parts(self, one: Any) -> tuple[Kind, ...]:
+    def _parts(self, one: Any, functions: Sequence[Any]) -> tuple[Kind, ...]:
         if callable(one):
-            name = re.sub("[^a-z0-9_-]", "", getattr(one, "__name__", "function").lower())
-            return (_kind(f"call.{name}", one, early=True),)
+            alike = [other for other in functions if _function_name(other) == _function_name(one)]
+            place = alike.index(one)  # two lambdas have one name
+            return (_kind(f"call.{_function_name(one)}{f'-{place + 1}' if place else ''}", one, early=True),)
         if not isinstance(one, str):
             raise ValueError(f"by takes names of identities and functions, not {shown(one)}")
         return tuple(self.kind(name.strip()) for name in one.split("+"))
@@ -307,6 +292,10 @@ def agent_class(request: RequestView) -> str:
     """One of a few classes of user agents: a client that invents a new one for each request gains no more than that."""
     agent = request.header("user-agent") or ""
     return str(blake2b(agent.encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] % AGENTS)
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    return re.sub("[^a-z0-9_-]", "", getattr(function, "__name__", "function").lower())
 
 
 def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) -> Kind:
