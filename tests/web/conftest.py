@@ -1,4 +1,4 @@
-"""Async tests run on asyncio, by the plugin that comes with anyio."""
+"""Async tests run on asyncio, by the plugin that comes with anyio; those of Django in both kinds of server."""
 
 import pytest
 
@@ -13,3 +13,13 @@ def anyio_backend() -> str:
 @pytest.fixture
 def naps() -> Naps:
     return Naps()
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[["ratekeeper.web.django.RateKeeperMiddleware"], []], ids=["middleware", "decorator only"])
+def middleware(request: pytest.FixtureRequest) -> list[str]:
+    return list(request.param)

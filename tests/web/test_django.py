@@ -52,16 +52,6 @@ def logged_in(get_response: Any) -> Any:
 logged_in.sync_capable = logged_in.async_capable = True  # type: ignore[attr-defined]
 
 
-@pytest.fixture(params=["wsgi", "asgi"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=[[MIDDLEWARE], []], ids=["middleware", "decorator only"])
-def middleware(request: pytest.FixtureRequest) -> list[str]:
-    return list(request.param)
-
-
 # Where limits are said.
 
 

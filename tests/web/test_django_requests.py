@@ -30,16 +30,6 @@ Request = Any
 ABOVE = [f"{__name__}.known", MIDDLEWARE]
 
 
-@pytest.fixture(params=["wsgi", "asgi"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=[[MIDDLEWARE], []], ids=["middleware", "decorator only"])
-def middleware(request: pytest.FixtureRequest) -> list[str]:
-    return list(request.param)
-
-
 def person(number: int) -> Any:
     return SimpleNamespace(pk=number, is_authenticated=True)
 

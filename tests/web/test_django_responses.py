@@ -17,21 +17,10 @@ from ratekeeper.web.charge import Outcome
 from ratekeeper.web.django import limit
 from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.django_running import running, view_for
-from tests.web.django_site import MIDDLEWARE
 from tests.web.drivers import environ_of
 
 Request = Any
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
-
-
-@pytest.fixture(params=["wsgi", "asgi"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=[[MIDDLEWARE], []], ids=["middleware", "decorator only"])
-def middleware(request: pytest.FixtureRequest) -> list[str]:
-    return list(request.param)
 
 
 def sent(outcome: Outcome) -> int:

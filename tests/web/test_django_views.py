@@ -13,19 +13,9 @@ from django.views.generic import RedirectView
 from ratekeeper import MemoryStorage
 from ratekeeper.web.django import exempt, keeper, limit
 from tests.web.django_running import running, view_for
-from tests.web.django_site import MIDDLEWARE, site
+from tests.web.django_site import site
 
 Request = Any
-
-
-@pytest.fixture(params=["wsgi", "asgi"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=[[MIDDLEWARE], []], ids=["middleware", "decorator only"])
-def middleware(request: pytest.FixtureRequest) -> list[str]:
-    return list(request.param)
 
 
 class Page(View):  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """WebSocket over ASGI: what a connection has cost, who tells of it, and what is sent after its end."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -23,7 +23,8 @@ def left(sent: Iterable[dict[str, Any]]) -> list[bytes]:
     return [value for name, value in start["headers"] if name == b"ratelimit"]
 
 
-async def test_what_a_connection_says_that_it_has_cost_is_charged_when_it_ends() -> None:
+def charging(then: Callable[[WebSocket], Awaitable[None]]) -> FastAPI:
+    """Connections that cost 60 of 100, and what they do then."""
     app = FastAPI()
     limits = RateLimits(app=app)
 
@@ -32,8 +33,13 @@ async def test_what_a_connection_says_that_it_has_cost_is_charged_when_it_ends()
     async def ws(websocket: WebSocket) -> None:
         await websocket.accept()
         websocket.state.ratekeeper.charge(60)
-        await websocket.close()
+        await then(websocket)
 
+    return app
+
+
+async def test_what_a_connection_says_that_it_has_cost_is_charged_when_it_ends() -> None:
+    app = charging(WebSocket.close)
     assert left(await connect(app)) == [b'"tokens/minute";r=99;t=60']
     assert left(await connect(app)) == [b'"tokens/minute";r=39;t=60']
     (closed,) = await connect(app)
@@ -41,17 +47,11 @@ async def test_what_a_connection_says_that_it_has_cost_is_charged_when_it_ends()
 
 
 async def test_it_is_charged_when_the_client_has_left() -> None:
-    app = FastAPI()
-    limits = RateLimits(app=app)
-
-    @app.websocket("/ws")
-    @limits.limit("100/minute", name="tokens")
-    async def ws(websocket: WebSocket) -> None:
-        await websocket.accept()
-        websocket.state.ratekeeper.charge(60)
+    async def listen(websocket: WebSocket) -> None:
         while True:
             await websocket.receive_text()
 
+    app = charging(listen)
     with pytest.raises(Exception, match="1000"):  # WebSocketDisconnect, of which every server knows
         await connect(app)
     with pytest.raises(Exception, match="1000"):

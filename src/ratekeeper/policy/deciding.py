@@ -94,7 +94,6 @@ class Compiled:
         is_plain = policy.switch == "on" and not self.has_clients
         self._lines = {name: line for name, line in lines.items() if is_plain and line.is_open}
         self.may_queue = may_queue(policy)
-        self.has_paths = bool(policy.exempt) or any(bound.match.patterns for bound in self.bounds)
         for bound in self.bounds:
             for plan in bound.plans.values():
                 if isinstance(plan, tuple):

@@ -29,7 +29,7 @@ class Door:
     ) -> None:
         self.base = base
         self.compiled = compiled
-        self.reads_body = compiled.policy.reads_body
+        self.reads_body = compiled.policy.reads_body  # then MAX_BODY + 1 bytes of it at most are read first
         self.may_queue = compiled.may_queue
         self.last_stage = "early" if endpoint is not None and endpoint.exempt else "late"
         self.has_early = self.last_stage == "late" and base.has_early

@@ -85,10 +85,6 @@ class WebGate:
         """The policy in force, without what endpoints declare."""
         return self.gate.policy
 
-    def reads_body(self, endpoint: Endpoint | None = None) -> bool:
-        """Whether a rule wants to see the body of the request: then read it, MAX_BODY + 1 bytes of it at most."""
-        return self._doors.of(endpoint).reads_body
-
     @property
     def has_early(self) -> bool:
         """Whether there is anything to ask before anybody is identified."""
@@ -214,10 +210,6 @@ class AsyncWebGate:
     def policy(self) -> Policy:
         """The policy in force, without what endpoints declare."""
         return self.gate.policy
-
-    def reads_body(self, endpoint: Endpoint | None = None) -> bool:
-        """Whether a rule wants to see the body of the request: then read it, MAX_BODY + 1 bytes of it at most."""
-        return self._doors.of(endpoint).reads_body
 
     @property
     def has_early(self) -> bool:

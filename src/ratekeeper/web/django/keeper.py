@@ -125,7 +125,7 @@ class Keeper:
 
     def read_body(self, request: Any, state: State, endpoint: Endpoint) -> None:
         """Read it if somebody wants to look at it, where no door says so: for limits that are asked by themselves."""
-        if state.view.body is None and (looks_at_body(endpoint) or self.gate.reads_body()):
+        if state.view.body is None and (looks_at_body(endpoint) or self.gate.door().reads_body):
             state.view.body = self.body(request)
 
     def body(self, request: Any) -> bytes:
