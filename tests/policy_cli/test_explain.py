@@ -109,21 +109,6 @@ def test_the_address_behind_a_proxy() -> None:
         ("lists.yaml", ("--path", "/admin/x"), "deny", 403),
         ("health.yaml", ("--path", "/health"), "exempt", None),
         ("costs.yaml", ("--path", "/nothing"), "unmatched", None),
-        (
-            "health.yaml",
-            (
-                "--method",
-                "OPTIONS",
-                "--path",
-                "/",
-                "--header",
-                "Origin: x",
-                "--header",
-                "Access-Control-Request-Method: GET",
-            ),
-            "preflight",
-            None,
-        ),
     ],
 )
 def test_what_is_decided_without_counting(name: str, arguments: tuple[str, ...], kind: str, status: int | None) -> None:

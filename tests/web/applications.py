@@ -13,6 +13,11 @@ from tests.web.suite import Client, Naps, options
 PARTS = ("one", "two", "three")
 
 
+def below(scope: Any) -> str:
+    """Return the path below the prefix under which the application is served."""
+    return str(scope["path"].removeprefix(scope.get("root_path", "")))
+
+
 def plain(path: str, password: str | None) -> tuple[int, str]:
     """What is the same wherever it runs: a status and a text."""
     if path.startswith("/users/"):
@@ -24,7 +29,7 @@ def plain(path: str, password: str | None) -> tuple[int, str]:
 
 
 async def bare_asgi(scope: Any, receive: Any, send: Any) -> None:
-    path = scope["path"]
+    path = below(scope)
     headers = dict(scope["headers"])
     status, text = plain(path, headers.get(b"x-password", b"").decode())
     parts, own = [text], []
@@ -71,15 +76,16 @@ def starlette_app() -> Any:
     from starlette.routing import Route
 
     async def text(request: Request) -> Response:
-        if request.url.path == "/fail":
+        path = below(request.scope)
+        if path == "/fail":
             raise RuntimeError("as asked")
-        if request.url.path == "/stream":
+        if path == "/stream":
             return StreamingResponse(streamed())
-        if request.url.path == "/teapot":
+        if path == "/teapot":
             return PlainTextResponse("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
-        if request.url.path == "/tokens":
+        if path == "/tokens":
             request.state.ratekeeper.charge(7)
-        status, content = plain(request.url.path, request.headers.get("x-password"))
+        status, content = plain(path, request.headers.get("x-password"))
         return PlainTextResponse(content, status)
 
     paths = ("/", "/users/{id}", "/stream", "/teapot", "/queue", "/health", "/fail", "/secret", "/tokens")
@@ -119,7 +125,7 @@ def fastapi_app() -> Any:
     @app.get("/health", response_class=PlainTextResponse)
     @app.get("/secret", response_class=PlainTextResponse)
     async def text(request: Request) -> str:
-        return plain(request.url.path, None)[1]
+        return plain(below(request.scope), None)[1]
 
     @app.get("/tokens", response_class=PlainTextResponse)
     async def tokens(request: Request) -> str:
@@ -156,7 +162,7 @@ def litestar_app() -> Any:
 
     @get(["/", "/queue", "/health", "/secret", "/tokens", "/fail"], media_type="text/plain", sync_to_thread=False)
     def text(request: Request[Any, Any, Any]) -> str:
-        path = request.url.path
+        path = below(request.scope)
         if path == "/fail":
             raise RuntimeError("as asked")
         if path == "/tokens":

@@ -11,10 +11,18 @@ from tests.web.suite import Answer, Client
 Message = dict[str, Any]
 
 
+def split_prefix(path: str) -> tuple[str, str]:
+    """Return the prefix under which an application is served, and the path below it: '/api|/login'."""
+    root, bar, below = path.partition("|")
+    return (root, below) if bar else ("", path)
+
+
 def http_scope(
     method: str, path: str, headers: Mapping[str, str] | None = None, peer: str = "127.0.0.1", **more: Any
 ) -> dict[str, Any]:
+    root, path = split_prefix(path)
     raw, _, query = path.partition("?")
+    raw = root + raw
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -24,7 +32,7 @@ def http_scope(
         "path": unquote(raw),
         "raw_path": raw.encode(),
         "query_string": query.encode(),
-        "root_path": "",
+        "root_path": root,
         "headers": [(b"host", b"test"), *((n.lower().encode(), v.encode()) for n, v in (headers or {}).items())],
         "client": (peer, 50000),
         "server": ("test", 80),
@@ -84,13 +92,14 @@ def asgi_client(app: Any) -> Client:
 
 
 def environ_of(method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> dict[str, Any]:
+    root, path = split_prefix(path)
     raw, _, query = path.partition("?")
     return {
         "REQUEST_METHOD": method,
-        "SCRIPT_NAME": "",
+        "SCRIPT_NAME": root,
         "PATH_INFO": unquote(raw),
         "QUERY_STRING": query,
-        "RAW_URI": path,
+        "RAW_URI": root + path,
         "REMOTE_ADDR": "127.0.0.1",
         "SERVER_NAME": "test",
         "SERVER_PORT": "80",

@@ -124,6 +124,11 @@ CORS = {"origin": "https://example.com"}
 ASKS = {**CORS, "access-control-request-method": "POST"}
 EXPOSED = {"access-control-expose-headers": "RateLimit-Policy, RateLimit"}
 EXPOSED_429 = {"access-control-expose-headers": "RateLimit-Policy, RateLimit, Retry-After"}
+NOT_RELEASED = {  # from the default rule
+    **REFUSED,
+    "ratelimit-policy": '"users/minute";q=3;w=60, "rest/minute";q=5;w=60',
+    "ratelimit": '"users/minute";r=0;t=60, "rest/minute";r=5',
+}
 NO_USERS = problem(WAIT, 60, "users/minute", 3, 60)
 
 TABLE: dict[str, list[Step]] = {
@@ -162,14 +167,30 @@ TABLE: dict[str, list[Step]] = {
         Step("GET /fail a", 500, shows("rest/minute", 5, 60, 4, 60)),
         Step("GET /nowhere a", 404, shows("rest/minute", 5, 60, 3, 60)),
     ],
-    "an exempt path has none, and neither has a preflight": [
-        Step("GET /health a", 200, {}, b"well"),
-        Step("OPTIONS /users/1 a", 0, {}, None, ASKS),
-        Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b"user 1"),
+    "an exempt path has no headers": [Step("GET /health a", 200, {}, b"well")],
+    "a preflight counts like any other request": [
+        *[Step("OPTIONS /users/1 a", 0, shows("users/minute", 3, 60, n, 60) | EXPOSED, None, ASKS) for n in (2, 1, 0)],
+        Step("OPTIONS /users/1 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED | EXPOSED_429, None, ASKS),
+        Step("GET /users/1 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, NO_USERS),
     ],
     "who is blocked, and what is denied, is refused by name": [
         Step("GET / blocked", 403, {"cache-control": "no-store"}, FORBIDDEN),
+        Step("OPTIONS / blocked", 403, {"cache-control": "no-store"}, FORBIDDEN, ASKS),
         Step("GET /secret a", 403, {"cache-control": "no-store"}, FORBIDDEN),
+        Step("OPTIONS /secret a", 403, {"cache-control": "no-store"}, FORBIDDEN, ASKS),
+    ],
+    "a prefix in front of a path does not escape its rule": [
+        Step("GET /api|/users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b"user 1"),
+        Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 1, 60), b"user 1"),
+        Step("GET /other/api|/users/1 a", 200, shows("users/minute", 3, 60, 0, 60), b"user 1"),
+        Step("GET /v|/users/1 a", 429, NOT_RELEASED, None, {"script-name": "/v"}),
+        Step("GET x:/users/1 a", 429, NOT_RELEASED),
+        Step("GET //x/users/1 a", 429, NOT_RELEASED),
+    ],
+    "an exemption holds below a prefix, but not below one that the request brought": [
+        Step("GET /api|/health a", 200, {}, b"well"),
+        Step("GET /api|/health a", 200, shows("rest/minute", 5, 60, 4, 60), b"well", {"x-script-name": "/api"}),
+        Step("GET /a/b|/health a", 200, shows("rest/minute", 5, 60, 3, 60), b"well", {"x-tenant": "b"}),
     ],
     "a rule in shadow refuses nothing": [
         Step("GET / a", 200, shows("rest/minute", 5, 60, 4, 60), b"hello"),

@@ -27,7 +27,6 @@ KINDS = {
     "block": "the client is on the block list: it is refused",
     "deny": "a rule denies it",
     "off": "the switch is off: nothing is limited",
-    "preflight": "it is a browser's preflight: neither counted nor refused",
 }
 
 

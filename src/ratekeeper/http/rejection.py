@@ -225,7 +225,10 @@ def is_sendable(text: str) -> bool:
 
 
 def is_preflight(method: str, headers: Lines) -> bool:
-    """A browser's question whether it may ask, which is neither counted nor refused. Any other OPTIONS is a request."""
+    """Return True for the request by which a browser asks whether a script may send another one.
+
+    Any client can send such a request, and an application may have a handler that runs for it: so it counts.
+    """
     return method == "OPTIONS" and has(headers, "origin") and has(headers, "access-control-request-method")
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from ratekeeper.decision import Decision, Row
 from ratekeeper.errors import StorageError
 from ratekeeper.http.client_ip import ClientAddress
-from ratekeeper.http.rejection import is_preflight
 from ratekeeper.limit import MAX_COUNT, Ask, Group
 from ratekeeper.policy.clients import Clients
 from ratekeeper.policy.identify import Found, Kind, Pending, resolve, take
@@ -124,7 +123,7 @@ class Compiled:
     def straight(self, request: RequestView, stage: str) -> tuple[Grounds, Asked] | None:
         """All that a verdict is made of but the storage's answer; None if it takes `deliberate`."""
         line = self._lines.get(stage)
-        matched = None if line is None or request.method == "OPTIONS" else line.find(request)
+        matched = None if line is None else line.find(request)
         if matched is None:
             return None
         asked = matched.known.get(request.peer) if request.user is None or not matched.by_user else None
@@ -141,8 +140,6 @@ class Compiled:
         policy = self.policy
         if switch == "off":
             return Verdict(Grounds("off", policy, stage), None)
-        if request.method == "OPTIONS" and is_preflight(request.method, request.headers):
-            return Verdict(Grounds("preflight", policy, stage), None)
         client = self._client(request)
         found = request.found = Found(self, client)
         readings = readings_of(request)

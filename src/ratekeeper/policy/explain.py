@@ -42,7 +42,7 @@ def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explan
     """Go through all rules of a stage. Nothing is asked of a storage; verifiers are called, async ones say nothing."""
     compiled = Compiled(policy)
     verdict = _run(compiled.deliberate(request, stage, policy.switch))
-    if request.found is None:  # off, or a preflight: nothing was looked at
+    if request.found is None:  # off: nothing was looked at
         request.found = Found(compiled, policy.proxies.client_address(request.peer, request.headers))
     found: Found = request.found
     readings = readings_of(request)

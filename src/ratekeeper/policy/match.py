@@ -14,6 +14,7 @@ from ratekeeper.http.prefix import Address, Networks, parse_network
 from ratekeeper.policy.host import host_of, hosts_of, is_host
 from ratekeeper.policy.path import CATCH_ALL, Pattern, Segments, is_clean, spellings
 from ratekeeper.policy.problem import Problems, as_texts, shown
+from ratekeeper.policy.reading import texts_of
 from ratekeeper.policy.request import RequestView
 
 T = TypeVar("T")
@@ -153,25 +154,36 @@ class Match:
         return None
 
     def is_exact(self, request: RequestView) -> bool:
-        """Whether the path is spelled as a pattern is, or the router says that it is this one; and whether it is for
-        this host, whichever of those that it names counts."""
+        """Return True if every reading of the path is spelled as a pattern is, or if the router says that it is this
+        one; and if every host that the request names is one of `hosts`."""
         unclear = self.hosts and (request.path[:1] != "/" or not request.host.isascii())
         if unclear and not all(self._holds_host(host) for host in hosts_of(request)):
             return False
         if not self.patterns:
             return True
-        if is_clean(request.path) and any(pattern.is_exact(request.path) for pattern in self.patterns):
+        paths = request.paths
+        groups: Sequence[Sequence[str]] = ((paths,),) if isinstance(paths, str) else paths.groups
+        if all(map(is_clean, texts_of(paths))) and all(self._is_spelled(group) for group in groups):
             return True
-        return request.route is not None and self._is_routed(request.path, request.route)
+        if request.route is None:
+            return False
+        templates = [request.route, *([] if isinstance(paths, str) else [paths.prefix + request.route])]
+        return any(self._is_routed(groups, template) for template in templates)
 
-    def _is_routed(self, path: str, route: str) -> bool:
+    def _is_spelled(self, group: Iterable[str]) -> bool:
+        return any(pattern.is_exact(path) for path in group for pattern in self.patterns)
+
+    def _is_routed(self, groups: Iterable[Sequence[str]], template: str) -> bool:
         """A router's template alone does not release: `/{path:path}` looks like one segment, and takes all paths."""
-        patterns = [pattern for pattern in self.patterns if not (pattern.whole and CATCH_ALL.search(route))]
-        readings = spellings(path) if patterns else []
-        return any(
-            pattern.matches(template) and any(pattern.matches(reading) for reading in readings)
-            for template in spellings(route)
-            for pattern in patterns
+        patterns = [
+            pattern
+            for pattern in self.patterns
+            if not (pattern.whole and CATCH_ALL.search(template))
+            and any(pattern.matches(reading) for reading in spellings(template))
+        ]
+        return bool(patterns) and all(
+            any(pattern.matches(reading) for path in group for reading in spellings(path) for pattern in patterns)
+            for group in groups
         )
 
     def _holds_host(self, host: str) -> bool:

@@ -1,10 +1,11 @@
 """Paths: how a request may be spelled, and the patterns that it is matched against.
 
 A spelling must not escape a rule, and servers differ in how they read one. So a path that is not plain is matched in
-every way in which it may be read: as it came, decoded once or twice, with dot segments resolved or left, with
-backslashes as slashes, without `;` parameters or trailing spaces, cut at `?` and `#` or not, as the bytes that were
-taken for latin-1; always without regard to case, doubled and trailing slashes. A match in any reading binds. Only an
-exact match, in the spelling of the pattern, releases: exempts, ends the search, keeps defaults away.
+every way in which it may be read: as it came, without a scheme and a host, decoded once or twice, with dot segments
+resolved or left, with backslashes as slashes, without `;` parameters or trailing spaces, cut at `?` and `#` or not, as
+the bytes that were taken for latin-1; always without regard to case, doubled and trailing slashes. A match in any
+reading binds. Only an exact match, in the spelling of the pattern, releases: exempts, ends the search, keeps defaults
+away.
 """
 
 import re
@@ -17,6 +18,8 @@ Segments = tuple[str, ...]
 LETTERS = r"[A-Za-z0-9_~!$&'()*+,=:@-]+"
 PLAIN = re.compile(rf"(?:/{LETTERS}(?:[.]+{LETTERS})*)+/?|/")  # no dots at the ends of a segment
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\\]*")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+AUTHORITY = re.compile(r"//[^/?#]*")
 # Encodings that hide what a path is made of: '/', '\', '.', '%', ';', '#', '?' and control characters.
 HIDDEN = re.compile(r"%(?:2[fFeE35]|5[cC]|3[bBfF]|[01][0-9A-Fa-f]|7[fF])")
 PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -29,11 +32,9 @@ def spellings(path: str) -> list[Segments]:
     """The ways in which a path may be read, folded; a plain path has one."""
     if PLAIN.fullmatch(path):
         return [_segments(path.lower())]
-    absolute = ABSOLUTE.match(path)
-    raw = path[absolute.end() :] if absolute else path
     readings: dict[str, None] = {}
     splits: dict[tuple[str, ...], None] = {}
-    for whole in _cuts(raw):
+    for whole in [cut for target in _targets(path) for cut in _cuts(target)]:
         splits[tuple(map(unquote, whole.split("/")))] = None  # an encoded '/' in a name
         taken = _latin_bytes(whole)
         if taken is not None:
@@ -51,6 +52,21 @@ def spellings(path: str) -> list[Segments]:
         found[folded] = None
         found[_resolved(folded)] = None
     return list(found)
+
+
+def _targets(text: str) -> Iterable[str]:
+    """Return a target as it may be taken apart: 'x:/login' is '/login' for some servers, and so is '//x/login'."""
+    absolute = ABSOLUTE.match(text)
+    if absolute is not None:
+        return (text[absolute.end() :],)
+    found = [text]
+    scheme = SCHEME.match(text)
+    if scheme is not None:
+        found.append(text[scheme.end() :])
+    authority = AUTHORITY.match(text)
+    if authority is not None:
+        found.append(text[authority.end() :])
+    return found
 
 
 def _cuts(text: str) -> Iterable[str]:

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+from ratekeeper.http.rejection import is_preflight
+from ratekeeper.policy.reading import Paths
+
 
 class Identity(NamedTuple):
     """Who is asking, as it was verified: a kind, a value that stays the same, and a tier if one is known."""
@@ -20,7 +23,7 @@ class Identity(NamedTuple):
 class Wire(NamedTuple):
     """How an adapter reads, from what its server gave it, the parts of a request that few rules look at."""
 
-    path: Callable[[Any], str]
+    paths: Callable[[Any], Paths]
     query: Callable[[Any], str]
     host: Callable[[Any], str]
     headers: Callable[[Any], Sequence[tuple[str, str]]]
@@ -47,17 +50,18 @@ def _on_demand(name: str) -> Any:
 class RequestView:
     """What is known of a request before its work begins.
 
-    `path` is as received: still encoded, without the query. Names of headers are in lower case. `peer` is the address
-    of the socket's other end, None on a Unix socket. `user` is whom the framework has authenticated: text, a whole
-    number or an Identity. `route` is the router's own template for it, if the router was asked already. `body` is
-    there only if the adapter has read it. `found` is where a gate keeps what it has learned between two stages.
+    `path` is as received: still encoded, without the query. `paths` has every path that the request may be routed by,
+    see reading.py. Names of headers are in lower case. `peer` is the address of the socket's other end, None on a Unix
+    socket. `user` is whom the framework has authenticated: text, a whole number or an Identity. `route` is the router's
+    own template, below any prefix, if the router was asked already. `body` is there only if the adapter has read it.
+    `found` is where a gate keeps what it has learned between two stages.
     """
 
     __slots__ = (
         "_by_name",
         "_headers",
         "_host",
-        "_path",
+        "_paths",
         "_query",
         "_scheme",
         "_source",
@@ -72,14 +76,14 @@ class RequestView:
 
     headers: Sequence[tuple[str, str]] = _on_demand("headers")
     host: str = _on_demand("host")
-    path: str = _on_demand("path")
+    paths: Paths = _on_demand("paths")
     query: str = _on_demand("query")
     scheme: str = _on_demand("scheme")
 
     def __init__(
         self,
         method: str,
-        path: str,
+        path: Paths,
         *,
         query: str = "",
         host: str = "",
@@ -91,7 +95,7 @@ class RequestView:
         body: bytes | None = None,
     ) -> None:
         self.method = method
-        self._path = path
+        self._paths = path
         self._query = query
         self._host = host
         self._headers = headers
@@ -120,6 +124,15 @@ class RequestView:
         view.body = view.found = view._by_name = None
         return view
 
+    @property
+    def path(self) -> str:
+        paths = self.paths
+        return paths if isinstance(paths, str) else paths.target
+
+    def reread(self, paths: Paths) -> None:
+        """Replace the readings of the path."""
+        self._paths = paths
+
     def __repr__(self) -> str:
         return f"RequestView({self.method!r}, {self.path!r}, peer={self.peer!r})"
 
@@ -138,6 +151,11 @@ class RequestView:
         if self._wire is not None:
             return self._wire.is_scripted(self._source)
         return "origin" in [name for name, _ in self.headers]
+
+    @property
+    def is_preflight(self) -> bool:
+        """True for a browser's question whether a script may send another request. Any client can send one."""
+        return self.method == "OPTIONS" and is_preflight(self.method, self.headers)
 
     def header(self, name: str) -> str | None:
         """The first line of a header; `name` in lower case."""

@@ -16,6 +16,7 @@ from ratekeeper.policy.index import Index
 from ratekeeper.policy.match import methods_of
 from ratekeeper.policy.path import Segments, spellings
 from ratekeeper.policy.policy import Policy
+from ratekeeper.policy.reading import Paths, texts_of
 from ratekeeper.policy.request import Identity, RequestView
 from ratekeeper.policy.stage import Bound, Exempt, Stage, releases
 from ratekeeper.policy.verdict import Grounds
@@ -28,7 +29,7 @@ ANYTHING: list[Segments] = [()]
 
 # The client, by whom each rule counts, and what the storage is asked.
 Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
-Key = tuple[tuple[str, ...] | str, str, str | None, str]
+Key = tuple[tuple[str, ...] | str, Paths, str | None, str]
 
 
 class Known(dict[K, V]):
@@ -53,11 +54,12 @@ def remember(table: Known[K, V], key: K, value: V) -> V:
 
 
 def readings_of(request: RequestView) -> list[Segments]:
-    """All ways to read the path, and what the router says of it."""
-    readings = spellings(request.path)
-    if request.route is None:
-        return readings
-    return list(dict.fromkeys([*readings, *spellings(request.route)]))
+    """Return all ways to read the path, and what the router says of it."""
+    paths, route = request.paths, request.route
+    if isinstance(paths, str) and route is None:
+        return spellings(paths)
+    texts = [*texts_of(paths), *([] if route is None else [route])]
+    return list(dict.fromkeys(reading for text in texts for reading in spellings(text)))
 
 
 def is_exempt(
@@ -149,18 +151,19 @@ class Straight:
         if self._only is not None:
             return self._only
         methods = methods_of(request) if self._has_methods else ("",)
-        path = route = None
-        host = ""
+        paths: Paths = ""
+        route, host = None, ""
         if self._has_paths:
-            path, route = request.path, request.route
+            paths, route = request.paths, request.route
             if self._has_hosts:
                 host = request.host
-        key = (methods, path or "", route, host)
+        key = (methods, paths, route, host)
         try:
             return self._known[key]
         except KeyError:
             found = self._find(request, readings_of(request) if self._has_paths else ANYTHING, methods)
-        if sum(map(len, methods)) + len(key[1]) + len(host) <= MAX_LENGTH:
+        length = len(paths) if isinstance(paths, str) else sum(map(len, (paths.target, *texts_of(paths))))
+        if sum(map(len, methods)) + length + len(host) <= MAX_LENGTH:
             remember(self._known, key, found)
         return found
 

@@ -36,7 +36,7 @@ class Verdict:
     """True when the request may go ahead.
 
     `kind` says how that was found: `limited` (rules were asked, `decision` has their answer), `unlimited` (they are so
-    for this client), `unmatched` (there is no rule for it), `exempt`, `allow`, `block`, `deny`, `preflight` or `off`.
+    for this client), `unmatched` (there is no rule for it), `exempt`, `allow`, `block`, `deny` or `off`.
     A `block` or `deny` was refused without asking the storage, and no wait helps. A verdict is that of one `stage`;
     `earlier` is what the early one said, where one call asked both.
     """

@@ -15,6 +15,7 @@ from ratekeeper.web.declared import RouteLimit
 Pairs = list[tuple[str, str]]
 Charges = Mapping[str, Callable[[Outcome], int]]  # by name of the rule
 EXPOSE = "access-control-expose-headers"
+CORS = {"access-control-allow-origin", "access-control-allow-methods"}  # in every answer to a preflight
 COMPLETE = "the response is complete, and what it has cost is settled"
 
 
@@ -31,7 +32,18 @@ class Terms(NamedTuple):
 class Passed:
     """The request may go ahead, `delay` seconds from now. This is also what a handler sees of the decision."""
 
-    __slots__ = ("_costs", "_is_scripted", "_late", "_settled", "delay", "tells", "terms", "verdicts")
+    __slots__ = (
+        "_costs",
+        "_is_scripted",
+        "_is_unhandled_preflight",
+        "_late",
+        "_may_settle",
+        "_settled",
+        "delay",
+        "tells",
+        "terms",
+        "verdicts",
+    )
 
     def __init__(self, verdicts: list[Verdict], terms: Terms, delay: float, is_scripted: bool) -> None:
         self.verdicts = verdicts  # of each stage, in order
@@ -41,6 +53,8 @@ class Passed:
         self._is_scripted = is_scripted
         self._costs: dict[str, int] | None = None  # what the handler said, by name of the rule; "" for all
         self._settled: bool | str = False  # or why nothing can be charged
+        self._may_settle = bool(terms.charges)
+        self._is_unhandled_preflight = False
 
     def __bool__(self) -> bool:
         return True
@@ -86,9 +100,11 @@ class Passed:
     @property
     def settles(self) -> bool:
         """Whether the result of the request has a say in what it costs."""
-        if self._settled or not (self._costs or self.terms.charges):
+        if self._settled or not self._may_settle:
             return False
-        return self._costs is not None or not self._asked().isdisjoint(self.terms.charges)
+        if self._costs is not None or self._is_unhandled_preflight:
+            return True
+        return not self._asked().isdisjoint(self.terms.charges)
 
     def charge(self, cost: int, rule: str = "") -> None:
         """For a handler that knows what its work has cost, all in all: settled when the response is complete.
@@ -102,9 +118,26 @@ class Passed:
         if rule and rule not in asked:
             raise ValueError(f"no rule {rule!r} was asked, but {', '.join(asked) or 'none'}")
         self._costs = {**(self._costs or {}), rule: cost}
+        self._may_settle = True
         late: tuple[Any, str] | None = getattr(self, "_late", None)
         if late is not None:
             late[0].after(self, int(late[1][:3]), 0)
+
+    def bypass_handler(self) -> None:
+        """Note that this is a preflight and that no handler of the application runs for it.
+
+        Only an adapter that knows this for certain may say so: the response can then make the request free.
+        """
+        self._is_unhandled_preflight = self._may_settle = True
+
+    def start_response(self, status: int, names: Iterable[str]) -> None:
+        """Look at the start of a response. A preflight that a CORS layer answered costs nothing.
+
+        `names` are those of the response's headers, in any case. Called where `settles` is true.
+        """
+        if self._is_unhandled_preflight and status < 300 and {name.lower() for name in names} >= CORS:
+            self._costs = dict.fromkeys(self._asked(), 0)
+            self.tells = False
 
     def costs(self, status: int, sent: int) -> list[tuple[int, list[int]]]:
         """What is to be settled: the place of a verdict, and the cost for each rule that it asked. Only once."""
@@ -138,6 +171,7 @@ class Passed:
         mine, other = self.terms, later.terms
         limits, own = (*mine.limits, *other.limits), (*mine.own, *other.own)
         self.terms = Terms(mine.owner, limits, own, {**mine.charges, **other.charges})
+        self._may_settle = self._may_settle or bool(other.charges)
 
     def _asked(self) -> set[str]:
         return {rule.name for verdict in self.verdicts for rule in verdict.asked}

@@ -5,13 +5,14 @@ Litestar does; an adapter that knows the router and the user hands in `find` and
 """
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
-from urllib.parse import quote
 
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.policy.reading import Paths, read_paths, without_prefix
 from ratekeeper.policy.request import Wire
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.gate import AsyncWebGate, Passed, Refused
@@ -20,6 +21,7 @@ from ratekeeper.web.websocket import connect
 
 log = logging.getLogger("ratekeeper")
 
+MAX_LAYERS = 64  # of middleware around an application
 STATE = "ratekeeper"  # under which a handler finds the decision
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -57,9 +59,42 @@ def _known_name(name: bytes) -> str:
     return name.decode("latin-1").lower()
 
 
-def _path(scope: Scope) -> str:
+def _paths(scope: Scope, own: str = "") -> Paths:
+    """Return the readings of the path. `own` is the prefix that the application takes off by itself."""
     raw: bytes | None = scope.get("raw_path")
-    return raw.partition(b"?")[0].decode("latin-1") if raw else quote(scope["path"], safe="/:@!$&'()*+,;=~-._")
+    path: str = scope["path"]
+    target = raw.partition(b"?")[0].decode("latin-1") if raw else None
+    root: str = scope.get("root_path") or ""
+    if not root and not own and target == path:
+        return path
+    prefix = own or root
+    below = without_prefix(path, prefix)
+    full = path if below != path else prefix.rstrip("/") + path
+    outer = root if own else scope.get("app_root_path") or ""
+    return read_paths(
+        target,
+        full.encode("utf-8", "surrogateescape"),
+        below.encode("utf-8", "surrogateescape"),
+        prefix,
+        (value.decode("latin-1") for name, value in scope["headers"] if name.lower() != b"host"),
+        between=without_prefix(path, outer).encode("utf-8", "surrogateescape") if outer else None,
+        known=own or getattr(scope.get("app"), "root_path", ""),
+    )
+
+
+def own_prefix(app: Any) -> str:
+    """Return the prefix that an application takes off paths by itself, unseen from outside of it.
+
+    FastAPI has `root_path`, Django has FORCE_SCRIPT_NAME. The application may stand behind other middleware.
+    """
+    for _ in range(MAX_LAYERS):
+        kinds = {kind.__module__.partition(".")[0] for kind in type(app).__mro__}
+        if "fastapi" in kinds:
+            return str(getattr(app, "root_path", ""))
+        if "django" in kinds:
+            return str(getattr(sys.modules["django.conf"].settings, "FORCE_SCRIPT_NAME", None) or "")
+        app = getattr(app, "app", None)
+    return ""
 
 
 def _host(scope: Scope) -> str:
@@ -75,7 +110,7 @@ def _is_scripted(scope: Scope) -> bool:
 
 
 WIRE = Wire(
-    path=_path,
+    paths=_paths,
     query=lambda scope: scope.get("query_string", b"").decode("latin-1"),
     host=_host,
     headers=lambda scope: [(header_name(name), value.decode("latin-1")) for name, value in scope["headers"]],
@@ -84,10 +119,12 @@ WIRE = Wire(
 )
 
 
-def request_view(scope: Scope, user: str | int | None = None, route: str | None = None) -> RequestView:
+def request_view(
+    scope: Scope, user: str | int | None = None, route: str | None = None, wire: Wire = WIRE
+) -> RequestView:
     """A request, or the handshake of a WebSocket, which is a GET."""
     client = scope.get("client")
-    return RequestView.on_demand(WIRE, scope, scope.get("method", "GET"), client[0] if client else None, user, route)
+    return RequestView.on_demand(wire, scope, scope.get("method", "GET"), client[0] if client else None, user, route)
 
 
 class RateLimitMiddleware:
@@ -118,6 +155,8 @@ class RateLimitMiddleware:
         self._is_own = gate is None
         self.user = user
         self.find = find
+        own = own_prefix(app)
+        self._wire = WIRE._replace(paths=partial(_paths, own=own)) if own else WIRE
         if isinstance(messages, str):
             messages = RouteLimit(limits=messages, name="messages")
         self.messages = None if messages is None else Endpoint("messages", [messages])
@@ -137,7 +176,7 @@ class RateLimitMiddleware:
             endpoint, route = self.find(scope)
         else:
             endpoint, route = None, self._template(scope) if "path_template" in scope else None
-        view = request_view(scope, self.user(scope), route)
+        view = request_view(scope, self.user(scope), route, self._wire)
         if kind == "websocket":
             await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send)
             return

@@ -107,6 +107,7 @@ class Telling:
                 return self._refuse(passed, refused, message)
             if passed is not None and passed.settles:
                 self._held = {**message, "headers": [*message.get("headers", ())]}
+                passed.start_response(self._status, (name.decode("latin-1") for name, _ in self._held["headers"]))
                 self._length = content_length(self._held)
                 return nothing()
             message = started(message, fields_of(answer))

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from typing import Any
-from urllib.parse import quote
 
 from ratekeeper.http.headers import FIELDS
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.policy.reading import Paths, read_paths
 from ratekeeper.policy.request import Wire
 from ratekeeper.web.answer import EXPOSE, Pairs, Passed, Refused, with_headers
 from ratekeeper.web.gate import WebGate
@@ -30,13 +30,26 @@ def user_of(environ: Environ) -> str | None:
     return environ.get("REMOTE_USER") or None
 
 
-def _path(environ: Environ) -> str:
-    """As it came where the server tells it, else as it was decoded, encoded again."""
+def _paths(environ: Environ) -> Paths:
+    """Return the readings of the path: the target where the server tells it, and with and without SCRIPT_NAME."""
     raw: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
-    if not raw:
-        path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/"
-        raw = quote(path.encode("latin-1"), safe="/:@!$&'()*+,;=~-._")
-    return raw.partition("?")[0]
+    target = raw.partition("?")[0] if raw else None
+    path: str = environ.get("PATH_INFO", "")
+    prefix: str = environ.get("SCRIPT_NAME", "")
+    if target == path and not prefix:
+        return path
+    full, below = ((one or "/").encode("latin-1") for one in (prefix.rstrip("/") + path, path))
+    return read_paths(target, full, below, as_text(prefix), header_values(environ))
+
+
+def as_text(part: str) -> str:
+    """Return a part of the environ as text: WSGI hands bytes over as if they were latin-1."""
+    return part.encode("latin-1").decode("utf-8", "replace")
+
+
+def header_values(environ: Environ) -> Iterable[str]:
+    """Return the values of all headers but Host."""
+    return (value for name, value in environ.items() if name.startswith("HTTP_") and name != "HTTP_HOST")
 
 
 def _headers(environ: Environ) -> Pairs:
@@ -51,7 +64,7 @@ def _headers(environ: Environ) -> Pairs:
 
 
 WIRE = Wire(
-    path=_path,
+    paths=_paths,
     query=lambda environ: environ.get("QUERY_STRING", ""),
     host=lambda environ: environ.get("HTTP_HOST", ""),
     headers=_headers,
@@ -247,6 +260,7 @@ class _Rest:
         self._length = content_length(headers)
         answer = self._answer = self._environ.get(self._place)
         if self._write is None and isinstance(answer, Passed) and answer.settles:
+            answer.start_response(int(status[:3]), (name for name, _ in headers))
             self._held = headers, failure
         else:
             self._write = self._start_response(status, with_headers(headers, fields_of(answer)), *failure)

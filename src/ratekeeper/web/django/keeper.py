@@ -20,7 +20,7 @@ from ratekeeper.policy import Policy, PolicyFile, read_policy
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
-from ratekeeper.web.django.request import State
+from ratekeeper.web.django.request import State, paths_of
 from ratekeeper.web.django.seen import Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
@@ -90,9 +90,10 @@ class Keeper:
         """Make ready for the late stage: the route, and what the view declares."""
         state.late = True
         if state.facts.has_paths:
+            state.view.reread(paths_of(request))  # anew: a middleware may have shown the router another path
             found = request.resolver_match
             if found is not None and found.route is not None:
-                state.view.route = request.META.get("SCRIPT_NAME", "").rstrip("/") + self.views.template(found.route)
+                state.view.route = self.views.template(found.route)
         if view is None:
             return NOTHING
         seen = self.views.of(view, request.method)

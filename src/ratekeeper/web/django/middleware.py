@@ -7,7 +7,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.django.keeper import keeper
-from ratekeeper.web.django.request import STATE, State, at_hand, leave, leave_task, out_of_hand
+from ratekeeper.web.django.request import STATE, State, at_hand, leave, leave_task, out_of_hand, paths_of
 from ratekeeper.web.django.waiting import apart
 
 
@@ -41,6 +41,7 @@ class RateKeeperMiddleware:
         response = self._get_response(request)
         if not state.late and not isinstance(state.answer, Refused):
             refusal = self._door(request, None)
+            state.bypass_view()
             response = response if refusal is None else _rendered(refusal)
         return leave(gate, request, state, response)
 
@@ -81,6 +82,7 @@ class RateKeeperMiddleware:
         response = await self._get_response(request)
         if not state.late and not isinstance(state.answer, Refused):
             refusal = await self._task_door(request, None)
+            state.bypass_view()
             response = response if refusal is None else await _task_rendered(refusal)
         return await leave_task(gate, keep.gate, request, state, response)
 
@@ -116,6 +118,8 @@ def _begun(request: Any) -> State:
     setattr(request, STATE, state)
     state.keep = keeper()
     state.facts = state.keep.facts
+    if state.facts.has_early and state.facts.has_paths:
+        state.view.reread(paths_of(request))
     return state
 
 

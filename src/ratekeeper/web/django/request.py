@@ -6,8 +6,10 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 
 from ratekeeper.policy import RequestView
+from ratekeeper.policy.reading import Paths, read_paths
 from ratekeeper.web.answer import EXPOSE, Passed, Refused
 from ratekeeper.web.asgi import STATE as AROUND
 from ratekeeper.web.asgi import hush
@@ -17,7 +19,7 @@ from ratekeeper.web.declared import route_limit as made_limit
 from ratekeeper.web.django.waiting import SynchronousOnlyOperation, in_thread, status_of
 from ratekeeper.web.gate import AsyncWebGate, WebGate
 from ratekeeper.web.views import Facts, refusal_fields
-from ratekeeper.web.wsgi import PASSED
+from ratekeeper.web.wsgi import PASSED, header_values
 from ratekeeper.web.wsgi import request_view as view_of_environ
 
 STATE = "_ratekeeper"  # where a request keeps its State
@@ -75,6 +77,11 @@ class State:
             self.answer, self.part = self.part[0], None
         return self.passed
 
+    def bypass_view(self) -> None:
+        """Note that middleware answered, and no view ran."""
+        if self.passed is not None and self.view.is_preflight:
+            self.passed.bypass_handler()
+
     def conclude(self, request: Any, status: int) -> Passed | None:
         """A part was refused, and this is the response that leaves: what is to be given back, if it is the refusal."""
         assert self.part is not None
@@ -97,6 +104,7 @@ def state_of(request: Any) -> State:
     state: State | None = getattr(request, STATE, None)
     if state is None:
         state = State(request, watched=False)
+        state.view.reread(paths_of(request))
         setattr(request, STATE, state)
     return state
 
@@ -115,6 +123,25 @@ def _view(request: Any) -> RequestView:
     return view
 
 
+def paths_of(request: Any) -> Paths:
+    """Return the readings of the path that Django's router looks at, which middleware may have changed."""
+    meta: dict[str, Any] = request.META
+    scope = getattr(request, "scope", None)
+    target: str | None
+    if scope is None:
+        target = meta.get("RAW_URI") or meta.get("REQUEST_URI")
+    else:
+        target = (scope.get("raw_path") or b"").decode("latin-1")
+    target = target.partition("?")[0] if target else None
+    path: str = request.path_info
+    prefix: str = meta.get("SCRIPT_NAME") or ""
+    if target == path and not prefix:
+        return path
+    full = prefix.rstrip("/") + path
+    known = getattr(settings, "FORCE_SCRIPT_NAME", None) or ""
+    return read_paths(target, full.encode(), path.encode(), prefix, header_values(meta), known=known)
+
+
 def leave(gate: WebGate, request: Any, state: State, response: Any) -> Any:
     """Our headers on a response, whoever made it; and what it has cost, if its result has a say in that."""
     if state.part is not None:
@@ -126,6 +153,7 @@ def leave(gate: WebGate, request: Any, state: State, response: Any) -> Any:
         if response.streaming:
             _watch(gate, sync_to_async(gate.after), request, passed, response)
         elif passed.settles:
+            passed.start_response(response.status_code, response.headers)
             if not getattr(response, "is_rendered", True):
                 return _when_rendered(gate, request, state, response)
             gate.after(passed, response.status_code, _sent(request, response))
@@ -144,6 +172,7 @@ async def leave_task(gate: AsyncWebGate, threads: WebGate, request: Any, state: 
         if response.streaming:
             _watch(threads, gate.after, request, passed, response)
         elif passed.settles:
+            passed.start_response(response.status_code, response.headers)
             if not getattr(response, "is_rendered", True):
                 return _when_rendered(threads, request, state, response)
             await gate.after(passed, response.status_code, _sent(request, response))

@@ -206,6 +206,8 @@ class Between:
             self._is_refused = True
             await limits.refuse(self._site.app, answer, scope, self._receive, self._with_origin(message))
         else:
+            if view.is_preflight:
+                answer.bypass_handler()
             await gate.sleep(answer)
             await self._send(message)
 

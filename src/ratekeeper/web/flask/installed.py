@@ -123,7 +123,9 @@ class Installed:
         def ask() -> Any:
             environ = current_request().environ
             is_answered = ASKED in environ or isinstance(environ.get(ANSWER), Refused)
-            return None if is_answered else self._enter()
+            refusal = None if is_answered else self._enter()
+            self.bypass_view()
+            return refusal
 
         def preprocess(*context: Any) -> Any:
             refusal = self._ask_early() if self.gate.has_early else None
@@ -140,6 +142,13 @@ class Installed:
             return response if refusal is None else refusal
 
         self._app.preprocess_request = preprocess  # type: ignore[method-assign]
+
+    def bypass_view(self) -> None:
+        """Note that Flask or a hook answers, and no view runs."""
+        environ = current_request().environ
+        passed = environ.get(ANSWER)
+        if isinstance(passed, Passed) and request_view(environ).is_preflight:
+            passed.bypass_handler()
 
     def find(self, name: str | None, method: str) -> Route:
         """What holds for an endpoint, as the policy is now."""
@@ -319,7 +328,7 @@ class Installed:
             template = self._templates[rule.rule] = PARAMETER.sub(
                 lambda found: f"{{{found['name']}{'*' if found['converter'] == 'path' else ''}}}", rule.rule
             )
-        view.route = request.root_path.rstrip("/") + template
+        view.route = template
 
 
 def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
@@ -356,6 +365,8 @@ def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
             return keeping.refuse(answer)
         if answer.delay:
             gate.sleep(answer)
+        if method == "OPTIONS" and rule is not None and getattr(rule, "provide_automatic_options", False):
+            keeping.bypass_view()  # Flask answers by itself
         return None
 
     return enter
