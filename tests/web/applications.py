@@ -8,7 +8,7 @@ from ratekeeper.web import wsgi
 from ratekeeper.web.asgi import RateLimitMiddleware
 from ratekeeper.web.fastapi import RateLimits
 from tests.web.drivers import asgi_client, wsgi_client
-from tests.web.suite import Client, Naps, options
+from tests.web.suite import WORDS, WORDS_CACHE, Client, Naps, options
 
 PARTS = ("one", "two", "three")
 
@@ -41,8 +41,12 @@ async def bare_asgi(scope: Any, receive: Any, send: Any) -> None:
         status, parts, own = 418, ["teapot"], [(b"RateLimit", b"mine"), (b"x-own", b"yes")]
     elif path == "/tokens":
         scope["state"]["ratekeeper"].charge(7)
+    elif path == "/cached":
+        status, parts, own = 200, ["kept"], [(b"Cache-Control", headers.get(b"x-cache", b""))]
+    elif path == "/moved":
+        status, parts, own = 302, [], [(b"location", b"/")]
     await send({"type": "http.response.start", "status": status, "headers": own})
-    for place, part in enumerate(parts):
+    for place, part in enumerate(parts or [""]):
         more = place + 1 < len(parts)
         await send({"type": "http.response.body", "body": part.encode(), "more_body": more})
 
@@ -57,6 +61,10 @@ def bare_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> It
         status, text, own = 418, "teapot", [("ratelimit", "mine"), ("X-Own", "yes")]
     elif path == "/tokens":
         environ["ratekeeper.passed"].charge(7)
+    elif path == "/cached":
+        status, text, own = 200, "kept", [("Cache-Control", environ.get("HTTP_X_CACHE", "")), ("Content-Length", "4")]
+    elif path == "/moved":
+        status, text, own = 302, "", [("Location", "/"), ("Content-Length", "0")]
     elif path == "/stream":
         start_response("200 OK", [])
         return (part.encode() for part in PARTS)
@@ -72,7 +80,7 @@ async def streamed() -> AsyncIterator[str]:
 def starlette_app() -> Any:
     from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response, StreamingResponse
+    from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
     from starlette.routing import Route
 
     async def text(request: Request) -> Response:
@@ -85,16 +93,21 @@ def starlette_app() -> Any:
             return PlainTextResponse("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
         if path == "/tokens":
             request.state.ratekeeper.charge(7)
+        if path == "/cached":
+            return PlainTextResponse("kept", 200, {"Cache-Control": request.headers["x-cache"]})
+        if path == "/moved":
+            return RedirectResponse("/", 302)
         status, content = plain(path, request.headers.get("x-password"))
         return PlainTextResponse(content, status)
 
-    paths = ("/", "/users/{id}", "/stream", "/teapot", "/queue", "/health", "/fail", "/secret", "/tokens")
+    paths = ["/", "/users/{id}", "/stream", "/teapot", "/queue", "/health", "/fail", "/secret", "/tokens"]
+    paths += ["/cached", "/moved"]
     return Starlette(routes=[Route(path, text) for path in paths] + [Route("/login", text, methods=["POST"])])
 
 
 def fastapi_app() -> Any:
     from fastapi import FastAPI, Header, Request
-    from fastapi.responses import PlainTextResponse, StreamingResponse
+    from fastapi.responses import PlainTextResponse, RedirectResponse, StreamingResponse
 
     app = FastAPI()
 
@@ -132,12 +145,20 @@ def fastapi_app() -> Any:
         request.state.ratekeeper.charge(7)
         return "spent"
 
+    @app.get("/cached")
+    async def cached(x_cache: str = Header()) -> PlainTextResponse:
+        return PlainTextResponse("kept", 200, {"Cache-Control": x_cache})
+
+    @app.get("/moved")
+    async def moved() -> RedirectResponse:
+        return RedirectResponse("/", 302)
+
     return app
 
 
 def litestar_app() -> Any:
     from litestar import Litestar, Request, Response, get, head, post
-    from litestar.response import Stream
+    from litestar.response import Redirect, Stream
 
     @get("/users/{id:str}", media_type="text/plain")
     async def user(request: Request[Any, Any, Any]) -> str:
@@ -169,12 +190,21 @@ def litestar_app() -> Any:
             request.scope["state"]["ratekeeper"].charge(7)
         return plain(path, None)[1]
 
-    routes: list[Any] = [user, user_head, login, stream, teapot, text]
+    @get("/cached")
+    async def cached(request: Request[Any, Any, Any]) -> Response[str]:
+        told = {"Cache-Control": request.headers["x-cache"]}
+        return Response("kept", headers=told, media_type="text/plain")
+
+    @get("/moved")
+    async def moved() -> Redirect:
+        return Redirect("/", status_code=302)
+
+    routes: list[Any] = [user, user_head, login, stream, teapot, text, cached, moved]
     return Litestar(routes, openapi_config=None, logging_config=None)
 
 
 def quart_app() -> Any:
-    from quart import Quart, Response, request
+    from quart import Quart, Response, redirect, request
 
     app = Quart("suite")
     app.config["PROPAGATE_EXCEPTIONS"] = False
@@ -190,6 +220,10 @@ def quart_app() -> Any:
             return Response("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
         if path == "tokens":
             request.scope["state"]["ratekeeper"].charge(7)
+        if path == "cached":
+            return Response("kept", 200, {"Cache-Control": request.headers["x-cache"]})
+        if path == "moved":
+            return redirect("/", 302)
         status, content = plain(f"/{path}", request.headers.get("x-password"))
         return Response(content, status)
 
@@ -212,6 +246,19 @@ def installed(make: Callable[[], Any]) -> Callable[[FakeClock, Naps], Client]:
     return client
 
 
+def worded(make: Callable[[], Any]) -> Callable[[], Any]:
+    """An application that answers refusals in its own words."""
+
+    def app() -> Any:
+        from starlette.responses import PlainTextResponse
+
+        made = make()
+        made.add_exception_handler(429, lambda *_: PlainTextResponse(WORDS, 429, {"Cache-Control": WORDS_CACHE}))
+        return made
+
+    return app
+
+
 def on_wsgi(clock: FakeClock, naps: Naps) -> Client:
     return wsgi_client(wsgi.RateLimitMiddleware(bare_wsgi, **options(clock, naps, is_async=False)))
 
@@ -225,4 +272,9 @@ CLIENTS: dict[str, Callable[[FakeClock, Naps], Client]] = {
     "litestar behind asgi": behind_middleware(litestar_app),
     "quart behind asgi": behind_middleware(quart_app),
     "wsgi": on_wsgi,
+}
+
+WORDED: dict[str, Callable[[FakeClock, Naps], Client]] = {
+    "starlette": installed(worded(starlette_app)),
+    "fastapi": installed(worded(fastapi_app)),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import django
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.test import override_settings
 from django.urls import path
 
@@ -80,6 +80,14 @@ def tokens(request: Request) -> Any:
     return HttpResponse("spent")
 
 
+def cached(request: Request) -> Any:
+    return HttpResponse("kept", headers={"Cache-Control": request.headers["x-cache"]})
+
+
+def moved(request: Request) -> Any:
+    return HttpResponseRedirect("/")
+
+
 def secret(request: Request) -> Any:
     raise AssertionError
 
@@ -95,6 +103,8 @@ urlpatterns = [
     path("fail", fail),
     path("tokens", tokens),
     path("secret", secret),
+    path("cached", cached),
+    path("moved", moved),
 ]
 
 __all__ = ["MIDDLEWARE", "HttpRequest", "HttpResponse", "path", "site", "urlpatterns"]

@@ -11,7 +11,7 @@ from django.core.handlers.wsgi import WSGIHandler
 
 from ratekeeper.testing import FakeClock
 from tests.web import suite
-from tests.web.django_site import site
+from tests.web.django_site import HttpResponse, site, urlpatterns
 from tests.web.drivers import asgi_client, wsgi_client
 
 
@@ -43,3 +43,20 @@ def test_a_leaky_bucket_holds_requests_back_for_a_second_at_most(kind: str, cloc
     naps = suite.Naps()
     with site(suite.options(clock, naps, is_async=kind == "asgi")), client(kind) as send:
         suite.play_queue(send, naps)
+
+
+class Worded:
+    """A URLconf whose site words its rejections."""
+
+    urlpatterns = urlpatterns
+
+    @staticmethod
+    def handler429(request: Any, refused: Any) -> Any:
+        return HttpResponse(suite.WORDS, status=429, headers={"Cache-Control": suite.WORDS_CACHE})
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_no_cache_keeps_a_rejection_that_the_site_words(kind: str, clock: FakeClock) -> None:
+    options = suite.options(clock, suite.Naps(), is_async=kind == "asgi")
+    with site(options, ROOT_URLCONF=Worded), client(kind) as send:
+        suite.play(send, suite.WORDED)

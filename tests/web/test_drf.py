@@ -334,3 +334,15 @@ def test_the_framework_says_who_it_is_to_every_throttle(middleware: list[str]) -
     with running("wsgi", path("a", view), middleware=middleware) as sender:
         assert isinstance(sender.handler, WSGIHandler)
         assert [sender.passes("/a", **{"x-user": number}) for number in ("1", "2", "1")] == [2, 2, 0]
+
+
+# Caches.
+
+
+def test_no_cache_keeps_a_rejection_that_the_framework_words(middleware: list[str]) -> None:
+    pattern = path("a", api("Worded", throttle_classes=[throttle("1/minute")]))
+    with running("wsgi", pattern, middleware=middleware) as sender:
+        assert sender.passes("/a") == 1
+        headers = dict(sender.get("/a").headers)
+    assert headers["cache-control"] == "no-store"
+    assert headers["retry-after"] == "60"

@@ -1,12 +1,14 @@
 """The same requests give the same statuses, headers and bodies in every framework."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 
 from ratekeeper.testing import FakeClock
 from tests.web import suite
-from tests.web.applications import CLIENTS
+from tests.web.applications import CLIENTS, WORDED
 from tests.web.suite import TABLE, Client, Naps
 
 
@@ -25,3 +27,12 @@ def test_every_adapter_gives_the_same_answers(client: Client, claim: str) -> Non
 
 def test_every_adapter_holds_back_for_max_delay_and_no_longer(client: Client, naps: Naps) -> None:
     suite.play_queue(client, naps)
+
+
+@pytest.mark.parametrize("make", WORDED.values(), ids=list(WORDED))
+def test_no_cache_keeps_a_rejection_whoever_words_it(
+    make: Callable[[FakeClock, Naps], Client], clock: FakeClock, naps: Naps
+) -> None:
+    client: Any = make(clock, naps)
+    with closing(client):
+        suite.play(client, suite.WORDED)

@@ -11,6 +11,7 @@ from email.utils import formatdate
 
 from ratekeeper.clock import SECOND
 from ratekeeper.decision import Decision, DegradedRows, Row
+from ratekeeper.http.caching import is_redirect, is_shareable
 from ratekeeper.http.structured import write_integer, write_string
 from ratekeeper.kernels import KERNELS
 from ratekeeper.limit import UNITS, Group, Limit
@@ -90,7 +91,8 @@ class Headers:
     `styles` is one of draft-11, draft-07, draft-06, draft-03, x-ratelimit and kong, or several that share no field, or
     none. `reset` is how X-RateLimit-Reset is told, as an instant (epoch) or as seconds from now (delta), `retry_after`
     how Retry-After is (seconds, date). `names` maps limits' names to those that clients see. `jitter` lengthens each
-    wait by a random part, at most that fraction, so that refused clients do not come back all at once.
+    wait by a random part, at most that fraction, so that refused clients do not come back all at once. `cacheable` says
+    what happens to the fields of a response that a shared cache may store, and of a redirect: 'omit' or 'send'.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Headers:
         retry_after: str = "seconds",
         names: Mapping[str, str] | None = None,
         jitter: float = 0.0,
+        cacheable: str = "omit",
     ) -> None:
         self.styles = checked_styles(styles)
         if reset not in ("epoch", "delta"):
@@ -109,6 +112,9 @@ class Headers:
             raise ValueError(f"retry_after must be 'seconds' or 'date', not {retry_after!r}")
         if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 10:
             raise ValueError(f"jitter must be a fraction of the wait, 0 to 10, not {jitter!r}")
+        if cacheable not in ("omit", "send"):
+            raise ValueError(f"cacheable must be 'omit' or 'send', not {cacheable!r}")
+        self.cacheable = cacheable
         self.names = dict(names or {})
         for name in self.names.values():
             write_string(name)
@@ -184,6 +190,10 @@ class Headers:
         if not decision.allowed:
             pairs += self._retry_after(rows, spread or 1.0)
         return pairs
+
+    def suit(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
+        """Return True if the response to an allowed request may carry the fields, by its status and headers."""
+        return self.cacheable == "send" or not (is_redirect(status) or is_shareable(headers))
 
     def _plan(self, asks: Group) -> _Plan:
         identity = id(asks[0][1]) if len(asks) == 1 else tuple([id(ask[1]) for ask in asks])

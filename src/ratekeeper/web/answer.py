@@ -2,11 +2,14 @@
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ratekeeper.clock import SECOND
 from ratekeeper.decision import Decision, DegradedRows
 from ratekeeper.http import Response, expose
+from ratekeeper.http.caching import NAMES as CACHING
+from ratekeeper.http.headers import FIELDS
 from ratekeeper.limit import MAX_COUNT, checked_cost
 from ratekeeper.policy import RequestView, Verdict
 from ratekeeper.web.charge import Outcome
@@ -16,6 +19,9 @@ Pairs = list[tuple[str, str]]
 Charges = Mapping[str, Callable[[Outcome], int]]  # by name of the rule
 EXPOSE = "access-control-expose-headers"
 CORS = {"access-control-allow-origin", "access-control-allow-methods"}  # in every answer to a preflight
+# Fields of the application that ours stand in for, or that say whether a cache may keep the response. One that has none
+# of them, and is no redirect, takes ours as they are.
+NOTED = frozenset({EXPOSE, "retry-after", *CACHING, *(name.lower() for name in chain(*FIELDS.values()))})
 COMPLETE = "the response is complete, and what it has cost is settled"
 
 
@@ -210,6 +216,11 @@ class Refused:
         return self.verdict.decision
 
     @property
+    def fields(self) -> Pairs:
+        """The headers for a response in the application's own words: all but the type of our body."""
+        return [pair for pair in self.headers if pair[0] != "Content-Type"]
+
+    @property
     def retry_after(self) -> float | None:
         """Seconds until the same request passes, if alone; None when no wait can help."""
         return None if self.verdict.decision is None else self.verdict.decision.retry_after
@@ -223,6 +234,21 @@ def refusal(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable
     else:
         response = rejection.block(view.headers, message=message, documentation=documentation)
     return Refused(verdict, response, None if rule is None else breaches.get(rule.name))
+
+
+def fields_of(answer: Passed | Refused | None) -> Pairs:
+    """Return the headers to add to a plain response: no redirect, and none of its own headers is NOTED."""
+    if isinstance(answer, Passed):
+        return answer.headers
+    return [] if answer is None else answer.fields
+
+
+def fields_for(answer: Passed | Refused | None, status: int, existing: Iterable[tuple[str, str]]) -> Pairs:
+    """Return the headers to add to any response. What a shared cache may store carries none of one client's numbers; a
+    refusal carries all, with the `no-store` that keeps it out of caches."""
+    if isinstance(answer, Passed) and not answer.verdict.policy.response_headers.suit(status, existing):
+        return []
+    return fields_of(answer)
 
 
 def with_headers(existing: Iterable[tuple[str, str]], ours: Pairs) -> Pairs:

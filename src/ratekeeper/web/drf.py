@@ -56,7 +56,7 @@ class Throttle:
             pending.remove(self._content)
             return True  # the first of them has answered for all
         endpoint, limits = self._endpoint(request, view)
-        return endpoint is None or self._ask(request, endpoint, limits)
+        return endpoint is None or self._ask(request, view, endpoint, limits)
 
     def wait(self) -> float | None:
         """Seconds until the same request passes, if alone; None when no wait can help."""
@@ -66,7 +66,7 @@ class Throttle:
     def _content(self) -> Hashable:
         return None if self._limit is None else content(self._limit)
 
-    def _ask(self, request: Any, endpoint: Endpoint, limits: dict[Hashable, RouteLimit]) -> bool:
+    def _ask(self, request: Any, view: Any, endpoint: Endpoint, limits: dict[Hashable, RouteLimit]) -> bool:
         inner = getattr(request, "_request", request)
         state, keep = state_of(inner), keeper()
         if not state.watched and any(limit.charged is not None for limit in endpoint.limits):
@@ -87,6 +87,10 @@ class Throttle:
             keep.gate.sleep(answer)
             return True
         self._wait = answer.retry_after
+        view.headers = {
+            **getattr(view, "headers", {}),
+            **dict(answer.fields),
+        }  # which go on the response
         state.refuse(inner, answer)
         if answer.status != 429:
             raise _refusal(answer)

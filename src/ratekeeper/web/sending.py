@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import lru_cache
 from typing import Any
 
-from ratekeeper.web.answer import EXPOSE, Pairs, Passed, Refused
+from ratekeeper.web.answer import EXPOSE, NOTED, Pairs, Passed, Refused, fields_for, fields_of
 from ratekeeper.web.gate import AsyncWebGate
 
 Scope = MutableMapping[str, Any]
@@ -23,7 +23,7 @@ Fields = list[tuple[bytes, bytes]]
 START, BODY = "http.response.start", "http.response.body"
 REFUSED = "refused"  # under which a record has a refusal that was raised in the midst of its request
 EXPOSED = EXPOSE.encode()
-WRITTEN: set[bytes] = set()  # names that were ours once: who writes none of them has nothing that ours stand in for
+NOTED_BYTES = frozenset(name.encode() for name in NOTED)
 # How much of a body a message is that is a file, which the server sends.
 FILES: dict[str, Callable[[Message], int]] = {
     "http.response.pathsend": lambda message: os.path.getsize(message["path"]),
@@ -38,21 +38,24 @@ def ours(pairs: Pairs) -> Fields:
 
 @lru_cache(maxsize=256)
 def field_name(name: str) -> bytes:
-    field = name.lower().encode("latin-1")
-    WRITTEN.add(field)
-    return field
+    return name.lower().encode("latin-1")
 
 
-def started(message: Message, pairs: Pairs) -> Message:
-    """The start of a response with our headers: they stand in for the application's own of the same names. Its list of
-    exposed headers is kept beside ours."""
-    fields = ours(pairs)
+def started(message: Message, answer: Passed | Refused | None) -> Message:
+    """Return the start of a response with our headers: they stand in for the application's own of the same names. Its
+    list of exposed headers is kept beside ours."""
     headers = [*message.get("headers", ())]
+    status = message.get("status", 0)  # the start of a WebSocket has none
+    is_plain = not 300 <= status < 400
     for name, _ in headers:
-        if name.lower() in WRITTEN:
-            headers = _without(headers, fields)
+        if name.lower() in NOTED_BYTES:
+            is_plain = False
             break
-    return {**message, "headers": [*headers, *fields]}
+    if is_plain:
+        return {**message, "headers": [*headers, *ours(fields_of(answer))]}
+    existing = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    fields = ours(fields_for(answer, status, existing))
+    return {**message, "headers": [*_without(headers, fields), *fields]}
 
 
 def _without(headers: Iterable[tuple[bytes, bytes]], fields: Fields) -> Fields:
@@ -110,7 +113,7 @@ class Telling:
                 passed.start_response(self._status, (name.decode("latin-1") for name, _ in self._held["headers"]))
                 self._length = content_length(self._held)
                 return nothing()
-            message = started(message, fields_of(answer))
+            message = started(message, answer)
         elif kind == BODY or kind in FILES:
             if not self._is_head:
                 self._sent += len(message.get("body", b"")) if kind == BODY else FILES[kind](message)
@@ -128,7 +131,7 @@ class Telling:
         passed.tells = False
         passed.end()
         await self._gate.give_back(passed)
-        await self._send(started(message, fields_of(refused)))
+        await self._send(started(message, refused))
 
     async def _settle(self, passed: Passed, message: Message) -> None:
         await self._gate.after(passed, self._status, self._sent)
@@ -138,19 +141,12 @@ class Telling:
     async def _release(self, answer: Passed | Refused | None, message: Message) -> None:
         start, self._held = self._held, None
         if start is not None:
-            await self._send(started(start, fields_of(answer)))
+            await self._send(started(start, answer))
         await self._send(message)
 
 
 async def nothing() -> None:
     """A message that is not sent yet."""
-
-
-def fields_of(answer: Passed | Refused | None) -> Pairs:
-    """The headers for a response, whatever was decided for its request. Its content is not ours to describe."""
-    if isinstance(answer, Refused):
-        return [pair for pair in answer.headers if pair[0] != "Content-Type"]
-    return [] if answer is None else answer.headers
 
 
 # Some ask whether a `send` is to be awaited before they call it.

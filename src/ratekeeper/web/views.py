@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ratekeeper.policy import Policy, Rule
-from ratekeeper.web.answer import Pairs, Refused
+from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint, short_name
-
-OF_BODY = ("Content-Type", "Cache-Control")
 
 
 def full_name(view: Callable[..., Any] | type) -> str:
@@ -63,14 +61,9 @@ class Facts:
         return any("user" in {name.strip() for name in one.split("+")} for one in listed if isinstance(one, str))
 
 
-def body_fields(refused: Refused) -> Pairs:
-    """The fields that belong to our own body."""
-    return [pair for pair in refused.headers if pair[0] in OF_BODY]
-
-
-def refusal_fields(refused: Refused) -> Pairs:
-    """The fields for a refusal, whoever words it."""
-    return [pair for pair in refused.headers if pair[0] not in OF_BODY]
+def body_type(refused: Refused) -> str:
+    """Return the Content-Type of our own body. All other fields are added where the response leaves."""
+    return next(value for name, value in refused.headers if name == "Content-Type")
 
 
 def description(refused: Refused) -> str:

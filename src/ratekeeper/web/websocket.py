@@ -8,7 +8,7 @@ from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.gate import AsyncWebGate
-from ratekeeper.web.sending import REFUSED, Message, Scope, Send, fields_of, ours, started
+from ratekeeper.web.sending import REFUSED, Message, Scope, Send, ours, started
 
 Receive = Callable[[], Awaitable[Message]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -158,10 +158,8 @@ class Connection:
         elif kind in STARTS:
             self._status = message.get("status", ACCEPTED)
             refused: Refused | None = self._record.get(REFUSED)
-            if refused is None or refused.status != self._status:
-                message = started(message, self._answer.headers)
-            else:
-                message = started(message, fields_of(refused))
+            is_refused = refused is not None and refused.status == self._status
+            message = started(message, refused if is_refused else self._answer)
         elif kind == "websocket.close":
             self._status = self._status or DENIED
         await self._send(message)

@@ -3,17 +3,14 @@
 import io
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
-from ratekeeper.http.headers import FIELDS
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.reading import Paths, read_paths
 from ratekeeper.policy.request import Wire
-from ratekeeper.web.answer import EXPOSE, Pairs, Passed, Refused, with_headers
+from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, fields_for, with_headers
 from ratekeeper.web.gate import WebGate
-from ratekeeper.web.views import refusal_fields
 
 Environ = dict[str, Any]
 Application = Callable[..., Iterable[bytes]]
@@ -21,7 +18,6 @@ Write = Callable[[bytes], Any]
 
 PASSED = "ratekeeper.passed"
 OURS, LENGTH = 1, 2
-WRITTEN = {EXPOSE, *(name.lower() for name in chain(*FIELDS.values()))}  # where a request may pass
 REASONS = {429: "Too Many Requests", 403: "Forbidden", 503: "Service Unavailable"}
 
 
@@ -191,14 +187,14 @@ def telling(
         if rest is None:
             if not isinstance(answer, Passed):
                 is_told = True
-                return start_response(status, with_headers(headers, fields_of(answer)), *failure)  # type: ignore[no-any-return]
+                return start_response(status, _told(answer, status, headers), *failure)  # type: ignore[no-any-return]
             if not answer.settles:
                 places = [place_of(name) for name, _ in headers]
                 if LENGTH in places:  # nothing that is still to come has a say in what it costs
                     is_told = True
                     answer.leave(gate, status)
-                    ours = answer.headers
-                    told = with_headers(headers, ours) if OURS in places else [*headers, *ours]
+                    is_plain = OURS not in places and status[0] != "3"
+                    told = [*headers, *answer.headers] if is_plain else _told(answer, status, headers)
                     return start_response(status, told, *failure)  # type: ignore[no-any-return]
             rest = _Rest(gate, environ, place, start_response)
         return rest.start(status, headers, *failure)
@@ -263,7 +259,7 @@ class _Rest:
             answer.start_response(int(status[:3]), (name for name, _ in headers))
             self._held = headers, failure
         else:
-            self._write = self._start_response(status, with_headers(headers, fields_of(answer)), *failure)
+            self._write = self._start_response(status, _told(answer, status, headers), *failure)
         return self._writing
 
     def _writing(self, part: bytes) -> None:
@@ -277,8 +273,8 @@ class _Rest:
         """Send the start, if it was held back."""
         if self._held is not None:
             (headers, failure), self._held = self._held, None
-            fields = fields_of(self._answer)
-            self._write = self._start_response(self._status, with_headers(headers, fields), *failure)
+            told = _told(self._answer, self._status, headers)
+            self._write = self._start_response(self._status, told, *failure)
 
     def _settle(self) -> None:
         passed = self._answer
@@ -307,16 +303,14 @@ class _Rest:
 
 @lru_cache(maxsize=1024)
 def place_of(name: str) -> int:
-    """What a header of the application is to us: one that we may write, too; the length of the body; or nothing."""
+    """What a header of the application is to us: one of NOTED; the length of the body; or nothing."""
     lowered = name.lower()
-    return OURS if lowered in WRITTEN else LENGTH if lowered == "content-length" else 0
+    return OURS if lowered in NOTED else LENGTH if lowered == "content-length" else 0
 
 
-def fields_of(answer: Passed | Refused | None) -> Pairs:
-    """The headers for a response, whatever was decided for its request. Its content is not ours to describe."""
-    if isinstance(answer, Passed):
-        return answer.headers
-    return [] if answer is None else refusal_fields(answer)
+def _told(answer: Passed | Refused | None, status: str, headers: Pairs) -> Pairs:
+    """Return the headers of a response with ours."""
+    return with_headers(headers, fields_for(answer, int(status[:3]), headers))
 
 
 def content_length(headers: Pairs) -> int | None:

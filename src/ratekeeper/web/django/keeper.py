@@ -24,7 +24,7 @@ from ratekeeper.web.django.request import State, paths_of
 from ratekeeper.web.django.seen import Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
-from ratekeeper.web.views import Facts, body_fields
+from ratekeeper.web.views import Facts, body_type
 
 OF_GATE = ("storage", "max_delay", "charge", "deadline", "workers", "listeners")
 OF_STORAGE = ("storage", "deadline", "workers")
@@ -169,7 +169,7 @@ def _own_words(refused: Refused) -> Iterator[Callable[..., Any]]:
 
 def _our_words(request: Any, refused: Refused) -> Any:
     body = b"" if request.method == "HEAD" else refused.body
-    response = HttpResponse(body, status=refused.status, headers=dict(body_fields(refused)))
+    response = HttpResponse(body, status=refused.status, content_type=body_type(refused))
     response.headers["Content-Length"] = str(len(refused.body))
     return response
 

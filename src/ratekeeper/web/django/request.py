@@ -8,9 +8,10 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings
 
+from ratekeeper.http.caching import CACHING
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.reading import Paths, read_paths
-from ratekeeper.web.answer import EXPOSE, Passed, Refused
+from ratekeeper.web.answer import EXPOSE, Passed, Refused, fields_for
 from ratekeeper.web.asgi import STATE as AROUND
 from ratekeeper.web.asgi import hush
 from ratekeeper.web.asgi import request_view as view_of_scope
@@ -18,7 +19,7 @@ from ratekeeper.web.declared import RouteLimit
 from ratekeeper.web.declared import route_limit as made_limit
 from ratekeeper.web.django.waiting import SynchronousOnlyOperation, in_thread, status_of
 from ratekeeper.web.gate import AsyncWebGate, WebGate
-from ratekeeper.web.views import Facts, refusal_fields
+from ratekeeper.web.views import Facts
 from ratekeeper.web.wsgi import PASSED, header_values
 from ratekeeper.web.wsgi import request_view as view_of_environ
 
@@ -250,10 +251,10 @@ def _told(request: Any, state: State, response: Any) -> Any:
     answer = state.answer
     if answer is None:
         return response
-    fields = answer.headers if isinstance(answer, Passed) else refusal_fields(answer)
+    headers = response.headers
+    fields = fields_for(answer, response.status_code, [(name, headers[name]) for name in CACHING if name in headers])
     if fields:
         _hush_around(request)
-        headers = response.headers
         for name, value in fields:
             if len(name) == len(EXPOSE) and name.lower() == EXPOSE and name in headers:
                 told = headers[name]

@@ -39,8 +39,7 @@ class RateLimitExceeded(HTTPException):
     """A refusal on its way through the application's exception handling. `refused` has all there is to know."""
 
     def __init__(self, refused: Refused) -> None:
-        headers = {name: value for name, value in refused.headers if name != "Content-Type"}
-        super().__init__(refused.status, description(refused), headers)
+        super().__init__(refused.status, description(refused), dict(refused.fields))
         self.refused = refused
 
 

@@ -238,7 +238,7 @@ class Between:
             return
         await gate.sleep(answer)
         if message["type"] in STARTS:
-            message = started(message, answer.headers)
+            message = started(message, answer)
         elif answer.settles:
             await gate.after(answer, DENIED, 0)
         await self._send(message)

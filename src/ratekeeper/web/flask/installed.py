@@ -21,7 +21,7 @@ from ratekeeper.web.flask.body import body_of
 from ratekeeper.web.flask.parts import Part, Parts
 from ratekeeper.web.flask.routes import METHODS, OTHER, Key, Routes
 from ratekeeper.web.gate import WebGate
-from ratekeeper.web.views import Facts, body_fields, description, method_name
+from ratekeeper.web.views import Facts, body_type, description, method_name
 from ratekeeper.web.wsgi import PASSED, WIRE, Environ, request_view, telling
 
 ANSWER = "ratekeeper"  # where the request's environ keeps what was decided
@@ -292,7 +292,7 @@ class Installed:
             if response is not None:
                 return response
         known = default_exceptions.get(refused.status, default_exceptions[429])
-        ours = self._app.response_class(refused.body, refused.status, body_fields(refused))  # the rest is added later
+        ours = self._app.response_class(refused.body, refused.status, content_type=body_type(refused))
         raise known(description=description(refused), response=ours)
 
     def meet(self, route: Route, request: flask.Request) -> Passed | Refused:

@@ -1,0 +1,38 @@
+"""Whether a shared cache may answer other clients with a response: what the response itself says about that."""
+
+from collections.abc import Iterable
+
+# The last two are for content delivery networks, which obey them instead of the first.
+CACHING = ("Cache-Control", "CDN-Cache-Control", "Surrogate-Control")
+NAMES = frozenset(name.lower() for name in CACHING)
+KEPT_FROM_OTHERS = {"private", "no-store", "no-cache"}  # no-cache: asked for again before each use
+
+
+def is_redirect(status: int) -> bool:
+    """Return True for a status that sends the client elsewhere. A 304 does not."""
+    return 300 <= status < 400 and status != 304
+
+
+def is_shareable(headers: Iterable[tuple[str, str]]) -> bool:
+    """Return True if one of these fields lets a shared cache use the response for other clients.
+
+    A response without any such field is not: caches may keep it by a guess of their own, but no API means them to.
+    """
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        if name.lower() in NAMES:
+            found.setdefault(name.lower(), []).append(value)
+    return any(_shares(",".join(lines)) for lines in found.values())
+
+
+def _shares(text: str) -> bool:
+    directives: dict[str, str] = {}
+    for directive in text.lower().split(","):
+        name, _, value = directive.partition("=")
+        directives[name.strip()] = value.strip().strip('"')
+    if any(directives.get(name) == "" for name in KEPT_FROM_OTHERS):  # with a value they are about single fields
+        return False
+    lifetime = directives.get("s-maxage", directives.get("max-age"))
+    if lifetime is None:
+        return "public" in directives
+    return lifetime.strip("0") != "" or "stale-while-revalidate" in directives
