@@ -190,7 +190,7 @@ def slowapi_decorator() -> Starlette:
 
 def our_middleware() -> Starlette:
     app = starlette()
-    app.add_middleware(RateLimitMiddleware, policy=LIMIT)  # type: ignore[arg-type]  # mypy loses track of **options
+    app.add_middleware(RateLimitMiddleware, policy=LIMIT)
     return app
 
 

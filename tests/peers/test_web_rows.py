@@ -19,6 +19,7 @@ from starlette.routing import Mount, Route
 
 from ratekeeper import MemoryStorage, notation
 from ratekeeper.policy import Policy, Rule
+from ratekeeper.policy.rule import Failure
 from ratekeeper.storage.memory import AsyncMemoryStorage
 from ratekeeper.testing import FakeClock
 from ratekeeper.web.asgi import RateLimitMiddleware
@@ -198,7 +199,7 @@ async def test_slowapi_signatures_are_looked_at_and_limits_read_again_for_each_r
 
 @pytest.mark.parametrize("failure", ["local", "open"])
 async def test_slowapi_a_storage_that_is_lost_before_the_headers_are_written_is_an_error(
-    failure: str, fresh_redis: Server
+    failure: Failure, fresh_redis: Server
 ) -> None:
     async def dying(scope: Any, receive: Any, send: Any) -> None:
         fresh_redis.kill()

@@ -17,7 +17,7 @@ from ratekeeper.policy import Policy, Rule
 from ratekeeper.storage import workers
 from ratekeeper.storage.memory import AsyncMemoryStorage
 from ratekeeper.testing import FakeClock
-from ratekeeper.web import wsgi
+from ratekeeper.web import Charge, wsgi
 from ratekeeper.web.asgi import RateLimitMiddleware
 from ratekeeper.web.fastapi import RateLimits
 from tests.peers.sites import SLOW, fields, flask_site, flask_statuses, hello, hello_wsgi, ok, statuses
@@ -204,7 +204,7 @@ def test_theme_13_django_ratelimit_one_an_hour_lets_two_through(django_get: Call
 
 @pytest.mark.parametrize(("charge", "good", "bad"), [("failure", 5, 2), ("success", 2, 5), (None, 2, 2)])
 def test_theme_15_flask_limiter_what_fails_or_succeeds_cannot_be_left_uncounted(
-    charge: str | None, good: int, bad: int
+    charge: Charge | None, good: int, bad: int
 ) -> None:
     for status, passes in ((200, good), (401, bad)):
         app, limiter = flask_site()

@@ -6,6 +6,7 @@ from typing import Any
 
 from ratekeeper import MemoryStorage
 from ratekeeper.policy import Gate, Policy, RequestView, Verdict, load_policy, read_policy
+from ratekeeper.policy.rule import Stage
 from ratekeeper.testing import FakeClock
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "policies"
@@ -34,7 +35,7 @@ def example_gate(name: str, clock: FakeClock | None = None, **functions: Any) ->
     return gate_of(load_policy(EXAMPLES / name, functions=functions, environ={}), clock)
 
 
-def passes(gate: Gate, *requests: RequestView, most: int = 200, stage: str = "late") -> int:
+def passes(gate: Gate, *requests: RequestView, most: int = 200, stage: Stage = "late") -> int:
     """How many of the same requests, in turn, go ahead before the first is refused."""
     for count in range(most):
         if not decide(gate, requests[count % len(requests)], stage):
@@ -42,6 +43,6 @@ def passes(gate: Gate, *requests: RequestView, most: int = 200, stage: str = "la
     return most
 
 
-def decide(gate: Gate, view: RequestView, stage: str = "late") -> Verdict:
+def decide(gate: Gate, view: RequestView, stage: Stage = "late") -> Verdict:
     view.found = None  # as if it had just come
     return gate.decide(view, stage)

@@ -26,6 +26,7 @@ from ratekeeper.policy import (
     explain,
     read_policy,
 )
+from ratekeeper.policy.rule import Failure
 from ratekeeper.storage import Storage
 from ratekeeper.testing import FakeClock, limiting_off
 from tests.policy.gates import decide, gate_of, passes, request
@@ -263,7 +264,7 @@ def test_the_switch_turns_everything_off_or_into_shadow() -> None:
     gate.switch = None
     assert passes(gate, request()) == 0
     with pytest.raises(ValueError, match="did you mean 'shadow'"):
-        gate.switch = "shaddow"
+        gate.switch = "shaddow"  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(("word", "count"), [("on", 1), ("off", 9), ("shadow", 9)])
@@ -318,7 +319,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(("failure", "allowed"), [("open", True), ("closed", False), ("local", True)])
-def test_without_its_storage_a_gate_falls_to_the_failure_mode(failure: str, allowed: bool) -> None:
+def test_without_its_storage_a_gate_falls_to_the_failure_mode(failure: Failure, allowed: bool) -> None:
     with Gate(Policy(rules=[Rule("a", "5/minute")], failure=failure), storage=Failing()) as gate:
         verdict = decide(gate, request())
         assert verdict.allowed is allowed

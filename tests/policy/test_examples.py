@@ -129,7 +129,7 @@ def test_a_tier_may_be_said_of_a_client() -> None:
         ("DELETE", "/anything", 100, "late"),
     ],
 )
-def test_each_endpoint_has_its_limit(method: str, path: str, count: int, stage: str) -> None:
+def test_each_endpoint_has_its_limit(method: str, path: str, count: int, stage: Any) -> None:
     gate = example_gate("endpoints.yaml")
     assert passes(gate, request(path, method), most=2000, stage=stage) == count
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule, Source, explain, read_policy
+from ratekeeper.policy.rule import Stage
 from tests.policy.gates import EXAMPLES, decide, gate_of, passes, request
 
 anything = st.text(st.characters(codec=None), max_size=40)  # lone surrogates and control characters, too
@@ -72,7 +73,7 @@ def test_any_request_has_a_verdict(
     user: str | int | None,
     route: str | None,
     body: bytes | None,
-    stage: str,
+    stage: Stage,
 ) -> None:
     view = RequestView(
         method, path, query=query, host=host, headers=headers, peer=peer, user=user, route=route, body=body

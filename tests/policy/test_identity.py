@@ -308,7 +308,7 @@ def test_who_is_known_only_after_the_early_stage_is_known_in_the_late_one() -> N
     view.user = "ann"
     assert gate.decide(view, "late").identity == Identity("call.whoever", "ann")
     with pytest.raises(ValueError, match="a stage is"):
-        gate.decide(view, "later")
+        gate.decide(view, "later")  # type: ignore[arg-type]
 
 
 def test_lists_name_claims_headers_and_cookies() -> None:

@@ -8,6 +8,7 @@ import pytest
 from ratekeeper import MemoryStorage
 from ratekeeper.events import Decided
 from ratekeeper.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
+from ratekeeper.policy.rule import Stage
 from ratekeeper.policy.verdict import Judged
 from ratekeeper.testing import FakeClock
 from tests.policy.gates import example_gate, gate_of, request
@@ -56,7 +57,7 @@ def test_what_the_early_stage_said_is_kept() -> None:
 
 
 @pytest.mark.parametrize("last", [("late",), ()])
-def test_one_who_asks_both_stages_is_charged_once_for_each(last: tuple[str, ...]) -> None:
+def test_one_who_asks_both_stages_is_charged_once_for_each(last: tuple[Stage, ...]) -> None:
     gate = gate_of(Policy(rules=[ALL, LOGIN]))
     view = request("/login")
     assert remaining(gate.decide(view, "early")) == 1
@@ -114,4 +115,4 @@ def test_lists_and_exemptions_hold_in_both_stages() -> None:
 
 def test_a_stage_of_another_name_is_refused() -> None:
     with pytest.raises(ValueError, match="a stage is 'early' or 'late', not 'later'"):
-        Gate(Policy(rules=[LOGIN])).decide(RequestView("GET", "/"), "later")
+        Gate(Policy(rules=[LOGIN])).decide(RequestView("GET", "/"), "later")  # type: ignore[arg-type]

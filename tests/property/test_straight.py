@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ratekeeper import Limit, MemoryStorage
 from ratekeeper.limit import MAX_COUNT
 from ratekeeper.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
+from ratekeeper.policy.rule import Mode
 from ratekeeper.testing import FakeClock
 from tests.property.strategies import limits
 
@@ -27,7 +28,7 @@ LIMITS = st.sampled_from(
 @st.composite
 def rules(draw: st.DrawFn, number: int) -> Rule:
     early = draw(st.booleans())
-    mode = draw(st.sampled_from(["enforce", "enforce", "shadow"]))
+    mode: Mode = draw(st.sampled_from(["enforce", "enforce", "shadow"]))
     return Rule(
         f"rule-{number}",
         draw(LIMITS | st.just("deny")) if draw(st.booleans()) else draw(LIMITS),

@@ -71,7 +71,7 @@ def test_bad_limits_raise_where_they_are_written() -> None:  # peers: row 14
     with pytest.raises(PolicyError, match="fortnight"):
         limit("5 per fortnight")
     with pytest.raises(TypeError, match="unknown"):
-        limit("5/minute", unknown=True)
+        limit("5/minute", unknown=True)  # type: ignore[call-arg]
     for wrong in ("5 per fortnight", {"policy": {"rules": [{"name": "a", "limits": "5/fortnight"}]}}):
         with site(wrong), pytest.raises(PolicyError, match="fortnight"):
             WSGIHandler()

@@ -233,7 +233,8 @@ def test_a_key_may_stand_in_the_body(kind: str, middleware: list[str]) -> None:
         return str(request.body.decode())
 
     account.reads_body = True  # type: ignore[attr-defined]
-    for key in (account, [account, "address"]):
+    keys: list[Any] = [account, [account, "address"]]
+    for key in keys:
         view = limit("1/minute", key=key)(view_for(kind))
         with running(kind, path("a", view), middleware=middleware) as sender:
             assert [sender.get("/a", "POST", who).status for who in (b"ann", b"bob", b"ann")] == [200, 200, 429]

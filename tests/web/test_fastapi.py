@@ -1,6 +1,7 @@
 """FastAPI and Starlette: limits at the endpoint, asked in one decision with the policy's own."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
@@ -71,7 +72,7 @@ async def test_an_endpoint_needs_no_request_and_may_be_a_plain_function() -> Non
         return "the route's decorator may come first"
 
     assert await statuses(app, "/sync", "/sync", "/above", "/above") == [200, 429, 200, 429]
-    assert sync.__wrapped__() == "done"
+    assert inspect.unwrap(sync)() == "done"
 
 
 async def test_the_policy_and_the_endpoint_are_one_decision_and_one_trip() -> None:
@@ -244,7 +245,8 @@ async def test_an_endpoint_whose_limits_nobody_would_ask_for_fails_loudly() -> N
         def get(self, request: Request) -> PlainTextResponse:
             return PlainTextResponse("d")
 
-    routes = [Route(f"/{place}", one) for place, one in enumerate((coroutine, plain, Whole, ByMethod))]
+    endpoints: list[Any] = [coroutine, plain, Whole, ByMethod]
+    routes = [Route(f"/{place}", one) for place, one in enumerate(endpoints)]
     paths = [route.path for route in routes]
     assert await statuses(Starlette(routes=routes), *paths) == [500] * 4
     with limiting_off():

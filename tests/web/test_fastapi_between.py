@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from ratekeeper.policy import Match, Policy, Rule
+from ratekeeper.policy.rule import Stage
 from ratekeeper.storage.memory import AsyncMemoryStorage
 from ratekeeper.web.fastapi import RateLimitExceeded, RateLimits
 from tests.web.drivers import CountingStorage, connect, exchange, fetch, http_scope
@@ -185,7 +186,7 @@ async def test_connections_that_middleware_refuses_are_counted() -> None:
 
 
 @pytest.mark.parametrize("stage", ["early", "late"])
-async def test_every_stage_is_refused_in_the_applications_own_words(stage: str) -> None:
+async def test_every_stage_is_refused_in_the_applications_own_words(stage: Stage) -> None:
     app = FastAPI()
     RateLimits(Policy(rules=[Rule("all", "1/minute", stage=stage)]), app=app)
 

@@ -92,7 +92,7 @@ async def test_each_gate_settles_its_own() -> None:
     app = FastAPI()
     limits = RateLimits("5/minute", app=app)
     app.add_middleware(
-        RateLimitMiddleware,  # type: ignore[arg-type]
+        RateLimitMiddleware,
         policy=Policy(rules=[Rule("around", "2/minute")]),
         charge={"around": "failure"},
     )

@@ -46,7 +46,7 @@ def test_bad_limits_raise_where_they_are_written() -> None:  # peers: row 14
         with pytest.raises(PolicyError, match="fortnight"):
             wrong()
     with pytest.raises(TypeError, match="unknown"):
-        limiter.limit("5/minute", unknown=True)
+        limiter.limit("5/minute", unknown=True)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="otherwise"):
         limiter.limit(lambda: "5/minute")
 

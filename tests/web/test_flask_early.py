@@ -9,6 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from ratekeeper import MemoryStorage
 from ratekeeper.policy import Policy, Rule
 from ratekeeper.policy.cost import json_batch_cost
+from ratekeeper.policy.rule import Stage
 from ratekeeper.testing import FakeClock
 from ratekeeper.web.flask import RateKeeper
 from ratekeeper.web.wsgi import RateLimitMiddleware
@@ -89,7 +90,7 @@ def test_early_rules_come_before_what_reads_the_parts_of_a_url() -> None:
 
 
 @pytest.mark.parametrize("stage", ["early", "late"])
-def test_what_a_part_has_cost_in_a_hook_before_ours_is_settled(stage: str) -> None:
+def test_what_a_part_has_cost_in_a_hook_before_ours_is_settled(stage: Stage) -> None:
     app = flask.Flask("tests.site")
     limiter = RateKeeper(policy=Policy(rules=[Rule("all", "100/minute", stage=stage)]))
 
@@ -124,7 +125,7 @@ def own_gate_around(policy: Any) -> tuple[Site, Any]:
 
 
 @pytest.mark.parametrize("stage", ["early", "late"])
-def test_a_middleware_with_the_same_gate_is_not_asked_for_twice(stage: str) -> None:
+def test_a_middleware_with_the_same_gate_is_not_asked_for_twice(stage: Stage) -> None:
     _, app = own_gate_around(Policy(rules=[Rule("all", "5/minute", stage=stage)]))
     paths = ["/a", "/own", "/own", "/free", "/a"]
     answers = [wsgi_fetch(app, environ_of("GET", path)) for path in paths]

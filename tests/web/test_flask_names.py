@@ -198,7 +198,7 @@ def test_functions_of_the_extensions_limits_take_nothing_or_the_request() -> Non
 
 
 def test_functions_in_a_list_of_keys_take_nothing_or_the_request() -> None:
-    keys = [lambda: flask.request.headers.get("x-who"), lambda view: view.header("x-other"), "address"]
+    keys: list[Any] = [lambda: flask.request.headers.get("x-who"), lambda view: view.header("x-other"), "address"]
     site = Site("2/minute", by=keys)
     site.view("/a")
     site.view("/own", site.limiter.limit("1/minute", key=keys))

@@ -204,12 +204,10 @@ def test_what_was_decided_does_not_lead_back_to_the_request() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: WebGate("5/minute", storge="memory://"), "did you mean 'storage'"),
-        (lambda: WebGate("5/minute", key_func=len), "here it is key= at an endpoint, by= for all"),
-        (lambda: RateLimits().limit("5/minute", error_message="no"), "here it is message="),
-        (lambda: RateKeeper().limit("5/minute", exempt_wen=bool), "did you mean 'exempt_when'"),
+        (lambda: WebGate("5/minute", storge="memory://"), "did you mean 'storage'"),  # type: ignore[call-arg]
+        (lambda: RateKeeper().limit("5/minute", exempt_wen=bool), "did you mean 'exempt_when'"),  # type: ignore[call-arg]
         (lambda: RateKeeper("100/minute"), "the application first"),  # type: ignore[arg-type]
-        (lambda: RateLimits(Starlette()), "app=app"),
+        (lambda: RateLimits(Starlette()), "app=app"),  # type: ignore[arg-type]
         (lambda: RateLimits("5/minute", app=Flask("x")), "FastAPI or Starlette"),
     ],
 )

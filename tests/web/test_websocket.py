@@ -9,6 +9,7 @@ from fastapi import FastAPI, WebSocket
 
 from ratekeeper.policy import Policy, Rule
 from ratekeeper.storage.memory import AsyncMemoryStorage
+from ratekeeper.web import Charge
 from ratekeeper.web.asgi import RateLimitMiddleware
 from ratekeeper.web.charge import Outcome
 from ratekeeper.web.fastapi import RateLimits
@@ -77,7 +78,7 @@ async def test_a_connection_that_crashes_has_paid() -> None:
 
 
 @pytest.mark.parametrize(("charge", "opened"), [("failure", 5), ("success", 2)])
-async def test_a_connection_that_was_accepted_is_a_success(charge: str, opened: int) -> None:
+async def test_a_connection_that_was_accepted_is_a_success(charge: Charge, opened: int) -> None:
     app = RateLimitMiddleware(echo, "2/minute", charge={"default": charge})
     found = [(await connect(app))[0]["type"] for _ in range(5)]
     assert found.count("websocket.accept") == opened

@@ -17,6 +17,7 @@ from ratekeeper.policy import PolicyError, read_policy
 from ratekeeper.policy.imports import SYSTEMS
 from ratekeeper.policy.loader import load_policy
 from ratekeeper.policy.mistakes import MISTAKES
+from ratekeeper.policy.rule import Stage
 
 FORMATS = click.Choice(["text", "json"])
 FILE = click.argument("file", type=click.Path(dir_okay=False))
@@ -100,7 +101,7 @@ def explain(
     tier: str | None,
     identities: tuple[str, ...],
     body: str | None,
-    stage: str | None,
+    stage: Stage | None,
     shape: str,
     environ: tuple[str, ...],
     module: str,

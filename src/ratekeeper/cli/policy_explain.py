@@ -16,6 +16,7 @@ from ratekeeper.limit import UNITS
 from ratekeeper.policy import Explanation, Gate, Identity, Policy, RequestView, RuleReport, Source, Verdict, explain
 from ratekeeper.policy.identify import Found
 from ratekeeper.policy.problem import nearest
+from ratekeeper.policy.rule import Stage
 from ratekeeper.storage.memory import MemoryStorage
 
 KINDS = {
@@ -83,12 +84,12 @@ def header_pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def stages_of(policy: Policy) -> list[str]:
+def stages_of(policy: Policy) -> list[Stage]:
     """Both, where there are early rules: the two are two decisions."""
-    return [*(["early"] if any(rule.stage == "early" for rule in policy.rules) else []), "late"]
+    return ["early", "late"] if any(rule.stage == "early" for rule in policy.rules) else ["late"]
 
 
-def explain_request(policy: Policy, asked: Asked, stage: str) -> Answer:
+def explain_request(policy: Policy, asked: Asked, stage: Stage) -> Answer:
     """Ask the rules, and play the request against an empty storage and against a full one."""
     if not asked.path.startswith("/"):
         raise RatekeeperError(f"--path {asked.path!r}: expected a path that begins with '/'")

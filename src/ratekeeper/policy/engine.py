@@ -16,10 +16,11 @@ from ratekeeper.events import Decided, Listener, Shadowed, log, tell
 from ratekeeper.limit import MAX_PERIOD, Group
 from ratekeeper.policy.deciding import Compiled, Deliberation
 from ratekeeper.policy.patience import impatient
-from ratekeeper.policy.policy import SWITCHES, Policy
+from ratekeeper.policy.policy import SWITCHES, Policy, Switch
 from ratekeeper.policy.problem import chosen
 from ratekeeper.policy.reload import PolicyFile, log_swap
 from ratekeeper.policy.request import RequestView
+from ratekeeper.policy.rule import Stage
 from ratekeeper.policy.verdict import Judged, Verdict
 from ratekeeper.settling import restated, settled_costs, settlement
 from ratekeeper.storage import AsyncStorage, AtOnce, Held, Storage
@@ -36,7 +37,7 @@ class _Source:
         if not isinstance(policy, Policy | PolicyFile):
             raise TypeError(f"expected a Policy or a PolicyFile, not {policy!r}: load_policy('policy.yaml') makes one")
         self.blocking = blocking
-        self.switch: str | None = None
+        self.switch: Switch | None = None
         self._file = policy if isinstance(policy, PolicyFile) else None
         self._compiled = Compiled(policy) if isinstance(policy, Policy) else policy.compiled
         self._refused: Compiled | None = None
@@ -66,8 +67,10 @@ class _Source:
         self._check(compiled)
         return compiled
 
-    def set_switch(self, value: str | None) -> None:
-        self.switch = None if value is None else chosen("switch", value, SWITCHES)
+    def set_switch(self, value: Switch | None) -> None:
+        if value is not None:
+            chosen("switch", value, SWITCHES)
+        self.switch = value
 
     def _check(self, compiled: Compiled) -> None:
         for function in compiled.functions() if self.blocking else ():
@@ -113,12 +116,12 @@ class Gate:
         return self._source.current().policy
 
     @property
-    def switch(self) -> str | None:
+    def switch(self) -> Switch | None:
         """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
         return self._source.switch
 
     @switch.setter
-    def switch(self, value: str | None) -> None:
+    def switch(self, value: Switch | None) -> None:
         self._source.set_switch(value)
 
     def ready(self, policy: Policy) -> Compiled:
@@ -129,7 +132,7 @@ class Gate:
         """From now on decide by this policy. Counts are kept, except where an algorithm or a period has changed."""
         self._source.use(policy)
 
-    def decide(self, request: RequestView, stage: str | None = None) -> Verdict:
+    def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """One decision over all rules that match. Early and late rules are two decisions: the early ones are asked
         first, and if they refuse, that is the verdict; else what they said is its `earlier`.
 
@@ -242,12 +245,12 @@ class AsyncGate:
         return self._source.current().policy
 
     @property
-    def switch(self) -> str | None:
+    def switch(self) -> Switch | None:
         """'on', 'off' or 'shadow' for everything; see `Gate.switch`."""
         return self._source.switch
 
     @switch.setter
-    def switch(self, value: str | None) -> None:
+    def switch(self, value: Switch | None) -> None:
         self._source.set_switch(value)
 
     def ready(self, policy: Policy) -> Compiled:
@@ -258,7 +261,7 @@ class AsyncGate:
         """From now on decide by this policy; see `Gate.use`."""
         self._source.use(policy)
 
-    async def decide(self, request: RequestView, stage: str | None = None) -> Verdict:
+    async def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """One decision over all rules that match; see `Gate.decide`."""
         compiled = self._source.current()
         if stage is not None or not compiled.asks_early(request):

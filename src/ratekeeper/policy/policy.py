@@ -5,7 +5,7 @@ What one rule can know of itself is checked in rule.py; here is what only shows 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from ratekeeper.http.client_ip import Proxies
@@ -16,11 +16,12 @@ from ratekeeper.policy.cover import covers
 from ratekeeper.policy.identify import KIND, Alternatives, Kinds, Source
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
-from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Plan, Rule, Window, as_written, wide_windows
+from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Failure, Plan, Rule, Window, as_written, wide_windows
 from ratekeeper.storage.redis.address import parse_url
 from ratekeeper.storage.urls import open_storage
 
-SWITCHES = ("on", "off", "shadow")
+Switch = Literal["on", "off", "shadow"]
+SWITCHES = get_args(Switch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +55,8 @@ class Policy:
 
     rules: Sequence[Rule] = ()
     storage: str = "memory://"
-    failure: str = "local"
-    switch: str = "on"
+    failure: Failure = "local"
+    switch: Switch = "on"
     headers: Any = "draft-11"
     refusal: Any = "problem+json"
     trusted: Any = ()

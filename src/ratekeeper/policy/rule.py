@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ratekeeper.errors import InvalidLimit
 from ratekeeper.http.rejection import is_sendable
@@ -14,6 +14,11 @@ from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import Problems, chosen, shown
 from ratekeeper.policy.request import RequestView
 
+Mode = Literal["enforce", "shadow"]
+Failure = Literal["local", "open", "closed", "raise"]
+Stage = Literal["early", "late"]
+FAILURES = ("", *get_args(Failure))
+
 Plan = tuple[Limit, ...] | Literal["deny", "unlimited"]
 Open = tuple[Limit, bool]  # a limit, and whether its algorithm was left open
 Written = tuple[Open, ...] | Literal["deny", "unlimited"]
@@ -21,7 +26,6 @@ Window = tuple[str, int]  # a limit's own name, if it has one, and its period
 Cost = int | Callable[[RequestView], Any]
 
 RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}")
-FAILURES = ("", "local", "open", "closed", "raise")
 DEFAULT = "default"  # of limits by tier: for clients of no other tier that is named there
 
 
@@ -55,10 +59,10 @@ class Rule:
     match: Match = field(default_factory=Match)
     by: Any = None
     cost: Cost = 1
-    mode: str = "enforce"
+    mode: Mode = "enforce"
     candidate: Any = None
-    failure: str = ""
-    stage: str = "late"
+    failure: Failure | Literal[""] = ""
+    stage: Stage = "late"
     default: bool = False
     final: bool = False
     message: str = ""
@@ -79,7 +83,7 @@ class Rule:
             put(self, "name", "rule")
         if not isinstance(self.match, Match):
             problems.add(("match",), f"expected a Match, not {shown(self.match)}")
-        for name, known in (("mode", ("enforce", "shadow")), ("failure", FAILURES), ("stage", ("early", "late"))):
+        for name, known in (("mode", get_args(Mode)), ("failure", FAILURES), ("stage", get_args(Stage))):
             with problems.at(name):
                 chosen(name, getattr(self, name), known)
         if self.failure not in FAILURES:

@@ -8,14 +8,16 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Unpack
 
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.reading import Paths, read_paths, without_prefix
 from ratekeeper.policy.request import Wire
+from ratekeeper.policy.rule import Stage
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.gate import AsyncWebGate, Passed, Refused
+from ratekeeper.web.options import AnyPolicy, AsyncOptions
 from ratekeeper.web.sending import Telling, ours
 from ratekeeper.web.websocket import connect
 
@@ -138,13 +140,13 @@ class RateLimitMiddleware:
     def __init__(
         self,
         app: Any,
-        policy: Any = None,
+        policy: AnyPolicy | None = None,
         *,
         gate: AsyncWebGate | None = None,
         user: Callable[[Scope], Any] = user_of,
         find: Find | None = None,
         messages: "str | RouteLimit | None" = None,
-        **options: Any,
+        **options: Unpack[AsyncOptions],
     ) -> None:
         if gate is not None and (policy is not None or options):
             raise TypeError("a gate has its policy and its options: give one or the other")
@@ -215,7 +217,7 @@ async def ask(
     view: RequestView,
     endpoint: Endpoint | None,
     receive: Receive,
-    stage: str | None = None,
+    stage: Stage | None = None,
     earlier: Passed | None = None,
 ) -> tuple[Passed | Refused, Receive]:
     """The answer, and where the application receives its request from: what was read of it is read again."""

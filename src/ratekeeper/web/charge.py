@@ -6,7 +6,7 @@ one; what is too much is given back when the response is complete. Whoever disco
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Outcome(NamedTuple):
@@ -17,7 +17,7 @@ class Outcome(NamedTuple):
     cost: int
 
 
-Charge = str | Callable[[Outcome], int]
+Charge = Literal["failure", "success"] | Callable[[Outcome], int]
 
 
 def _failure(outcome: Outcome) -> int:

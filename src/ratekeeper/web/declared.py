@@ -5,53 +5,21 @@ never leaves an endpoint without its limit.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ratekeeper.policy import Computed, Match, RequestView, Rule
-from ratekeeper.policy.problem import nearest
-from ratekeeper.web.charge import Outcome, charge_function
+from ratekeeper.policy.rule import Failure, Mode
+from ratekeeper.web.charge import Charge, Outcome, charge_function
+from ratekeeper.web.options import Limits, check_limit_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MARK = "__ratekeeper__"
 MADE = "__ratekeeper_endpoint__"
 NAME = 40  # characters, as for any rule
-
-
-# What other packages call it, and how it is said here.
-ELSEWHERE = {
-    "key_func": "key= at an endpoint, by= for all",
-    "key_prefix": "prefix= in the storage's URL",
-    "storage_uri": "storage=",
-    "storage_url": "storage=",
-    "storage_options": "the storage's URL has them",
-    "headers_enabled": "headers are on; headers='none' leaves them out",
-    "strategy": "the algorithm stands in the limit, as in '5/minute fixed-window'",
-    "default_limits": "the first argument",
-    "application_limits": "a rule of the policy",
-    "error_message": "message=",
-    "override_defaults": "keep_defaults=True for the contrary",
-    "per_method": "methods=, with a limit for each",
-    "scope": "name=",
-    "rate": "the first argument",
-    "block": "mode='shadow' for False",
-    "enabled": "switch='off' for False",
-    "swallow_errors": "failure='open'",
-    "in_memory_fallback": "failure='local' is the default",
-    "in_memory_fallback_enabled": "failure='local' is the default",
-    "auto_check": "there is nothing to say it with",
-}
-
-
-def check_options(given: Iterable[str], known: Sequence[str]) -> None:
-    """A TypeError for a name that nobody knows, with the one that was meant, if that can be told."""
-    for name in given:
-        if name not in known:
-            hint = f"here it is {ELSEWHERE[name]}" if name in ELSEWHERE else nearest(name, known)
-            raise TypeError(f"unknown option {name!r}: {hint}")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -67,13 +35,13 @@ class RouteLimit:
     key: Any = None
     cost: Any = 1
     name: str = ""
-    charge: Any = None
-    methods: Sequence[str] = ()
+    charge: Charge | None = None
+    methods: str | Sequence[str] = ()
     exempt_when: Callable[[RequestView], Any] | None = None
-    otherwise: Any = None
+    otherwise: Limits | None = None
     message: str = ""
-    mode: str = "enforce"
-    failure: str = ""
+    mode: Mode = "enforce"
+    failure: Failure | Literal[""] = ""
     keep_defaults: bool = False
     on_breach: Callable[..., Any] | None = None
 
@@ -115,7 +83,7 @@ class RouteLimit:
 
 def route_limit(limits: Any, options: Mapping[str, Any]) -> RouteLimit:
     """One limit, as a decorator is told of it."""
-    check_options(options, [one.name for one in fields(RouteLimit) if one.init and one.name != "limits"])
+    check_limit_options(options)
     return RouteLimit(limits=limits, **options)
 
 

@@ -13,7 +13,7 @@ import math
 import weakref
 from collections.abc import Hashable
 from dataclasses import fields
-from typing import Any
+from typing import Any, Unpack
 
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit, short_name
@@ -21,6 +21,7 @@ from ratekeeper.web.django.anew import content, endpoint_anew
 from ratekeeper.web.django.keeper import keeper
 from ratekeeper.web.django.names import numbered, view_name
 from ratekeeper.web.django.request import at_hand, out_of_hand, route_limit, state_of
+from ratekeeper.web.options import AnyViewLimits, ViewLimitOptions, checking_call
 from ratekeeper.web.views import description
 
 try:
@@ -109,7 +110,8 @@ class Throttle:
         return keeper().views.joined(*dict.fromkeys(parts)), limits
 
 
-def throttle(limits: Any, **options: Any) -> Any:
+@checking_call
+def throttle(limits: AnyViewLimits, **options: Unpack[ViewLimitOptions]) -> Any:
     """For `throttle_classes` of one view: `throttle_classes = [throttle("5/minute")]`. Options are those of RouteLimit.
 
     Each view has a quota of its own; those that are given one `name` share one.

@@ -9,23 +9,23 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, Unpack
 
 from ratekeeper import switch
 from ratekeeper.events import Listener
 from ratekeeper.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule
+from ratekeeper.policy.policy import Switch
+from ratekeeper.policy.rule import Stage
 from ratekeeper.web.answer import Passed, Refused, with_headers
 from ratekeeper.web.charge import Charge
-from ratekeeper.web.declared import Endpoint, check_options
+from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.door import Door, Doors
+from ratekeeper.web.options import AnyPolicy, PolicyOptions, check_options
 
 __all__ = ["AsyncWebGate", "Passed", "Refused", "WebGate", "as_policy", "with_headers"]
 
 log = logging.getLogger("ratekeeper")
-
-OPTIONS = ("storage", "max_delay", "charge", "deadline", "workers", "listeners", "sleep")
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 UNSETTLED = "what a request has cost could not be settled: what was charged before stays"
@@ -34,6 +34,7 @@ UNLISTED = Rule("unlisted", "unlimited", default=True)  # where only endpoints h
 
 def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
     """A policy as it is, that of a file, or one made of a text of limits, which hold where no endpoint has its own."""
+    check_options(settings)
     is_file = isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix in SUFFIXES)
     if settings and (is_file or isinstance(policy, Policy | PolicyFile)):
         raise TypeError(f"{', '.join(settings)}: say it in the policy; settings go with limits as text")
@@ -41,8 +42,6 @@ def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
         return policy
     if is_file:
         return PolicyFile(policy)
-    known = [one.name for one in fields(Policy) if one.init and one.name not in ("rules", "storage")]
-    check_options(settings, [*known, *OPTIONS])
     return Policy(rules=[UNLISTED if policy is None else Rule("default", policy, default=True)], **settings)
 
 
@@ -56,7 +55,7 @@ class WebGate:
 
     def __init__(
         self,
-        policy: Any = None,
+        policy: AnyPolicy | None = None,
         *,
         storage: Any = None,
         max_delay: float = 1.0,
@@ -65,7 +64,7 @@ class WebGate:
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], object] = time.sleep,
-        **settings: Any,
+        **settings: Unpack[PolicyOptions],
     ) -> None:
         self.gate = Gate(
             as_policy(policy, settings),
@@ -103,12 +102,12 @@ class WebGate:
         self._doors.forget(endpoint)
 
     @property
-    def switch(self) -> str | None:
+    def switch(self) -> Switch | None:
         """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
         return self.gate.switch
 
     @switch.setter
-    def switch(self, value: str | None) -> None:
+    def switch(self, value: Switch | None) -> None:
         self.gate.switch = value
 
     def use(self, policy: Policy) -> None:
@@ -120,7 +119,7 @@ class WebGate:
         view: RequestView,
         endpoint: Endpoint | None = None,
         *,
-        stage: str | None = None,
+        stage: Stage | None = None,
         earlier: Passed | None = None,
     ) -> Passed | Refused:
         """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is what
@@ -128,7 +127,7 @@ class WebGate:
         return self.through(self.door(endpoint), view, stage=stage, earlier=earlier)
 
     def through(
-        self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
+        self, door: Door, view: RequestView, *, stage: Stage | None = None, earlier: Passed | None = None
     ) -> Passed | Refused:
         """`before`, for a door that was looked up: `door.reads_body` says whether the body has to be read first."""
         if not door.has_early and stage != "early" and earlier is None:  # by far the most
@@ -182,7 +181,7 @@ class AsyncWebGate:
 
     def __init__(
         self,
-        policy: Any = None,
+        policy: AnyPolicy | None = None,
         *,
         storage: Any = None,
         max_delay: float = 1.0,
@@ -191,7 +190,7 @@ class AsyncWebGate:
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        **settings: Any,
+        **settings: Unpack[PolicyOptions],
     ) -> None:
         self.gate = AsyncGate(
             as_policy(policy, settings),
@@ -229,12 +228,12 @@ class AsyncWebGate:
         self._doors.forget(endpoint)
 
     @property
-    def switch(self) -> str | None:
+    def switch(self) -> Switch | None:
         """'on', 'off' or 'shadow' for everything; see `WebGate.switch`."""
         return self.gate.switch
 
     @switch.setter
-    def switch(self, value: str | None) -> None:
+    def switch(self, value: Switch | None) -> None:
         self.gate.switch = value
 
     def use(self, policy: Policy) -> None:
@@ -246,14 +245,14 @@ class AsyncWebGate:
         view: RequestView,
         endpoint: Endpoint | None = None,
         *,
-        stage: str | None = None,
+        stage: Stage | None = None,
         earlier: Passed | None = None,
     ) -> Passed | Refused:
         """Decide; see `WebGate.before`."""
         return await self.through(self.door(endpoint), view, stage=stage, earlier=earlier)
 
     async def through(
-        self, door: Door, view: RequestView, *, stage: str | None = None, earlier: Passed | None = None
+        self, door: Door, view: RequestView, *, stage: Stage | None = None, earlier: Passed | None = None
     ) -> Passed | Refused:
         """`before`, for a door that was looked up; see `WebGate.through`."""
         if not door.has_early and stage != "early" and earlier is None:  # by far the most

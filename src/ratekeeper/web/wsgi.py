@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, Unpack
 
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
@@ -11,6 +11,7 @@ from ratekeeper.policy.reading import Paths, read_paths
 from ratekeeper.policy.request import Wire
 from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, fields_for, with_headers
 from ratekeeper.web.gate import WebGate
+from ratekeeper.web.options import AnyPolicy, Options
 
 Environ = dict[str, Any]
 Application = Callable[..., Iterable[bytes]]
@@ -85,11 +86,11 @@ class RateLimitMiddleware:
     def __init__(
         self,
         app: Application,
-        policy: Any = None,
+        policy: AnyPolicy | None = None,
         *,
         gate: WebGate | None = None,
         user: Callable[[Environ], Any] = user_of,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         if gate is not None and (policy is not None or options):
             raise TypeError("a gate has its policy and its options: give one or the other")

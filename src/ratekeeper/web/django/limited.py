@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
@@ -28,6 +28,7 @@ from ratekeeper.web.django.request import (
 )
 from ratekeeper.web.django.seen import is_among, method_of
 from ratekeeper.web.django.waiting import awaited, in_loop, status_of
+from ratekeeper.web.options import AnyViewLimits, ViewLimitOptions, checking_call
 
 __all__ = ["exempt", "limit"]
 
@@ -36,7 +37,8 @@ T = TypeVar("T")
 NO_REQUEST = "@limit is for views: for a method write @method_decorator(limit(…)), or put @limit on the class"
 
 
-def limit(limits: Any, **options: Any) -> Callable[[T], T]:
+@checking_call
+def limit(limits: AnyViewLimits, **options: Unpack[ViewLimitOptions]) -> Callable[[T], T]:
     """For views, as functions or classes, sync or async; for methods of class-based views with method_decorator.
 
     Options are those of RouteLimit. Its functions take the HttpRequest, and `on_breach` also the refusal.

@@ -1,7 +1,7 @@
 """One request on its way: what was said about it, and what its response is told when it leaves."""
 
 import functools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from typing import Any
 
@@ -303,7 +303,7 @@ def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def route_limit(limits: Any, options: dict[str, Any]) -> RouteLimit:
+def route_limit(limits: Any, options: Mapping[str, Any]) -> RouteLimit:
     """A limit whose functions are given the HttpRequest."""
     found = dict(options)
     for name in ("key", "cost", "exempt_when"):

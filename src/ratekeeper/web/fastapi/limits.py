@@ -3,9 +3,9 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from anyio import Event, from_thread
@@ -28,6 +28,7 @@ from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.places import Innermost, Outermost
 from ratekeeper.web.fastapi.site import PENDING, Asked, Site, has
 from ratekeeper.web.gate import AsyncWebGate
+from ratekeeper.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
 from ratekeeper.web.sending import REFUSED
 from ratekeeper.web.views import description, taking_view
 from ratekeeper.web.websocket import POLICY_VIOLATION
@@ -58,12 +59,12 @@ class RateLimits:
 
     def __init__(
         self,
-        policy: Any = None,
+        policy: AnyPolicy | None = None,
         *,
         app: Any = None,
         user: Callable[[Scope], Any] = user_of,
         messages: "str | RouteLimit | None" = None,
-        **options: Any,
+        **options: Unpack[AsyncOptions],
     ) -> None:
         if hasattr(policy, "build_middleware_stack"):
             raise TypeError("the application goes by name: RateLimits('100/minute', app=app)")
@@ -103,16 +104,23 @@ class RateLimits:
         app.build_middleware_stack = lambda: Outermost(build(), site)
         app.exception_handlers.setdefault(RateLimitExceeded, answer)
 
-    def limit(self, limits: Any, **options: Any) -> "Declared":
+    @checking_call
+    def limit(
+        self,
+        limits: AnyLimits,
+        *,
+        user: Callable[..., Any] | None = None,
+        **options: Unpack[LimitOptions],
+    ) -> "Declared":
         """Limits of one endpoint: a decorator below the route's, or `Depends(limits.limit("5/minute"))`.
 
         The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only.
         """
-        user = options.pop("user", None)
+        given: dict[str, Any] = {**options}
         for name in ("key", "cost", "exempt_when"):
-            if name in options:
-                options[name] = taking_view(options[name])
-        limit = route_limit(taking_view(limits) if callable(limits) else limits, options)
+            if name in given:
+                given[name] = taking_view(given[name])
+        limit = route_limit(taking_view(limits) if callable(limits) else limits, given)
         OWNERS[limit] = self._mark
         return Declared(self, limit, user)
 
@@ -186,6 +194,12 @@ class Declared:
         self.__signature__ = _signature(user)
         # FastAPI looks at the instance for whether a dependency is to be awaited.
         self.__dict__["__call__"] = self.solve
+
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+
+    @overload
+    def __call__(self, /, **solved: Any) -> Coroutine[Any, Any, Passed]: ...
 
     def __call__(self, function: Any = None, /, **solved: Any) -> Any:
         if function is None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from ratekeeper.policy import RequestView
+from ratekeeper.policy.rule import Stage
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, App, Message, Receive, Scope, Send, ask, hush, read_body, request_view
 from ratekeeper.web.fastapi.kept import Kept
@@ -195,7 +196,7 @@ class Between:
         limits = self._site.limits
         gate, found = limits.gate, self._site.find(scope)
         view = request_view(scope, self._user(), found.template)
-        stage = "late" if scope["type"] == "http" else None  # nothing was asked for a connection yet
+        stage: Stage | None = "late" if scope["type"] == "http" else None  # nothing was asked for a connection yet
         answer = await gate.before(view, found.endpoint, stage=stage, earlier=earlier)
         if earlier is None:
             hush(scope["state"].get(STATE))

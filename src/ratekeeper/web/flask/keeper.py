@@ -3,9 +3,9 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from weakref import WeakSet
 
 import flask
@@ -18,9 +18,18 @@ from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, current_req
 from ratekeeper.web.flask.parts import Part
 from ratekeeper.web.flask.routes import Routes, listed, of_view
 from ratekeeper.web.gate import WebGate, log
+from ratekeeper.web.options import AnyLimits, AnyPolicy, Function, LimitOptions, Limits, Options, checking_call
 from ratekeeper.web.views import dotted_name, taking_view
 
 T = TypeVar("T")
+
+Declarable = Limits | RouteLimit | Sequence[str | RouteLimit] | None
+
+FLASK_LIMITER = (
+    "expected the application first, as in RateKeeper(app, default_limits=['200 per day']), not {!r}. A function that"
+    " finds the key, as Flask-Limiter's Limiter(get_remote_address, app=app) takes it, is by= here; leave it out to"
+    " count by user or address"
+)
 
 
 class RateKeeper:
@@ -32,20 +41,27 @@ class RateKeeper:
     nothing and look at `flask.request`. Create it after the hooks that log a user in: hooks run in order.
     """
 
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **options: Any) -> "RateKeeper":
+            if args and callable(args[0]) and not isinstance(args[0], flask.Flask):
+                raise TypeError(FLASK_LIMITER.format(args[0]))
+            return super().__new__(cls)
+
     def __init__(
         self,
         app: flask.Flask | None = None,
-        policy: Any = None,
+        policy: AnyPolicy | None = None,
         *,
-        default_limits: Any = None,
-        application_limits: Any = None,
-        user: Callable[..., Any] | None = None,
-        exempt_when: Callable[..., Any] | None = None,
+        default_limits: Declarable = None,
+        application_limits: Declarable = None,
+        user: Function | None = None,
+        exempt_when: Function | None = None,
         on_breach: Callable[[Refused], Any] | None = None,
-        **settings: Any,
+        **settings: Unpack[Options],
     ) -> None:
         self._policy = policy
-        self._settings = settings
+        self._settings: dict[str, Any] = {**settings}
         self.user = user and taking_view(user)
         self.exempt_when = exempt_when and taking_view(exempt_when)
         self.on_breach = on_breach
@@ -93,7 +109,8 @@ class RateKeeper:
             return self._installed[0].gate
         return installed().gate
 
-    def limit(self, limits: Any, *, per_method: bool = False, **options: Any) -> "Limited":
+    @checking_call
+    def limit(self, limits: AnyLimits, *, per_method: bool = False, **options: Unpack[LimitOptions]) -> "Limited":
         """For a view, a class-based view, a blueprint (each of its views by itself) or any function that views call.
 
         Options are those of RouteLimit. `per_method` counts each method by itself.
@@ -103,9 +120,17 @@ class RateKeeper:
             self.per_method.add(limit)
         return Limited(self, limit)
 
-    def shared_limit(self, limits: Any, scope: str, **options: Any) -> "Limited":
+    def shared_limit(
+        self,
+        limits: AnyLimits,
+        scope: str,
+        *,
+        per_method: bool = False,
+        **options: Unpack[LimitOptions],
+    ) -> "Limited":
         """One quota for everything that is limited under this scope."""
-        return self.limit(limits, name=scope, **options)
+        given: LimitOptions = {**options, "name": scope}
+        return self.limit(limits, per_method=per_method, **given)
 
     def exempt(self, target: T) -> T:
         """Nothing is counted for this view, or for the views of this blueprint that have no limits of their own."""
