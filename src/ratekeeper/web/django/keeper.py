@@ -24,13 +24,21 @@ from ratekeeper.web.django.request import State, paths_of
 from ratekeeper.web.django.seen import Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
-from ratekeeper.web.options import GateOptions
+from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions
 from ratekeeper.web.views import Facts, body_type
 
 OF_GATE = tuple(GateOptions.__annotations__)
 OF_STORAGE = ("storage", "deadline", "workers")
 NOTHING = Seen((), None, False, False)
 UNREADABLE = bytes(MAX_BODY + 1)
+
+
+class Settings(GateOptions, PolicyOptions, total=False):
+    """RATEKEEPER as a dict: `RATEKEEPER: Settings = {"policy": "100/minute"}`. See `Keeper`."""
+
+    policy: AnyPolicy | None
+    user: str | Callable[[Any], Any]
+    sleep: Callable[[float], object]
 
 
 class Keeper:
