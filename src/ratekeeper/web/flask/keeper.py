@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 from weakref import WeakSet
 
 import flask
@@ -21,6 +21,7 @@ from ratekeeper.web.gate import WebGate, log
 from ratekeeper.web.options import AnyLimits, AnyPolicy, Function, LimitOptions, Limits, Options, checking_call
 from ratekeeper.web.views import dotted_name, taking_view
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Declarable = Limits | RouteLimit | Sequence[str | RouteLimit] | None
@@ -32,6 +33,18 @@ FLASK_LIMITER = (
 )
 
 
+def _application_first(init: Callable[P, None]) -> Callable[P, None]:
+    """Make a constructor name the right call where Python would say "multiple values for argument 'app'"."""
+
+    @functools.wraps(init)
+    def made(*args: P.args, **options: P.kwargs) -> None:
+        if len(args) > 1 and callable(args[1]) and not isinstance(args[1], flask.Flask):
+            raise TypeError(FLASK_LIMITER.format(args[1]))
+        init(*args, **options)
+
+    return made
+
+
 class RateKeeper:
     """Limits for a Flask application: `RateKeeper(app, "100/minute")`, or with a Policy or the path of a policy file.
 
@@ -41,13 +54,7 @@ class RateKeeper:
     nothing and look at `flask.request`. Create it after the hooks that log a user in: hooks run in order.
     """
 
-    if not TYPE_CHECKING:
-
-        def __new__(cls, *args: Any, **options: Any) -> "RateKeeper":
-            if args and callable(args[0]) and not isinstance(args[0], flask.Flask):
-                raise TypeError(FLASK_LIMITER.format(args[0]))
-            return super().__new__(cls)
-
+    @_application_first
     def __init__(
         self,
         app: flask.Flask | None = None,
