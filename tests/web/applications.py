@@ -1,6 +1,7 @@
 """The application of the suite, in each framework that this project's own adapters are tested with."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ratekeeper.testing import FakeClock
@@ -11,6 +12,15 @@ from tests.web.drivers import asgi_client, wsgi_client
 from tests.web.suite import WORDS, WORDS_CACHE, Client, Naps, options
 
 PARTS = ("one", "two", "three")
+TEXTS = {
+    "/": "hello",
+    "/queue": "served",
+    "/health": "well",
+    "/secret": "never",
+    "/fail": "",
+    "/tokens": "spent",
+    "/form": "shown",
+}
 
 
 def below(scope: Any) -> str:
@@ -24,8 +34,7 @@ def plain(path: str, password: str | None) -> tuple[int, str]:
         return 200, f"user {path[7:]}"
     if path == "/login":
         return (200, "welcome") if password == "right" else (401, "no")
-    texts = {"/": "hello", "/queue": "served", "/health": "well", "/secret": "never", "/fail": "", "/tokens": "spent"}
-    return (200, texts[path]) if path in texts else (404, "not found")
+    return (200, TEXTS[path]) if path in TEXTS else (404, "not found")
 
 
 async def bare_asgi(scope: Any, receive: Any, send: Any) -> None:
@@ -45,6 +54,8 @@ async def bare_asgi(scope: Any, receive: Any, send: Any) -> None:
         status, parts, own = 200, ["kept"], [(b"Cache-Control", headers.get(b"x-cache", b""))]
     elif path == "/moved":
         status, parts, own = 302, [], [(b"location", b"/")]
+    elif path == "/form":
+        scope["state"]["ratekeeper"].failed = headers.get(b"x-password") != b"right"
     await send({"type": "http.response.start", "status": status, "headers": own})
     for place, part in enumerate(parts or [""]):
         more = place + 1 < len(parts)
@@ -65,6 +76,8 @@ def bare_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> It
         status, text, own = 200, "kept", [("Cache-Control", environ.get("HTTP_X_CACHE", "")), ("Content-Length", "4")]
     elif path == "/moved":
         status, text, own = 302, "", [("Location", "/"), ("Content-Length", "0")]
+    elif path == "/form":
+        environ["ratekeeper.passed"].failed = environ.get("HTTP_X_PASSWORD") != "right"
     elif path == "/stream":
         start_response("200 OK", [])
         return (part.encode() for part in PARTS)
@@ -97,11 +110,13 @@ def starlette_app() -> Any:
             return PlainTextResponse("kept", 200, {"Cache-Control": request.headers["x-cache"]})
         if path == "/moved":
             return RedirectResponse("/", 302)
+        if path == "/form":
+            request.state.ratekeeper.failed = request.headers.get("x-password") != "right"
         status, content = plain(path, request.headers.get("x-password"))
         return PlainTextResponse(content, status)
 
     paths = ["/", "/users/{id}", "/stream", "/teapot", "/queue", "/health", "/fail", "/secret", "/tokens"]
-    paths += ["/cached", "/moved"]
+    paths += ["/cached", "/moved", "/form"]
     return Starlette(routes=[Route(path, text) for path in paths] + [Route("/login", text, methods=["POST"])])
 
 
@@ -153,6 +168,11 @@ def fastapi_app() -> Any:
     async def moved() -> RedirectResponse:
         return RedirectResponse("/", 302)
 
+    @app.get("/form", response_class=PlainTextResponse)
+    async def form(request: Request) -> str:
+        request.state.ratekeeper.failed = request.headers.get("x-password") != "right"
+        return "shown"
+
     return app
 
 
@@ -181,13 +201,19 @@ def litestar_app() -> Any:
         own = {"RateLimit": "mine", "X-Own": "yes"}
         return Response("teapot", status_code=418, headers=own, media_type="text/plain")
 
-    @get(["/", "/queue", "/health", "/secret", "/tokens", "/fail"], media_type="text/plain", sync_to_thread=False)
+    @get(
+        ["/", "/queue", "/health", "/secret", "/tokens", "/form", "/fail"],
+        media_type="text/plain",
+        sync_to_thread=False,
+    )
     def text(request: Request[Any, Any, Any]) -> str:
         path = below(request.scope)
         if path == "/fail":
             raise RuntimeError("as asked")
         if path == "/tokens":
             request.scope["state"]["ratekeeper"].charge(7)
+        if path == "/form":
+            request.scope["state"]["ratekeeper"].failed = request.headers.get("x-password") != "right"
         return plain(path, None)[1]
 
     @get("/cached")
@@ -224,6 +250,8 @@ def quart_app() -> Any:
             return Response("kept", 200, {"Cache-Control": request.headers["x-cache"]})
         if path == "moved":
             return redirect("/", 302)
+        if path == "form":
+            request.scope["state"]["ratekeeper"].failed = request.headers.get("x-password") != "right"
         status, content = plain(f"/{path}", request.headers.get("x-password"))
         return Response(content, status)
 
@@ -277,4 +305,63 @@ CLIENTS: dict[str, Callable[[FakeClock, Naps], Client]] = {
 WORDED: dict[str, Callable[[FakeClock, Naps], Client]] = {
     "starlette": installed(worded(starlette_app)),
     "fastapi": installed(worded(fastapi_app)),
+}
+
+# The same applications behind an adapter that is given these options, Flask and Django among them.
+
+
+@contextmanager
+def _closing(client: Client) -> Iterator[Client]:
+    try:
+        yield client
+    finally:
+        getattr(client, "close", lambda: None)()
+
+
+def _behind_asgi(**options: Any) -> AbstractContextManager[Client]:
+    return _closing(asgi_client(RateLimitMiddleware(bare_asgi, **options)))
+
+
+def _starlette(**options: Any) -> AbstractContextManager[Client]:
+    app = starlette_app()
+    RateLimits(app=app, **options)
+    return _closing(asgi_client(app))
+
+
+def _fastapi(**options: Any) -> AbstractContextManager[Client]:
+    app = fastapi_app()
+    RateLimits(app=app, **options)
+    return _closing(asgi_client(app))
+
+
+def _behind_wsgi(**options: Any) -> AbstractContextManager[Client]:
+    return _closing(wsgi_client(wsgi.RateLimitMiddleware(bare_wsgi, **options)))
+
+
+def _flask(**options: Any) -> AbstractContextManager[Client]:
+    from tests.web.flask_site import application
+
+    return _closing(wsgi_client(application(options)))
+
+
+@contextmanager
+def _django(kind: str, options: dict[str, Any]) -> Iterator[Client]:
+    from tests.web.django_site import site
+
+    # isort: split
+    from django.core.handlers.asgi import ASGIHandler
+    from django.core.handlers.wsgi import WSGIHandler
+
+    with site(options), _closing(wsgi_client(WSGIHandler()) if kind == "wsgi" else asgi_client(ASGIHandler())) as send:
+        yield send
+
+
+ADAPTERS: dict[str, Callable[..., AbstractContextManager[Client]]] = {
+    "asgi": _behind_asgi,
+    "starlette": _starlette,
+    "fastapi": _fastapi,
+    "wsgi": _behind_wsgi,
+    "flask": _flask,
+    "django wsgi": lambda **options: _django("wsgi", options),
+    "django asgi": lambda **options: _django("asgi", options),
 }

@@ -88,6 +88,11 @@ def moved(request: Request) -> Any:
     return HttpResponseRedirect("/")
 
 
+def form(request: Request) -> Any:
+    request.ratekeeper.failed = request.headers.get("x-password") != "right"
+    return HttpResponse("shown")
+
+
 def secret(request: Request) -> Any:
     raise AssertionError
 
@@ -102,6 +107,7 @@ urlpatterns = [
     path("health", health),
     path("fail", fail),
     path("tokens", tokens),
+    path("form", form),
     path("secret", secret),
     path("cached", cached),
     path("moved", moved),

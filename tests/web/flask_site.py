@@ -1,4 +1,4 @@
-"""An application of Flask for tests."""
+"""Applications of Flask for tests: one to build on, and that of the suite."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,3 +36,65 @@ class Site:
             if self.get(path, method, **headers).status_code in (429, 403):
                 return count
         return int(most)
+
+
+def application(options: dict[str, Any]) -> flask.Flask:
+    app = flask.Flask("suite")
+    app.logger.disabled = True
+    RateKeeper(app, **options)
+
+    @app.get("/")
+    def home() -> str:
+        return "hello"
+
+    @app.get("/users/<int:number>")
+    def user(number: int) -> str:
+        return f"user {number}"
+
+    @app.post("/login")
+    def login() -> tuple[str, int]:
+        return ("welcome", 200) if flask.request.headers.get("x-password") == "right" else ("no", 401)
+
+    @app.get("/stream")
+    def stream() -> flask.Response:
+        return flask.Response(iter(["one", "two", "three"]))
+
+    @app.get("/teapot")
+    def teapot() -> tuple[str, int, dict[str, str]]:
+        return "teapot", 418, {"RateLimit": "mine", "X-Own": "yes"}
+
+    @app.get("/queue")
+    def queue() -> str:
+        return "served"
+
+    @app.get("/health")
+    def health() -> str:
+        return "well"
+
+    @app.get("/fail")
+    def fail() -> str:
+        raise ZeroDivisionError
+
+    @app.get("/tokens")
+    def tokens() -> str:
+        flask.g.ratekeeper.charge(7)
+        return "spent"
+
+    @app.get("/cached")
+    def cached() -> tuple[str, dict[str, str]]:
+        return "kept", {"Cache-Control": flask.request.headers["x-cache"]}
+
+    @app.get("/moved")
+    def moved() -> Any:
+        return flask.redirect("/")
+
+    @app.get("/form")
+    def form() -> str:
+        flask.g.ratekeeper.failed = flask.request.headers.get("x-password") != "right"
+        return "shown"
+
+    @app.get("/secret")
+    def secret() -> str:
+        raise AssertionError
+
+    return app

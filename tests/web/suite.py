@@ -26,6 +26,7 @@ APPLICATION = {
     "/secret": "never reached",
     "/cached": "kept, with the request's header x-cache as its Cache-Control",
     "/moved": "302 to /",
+    "/form": "200 'shown'; says by the decision that it has failed, unless the header x-password is 'right'",
 }
 
 POLICY = Policy(
@@ -34,6 +35,7 @@ POLICY = Policy(
         Rule("login", "2/minute", match=Match(paths=["/login"], methods=["POST"]), message="Too many attempts."),
         Rule("queue", "2/second burst 10 leaky-bucket", match=Match(paths=["/queue"])),
         Rule("tokens", "10/minute; 100/hour", match=Match(paths=["/tokens"])),
+        Rule("form", "2/minute", match=Match(paths=["/form"])),
         Rule("secret", "deny", match=Match(paths=["/secret"])),
         Rule("planned", "1/minute", match=Match(paths=["/"]), mode="shadow"),
         Rule("flood", "20/second burst 20", stage="early", match=Match(paths=["/early"])),
@@ -83,7 +85,7 @@ def options(clock: FakeClock, naps: Naps, *, is_async: bool) -> dict[str, Any]:
     return {
         "policy": POLICY,
         "storage": MemoryStorage(clock=clock),
-        "charge": {"login": "failure"},
+        "charge": {"login": "failure", "form": "failure"},
         "sleep": naps.sleep_async if is_async else naps.sleep,
     }
 
@@ -162,6 +164,13 @@ TABLE: dict[str, list[Step]] = {
             problem("Too many attempts.", 60, "login/minute", 2, 60),
             RIGHT,
         ),
+    ],
+    "a handler says that it has failed, whatever its status": [
+        Step("GET /form a", 200, shows("form/minute", 2, 60, 2, None), b"shown", RIGHT),
+        Step("GET /form a", 200, shows("form/minute", 2, 60, 1, 60), b"shown", WRONG),
+        Step("GET /form a", 200, shows("form/minute", 2, 60, 1, 60), b"shown", RIGHT),
+        Step("GET /form a", 200, shows("form/minute", 2, 60, 0, 60), b"shown", WRONG),
+        Step("GET /form a", 429, shows("form/minute", 2, 60, 0, 60) | REFUSED, None, RIGHT),
     ],
     "a stream has its headers once": [Step("GET /stream a", 200, shows("rest/minute", 5, 60, 4, 60), b"onetwothree")],
     "the application's own headers of the same name give way": [

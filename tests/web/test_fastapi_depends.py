@@ -8,10 +8,9 @@ import pytest
 from fastapi import Depends, FastAPI, Form, Request
 from fastapi.responses import PlainTextResponse
 
-from ratekeeper.policy import Identity, RequestView
+from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
 from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.fastapi.identity import user_from
 from ratekeeper.web.views import taking_view
 from tests.web.drivers import fetch
 from tests.web.test_fastapi import remaining, statuses
@@ -81,30 +80,6 @@ async def test_without_the_middleware_a_body_that_cannot_be_read_costs_what_nobo
 
 
 ANN = UUID(int=7)
-
-
-@pytest.mark.parametrize(
-    ("user", "known"),
-    [
-        (User(id=7), 7),
-        (User(id=ANN), str(ANN)),
-        (User(identity="", username="ann"), "ann"),
-        (User(id=7, is_authenticated=False), None),
-        ({"sub": "ann"}, "ann"),
-        ("ann", "ann"),
-        (Identity("user", "ann"), Identity("user", "ann")),
-        (None, None),
-    ],
-    ids=repr,
-)
-def test_a_user_is_whoever_the_application_says(user: Any, known: Any) -> None:
-    assert user_from(user) == known
-
-
-@pytest.mark.parametrize("user", [User(), object(), True, {"name": "ann"}, [7]], ids=str)
-def test_a_user_who_could_be_anybody_raises(user: Any) -> None:
-    with pytest.raises(TypeError, match="cannot tell who the user is"):
-        user_from(user)
 
 
 @pytest.mark.parametrize("is_installed", [True, False])

@@ -102,7 +102,8 @@ async def test_a_connection_that_the_application_denies_is_a_failure(kind: str) 
 
     app = RateLimitMiddleware(deny, "2/minute", charge={"default": charge})
     await connect(app)
-    assert outcomes == [{"close": (403, 0, 1), "response": (401, 2, 1), "nothing": (500, 0, 1)}[kind]]
+    told = {"close": (403, 0, 1, True), "response": (401, 2, 1, True), "nothing": (500, 0, 1, True)}
+    assert outcomes == [told[kind]]
 
 
 async def test_what_is_sent_can_be_charged() -> None:

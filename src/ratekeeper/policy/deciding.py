@@ -195,6 +195,12 @@ class Compiled:
             return Verdict(Grounds("unlimited", policy, stage), client)
         return case.verdict(policy, stage, client, iter(answers))
 
+    def note_client(self, request: RequestView) -> ClientAddress:
+        """Find the client's address, and note it for `request.address`: for functions called before a decision."""
+        client = self._client(request)
+        request.found = Found(self, client)
+        return client
+
     def _client(self, request: RequestView) -> ClientAddress:
         """The address is the same in both stages, but who it is may be known only in the late one."""
         before = request.found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from ratekeeper.http.client_ip import ClientAddress, Proxies
 from ratekeeper.http.prefix import MAX_TEXT, prefix_key
@@ -23,6 +24,7 @@ log = logging.getLogger("ratekeeper")
 KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 BUILT_IN = ("address", "agent", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # known by name, once a verifier stands behind them
+ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # what other packages call an address
 KNOWN = (str, int, Identity)  # what an identity is made of, and nothing to wait for
 MAX_CLAIM = 8192  # characters: what is longer is no token
 MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
@@ -157,12 +159,14 @@ def combined(parts: list[Identity]) -> Identity:
 
 
 class Kinds:
-    """Makes kinds by name, for one policy: its sources, its trusted proxies, its width of IPv6."""
+    """Makes kinds by name, for one policy: its sources, its trusted proxies, its width of IPv6. With `is_open`, names
+    that some policy may define are taken for defined."""
 
-    def __init__(self, sources: Mapping[str, Source], proxies: Proxies, ipv6: int) -> None:
+    def __init__(self, sources: Mapping[str, Source], proxies: Proxies, ipv6: int, *, is_open: bool = False) -> None:
         self._sources = {_spelled(name): source for name, source in sources.items()}
         self._proxies = proxies
         self._ipv6 = ipv6
+        self._is_open = is_open
 
     def alternatives(self, by: Any) -> Alternatives:
         """What `by` says: a name, names joined by '+', a function, or several of these to try in turn."""
@@ -212,13 +216,15 @@ class Kinds:
             )
         if name == "user":
             return Kind(name, name, lambda request, _: request.user, lambda value: as_identity("user", value), False)
+        if self._is_open and KIND.fullmatch(base) and base not in ELSEWHERE:
+            return Kind(name, name, lambda request, found: None, lambda _: None, False)
         if name in CLAIMED or base in ("jwt", "header", "cookie"):
             raise ValueError(
                 f"{name!r} is what a client claims: under identities give"
                 f" {'jwt' if base == 'jwt' else name} a verifier, 'verify: …', or 'proxy: true' for a header that a"
                 " trusted proxy sets"
             )
-        if name.lower() in ("ip", "client", "host", "remote_address", "get_remote_address", "user_or_ip"):
+        if name.lower() in (*ELSEWHERE, "client", "host"):
             raise ValueError(f"unknown identity {name!r}: did you mean 'address'?")
         raise ValueError(f"unknown identity {name!r}: {nearest(name, [*BUILT_IN, *CLAIMED, *self._sources])}")
 
@@ -252,6 +258,14 @@ class Kinds:
         return Kind(label, source_name, verified, lambda value: as_identity(label, value), False, (verify,))
 
 
+_OPEN = Kinds({}, Proxies(), 64, is_open=True)
+
+
+def check_by(by: Any) -> None:
+    """Raise ValueError for what no policy can make right: what cannot be read, and names that no identity has."""
+    _OPEN.alternatives(by)
+
+
 def _spelled(name: str) -> str:
     """Names of headers have no case."""
     return name.lower() if name[:7].lower() == "header:" else name
@@ -267,13 +281,15 @@ def as_identity(kind: str, value: object) -> Identity | None:
         value = value.value
         if not isinstance(value, str):
             value = ""
+    if isinstance(value, UUID):
+        value = str(value)
     if isinstance(value, str):
         text = str.__str__(value)  # plain text, whatever a subclass makes of comparing it
         return Identity(kind, text, tier) if text else None
     if isinstance(value, int) and not isinstance(value, bool) and int.bit_length(value) <= MAX_BITS:
         return Identity(kind, int.__repr__(value))
     log.error(
-        "identifying by %s gave %s: expected text, a whole number of no more than %d bits, an Identity or None",
+        "identifying by %s gave %s: expected text, a whole number of no more than %d bits, a UUID, an Identity or None",
         kind,
         type(value).__name__,
         MAX_BITS,

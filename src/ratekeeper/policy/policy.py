@@ -13,7 +13,7 @@ from ratekeeper.http.headers import Headers
 from ratekeeper.http.rejection import Rejection
 from ratekeeper.policy.clients import Clients, client_of
 from ratekeeper.policy.cover import covers
-from ratekeeper.policy.identify import KIND, Alternatives, Kinds, Source
+from ratekeeper.policy.identify import ELSEWHERE, KIND, Alternatives, Kinds, Source
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
 from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Failure, Plan, Rule, Window, as_written, wide_windows
@@ -125,6 +125,8 @@ class Policy:
                 base, _, detail = str(name).partition(":")
                 if not KIND.fullmatch(base) or (detail and base not in ("header", "cookie")):
                     raise ValueError("a name is small letters, digits, _ and -; or 'header:x-name', 'cookie:name'")
+                if base in ELSEWHERE:
+                    raise ValueError(f"{base!r} is what others call an address: choose another name")
                 if base in ("address", "agent", "global", "prefix") or (base == "user" and source.call is None):
                     raise ValueError(f"{base} is built in: choose another name" + " or a 'call'" * (base == "user"))
                 if not isinstance(source, Source):

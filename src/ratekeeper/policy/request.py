@@ -1,6 +1,6 @@
 """A request that belongs to no framework: what adapters make, and rules, identities and refusals look at."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from ratekeeper.http.rejection import is_preflight
@@ -29,6 +29,11 @@ class Wire(NamedTuple):
     headers: Callable[[Any], Sequence[tuple[str, str]]]
     scheme: Callable[[Any], str]
     is_scripted: Callable[[Any], bool]
+    path_params: Callable[[Any], Mapping[str, Any]]
+    session: Callable[[Any], Any]
+    state: Callable[[Any], Any]
+    request: Callable[[Any], Any]
+    no_user: Callable[[Any], str]  # why no user can be known here, and what to do; "" where users are known
 
 
 def _on_demand(name: str) -> Any:
@@ -47,6 +52,17 @@ def _on_demand(name: str) -> Any:
     return property(read, lambda view, value: setattr(view, slot, value))
 
 
+def _each_time(name: str, missing: Any) -> Any:
+    """Make a property that reads the wire on every access: a framework's request kept in its view would be a cycle."""
+
+    def read(view: "RequestView") -> Any:
+        if view._wire is None:
+            return view._source.get(name, missing)
+        return getattr(view._wire, name)(view._source)
+
+    return property(read)
+
+
 class RequestView:
     """What is known of a request before its work begins.
 
@@ -55,6 +71,10 @@ class RequestView:
     socket. `user` is whom the framework has authenticated: text, a whole number or an Identity. `route` is the router's
     own template, below any prefix, if the router was asked already. `body` is there only if the adapter has read it.
     `found` is where a gate keeps what it has learned between two stages.
+
+    `path_params` are the parameters of the route, empty if the adapter does not know the route. `session`, `state` and
+    `request` are the framework's own: its session or None, the place where an application keeps things for one
+    request, and the request object. See docs/web.md for what each adapter has.
     """
 
     __slots__ = (
@@ -79,6 +99,11 @@ class RequestView:
     paths: Paths = _on_demand("paths")
     query: str = _on_demand("query")
     scheme: str = _on_demand("scheme")
+    path_params: Mapping[str, Any] = _each_time("path_params", {})
+    session: Any = _each_time("session", None)
+    state: Any = _each_time("state", None)
+    request: Any = _each_time("request", None)
+    no_user: str = _each_time("no_user", "")
 
     def __init__(
         self,
@@ -93,6 +118,10 @@ class RequestView:
         user: "str | int | Identity | None" = None,
         route: str | None = None,
         body: bytes | None = None,
+        path_params: Mapping[str, Any] | None = None,
+        session: Any = None,
+        state: Any = None,
+        request: Any = None,
     ) -> None:
         self.method = method
         self._paths = path
@@ -107,7 +136,8 @@ class RequestView:
         self.found: Any = None
         self._by_name: dict[str, list[str]] | None = None
         self._wire: Wire | None = None
-        self._source: Any = None
+        given = {"path_params": path_params, "session": session, "state": state, "request": request}
+        self._source: Any = {name: value for name, value in given.items() if value is not None}
 
     @classmethod
     def on_demand(
@@ -135,6 +165,12 @@ class RequestView:
 
     def __repr__(self) -> str:
         return f"RequestView({self.method!r}, {self.path!r}, peer={self.peer!r})"
+
+    @property
+    def address(self) -> str:
+        """The client's address, as trusted proxies tell it: the one that rules count by. The peer's, until a gate has
+        looked at the request."""
+        return (self.peer or "") if self.found is None else self.found.client.text
 
     def header_lines(self, name: str) -> list[str]:
         """Every line of a header, in order; `name` in lower case."""

@@ -40,6 +40,7 @@ class Passed:
 
     __slots__ = (
         "_costs",
+        "_failed",
         "_is_scripted",
         "_is_unhandled_preflight",
         "_late",
@@ -112,6 +113,16 @@ class Passed:
             return True
         return not self._asked().isdisjoint(self.terms.charges)
 
+    @property
+    def failed(self) -> bool | None:
+        """What the handler says of its result, for `charge="failure"`: True for a failure that is answered with 200, as
+        a login form that is shown again. None leaves it to the status."""
+        return getattr(self, "_failed", None)  # set for few requests, so not when each is made
+
+    @failed.setter
+    def failed(self, value: bool | None) -> None:
+        self._failed = value
+
     def charge(self, cost: int, rule: str = "") -> None:
         """For a handler that knows what its work has cost, all in all: settled when the response is complete.
 
@@ -151,12 +162,13 @@ class Passed:
             return []
         self._settled = True
         general = {*self.terms.own} or self._asked()
+        failed = status >= 400 if self.failed is None else self.failed
         found = []
         for place, verdict in enumerate(self.verdicts):
             if verdict.decision is not None:
                 charged = [ask[2] for ask in verdict.decision.asks]
                 costs = [
-                    self._cost(rule.name, Outcome(status, sent, cost), general)
+                    self._cost(rule.name, Outcome(status, sent, cost, failed), general)
                     for rule, cost in zip(verdict.asked, charged, strict=True)
                 ]
                 if costs != charged:

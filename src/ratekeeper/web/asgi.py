@@ -19,6 +19,7 @@ from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.gate import AsyncWebGate, Passed, Refused
 from ratekeeper.web.options import AnyPolicy, AsyncOptions
 from ratekeeper.web.sending import Telling, ours
+from ratekeeper.web.user import User, found_user_id, identified, user_is_told
 from ratekeeper.web.websocket import connect
 
 log = logging.getLogger("ratekeeper")
@@ -33,23 +34,16 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Find = Callable[[Scope], tuple[Endpoint | None, str | None]]
 
 
-def user_of(scope: Scope) -> str | int | None:
-    """Whom an authentication middleware around this one has found, as Starlette's does: `scope["user"]`."""
+UNKNOWN_USER = (
+    "no middleware around it has set scope['user']: put it inside your authentication middleware, or give it"
+    " user=, a function of the scope"
+)
+
+
+def user_of(scope: Scope) -> User:
+    """Return the user that an authentication middleware around this one has found, as Starlette's: `scope["user"]`."""
     user = scope.get("user")
-    if user is None:
-        return None
-    if isinstance(user, str | int) and not isinstance(user, bool):
-        return user
-    if not getattr(user, "is_authenticated", False):
-        return None
-    for name in ("identity", "id", "pk", "username", "display_name"):
-        try:
-            value = getattr(user, name, None)
-        except NotImplementedError:
-            continue  # Starlette's users need not have an identity
-        if isinstance(value, str | int) and value != "":
-            return value
-    return None
+    return None if user is None else found_user_id(user)
 
 
 def header_name(name: bytes) -> str:
@@ -118,12 +112,15 @@ WIRE = Wire(
     headers=lambda scope: [(header_name(name), value.decode("latin-1")) for name, value in scope["headers"]],
     scheme=lambda scope: scope.get("scheme", "http"),
     is_scripted=_is_scripted,
+    path_params=lambda scope: scope.get("path_params") or {},
+    session=lambda scope: scope.get("session"),
+    state=lambda scope: scope.get("state"),
+    request=lambda scope: scope,
+    no_user=lambda scope: "" if "user" in scope else UNKNOWN_USER,
 )
 
 
-def request_view(
-    scope: Scope, user: str | int | None = None, route: str | None = None, wire: Wire = WIRE
-) -> RequestView:
+def request_view(scope: Scope, user: User = None, route: str | None = None, wire: Wire = WIRE) -> RequestView:
     """A request, or the handshake of a WebSocket, which is a GET."""
     client = scope.get("client")
     return RequestView.on_demand(wire, scope, scope.get("method", "GET"), client[0] if client else None, user, route)
@@ -155,10 +152,12 @@ class RateLimitMiddleware:
         self.app: App = app
         self.gate = AsyncWebGate(policy, **options) if gate is None else gate
         self._is_own = gate is None
-        self.user = user
+        self.user = user if user is user_of else identified(user)
         self.find = find
         own = own_prefix(app)
         self._wire = WIRE._replace(paths=partial(_paths, own=own)) if own else WIRE
+        if user is not user_of:
+            self._wire = self._wire._replace(no_user=user_is_told)
         if isinstance(messages, str):
             messages = RouteLimit(limits=messages, name="messages")
         self.messages = None if messages is None else Endpoint("messages", [messages])
@@ -178,10 +177,11 @@ class RateLimitMiddleware:
             endpoint, route = self.find(scope)
         else:
             endpoint, route = None, self._template(scope) if "path_template" in scope else None
-        view = request_view(scope, self.user(scope), route, self._wire)
         if kind == "websocket":
+            view = request_view({**scope}, self.user(scope), route, self._wire)  # the application changes its scope
             await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send)
             return
+        view = request_view(scope, self.user(scope), route, self._wire)
         door = gate.door(endpoint)
         if door.reads_body:
             view.body, receive = await read_body(receive)

@@ -10,29 +10,31 @@ from typing import Any, Literal, NamedTuple
 
 
 class Outcome(NamedTuple):
-    """A complete response: its status, the bytes of its body, and what was charged before."""
+    """A complete response: its status, the bytes of its body, and what was charged before. `failed` is what the
+    handler said of it (see `Passed.failed`), else whether the status is 400 or above."""
 
     status: int
     sent: int
     cost: int
+    failed: bool = False
 
 
 Charge = Literal["failure", "success"] | Callable[[Outcome], int]
 
 
 def _failure(outcome: Outcome) -> int:
-    return outcome.cost if outcome.status >= 400 else 0
+    return outcome.cost if outcome.failed else 0
 
 
 def _success(outcome: Outcome) -> int:
-    return outcome.cost if outcome.status < 400 else 0
+    return 0 if outcome.failed else outcome.cost
 
 
 CHARGES: dict[str, Callable[[Outcome], int]] = {"failure": _failure, "success": _success}
 
 
 def charge_function(charge: Any) -> Callable[[Outcome], int] | None:
-    """'failure' charges those that went wrong, status 400 and above; 'success' the others; a function says how much."""
+    """'failure' charges requests that failed, 'success' the others; a function says how much."""
     if inspect.iscoroutinefunction(charge):
         raise ValueError(
             "a charge cannot be awaited: let the handler say it, with request.state.ratekeeper.charge(cost)"

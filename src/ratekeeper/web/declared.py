@@ -11,6 +11,8 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
 from ratekeeper.policy import Computed, Match, RequestView, Rule
+from ratekeeper.policy.identify import check_by
+from ratekeeper.policy.problem import shown
 from ratekeeper.policy.rule import Failure, Mode
 from ratekeeper.web.charge import Charge, Outcome, charge_function
 from ratekeeper.web.options import Limits, check_limit_options
@@ -60,6 +62,11 @@ class RouteLimit:
         for name in ("exempt_when", "on_breach"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ValueError(f"{name} must be a function, not {getattr(self, name)!r}")
+        if self.key is not None:
+            try:
+                check_by(self.key)
+            except ValueError as error:
+                raise ValueError(f"key={shown(self.key)}: {error}") from None
         self.rule(self.name or "endpoint")
 
     def rule(self, name: str) -> Rule:

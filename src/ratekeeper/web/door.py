@@ -10,6 +10,7 @@ from ratekeeper.policy.deciding import Compiled
 from ratekeeper.web.answer import Passed, Refused, Terms, delay_of, refusal
 from ratekeeper.web.charge import Charge, Outcome, charge_function
 from ratekeeper.web.declared import Endpoint, RouteLimit, with_defaults
+from ratekeeper.web.user import rules_by_user_alone
 
 log = logging.getLogger("ratekeeper")
 
@@ -17,7 +18,19 @@ log = logging.getLogger("ratekeeper")
 class Door:
     """All that holds for one endpoint. `base` is the policy in force without what the endpoint declares."""
 
-    __slots__ = ("_breaches", "base", "compiled", "has_early", "last_stage", "may_queue", "reads_body", "terms")
+    __slots__ = (
+        "_breaches",
+        "_by_user",
+        "_warned",
+        "answer",
+        "base",
+        "compiled",
+        "has_early",
+        "last_stage",
+        "may_queue",
+        "reads_body",
+        "terms",
+    )
 
     def __init__(
         self,
@@ -26,6 +39,7 @@ class Door:
         compiled: Compiled,
         endpoint: Endpoint | None,
         charges: Mapping[str, Callable[[Outcome], int]],
+        warned: set[str],
     ) -> None:
         self.base = base
         self.compiled = compiled
@@ -38,11 +52,29 @@ class Door:
         own = {rule.name: limit.charged for rule, limit in pairs if limit.charged is not None}
         names = [rule.name for rule, _ in pairs]
         self.terms = Terms(owner, [limit for _, limit in pairs], names, {**charges, **own})
+        self._by_user = rules_by_user_alone(compiled.policy)
+        self._warned = warned
+        self.answer: Callable[..., Passed | Refused] = self._checked_answer if self._by_user else self._answer
 
     def asks_early(self, stage: str | None) -> bool:
         return self.has_early if stage is None else stage == "early"
 
-    def answer(self, view: RequestView, verdicts: list[Verdict], slept: int = 0) -> Passed | Refused:
+    def _checked_answer(self, view: RequestView, verdicts: list[Verdict], slept: int = 0) -> Passed | Refused:
+        """`answer`, where rules count by users only. Warn once of each rule if no user can be known."""
+        if view.user is None:
+            verdict = verdicts[-1]
+            for rule in (*verdict.asked, *(shadow.rule for shadow in verdict.shadows)):
+                if rule.name in self._by_user and rule.name not in self._warned and (reason := view.no_user):
+                    self._warned.add(rule.name)
+                    log.warning(
+                        "the limit %r counts by user, but here it counts by address, and users behind one address share"
+                        " it: %s. If that is what you want, write key=['user', 'address']",
+                        rule.name,
+                        reason,
+                    )
+        return self._answer(view, verdicts, slept)
+
+    def _answer(self, view: RequestView, verdicts: list[Verdict], slept: int = 0) -> Passed | Refused:
         """By the last of the verdicts; those before it have passed, and `slept` of them were waited for."""
         if not verdicts[-1].allowed:
             return refusal(verdicts[-1], view, self._breaches)
@@ -63,6 +95,7 @@ class Doors:
         self._doors: dict[Endpoint | None, Door] = {}
         self._alone: dict[Endpoint | None, Door] = {}
         self._named: dict[str, RouteLimit] = {}
+        self._warned: set[str] = set()  # names of rules
         self._good = self._current()  # the last policy that went with what an endpoint declares
         self.of(None)
 
@@ -81,6 +114,14 @@ class Doors:
         if door is None or door.base is not base:
             door = self._alone[endpoint] = self._renewed(door, base, endpoint, True)
         return door
+
+    def check(self, limit: RouteLimit) -> None:
+        """Raise ValueError for a limit that does not go with the policy, wherever it will stand."""
+        endpoint = Endpoint("limit", [replace(limit, name="")])
+        try:
+            self._made(self._current(), endpoint, True)
+        finally:
+            self.forget(endpoint)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Let go of an endpoint that will not be met again."""
@@ -109,7 +150,7 @@ class Doors:
 
     def _made(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
         if endpoint is None or not endpoint.rules:
-            return Door(self.gate, base, base, endpoint, self._charges)
+            return Door(self.gate, base, base, endpoint, self._charges, self._warned)
         self._check_names(endpoint)
         policy = base.policy
         kept = [with_defaults(rule) if endpoint.keep_defaults else rule for rule in policy.rules]
@@ -126,7 +167,8 @@ class Doors:
             refusal=policy.rejection,
             trusted=policy.proxies,
         )
-        return Door(self.gate, base, self.gate.ready(joined), endpoint, {} if alone else self._charges)
+        ready, charges = self.gate.ready(joined), {} if alone else self._charges
+        return Door(self.gate, base, ready, endpoint, charges, self._warned)
 
     def _check_names(self, endpoint: Endpoint) -> None:
         for rule, limit in zip(endpoint.rules, endpoint.limits, strict=True):

@@ -19,9 +19,11 @@ from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit, short_name
 from ratekeeper.web.django.anew import content, endpoint_anew
 from ratekeeper.web.django.keeper import keeper
+from ratekeeper.web.django.login import remember
 from ratekeeper.web.django.names import numbered, view_name
 from ratekeeper.web.django.request import at_hand, out_of_hand, route_limit, state_of
 from ratekeeper.web.options import AnyViewLimits, ViewLimitOptions, checking_call
+from ratekeeper.web.user import User, found_user_id
 from ratekeeper.web.views import description
 
 try:
@@ -83,6 +85,8 @@ class Throttle:
         state.view.user = state.view.user or before
         if not isinstance(answer, Refused):
             state.join(inner, answer)
+            if answer.terms.charges:
+                remember(inner)
             if not state.watched and state.passed is not None:
                 state.passed.end(UNSETTLED)
             keep.gate.sleep(answer)
@@ -182,6 +186,5 @@ def _refusal(refused: Refused) -> APIException:
     return refusal
 
 
-def _user(request: Any) -> Any:
-    user = request.user
-    return user.pk if user is not None and user.is_authenticated else None
+def _user(request: Any) -> User:
+    return found_user_id(request.user)

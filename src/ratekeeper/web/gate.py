@@ -19,7 +19,7 @@ from ratekeeper.policy.policy import Switch
 from ratekeeper.policy.rule import Stage
 from ratekeeper.web.answer import Passed, Refused, with_headers
 from ratekeeper.web.charge import Charge
-from ratekeeper.web.declared import Endpoint
+from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.door import Door, Doors
 from ratekeeper.web.options import AnyPolicy, PolicyOptions, check_options
 
@@ -96,6 +96,10 @@ class WebGate:
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise now for what would be wrong with this endpoint's limits under the policy."""
         self._doors.of(endpoint)
+
+    def check(self, limit: RouteLimit) -> None:
+        """Raise now for what would be wrong with a limit under the policy, wherever it will stand."""
+        self._doors.check(limit)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Let go of an endpoint that will not be met again, as of a limit that was made for one request."""
@@ -222,6 +226,10 @@ class AsyncWebGate:
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise now for what would be wrong; see `WebGate.prepare`."""
         self._doors.of(endpoint)
+
+    def check(self, limit: RouteLimit) -> None:
+        """Raise now for what would be wrong with a limit under the policy, wherever it will stand."""
+        self._doors.check(limit)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Let go of an endpoint that will not be met again, as of a limit that was made for one request."""

@@ -31,8 +31,8 @@ async def connect(
     record: MutableMapping[str, Any] | None = None,
 ) -> None:
     """Let a connection be opened, or refuse it before it is. What it has cost is settled when it ends. The record gets
-    the answer, and may get a refusal while the application runs."""
-    _ = view.path, view.headers  # read now: messages are asked for later, when the scope is the application's
+    the answer, and may get a refusal while the application runs. The view reads a copy of the scope: messages are asked
+    for later, when the application has changed the scope."""
     answer = await gate.before(view, endpoint)
     state: dict[str, Any] = scope.get("state") or {}
     around = state.get("ratekeeper")

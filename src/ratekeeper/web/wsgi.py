@@ -12,6 +12,7 @@ from ratekeeper.policy.request import Wire
 from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, fields_for, with_headers
 from ratekeeper.web.gate import WebGate
 from ratekeeper.web.options import AnyPolicy, Options
+from ratekeeper.web.user import User, found_user_id, identified, user_is_told
 
 Environ = dict[str, Any]
 Application = Callable[..., Iterable[bytes]]
@@ -22,9 +23,16 @@ OURS, LENGTH = 1, 2
 REASONS = {429: "Too Many Requests", 403: "Forbidden", 503: "Service Unavailable"}
 
 
-def user_of(environ: Environ) -> str | None:
-    """Whom the server has authenticated."""
-    return environ.get("REMOTE_USER") or None
+UNKNOWN_USER = (
+    "neither the server nor a middleware around it has set REMOTE_USER: put it inside your authentication middleware,"
+    " or give it user=, a function of the environ"
+)
+
+
+def user_of(environ: Environ) -> User:
+    """Return the user whom the server, or a middleware around this one, has authenticated."""
+    user = environ.get("REMOTE_USER")
+    return None if user is None else found_user_id(user)
 
 
 def _paths(environ: Environ) -> Paths:
@@ -67,13 +75,18 @@ WIRE = Wire(
     headers=_headers,
     scheme=lambda environ: environ.get("wsgi.url_scheme", "http"),
     is_scripted=lambda environ: "HTTP_ORIGIN" in environ,
+    path_params=lambda environ: environ.get("wsgiorg.routing_args", ((), {}))[1],
+    session=lambda environ: environ.get("beaker.session"),
+    state=lambda environ: environ,
+    request=lambda environ: environ,
+    no_user=lambda environ: "" if "REMOTE_USER" in environ else UNKNOWN_USER,
 )
 
 
-def request_view(environ: Environ, user: str | int | None = None, route: str | None = None) -> RequestView:
+def request_view(environ: Environ, user: User = None, route: str | None = None, wire: Wire = WIRE) -> RequestView:
     """A request as WSGI has it."""
     return RequestView.on_demand(
-        WIRE, environ, environ["REQUEST_METHOD"], environ.get("REMOTE_ADDR") or None, user, route
+        wire, environ, environ["REQUEST_METHOD"], environ.get("REMOTE_ADDR") or None, user, route
     )
 
 
@@ -99,13 +112,14 @@ class RateLimitMiddleware:
         self.app = app
         self.gate = WebGate(policy, **options) if gate is None else gate
         self._place = f"{PASSED} {id(self)}"  # its own, where another one may stand behind it
-        self.user = user
+        self.user = user if user is user_of else identified(user)
+        self._wire = WIRE if user is user_of else WIRE._replace(no_user=user_is_told)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         around = environ.get(PASSED)
         if self.gate.owns(around):
             return self.app(environ, start_response)  # asked already, by one around this one
-        view = request_view(environ, self.user(environ))
+        view = request_view(environ, self.user(environ), None, self._wire)
         door = self.gate.door()
         if door.reads_body:
             view.body = read_body(environ)

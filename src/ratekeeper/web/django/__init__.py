@@ -6,7 +6,8 @@ application leave the event loop, those that may block.
 """
 
 try:
-    from ratekeeper.web.django.keeper import Settings, aclose, close, keeper
+    from ratekeeper.web.django import checks  # noqa: F401 - registers itself
+    from ratekeeper.web.django.keeper import Settings, aclose, client_address, close, keeper
     from ratekeeper.web.django.limited import exempt, limit
     from ratekeeper.web.django.middleware import RateKeeperMiddleware
 except ModuleNotFoundError as error:
@@ -14,4 +15,4 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError("Django is not there: install Ratekeeper with its extra [django]") from None
 
-__all__ = ["RateKeeperMiddleware", "Settings", "aclose", "close", "exempt", "keeper", "limit"]
+__all__ = ["RateKeeperMiddleware", "Settings", "aclose", "client_address", "close", "exempt", "keeper", "limit"]

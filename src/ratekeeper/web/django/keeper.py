@@ -20,11 +20,13 @@ from ratekeeper.policy import Policy, PolicyFile, read_policy
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
-from ratekeeper.web.django.request import State, paths_of
-from ratekeeper.web.django.seen import Seen, Views, looks_at_body
+from ratekeeper.web.django.names import view_name
+from ratekeeper.web.django.request import State, paths_of, state_of
+from ratekeeper.web.django.seen import METHODS, Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
 from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions
+from ratekeeper.web.user import User, found_user_id, user_id
 from ratekeeper.web.views import Facts, body_type
 
 OF_GATE = tuple(GateOptions.__annotations__)
@@ -95,6 +97,22 @@ class Keeper:
                 self._tasks.forget(one)
         self._facts = Facts(self._facts.policy, functions=False)
 
+    def mistakes(self) -> list[str]:
+        """Make the limits of all views in the root URLconf ready, and return what is wrong with them. A URLconf that
+        cannot be loaded is for Django to report."""
+        try:
+            views = list(_views(getattr(settings, "ROOT_URLCONF", None)))
+        except Exception:
+            return []
+        found: dict[str, None] = {}
+        for view in views:
+            for method in METHODS:
+                try:
+                    self.gate.prepare(self.views.of(view, method).endpoint)
+                except ValueError as error:
+                    found[f"the limits of {view_name(view)}: {error}"] = None
+        return list(found)
+
     def begin(self, request: Any, state: State, view: Callable[..., Any] | None) -> Seen:
         """Make ready for the late stage: the route, and what the view declares."""
         state.late = True
@@ -109,29 +127,35 @@ class Keeper:
         state.asked = seen.limits
         return seen
 
-    def user(self, request: Any) -> Any:
+    def user(self, request: Any) -> User:
         """Who is logged in; asked only where somebody wants to know, for it may take a look into the database."""
         if self._user is not None:
-            return at_once(self._user, request)
-        return at_once(_pk, request)
+            return user_id(at_once(self._told, request))
+        found: User = at_once(_user_of, request)
+        return found
 
-    async def task_user(self, request: Any) -> Any:
+    def _told(self, request: Any) -> Any:
+        """What the function of the settings says; looked at where it is called, for a lazy user may block."""
+        answer = self._user(request)
+        return answer if inspect.isawaitable(answer) else user_id(answer)
+
+    async def task_user(self, request: Any) -> User:
         if self._user is not None:
             try:
-                return await awaited(self._user(request))
+                return user_id(await awaited(self._told(request)))
             except SynchronousOnlyOperation:  # as a lazy user
-                return await apart(self._user, request)
+                return user_id(await apart(self._told, request))
         user = getattr(request, "user", None)
         if user is None or _is_unread(user):
             find = getattr(request, "auser", None)
             if user is not None and (find is None or not _is_of_django(user)):
-                return await sync_to_async(self.user)(request)  # somebody else's, who has not said how to await it
+                return await sync_to_async(_user_of)(request)  # somebody else's, who has not said how to await it
             if find is None:
                 return None
             user = await find()
             if not hasattr(request, "_cached_user"):
                 request._cached_user = user  # where functions that look at `request.user` find it
-        return user.pk if user is not None and user.is_authenticated else None
+        return found_user_id(user)
 
     def read_body(self, request: Any, state: State, endpoint: Endpoint) -> None:
         """Read it if somebody wants to look at it, where no door says so: for limits that are asked by themselves."""
@@ -197,6 +221,14 @@ def keeper() -> Keeper:
         return _keepers[0]
 
 
+def client_address(request: Any) -> str:
+    """Return the client's address, as the proxies that the policy trusts tell it: the one that limits count by."""
+    view = state_of(getattr(request, "_request", request)).view  # the second: of the REST framework
+    if view.found is None:
+        keeper().gate.gate.current().note_client(view)
+    return view.address
+
+
 def close() -> None:
     """Close the storage, for threads at once, and for tasks as soon as their event loop gets to it. The next request
     opens it again."""
@@ -248,9 +280,8 @@ def _callbacks(patterns: Iterable[Any]) -> Iterator[Callable[..., Any]]:
             yield pattern.callback
 
 
-def _pk(request: Any) -> Any:
-    user = getattr(request, "user", None)
-    return user.pk if user is not None and user.is_authenticated else None
+def _user_of(request: Any) -> User:
+    return found_user_id(getattr(request, "user", None))
 
 
 def _is_unread(user: Any) -> bool:

@@ -12,6 +12,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt
 from ratekeeper.web.django.keeper import Keeper, keeper
+from ratekeeper.web.django.login import remember
 from ratekeeper.web.django.names import bound_name, class_of, owner_of
 from ratekeeper.web.django.request import (
     STATE,
@@ -140,6 +141,8 @@ class _Asking:
 
     def pass_on(self, request: Any, answer: Passed) -> None:
         self.state.join(request, answer)
+        if answer.terms.charges:
+            remember(request)
         self.state.asked = (*self.state.asked, *self.below)
 
 
@@ -181,6 +184,8 @@ def _ask(request: Any, own: _Own, call: Callable[[], Any]) -> Any:
 
 async def _left(keep: Keeper, request: Any, state: State, response: Any, watches: bool) -> Any:
     """The response of an async view without an event loop around it: it was asked for in the thread that waits."""
+    if state.passed is not None and state.passed.terms.charges:
+        remember(request)  # the view runs in this task, which does not see what that thread has noted
     try:
         response = await awaited(response)
     except Exception as error:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.exceptions import ImproperlyConfigured
 
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.django.keeper import keeper
+from ratekeeper.web.django.login import remember
 from ratekeeper.web.django.request import STATE, State, at_hand, leave, leave_task, out_of_hand, paths_of
 from ratekeeper.web.django.waiting import apart
 
@@ -20,7 +22,9 @@ class RateKeeperMiddleware:
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self._get_response = get_response
-        keeper()  # what is wrong with the settings is told when the server starts
+        mistakes = keeper().mistakes()  # told when the server starts, with what is wrong with the settings
+        if mistakes:
+            raise ImproperlyConfigured("\n".join(mistakes))
         self.process_view: Callable[..., Any]
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
@@ -35,7 +39,11 @@ class RateKeeperMiddleware:
         state = _begun(request)
         gate = state.keep.gate
         if state.facts.has_early:
-            state.answer = request.ratekeeper = gate.before(state.view, stage="early")
+            hand = at_hand(request)
+            try:
+                state.answer = request.ratekeeper = gate.before(state.view, stage="early")
+            finally:
+                out_of_hand(hand)
             if isinstance(state.answer, Refused):
                 return leave(gate, request, state, _rendered(state.keep.refusal(request, state.answer)))
         response = self._get_response(request)
@@ -49,14 +57,14 @@ class RateKeeperMiddleware:
         state: State = getattr(request, STATE)
         keep, view = state.keep, state.view
         gate = keep.gate
-        _, endpoint, reads_body, calls = keep.begin(request, state, callback)
+        _, endpoint, reads_body, looks = keep.begin(request, state, callback)
         if state.facts.wants_user(endpoint):
             view.user = keep.user(request)
         door = gate.door(endpoint)
         if reads_body or door.reads_body:
             view.body = keep.body(request)
         earlier = None if state.answer is None else state.resume()
-        if calls:
+        if looks or state.facts.looks:
             hand = at_hand(request)
             try:
                 answer = gate.through(door, view, stage="late", earlier=earlier)
@@ -67,6 +75,8 @@ class RateKeeperMiddleware:
         state.answer = request.ratekeeper = answer
         if isinstance(answer, Refused):
             return keep.refusal(request, answer)
+        if door.terms.charges:
+            remember(request)
         if answer.delay:
             gate.sleep(answer)
         return None
@@ -75,7 +85,11 @@ class RateKeeperMiddleware:
         state = _begun(request)
         keep, gate = state.keep, state.keep.tasks
         if state.facts.has_early:
-            state.answer = request.ratekeeper = await gate.before(state.view, stage="early")
+            hand = at_hand(request, is_task=True)
+            try:
+                state.answer = request.ratekeeper = await gate.before(state.view, stage="early")
+            finally:
+                out_of_hand(hand)
             if isinstance(state.answer, Refused):
                 refusal = await _task_rendered(await keep.task_refusal(request, state.answer))
                 return await leave_task(gate, keep.gate, request, state, refusal)
@@ -90,14 +104,14 @@ class RateKeeperMiddleware:
         state: State = getattr(request, STATE)
         keep, view = state.keep, state.view
         gate = keep.tasks
-        _, endpoint, reads_body, calls = keep.begin(request, state, callback)
+        _, endpoint, reads_body, looks = keep.begin(request, state, callback)
         if state.facts.wants_user(endpoint):
             view.user = await keep.task_user(request)
         door = gate.door(endpoint)
         if reads_body or door.reads_body:
             view.body = keep.body(request)
         earlier = None if state.answer is None else state.resume()
-        if calls:
+        if looks or state.facts.looks:
             hand = at_hand(request, is_task=True)
             try:
                 answer = await gate.through(door, view, stage="late", earlier=earlier)
@@ -108,6 +122,8 @@ class RateKeeperMiddleware:
         state.answer = request.ratekeeper = answer
         if isinstance(answer, Refused):
             return await keep.task_refusal(request, answer)
+        if door.terms.charges:
+            remember(request)
         if answer.delay:
             await gate.sleep(answer)
         return None

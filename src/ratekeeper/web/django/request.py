@@ -13,6 +13,7 @@ from ratekeeper.policy import RequestView
 from ratekeeper.policy.reading import Paths, read_paths
 from ratekeeper.web.answer import EXPOSE, Passed, Refused, fields_for
 from ratekeeper.web.asgi import STATE as AROUND
+from ratekeeper.web.asgi import WIRE as OF_SCOPE
 from ratekeeper.web.asgi import hush
 from ratekeeper.web.asgi import request_view as view_of_scope
 from ratekeeper.web.declared import RouteLimit
@@ -21,10 +22,15 @@ from ratekeeper.web.django.waiting import SynchronousOnlyOperation, in_thread, s
 from ratekeeper.web.gate import AsyncWebGate, WebGate
 from ratekeeper.web.views import Facts
 from ratekeeper.web.wsgi import PASSED, header_values
+from ratekeeper.web.wsgi import WIRE as OF_ENVIRON
 from ratekeeper.web.wsgi import request_view as view_of_environ
 
 STATE = "_ratekeeper"  # where a request keeps its State
 BODILESS = (204, 304)
+UNKNOWN_USER = (
+    "no middleware has set request.user. Django: add django.contrib.auth.middleware.AuthenticationMiddleware to"
+    " MIDDLEWARE, or RATEKEEPER = {'user': …}, a function of the request"
+)
 
 # The request, whether a task waits for it, and the limits that it is asked for, by their places.
 Hand = tuple[Any, bool, Any]
@@ -110,16 +116,46 @@ def state_of(request: Any) -> State:
     return state
 
 
+def _at_hand() -> Any:
+    """The request whose limits are asked. It is not kept in its view: that would be a cycle for every request."""
+    return _hand.get()[0]
+
+
+def _path_params(_: Any) -> Any:
+    match = _at_hand().resolver_match
+    return {} if match is None else match.kwargs
+
+
+def _no_user(_: Any) -> str:
+    given = getattr(settings, "RATEKEEPER", None)
+    is_told = isinstance(given, Mapping) and given.get("user") is not None
+    request = _at_hand()
+    is_answered = request.resolver_match is None  # maybe before the middleware that finds the user was reached
+    return "" if is_told or is_answered or hasattr(request, "user") else UNKNOWN_USER
+
+
+OF_DJANGO: dict[str, Callable[[Any], Any]] = {
+    "path_params": _path_params,
+    "session": lambda _: getattr(_at_hand(), "session", None),
+    "state": lambda _: _at_hand(),
+    "request": lambda _: _at_hand(),
+    "no_user": _no_user,
+}
+ENVIRON_WIRE = OF_ENVIRON._replace(**OF_DJANGO)
+SCOPE_WIRE = OF_SCOPE._replace(**OF_DJANGO)
+
+
 def _view(request: Any) -> RequestView:
     environ = getattr(request, "environ", None)
     if environ is not None:
-        return view_of_environ(environ)
+        return view_of_environ(environ, wire=ENVIRON_WIRE)
     scope, meta = getattr(request, "scope", None), request.META
     if scope is None:  # made by hand
         made = {"REQUEST_METHOD": request.method or "GET", "PATH_INFO": request.path, "wsgi.url_scheme": request.scheme}
-        return view_of_environ({**made, **meta})
+        return view_of_environ({**made, **meta}, wire=ENVIRON_WIRE)
     query = scope.get("query_string", b"")  # text, where Django's own test client makes the scope
-    view = view_of_scope(scope if isinstance(query, bytes) else {**scope, "query_string": query.encode()})
+    scope = scope if isinstance(query, bytes) else {**scope, "query_string": query.encode()}
+    view = view_of_scope(scope, wire=SCOPE_WIRE)
     view.peer = meta.get("REMOTE_ADDR") or None  # as a middleware may have set it
     return view
 

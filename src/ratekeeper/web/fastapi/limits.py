@@ -23,13 +23,13 @@ from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit, short_name
 from ratekeeper.web.fastapi.checked import HELD_UP, UNASKED, Left, can_be_checked, checked, own_partial, with_originals
-from ratekeeper.web.fastapi.identity import user_from
 from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.places import Innermost, Outermost
-from ratekeeper.web.fastapi.site import PENDING, Asked, Site, has
+from ratekeeper.web.fastapi.site import PENDING, ROUTED, Asked, Site, has
 from ratekeeper.web.gate import AsyncWebGate
 from ratekeeper.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
 from ratekeeper.web.sending import REFUSED
+from ratekeeper.web.user import identified, user_id, user_is_told
 from ratekeeper.web.views import description, taking_view
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
@@ -71,7 +71,7 @@ class RateLimits:
         if "by" in options:
             options["by"] = taking_view(options["by"])
         self.gate = AsyncWebGate(policy, **options)
-        self.user = user
+        self.user = user if user is user_of else identified(user)
         self.key = f"ratekeeper.{id(self)}"  # under which a scope has the record of its request
         if isinstance(messages, str):
             messages = RouteLimit(limits=messages, name="messages")
@@ -121,6 +121,8 @@ class RateLimits:
             if name in given:
                 given[name] = taking_view(given[name])
         limit = route_limit(taking_view(limits) if callable(limits) else limits, given)
+        if self.current.get() is None:  # in a request the decision itself tells
+            self.gate.check(limit)
         OWNERS[limit] = self._mark
         return Declared(self, limit, user)
 
@@ -189,6 +191,8 @@ class Declared:
         self.limit = limit
         self.user = user
         self._endpoints: dict[Any, Endpoint] = {}
+        is_told = user is not None or limits.user is not user_of
+        self._wire = ROUTED._replace(no_user=user_is_told) if is_told else ROUTED
         self._reads_body = any(getattr(one, "reads_body", False) for one in (limit.cost, limit.key, limit.limits))
         limits.keeps_body = limits.keeps_body or self._reads_body
         self.__signature__ = _signature(user)
@@ -264,7 +268,8 @@ class Declared:
             assert endpoint is not None
             self._endpoints[function, left] = endpoint
             site.look_again(function)
-        await self.limits.ask(endpoint, request_view(scope, self.limits.user(scope), seen.route), asked)
+        view = request_view(scope, self.limits.user(scope), seen.route, site.routed)
+        await self.limits.ask(endpoint, view, asked)
 
     def _wait(self, left: Left) -> None:
         """For a plain function: it runs in a thread, whoever's, and the event loop of the request asks for it."""
@@ -285,8 +290,8 @@ class Declared:
         asked, scope = self.limits.current.get(), connection.scope
         if asked is not None and (has(asked[0], self.limit) or None in self.limits.marks(scope.get("endpoint"))):
             return asked[0]  # asked already, or exempt
-        known: Any = self.limits.user(scope) if user is None else user_from(user)
-        view = request_view(scope, known)
+        known = self.limits.user(scope) if user is None else user_id(user)
+        view = request_view(scope, known, None, self._wire)
         if asked is None:
             return await self._solve_alone(connection, response, view)
         await self.limits.ask(self._endpoint(scope, asked[4].place), view, asked)

@@ -52,7 +52,7 @@ class Outermost:
         if kind == "http":
             send = Telling(gate, record, send, scope["method"] == "HEAD").send
             if gate.has_early:
-                answer, receive = await ask(gate, request_view(scope), None, receive, stage="early")
+                answer, receive = await ask(gate, self._view(scope), None, receive, stage="early")
                 hush(around)
                 state[STATE] = record[STATE] = answer
                 if isinstance(answer, Refused):
@@ -62,6 +62,9 @@ class Outermost:
         if self._has_between:
             send = Between(self.site, record, scope, receive, send).send
         await self.app(scope, receive, send)
+
+    def _view(self, scope: Scope) -> RequestView:
+        return request_view(scope, None, None, self.site.wire)
 
     async def _tell(self, around: Passed, scope: Scope, receive: Receive, send: Send) -> None:
         """A middleware around this one has the same gate, and has asked: what is left is to tell what comes of it."""
@@ -120,11 +123,14 @@ class Innermost:
                 await self._enter(earlier, request_view(scope), scope, record, receive, send)
                 return
         found = site.find(scope)
-        view = request_view(scope, limits.user(scope), found.template)
         if kind == "websocket":
+            view = request_view(
+                {**scope}, limits.user(scope), found.template, site.wire
+            )  # the router changes its scope
             app, messages = self._entered(view, record), limits.messages
             await connect(app, gate, view, found.endpoint, messages, scope, receive, send, record)
             return
+        view = request_view(scope, limits.user(scope), found.template, site.wire)
         door = gate.door(found.endpoint)
         if door.reads_body:
             view.body, receive = await read_body(receive)
@@ -195,7 +201,7 @@ class Between:
         scope, earlier = self._scope, self._before
         limits = self._site.limits
         gate, found = limits.gate, self._site.find(scope)
-        view = request_view(scope, self._user(), found.template)
+        view = request_view(scope, self._user(), found.template, self._site.answered_wire)
         stage: Stage | None = "late" if scope["type"] == "http" else None  # nothing was asked for a connection yet
         answer = await gate.before(view, found.endpoint, stage=stage, earlier=earlier)
         if earlier is None:

@@ -72,27 +72,53 @@ class Table:
                 self._known[kind, method, path, host] = known
         return known
 
+    def path_params(self, kind: str, method: str, path: str, host: str = "") -> dict[str, Any]:
+        """Return the path parameters that the router will find for a request."""
+        found: dict[str, Any] = {}
+        for route, match in self._walk(kind, method, path, host)[2]:
+            found |= route.params(match)
+        return found
+
     def _find(self, kind: str, method: str, path: str, host: str) -> Found:
-        partial = NOTHING
+        route, takes_method, _ = self._walk(kind, method, path, host)
+        if route is None:
+            return NOTHING
+        return route.found(method) if takes_method else Found(None, route.template)
+
+    def _walk(self, kind: str, method: str, path: str, host: str) -> "_Walk":
+        """Go through the routes as the router does. Return the route, whether it takes the method (if not, the answer
+        is a 405, and the endpoint will not run), and all that was matched on the way."""
+        partial: _Walk = (None, False, [])
         for route in self._routes:
             if route.of_host is not None:
-                if route.of_host.match(host) is not None:
-                    return NOTHING if route.below is None else route.below.find(kind, method, path, host)
+                match = route.of_host.match(host)
+                if match is not None:
+                    return _LOST if route.below is None else _below(route, match, kind, method, path, host)
                 continue
             match = route.regex.match(path) if route.regex is not None else None
             if match is None:
                 continue
             if route.has_own_mind:
-                return NOTHING
+                return _LOST
             if route.below is not None:
-                return route.below.find(kind, method, "/" + match["path"], host)
+                return _below(route, match, kind, method, "/" + match["path"], host)
             if route.kind not in ("", kind):
                 continue
             if kind == "websocket" or not route.methods or method in route.methods:
-                return route.found(method)
-            if partial is NOTHING:
-                partial = Found(None, route.template)  # a 405: the endpoint will not run
+                return route, True, [(route, match)]
+            if partial[0] is None:
+                partial = route, False, [(route, match)]
         return partial
+
+
+_Walk = tuple["_Route | None", bool, list[tuple["_Route", re.Match[str]]]]
+_LOST: _Walk = (None, False, [])
+
+
+def _below(route: "_Route", match: re.Match[str], kind: str, method: str, path: str, host: str) -> _Walk:
+    assert route.below is not None
+    found, takes_method, matched = route.below._walk(kind, method, path, host)
+    return found, takes_method, [(route, match), *matched]
 
 
 class _Route:
@@ -118,9 +144,15 @@ class _Route:
         is_mount = not hasattr(plain, "endpoint")
         self.kind = "" if is_mount else "http" if hasattr(plain, "methods") else "websocket"
         self.template = _template(prefix + path + ("/{path:path}" if is_mount else ""))
+        self._convertors: dict[str, Any] = {**(getattr(route, "param_convertors", None) or {})}
+        if is_mount and self.of_host is None:
+            self._convertors.pop("path", None)  # the rest of the path
         self._more = tuple(reader.depended(route))
         self._reader = reader
         self._found: dict[str, Found] = {}
+
+    def params(self, match: re.Match[str]) -> dict[str, Any]:
+        return {name: convertor.convert(match[name]) for name, convertor in self._convertors.items()}
 
     def found(self, method: str) -> Found:
         verb = method if method in self._verbs() else ""  # what a client invents is not remembered

@@ -1,18 +1,33 @@
 """The limits in one application: its routes, and what holds for each."""
 
 from asyncio import AbstractEventLoop
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from starlette.requests import HTTPConnection, Request
+
 from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import Passed, Refused
-from ratekeeper.web.asgi import Receive, Scope, Send
+from ratekeeper.web.asgi import WIRE, Receive, Scope, Send, user_of
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.fastapi.kept import Kept
 from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.routes import Found, Table, host_of, route_path
 from ratekeeper.web.gate import AsyncWebGate, log
+from ratekeeper.web.user import user_is_told
+
+UNKNOWN_USER = (
+    "no middleware has set scope['user']. FastAPI: use Depends(limits.limit(…, user=current_user)) with the dependency"
+    " that finds the user, or RateLimits(user=…), a function of the scope. Starlette: AuthenticationMiddleware"
+)
+
+# Reads a request that the router has routed. `Site.wire` reads one that it has not.
+ROUTED = WIRE._replace(
+    state=lambda scope: HTTPConnection(scope).state,
+    request=lambda scope: Request(scope) if scope["type"] == "http" else HTTPConnection(scope),
+    no_user=lambda scope: "" if "user" in scope else UNKNOWN_USER,
+)
 
 # What these limits know of one request, in a place of their own in its scope: middleware may copy the scope, or the
 # state that handlers see. STATE: the decision; REFUSED: a refusal that was raised since; PENDING: what is being asked
@@ -66,6 +81,10 @@ class Site:
         self.flat = limits.flat
         self.marks = limits.marks
         self.place = place  # among the applications of these limits
+        self.routed = ROUTED if limits.user is user_of else ROUTED._replace(no_user=user_is_told)
+        self.wire = self.routed._replace(path_params=self._path_params)
+        # A middleware has answered, maybe before the one that finds the user was reached.
+        self.answered_wire = self.wire._replace(no_user=user_is_told)
         self._table: Table | None = None
         self._routes = 0
         self._is_stale = False
@@ -80,6 +99,12 @@ class Site:
             table = self.read_routes(prepare=False)  # a mistake in a route that was added is that route's own
         host = host_of(scope) if table.has_hosts else ""
         return table.find(scope["type"], scope.get("method", "GET"), route_path(scope), host)
+
+    def _path_params(self, scope: Scope) -> Mapping[str, Any]:
+        """Return the parameters that the router will find, and those of the mount that has led here."""
+        table = self._table or self.read_routes()
+        found = table.path_params(scope["type"], scope.get("method", "GET"), route_path(scope), host_of(scope))
+        return {**scope.get("path_params", {}), **found}
 
     def read_routes(self, *, prepare: bool = True) -> Table:
         """Look at the application's routes, and raise for what is wrong with a limit of one."""

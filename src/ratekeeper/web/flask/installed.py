@@ -21,6 +21,7 @@ from ratekeeper.web.flask.body import body_of
 from ratekeeper.web.flask.parts import Part, Parts
 from ratekeeper.web.flask.routes import METHODS, OTHER, Key, Routes
 from ratekeeper.web.gate import WebGate
+from ratekeeper.web.user import user_id
 from ratekeeper.web.views import Facts, body_type, description, method_name
 from ratekeeper.web.wsgi import PASSED, WIRE, Environ, request_view, telling
 
@@ -31,9 +32,19 @@ ASKING = "ratekeeper.asking"  # and the limit whose functions are called
 FREE = Endpoint("exempt", (), exempt=True)  # all but early rules
 PARAMETER = re.compile(r"<(?:(?P<converter>\w+)(?:\([^>]*\))?:)?(?P<name>\w+)>")
 
+UNKNOWN_USER = "Flask: tell the extension who is logged in, RateKeeper(app, …, user=lambda: session.get('user'))"
+
 # What stands behind Flask's proxies: through them, every look at an attribute is a search of its own.
 current_request: Callable[[], flask.Request] = flask.request._get_current_object  # type: ignore[attr-defined]
 current_globals: Callable[[], Any] = flask.g._get_current_object
+current_session: Callable[[], Any] = flask.session._get_current_object  # type: ignore[attr-defined]
+
+FLASK_WIRE = WIRE._replace(
+    path_params=lambda _: current_request().view_args or {},
+    session=lambda _: current_session(),
+    state=lambda _: current_globals(),
+    request=lambda _: current_request(),
+)
 
 
 class Keeper(Protocol):
@@ -63,6 +74,7 @@ class Installed:
 
     def __init__(self, keeper: Keeper, app: flask.Flask, gate: WebGate, routes: Routes) -> None:
         self.gate = gate
+        self.wire = FLASK_WIRE._replace(no_user=lambda _: UNKNOWN_USER if keeper.user is None else "")
         self._keeper = keeper
         self._app = app
         self._routes = routes
@@ -94,7 +106,7 @@ class Installed:
         environ = request.environ
         if self.gate.owns(environ.get(PASSED)):
             return None  # all was asked, by a middleware that has our gate
-        view = request_view(environ)
+        view = request_view(environ, wire=self.wire)
         door = self.gate.door()
         if door.reads_body:
             view.body = body_of(request)
@@ -202,12 +214,15 @@ class Installed:
     def _seen(self, request: flask.Request, endpoint: Endpoint | None) -> tuple[RequestView, bool]:
         """A request as rules look at it, and whether nothing is counted for it."""
         keeper = self._keeper
-        view = request_view(request.environ)
+        view = request_view(request.environ, wire=self.wire)
         self._place(view, request)
+        wants_user = keeper.user is not None and self._facts.wants_user(endpoint)
+        if wants_user or keeper.exempt_when is not None:
+            self.gate.gate.current().note_client(view)
         if keeper.exempt_when is not None and self._settled(keeper.exempt_when(view)):
             return view, True
-        if keeper.user is not None and self._facts.wants_user(endpoint):
-            view.user = self._settled(keeper.user(view))
+        if keeper.user is not None and wants_user:
+            view.user = user_id(self._settled(keeper.user(view)))
         return view, False
 
     def ask(self, limit: RouteLimit, name: str) -> Part:
@@ -338,7 +353,7 @@ def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
     which looks at each hook to see whether it is async.
     """
     gate = keeping.gate
-    current_policy, through, on_demand = gate.gate.current, gate.through, RequestView.on_demand
+    current_policy, through, on_demand, wire = gate.gate.current, gate.through, RequestView.on_demand, keeping.wire
     request_now, globals_now = current_request, current_globals
 
     def enter() -> Any:
@@ -356,7 +371,7 @@ def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
         if PASSED in environ:
             answer = keeping.meet(route, request)
         elif route.is_plain:
-            answer = through(route.door, on_demand(WIRE, environ, method, environ.get("REMOTE_ADDR") or None))
+            answer = through(route.door, on_demand(wire, environ, method, environ.get("REMOTE_ADDR") or None))
         else:
             answer = keeping.ask_all(route, request)
         environ[ANSWER] = answer

@@ -12,13 +12,14 @@ import flask
 from flask.views import View
 
 from ratekeeper.web.answer import Refused
-from ratekeeper.web.declared import RouteLimit, declare, route_limit
+from ratekeeper.web.declared import RouteLimit, declare, declared, route_limit
 from ratekeeper.web.declared import exempt as mark_exempt
 from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, current_request, installed
 from ratekeeper.web.flask.parts import Part
 from ratekeeper.web.flask.routes import Routes, listed, of_view
 from ratekeeper.web.gate import WebGate, log
 from ratekeeper.web.options import AnyLimits, AnyPolicy, Function, LimitOptions, Limits, Options, checking_call
+from ratekeeper.web.user import counts_by_user_alone
 from ratekeeper.web.views import dotted_name, taking_view
 
 P = ParamSpec("P")
@@ -79,6 +80,7 @@ class RateKeeper:
         self._installed: list[Installed] = []
         self._default = listed(default_limits)
         self._common = listed(application_limits, "application")
+        self._check([*self._default, *self._common])
         if app is not None:
             self.init_app(app)
 
@@ -100,13 +102,11 @@ class RateKeeper:
         default, common = settings.pop("default_limits", None), settings.pop("application_limits", None)
         if "by" in settings:
             settings["by"] = taking_view(settings["by"])
-        routes = Routes(
-            app,
-            self,
-            self._default if default is None else listed(default),
-            self._common if common is None else listed(common, "application"),
-        )
-        made = app.extensions[ANSWER] = Installed(self, app, WebGate(policy, **settings), routes)
+        of_each = self._default if default is None else listed(default)
+        of_all = self._common if common is None else listed(common, "application")
+        gate = WebGate(policy, **settings)
+        self._check([*of_each, *of_all, *self._declared()], gate)
+        made = app.extensions[ANSWER] = Installed(self, app, gate, Routes(app, self, of_each, of_all))
         self._installed.append(made)
 
     @property
@@ -123,9 +123,31 @@ class RateKeeper:
         Options are those of RouteLimit. `per_method` counts each method by itself.
         """
         limit = of_view(route_limit(limits, options))
+        if not flask.has_request_context():  # in a request the decision itself tells
+            self._check([limit], *(made.gate for made in self._installed))
         if per_method:
             self.per_method.add(limit)
         return Limited(self, limit)
+
+    def _check(self, limits: Sequence[RouteLimit], *gates: WebGate) -> None:
+        """Raise for limits that do not go with the policy, and for limits by users whom nobody can know, which would
+        count by address, unseen."""
+        for gate in gates:
+            for limit in limits:
+                gate.check(limit)
+        if self.user is None and any(counts_by_user_alone(limit.key) for limit in limits):
+            raise ValueError(
+                "key='user', and nobody says who the user is: RateKeeper(app, …, user=lambda: session.get('user')); or"
+                " write key=['user', 'address'] to count by address"
+            )
+
+    def _declared(self) -> list[RouteLimit]:
+        """Return what was put on functions and blueprints before there was an application."""
+        marks = [mark for function in list(self.limited) for mark in declared(function)]
+        return [
+            *(mark for mark in marks if mark is not None),
+            *(one for group in self.blueprints.values() for one in group),
+        ]
 
     def shared_limit(
         self,

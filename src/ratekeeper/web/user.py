@@ -1,0 +1,98 @@
+"""Who a user is, from whatever a framework or an application has for one; and rules that count by users whom nobody
+can know. One function for all adapters, so that a user is the same one wherever it is found."""
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from ratekeeper.policy import Identity, Policy
+
+log = logging.getLogger("ratekeeper")
+
+NAMES = ("identity", "pk", "id", "username", "sub", "display_name")  # attributes or items, in this order
+
+User = str | int | Identity | None
+
+
+def user_id(user: Any) -> User:
+    """Return the stable id of a user, None if nobody is authenticated.
+
+    A user is text, a whole number, a UUID, an Identity, or a mapping or an object with one of NAMES. Raises TypeError
+    if it has no stable id: to count by something else would be a quota that everybody shares, or nobody.
+    """
+    if user is None or user is False:
+        return None
+    found = _plain(user)
+    if found is not None:
+        return found or None if isinstance(found, str) else found
+    if not getattr(user, "is_authenticated", True):
+        return None
+    for name in NAMES:
+        try:
+            value = user.get(name) if isinstance(user, Mapping) else getattr(user, name, None)
+        except NotImplementedError:
+            continue  # Starlette's users need not have an identity
+        found = _plain(value)
+        if found not in (None, ""):
+            return found
+    raise TypeError(
+        f"cannot tell who the user is from {type(user).__qualname__}: expected text, a whole number, a UUID, an"
+        f" Identity, or a mapping or an object with one of {', '.join(NAMES)}"
+    )
+
+
+def _plain(value: Any) -> User:
+    if isinstance(value, UUID):
+        return str(value)
+    return value if isinstance(value, str | int | Identity) and not isinstance(value, bool) else None
+
+
+def found_user_id(user: Any) -> User:
+    """`user_id` of a user whom some middleware has found. One without a stable id is logged once, and counts as nobody:
+    the application did not hand this user to the limits."""
+    try:
+        return user_id(user)
+    except TypeError as error:
+        _log_once(str(error))
+        return None
+
+
+def identified(user: Callable[..., Any]) -> Callable[..., User]:
+    """A function of the application that finds the user, as one that returns the user's id."""
+
+    @functools.wraps(user)
+    def called(source: Any) -> User:
+        return user_id(user(source))
+
+    return called
+
+
+def user_is_told(_: Any) -> str:
+    """Where the application says who the user is, a request without one is anonymous: `Wire.no_user` is empty."""
+    return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _log_once(message: str) -> None:
+    log.error("%s. Requests of this user count by address", message)
+
+
+def counts_by_user_alone(by: Any) -> bool:
+    """Return True if `by` names nothing to count by but the user: then an anonymous client counts by address, though
+    nobody wrote so. `["user", "address"]` says it, and `"user + address"` does not."""
+    listed = list(by) if isinstance(by, Iterable) and not isinstance(by, str) else [by]
+    return all(isinstance(one, str) and "user" in [name.strip() for name in one.split("+")] for one in listed)
+
+
+def rules_by_user_alone(policy: Policy) -> frozenset[str]:
+    """Return the names of the rules that count by user alone. Where the policy says itself who a user is, by an
+    identity `user`, adapters need not know."""
+    if "user" in policy.identities:
+        return frozenset()
+    return frozenset(
+        rule.name
+        for rule in policy.rules
+        if rule.stage == "late" and counts_by_user_alone(policy.by if rule.by is None else rule.by)
+    )

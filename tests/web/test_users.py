@@ -1,0 +1,257 @@
+"""Who a user is, in every adapter: the same user in any shape has one quota, and a limit by users whom nobody can know
+says so."""
+
+from tests.web.django_site import MIDDLEWARE  # first: it makes the settings
+
+# isort: split
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import flask
+import pytest
+from django.http import HttpResponse
+from django.urls import path
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import SimpleLazyObject
+from starlette.applications import Starlette
+from starlette.authentication import AuthenticationBackend, AuthenticationError
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+
+from ratekeeper.policy import Gate, Identity, Policy, RequestView, Rule, Source
+from ratekeeper.web import RouteLimit
+from ratekeeper.web.asgi import RateLimitMiddleware
+from ratekeeper.web.fastapi import RateLimits
+from ratekeeper.web.flask import RateKeeper
+from ratekeeper.web.user import counts_by_user_alone, found_user_id, user_id
+from tests.web.applications import ADAPTERS, bare_asgi
+from tests.web.django_running import running, view_for
+from tests.web.drivers import fetch
+
+ANN = UUID("6f1c1f0e-31d5-4a2f-9d7c-1f0b8c2f7a11")
+
+
+class Object(SimpleNamespace):
+    """A user as frameworks have them."""
+
+
+class Unnamed:
+    """As Starlette's SimpleUser: authenticated, with a name and no identity."""
+
+    is_authenticated = True
+    display_name = str(ANN)
+
+    @property
+    def identity(self) -> str:
+        raise NotImplementedError
+
+
+SHAPES = [
+    ANN,
+    str(ANN),
+    Identity("user", str(ANN)),
+    {"id": ANN},
+    {"sub": str(ANN)},
+    Object(id=ANN),
+    Object(pk=ANN),
+    Object(id=None, sub=str(ANN)),
+    Object(identity="", username=str(ANN)),
+    Object(id=ANN, is_authenticated=True),
+    Unnamed(),
+]
+NOBODY = [None, False, "", Object(id=ANN, is_authenticated=False)]
+ANYBODY = [Object(), object(), True, {"name": "ann"}, [7], 1.5]
+MINE = Policy(rules=[Rule("mine", "2/minute", by="user")])
+
+
+@pytest.mark.parametrize("user", SHAPES)
+def test_a_user_is_the_same_in_every_shape(user: Any) -> None:
+    found = user_id(user)
+    assert (found.value if isinstance(found, Identity) else found) == str(ANN)
+
+
+@pytest.mark.parametrize(("user", "known"), [(7, 7), (0, 0), ({"id": 0}, 0), (Object(pk=7, id=8), 7)])
+def test_a_user_may_be_a_number(user: Any, known: int) -> None:
+    assert user_id(user) == known
+
+
+@pytest.mark.parametrize("user", NOBODY)
+def test_who_is_not_authenticated_is_nobody(user: Any) -> None:
+    assert user_id(user) is None
+
+
+@pytest.mark.parametrize("user", ANYBODY)
+def test_a_user_without_a_stable_id_raises(user: Any) -> None:
+    with pytest.raises(TypeError, match="cannot tell who the user is from"):
+        user_id(user)
+
+
+def test_a_user_without_a_stable_id_that_middleware_has_found_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Strange:
+        pass
+
+    assert [found_user_id(Strange()) for _ in range(3)] == [None] * 3
+    assert [(record.levelname, "Strange" in record.message) for record in caplog.records] == [("ERROR", True)]
+
+
+def test_a_gate_takes_a_uuid_for_a_user() -> None:
+    gate = Gate(MINE)
+    for user in (ANN, str(ANN)):
+        assert gate.decide(RequestView("GET", "/", peer="192.0.2.1", user=user)).identities[0].value == str(ANN)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("by", "alone"),
+    [
+        ("user", True),
+        ("user + address", True),
+        (["user + tenant", "user"], True),
+        (["user", "address"], False),
+        (("user", "api-key"), False),
+        (["user", len], False),
+        (len, False),
+        ("address", False),
+        (None, False),
+    ],
+)
+def test_by_says_what_anonymous_clients_count_by_or_does_not(by: Any, alone: bool) -> None:
+    assert counts_by_user_alone(by) is alone
+
+
+# In every adapter.
+
+
+@pytest.fixture(params=ADAPTERS.values(), ids=list(ADAPTERS))
+def adapter(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param  # type: ignore[no-any-return]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.message for one in caplog.records if one.name == "ratekeeper" and one.levelno >= logging.WARNING]
+
+
+def test_a_user_has_one_quota_in_whatever_shape_the_application_has_it(adapter: Callable[..., Any]) -> None:
+    users = iter([*SHAPES[:2], *SHAPES[2:], "bob"])
+    with adapter(policy=MINE, user=lambda _: next(users)) as send:
+        assert [send("GET", "/", {}).status for _ in SHAPES] == [200, 200] + [429] * (len(SHAPES) - 2)
+        assert send("GET", "/", {}).status == 200
+
+
+def test_a_user_without_a_stable_id_is_an_error_of_the_application(adapter: Callable[..., Any]) -> None:
+    with adapter(policy=MINE, user=lambda _: object()) as send:
+        try:
+            status = send("GET", "/", {}).status
+        except TypeError:
+            status = 500  # the server's to send
+    assert status == 500
+
+
+def test_a_limit_by_user_where_no_user_can_be_known_warns_once(
+    adapter: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with adapter(policy=MINE) as send:
+        assert [send("GET", "/", {}).status for _ in range(3)] == [200, 200, 429]
+    (warning,) = warnings(caplog)
+    assert "'mine' counts by user" in warning
+    assert "user=" in warning or "'user':" in warning  # what to do
+
+
+def test_a_shadow_by_user_warns_too(adapter: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    with adapter(policy=Policy(rules=[Rule("tried", "2/minute", by="user + address", mode="shadow")])) as send:
+        send("GET", "/", {})
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(rules=[Rule("any", "2/minute")]),
+        Policy(rules=[Rule("any", "2/minute", by=["user", "address"])]),
+        Policy(rules=[Rule("any", "2/minute", by="address")]),
+        Policy(rules=[Rule("any", "2/minute", by="user")], identities={"user": Source(call=lambda view: None)}),
+    ],
+    ids=["default", "user or address", "address", "the policy's own user"],
+)
+def test_a_limit_that_says_what_anonymous_clients_count_by_does_not_warn(
+    adapter: Callable[..., Any], policy: Policy, caplog: pytest.LogCaptureFixture
+) -> None:
+    with adapter(policy=policy) as send:
+        send("GET", "/", {})
+    assert not warnings(caplog)
+
+
+def test_an_anonymous_client_of_a_site_that_knows_users_does_not_warn(
+    adapter: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with adapter(policy=MINE, user=lambda _: None) as send:
+        send("GET", "/", {})
+    assert not warnings(caplog)
+
+
+# Where users come from elsewhere.
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("user", [None, Object(is_authenticated=False)], ids=["None", "anonymous"])
+async def test_an_anonymous_client_of_an_authentication_middleware_does_not_warn(
+    user: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fetch(RateLimitMiddleware(bare_asgi, MINE), "GET", "/", user=user)
+    assert not warnings(caplog)
+
+
+@pytest.mark.anyio
+async def test_an_answer_of_an_authentication_middleware_that_has_no_user_does_not_warn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Strict(AuthenticationBackend):
+        async def authenticate(self, conn: Any) -> Any:
+            raise AuthenticationError("no")
+
+    app = Starlette(middleware=[Middleware(AuthenticationMiddleware, backend=Strict())])
+    RateLimits(MINE, app=app)
+    assert [(await fetch(app, "GET", "/")).status for _ in range(3)] == [400, 400, 429]
+    assert not warnings(caplog)
+
+
+def test_an_answer_of_a_middleware_before_that_of_django_s_users_does_not_warn(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    between = [MIDDLEWARE, f"{__name__}.turned_away", "django.contrib.auth.middleware.AuthenticationMiddleware"]
+    with running(kind, settings=MINE, middleware=between) as site:
+        assert [site.get("/").status for _ in range(3)] == [403, 403, 429]
+    assert not warnings(caplog)
+
+
+def turned_away(get_response: Any) -> Any:
+    return lambda request: HttpResponse(status=403)
+
+
+def test_a_function_of_django_s_settings_may_return_a_lazy_user(kind: str) -> None:
+    @async_unsafe  # type: ignore[untyped-decorator]
+    def look_up() -> Any:
+        return Object(pk=ANN)
+
+    def user(request: Any) -> Any:
+        return SimpleLazyObject(look_up)
+
+    view = view_for(kind, lambda request: request.ratekeeper.verdict.identities[0].value)
+    with running(kind, path("", view), settings={"policy": MINE, "user": user}) as site:
+        assert site.get("/").body == str(ANN).encode()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda app: RateKeeper(app).limit("5/minute", key="user"),
+        lambda app: RateKeeper(app, default_limits=RouteLimit(limits="5/minute", key="user")),
+        lambda app: RateKeeper(app, application_limits=RouteLimit(limits="5/minute", key="user + address")),
+    ],
+    ids=["limit", "default_limits", "application_limits"],
+)
+def test_flask_refuses_a_limit_by_users_whom_it_cannot_know(make: Callable[[flask.Flask], Any]) -> None:
+    with pytest.raises(ValueError, match=r"nobody says who the user is: RateKeeper\(app, …, user="):
+        make(flask.Flask("shop"))
