@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,10 +46,19 @@ def load_policy(
     try:
         if format is None:
             raise ValueError("expected a name that ends in .yaml, .yml, .json or .toml")
-        text = file.read_text("utf-8")
+        text = _text_of(path)
     except (OSError, ValueError) as error:
         raise PolicyError([Problem((), f"cannot read the policy: {error}")], str(path)) from None
     return read_policy(text, format=format, file=str(path), functions=functions, environ=environ)
+
+
+def _text_of(path: str | os.PathLike[str]) -> str:
+    """Read a file without waiting: opening a FIFO would take until somebody writes to it."""
+    flags = getattr(os, "O_NONBLOCK", 0)
+    with open(path, encoding="utf-8", opener=lambda name, plain: os.open(name, plain | flags)) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ValueError("expected a file, not a FIFO or a device")
+        return opened.read()
 
 
 def read_policy(
