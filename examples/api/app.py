@@ -28,6 +28,17 @@ app = FastAPI(title="Ratekeeper's example")
 limits = RateLimits(policy, app=app, listeners=[metrics])
 
 
+@app.get("/")
+def home() -> dict[str, str]:
+    return {
+        "this": "an API with rate limits",
+        "limited": "/items/1, /reports/1, POST /login",
+        "documentation": "/docs",
+        "metrics": "/metrics",
+        "policy": "examples/api/policy.yaml",
+    }
+
+
 @app.get("/health")
 def health() -> str:
     return "well"

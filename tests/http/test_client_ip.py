@@ -252,7 +252,7 @@ def test_where_all_are_trusted_the_leftmost_is_the_client_and_that_is_said_once(
     ]
 
 
-@pytest.mark.parametrize("peer", [None, "", "unix:", "unix:/run/app.sock", "/run/app.sock", "@abstract"])
+@pytest.mark.parametrize("peer", [None, "", "unix:", "unix:/run/app.sock", "/run/app.sock", "@abstract", "localhost"])
 def test_a_unix_socket_is_believed_only_if_it_is_trusted(peer: str | None) -> None:
     assert CHAIN.client_address(peer, xff("203.0.113.9")) == ClientAddress(None, "unix", "peer")
     assert CHAIN.client_address(peer, []).key() == "peer:unix"

@@ -62,6 +62,7 @@ def test_every_mistake_is_told_at_once_by_line_and_place() -> None:
         (4, "rules[0].limits[1]"),
         (6, "rules[0].match.pathes"),
         (9, "rules[1].by"),
+        (10, "rules[2].name"),
         (12, "rules[2].cost"),
     ]
     messages = [message for *_, message in found]
@@ -69,7 +70,8 @@ def test_every_mistake_is_told_at_once_by_line_and_place() -> None:
     assert "unknown unit 'hou': did you mean 'hour'?" in messages[1]
     assert "did you mean 'paths'?" in messages[2]
     assert "did you mean 'user'?" in messages[3]
-    assert "30 can never pass" in messages[4]
+    assert "the name of rules[1], too" in messages[4]
+    assert "30 can never pass" in messages[5]
 
 
 def test_the_error_reads_like_a_compilers() -> None:
@@ -97,7 +99,11 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("rules: [{name: a, limits: []}]", "rules[0].limits", "at least one limit"),
         ("rules: [{name: a, limits: {}}]", "rules[0].limits", "at least one tier"),
         ("rules: [{name: a, limits: [5/minute, 9/minute]}]", "rules[0].limits", "would share one count"),
-        ("rules: [{name: a, limits: {pro: 5/minut, default: 5/hour}}]", "rules[0].limits.pro", "did you mean 'minute'"),
+        (
+            "{tiers: [pro], rules: [{name: a, limits: {pro: 5/minut, default: 5/hour}}]}",
+            "rules[0].limits.pro",
+            "did you mean 'minute'",
+        ),
         ("rules: [{name: a, limits: 5/minute, mode: shaddow}]", "rules[0].mode", "did you mean 'shadow'"),
         ("rules: [{name: a, limits: 5/minute, failure: shut}]", "rules[0].failure", "known are"),
         ("rules: [{name: a, limits: 5/minute, stage: erly}]", "rules[0].stage", "did you mean 'early'"),
@@ -124,7 +130,7 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("ipv6: 500\nrules:\n" + RULE, "ipv6", "from 32 to 128"),
         ("headers: [nonsense]\nrules:\n" + RULE, "headers", "nonsense"),
         ("headers: {stiles: x}\nrules:\n" + RULE, "headers.stiles", "did you mean 'styles'"),
-        ("refusal: {format: xml}\nrules:\n" + RULE, "refusal", "xml"),
+        ("refusal: {format: xml}\nrules:\n" + RULE, "refusal.format", "xml"),
         ("trusted: ['*']\nrules:\n" + RULE, "trusted", "*"),
         ("trusted: {hopps: 1}\nrules:\n" + RULE, "trusted.hopps", "did you mean 'hops'"),
         ("by: nobody\nrules:\n" + RULE, "by", "unknown identity"),
@@ -342,7 +348,7 @@ def test_the_schema_knows_exactly_the_keys_that_are_read() -> None:
     """Every key that the schema offers is taken by the loader, and reaches the object that it is for."""
     assert KEYS["rule"] == {name for name in Rule.__dataclass_fields__ if Rule.__dataclass_fields__[name].init}
     assert KEYS["match"] == {name for name in Match.__dataclass_fields__ if Match.__dataclass_fields__[name].init}
-    assert KEYS["identity"] == set(Source.__dataclass_fields__)
+    assert KEYS["identity"] == {name for name in Source.__dataclass_fields__ if Source.__dataclass_fields__[name].init}
     assert KEYS["override"] == set(Override.__dataclass_fields__)
     taken = {name for name in Policy.__dataclass_fields__ if Policy.__dataclass_fields__[name].init}
     assert KEYS["policy"] == taken | {"$schema"}

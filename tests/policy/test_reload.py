@@ -39,6 +39,27 @@ def test_a_reload_is_in_force_for_the_next_request_and_keeps_the_count(path: Pat
     assert file.changes == ("rule a: '8/minute burst 9' starts anew: its algorithm or its period has changed",)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
+def test_a_fifo_in_place_of_the_file_is_told_and_does_not_stop_reloads(path: Path) -> None:
+    file = PolicyFile(path, every=0)
+    path.unlink()
+    os.mkfifo(path)
+    assert not file.reload()
+    assert "expected a file, not a FIFO or a device" in str(file.error)
+    path.unlink()
+    path.write_text(text("9/minute"))
+    assert file.reload()
+    assert file.error is None
+    assert passes(gate_of(file.policy), request()) == 9
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
+def test_a_fifo_is_no_policy_from_the_start(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "policy.yaml")
+    with pytest.raises(PolicyError, match="not a FIFO"):
+        PolicyFile(tmp_path / "policy.yaml")
+
+
 def test_a_broken_file_leaves_the_old_policy_in_force_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = PolicyFile(path, every=0)
     gate = Gate(file)

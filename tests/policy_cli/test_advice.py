@@ -55,6 +55,10 @@ WRONG: dict[str, list[str]] = {
         "trusted: [10.0.0.0/8]\nidentities: {api-key: {proxy: true}}\n"
         "rules: [{name: a, by: api-key, limits: 9/second}]",
     ],
+    "revoked-for-long": [
+        "identities: {api-key: {verify: {call: find, cache: 2 hours}}}\n"
+        "rules: [{name: a, by: api-key, limits: 9/second}]",
+    ],
     "never-bites": [
         "rules: [{name: a, limits: 10/second; 1000/minute}]",
         "rules: [{name: a, limits: 10/second burst 20; 100/second burst 200 gcra}]",
@@ -137,6 +141,10 @@ RIGHT: dict[str, list[str]] = {
     "identity-not-verified": [
         "trusted: [10.0.0.0/8]\nidentities: {tenant: {proxy: true}}\nrules: [{name: a, by: tenant, limits: 9/second}]",
         "identities: {api-key: {verify: find}}\nrules: [{name: a, by: api-key, limits: 9/second}]",
+    ],
+    "revoked-for-long": [
+        "identities: {api-key: {verify: {call: find, cache: 60 minutes}}}\n"
+        "rules: [{name: a, by: api-key, limits: 9/second}]",
     ],
     "never-bites": [
         "rules: [{name: a, limits: 10/second burst 20; 500/minute}]",

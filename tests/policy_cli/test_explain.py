@@ -82,6 +82,17 @@ def test_what_a_verifier_would_find_can_be_said(arguments: tuple[str, ...], iden
     assert (rule(said, "clients")["identity"], rule(said, "clients")["limits"]) == (identity, [limits])
 
 
+def test_a_kind_that_a_source_declares_can_be_said(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "identities: {api-key: {verify: {call: find, cache: 5 minutes}, kinds: customer}}\n"
+        "overrides: [{client: 'customer:42', limits: 9/minute}]\n"
+        "rules: [{name: a, by: api-key, limits: 5/minute}]\n"
+    )
+    (said,) = told(str(file), "--path", "/", "--identity", "customer=42")
+    assert (rule(said, "a")["identity"], rule(said, "a")["limits"]) == ("customer:42", ["9/minute as a/minute"])
+
+
 def test_a_user_and_a_tier() -> None:
     file = str(EXAMPLES / "tiers.yaml")
     (said,) = told(file, "--path", "/", "--user", "ann", "--tier", "premium")

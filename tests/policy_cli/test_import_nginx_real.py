@@ -104,13 +104,17 @@ class Asked:
 
 
 def burst(port: int, count: int, path: str = "/", host: str | None = "x.example") -> list[bool]:
+    return asked_in_turn(port, [path] * count, host)
+
+
+def asked_in_turn(port: int, paths: list[str], host: str | None = "x.example") -> list[bool]:
     """One after the other from a new client, until a burst was quick enough."""
     for client in itertools.islice(_clients, 20):
         began = time.monotonic()
-        answers = [Asked(port, client, path, host).admitted() for _ in range(count)]
+        answers = [Asked(port, client, path, host).admitted() for path in paths]
         if time.monotonic() - began < BURST:
             return answers
-    pytest.skip(f"{count} requests took more than {BURST} s, 20 times")
+    pytest.skip(f"{len(paths)} requests took more than {BURST} s, 20 times")
 
 
 def ours(text: str, count: int, path: str = "/", host: str = "x.example") -> list[bool]:
@@ -210,3 +214,24 @@ def test_the_location_is_that_of_nginx(start: Start, seed: int) -> None:
     port = start(http)
     for path in ASKED:
         assert burst(port, 12, path) == ours(text, 12, path), (path, http, text)
+
+
+USES = ["limit_req zone=a;", "limit_req zone=a burst=3 nodelay;", "limit_req zone=b burst=2 nodelay;", ""]
+
+
+@pytest.mark.parametrize("whole", USES)
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(USES, repeat=2)))
+def test_a_zone_in_several_locations_is_one_count_or_it_is_told(
+    start: Start, whole: str, first: str, second: str
+) -> None:
+    http = f"{ZONES} server {{ listen PORT; {whole} location = /1 {{ {first} }} location = /2 {{ {second} }} }}"
+    try:
+        imported = import_nginx(http)
+    except PolicyError:
+        return
+    port = start(http)
+    for paths in (["/1"] * 3 + ["/2"] * 3, ["/2", "/1"] * 3, ["/", "/1", "/2"] * 2):
+        gate = gate_of(imported.text)
+        here = [bool(decide(gate, request(path, host="x.example"))) for path in paths]
+        if asked_in_turn(port, paths) != here:
+            assert any("counts several locations together" in line for line in imported.lost), (paths, http)

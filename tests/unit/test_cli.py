@@ -251,7 +251,7 @@ def test_explain_asks_the_kernels_a_bounded_number_of_times(text: str, monkeypat
     assert 0 < len(asked) < 100_000
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [30, 40, 75, 76, 80, 120])
 @pytest.mark.parametrize("arguments", [("demo",), ("explain", "10/second burst 20; 500/hour"), ("explain", "1/year")])
 def test_piped_output_fits_the_width_and_has_no_colours(arguments: tuple[str, ...], width: int) -> None:
     result = run(*arguments, width=width)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ratekeeper import MemoryStorage
-from ratekeeper.policy import Match, Policy, Rule
+from ratekeeper.policy import Identity
 from ratekeeper.testing import FakeClock
 
 # What the application itself does. `/stream` sends three parts, `/teapot` sets headers of its own.
@@ -29,22 +29,37 @@ APPLICATION = {
     "/form": "200 'shown'; says by the decision that it has failed, unless the header x-password is 'right'",
 }
 
-POLICY = Policy(
-    rules=[
-        Rule("users", "3/minute", match=Match(paths=["/users/{id}"])),
-        Rule("login", "2/minute", match=Match(paths=["/login"], methods=["POST"]), message="Too many attempts."),
-        Rule("queue", "2/second burst 10 leaky-bucket", match=Match(paths=["/queue"])),
-        Rule("tokens", "10/minute; 100/hour", match=Match(paths=["/tokens"])),
-        Rule("form", "2/minute", match=Match(paths=["/form"])),
-        Rule("secret", "deny", match=Match(paths=["/secret"])),
-        Rule("planned", "1/minute", match=Match(paths=["/"]), mode="shadow"),
-        Rule("flood", "20/second burst 20", stage="early", match=Match(paths=["/early"])),
-        Rule("rest", "5/minute", default=True),
+CUSTOMERS = {"key-1": "acme", "key-2": "acme", "key-3": "zenith"}
+
+
+def find_customer(key: str) -> Identity | None:
+    return Identity("customer", CUSTOMERS[key]) if key in CUSTOMERS else None
+
+
+# A dict, as in a file but with the functions themselves: every adapter takes it.
+POLICY: dict[str, Any] = {
+    "identities": {"api-key": {"header": "x-api-key", "verify": find_customer, "kinds": ["customer"]}},
+    "by": ["api-key", "user", "address"],
+    "rules": [
+        {"name": "users", "limits": "3/minute", "match": {"paths": ["/users/{id}"]}},
+        {
+            "name": "login",
+            "limits": "2/minute",
+            "match": {"paths": ["/login"], "methods": ["POST"]},
+            "message": "Too many attempts.",
+        },
+        {"name": "queue", "limits": "2/second burst 10 leaky-bucket", "match": {"paths": ["/queue"]}},
+        {"name": "tokens", "limits": "10/minute; 100/hour", "match": {"paths": ["/tokens"]}},
+        {"name": "form", "limits": "2/minute", "match": {"paths": ["/form"]}},
+        {"name": "secret", "limits": "deny", "match": {"paths": ["/secret"]}},
+        {"name": "planned", "limits": "1/minute", "match": {"paths": ["/"]}, "mode": "shadow"},
+        {"name": "flood", "limits": "20/second burst 20", "stage": "early", "match": {"paths": ["/early"]}},
+        {"name": "rest", "limits": "5/minute", "default": True},
     ],
-    trusted=["127.0.0.1"],
-    exempt=[Match(paths=["/health"])],
-    block=["203.0.113.66"],
-)
+    "trusted": ["127.0.0.1"],
+    "exempt": [{"paths": ["/health"]}],
+    "block": ["203.0.113.66", "customer:zenith"],
+}
 
 OURS = (
     "ratelimit",
@@ -145,6 +160,12 @@ TABLE: dict[str, list[Step]] = {
         Step("GET /users/4 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, NO_USERS),
         Step("GET /users/4 b", 200, shows("users/minute", 3, 60, 2, 60), b"user 4"),
         Step("GET /users/%34 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, NO_USERS),
+    ],
+    "keys of one customer share its quota, from any address, and a list may name the customer": [
+        Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b"user 1", {"x-api-key": "key-1"}),
+        Step("GET /users/1 b", 200, shows("users/minute", 3, 60, 1, 60), b"user 1", {"x-api-key": "key-2"}),
+        Step("GET /users/1 b", 200, shows("users/minute", 3, 60, 2, 60), b"user 1", {"x-api-key": "invented"}),
+        Step("GET /users/1 a", 403, {"cache-control": "no-store"}, FORBIDDEN, {"x-api-key": "key-3"}),
     ],
     "a HEAD is a GET without a body": [
         Step("HEAD /users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b""),

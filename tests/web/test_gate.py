@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from litestar import Litestar, Request, get
 from litestar.middleware import DefineMiddleware
 from starlette.applications import Starlette
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Match, Policy, RequestView, Rule
+from ratekeeper import Limit, MemoryStorage
+from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule
 from ratekeeper.testing import FakeClock
 from ratekeeper.web import AsyncWebGate, Passed, WebGate
 from ratekeeper.web.asgi import RateLimitMiddleware
@@ -228,3 +229,45 @@ def test_what_is_left_of_flask_limiter_in_a_config_is_told_of(caplog: pytest.Log
     keeper = RateKeeper(app, "5/minute")
     assert "RATELIMIT_DEFAULT" in caplog.text
     assert keeper.gate.switch is None, "of the only application, outside of any context"
+
+
+TREE = {"rules": [{"name": "all", "limits": "2/minute"}]}
+
+
+def test_a_dict_is_a_whole_policy_or_limits_by_tier() -> None:
+    tiers = {"free": "1/minute", "pro": Limit(2, 60_000_000), "default": ["3/minute", "9/hour"]}
+    by_tier = WebGate(tiers, tiers=["free", "pro"]).policy.rules
+    assert [(rule.name, set(rule.plans)) for rule in by_tier] == [("default", {"free", "pro", "default"})]
+    assert [rule.name for rule in WebGate(TREE).policy.rules] == ["all"]
+    assert [*WebGate({"block": ["192.0.2.1"]}).policy.block] == ["192.0.2.1"]
+    assert [rule.name for rule in AsyncWebGate(TREE).policy.rules] == ["all"]
+
+
+def test_a_tier_may_have_the_name_of_a_policys_key() -> None:
+    gate = WebGate({"block": "1/minute", "default": "3/minute"}, tiers={"block": ["192.0.2.1"]})
+    assert set(gate.policy.rules[0].plans) == {"block", "default"}
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "message"),
+    [
+        ({}, {}, "expected a policy with 'rules', or limits by tier"),
+        ({"rule": TREE["rules"]}, {}, "has no key 'rule', did you mean 'rules'?"),
+        ({"rules": TREE["rules"], "free": "1/minute"}, {}, "unknown key 'free'"),
+        ({"fre": "1/minute", "default": "1/minute"}, {"tiers": ["free"]}, "unknown tier 'fre': did you mean 'free'?"),
+        (TREE, {"by": "address"}, "by: say it in the policy"),
+        (None, TREE, "give the whole policy as one dict"),
+        ({"rules": [{"name": "all", "limits": "2/minit"}], "by": "usre"}, {}, "unknown unit 'minit'"),
+    ],
+)
+def test_a_dict_that_is_neither_is_told(given: Any, settings: Any, message: str) -> None:
+    with pytest.raises((PolicyError, TypeError), match=re.escape(message)):
+        WebGate(given, **settings)
+
+
+@pytest.mark.parametrize("kind", [WebGate, AsyncWebGate])
+def test_settings_take_identities_as_dicts(kind: Any) -> None:
+    gate = kind("5/minute", identities={"api-key": {"header": "x-api-key", "verify": str}}, by=["api-key", "address"])
+    assert gate.policy.identities["api-key"].header == "x-api-key"
+    with pytest.raises(PolicyError, match="identities.api-key.hedaer: unknown key"):
+        kind("5/minute", identities={"api-key": {"hedaer": "x-api-key", "verify": str}})

@@ -98,3 +98,11 @@ def test_the_same_without_curl(served: str) -> None:
         method = "POST" if "POST" in words else "GET"
         (address,) = [word for word in words if word.startswith("http://")]
         assert httpx.request(method, address).status_code in (200, 401, 429)
+
+
+def test_the_root_says_where_to_look(served: str) -> None:
+    url = url_of(served)
+    answer = httpx.get(url)
+    assert answer.status_code == 200
+    paths = [path for text in answer.json().values() for path in re.findall(r"(?<!\w)/[\w/]+", text)]
+    assert [path for path in paths if httpx.get(url + path).status_code == 404] == []

@@ -2,7 +2,10 @@
 
 import io
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 from wsgiref.util import FileWrapper
 from wsgiref.validate import validator
@@ -233,3 +236,30 @@ def test_of_two_different_ones_the_inner_tells_the_client() -> None:
     for answer in answers:
         (told,) = [value for name, value in answer.headers if name == "ratelimit"]
         assert told.startswith('"inner/minute";r=0')
+
+
+def test_waitress_on_a_unix_socket_is_a_peer_without_an_address(tmp_path: Path) -> None:
+    """It says that the peer is 'localhost'. A proxy in front is believed where unix sockets are trusted."""
+    from waitress.server import create_server
+
+    def address(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        return [environ["ratekeeper.passed"].verdicts[0].identities[0].key.encode()]
+
+    said = []
+    for number, trusted in enumerate(([], ["unix"])):
+        path = str(tmp_path / str(number))
+        limited = RateLimitMiddleware(address, "5/minute", trusted=trusted)
+        server = create_server(limited, unix_socket=path, clear_untrusted_proxy_headers=False)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(path)
+                client.sendall(b"GET / HTTP/1.0\r\nX-Forwarded-For: 203.0.113.9\r\n\r\n")
+                answer = b"".join(iter(lambda: client.recv(4096), b""))
+                said.append(answer.rpartition(b"\r\n\r\n")[2])
+        finally:
+            server.trigger.pull_trigger(server.close)  # in its own thread
+            thread.join(20)
+    assert said == [b"address:unix", b"address:203.0.113.9"]

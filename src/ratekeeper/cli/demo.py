@@ -1,6 +1,7 @@
 """`ratekeeper demo`: the same bursty traffic through every algorithm, side by side, on a simulated clock."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +16,7 @@ from ratekeeper.limit import Limit
 MOST_COUNT = 1_000  # every request is played
 MOST_PERIODS = 12  # every period has to be wide enough to see
 LABEL = 16
+NARROW = 76  # columns: with fewer there is no room for a table
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
@@ -26,13 +28,13 @@ def show_demo(limit: Limit, seconds: float | None, console: Console) -> None:
     played = {algorithm: play(variant, arrivals) for algorithm, variant in variants(limit).items()}
     slices = _slices(limit, until, min(console.width, 140))
     against = f"{limit.count} per {period_name(limit.period)}, burst {limit.burst} for the buckets"
-    console.print(f"{len(arrivals)} requests against {against}", style="bold")
+    console.print(fill(f"{len(arrivals)} requests against {against}", console.width), style="bold")
     console.print()
     console.print(_drawing(limit, until, arrivals, played, slices))
     console.print()
-    console.print(_table(limit, played))
+    console.print(_list(limit, played) if console.width < NARROW else _table(limit, played))
     console.print()
-    console.print(_legend(limit, played))
+    console.print(_legend(limit, played, console.width))
 
 
 def _until(limit: Limit, seconds: float) -> int:
@@ -110,12 +112,30 @@ def _table(limit: Limit, played: dict[str, list[Event]]) -> Table:
     return table
 
 
-def _legend(limit: Limit, played: dict[str, list[Event]]) -> Text:
+def _list(limit: Limit, played: dict[str, list[Event]]) -> Text:
+    """The table for a terminal that is too narrow for one."""
+    text = Text()
+    for algorithm, events in played.items():
+        goes = sorted(event.goes for event in events if event.allowed)
+        delay = max(event.goes - event.arrives for event in events)
+        most, _ = busiest(goes, limit.period)
+        text.append(f"{algorithm}\n", style="bold")
+        text.append(f"  {len(goes)} of {len(events)} admitted\n")
+        text.append(f"  {most} in any {period_name(limit.period)}\n", style="bold red" if most > limit.count else "")
+        if delay:
+            text.append(f"  delay up to {duration(delay)}\n")
+    text.rstrip()
+    return text
+
+
+def _legend(limit: Limit, played: dict[str, list[Event]], width: int) -> Text:
     period = period_name(limit.period)
     most, begin = busiest([event.goes for event in played["fixed-window"] if event.allowed], limit.period)
     boundary = -(-begin // limit.period) * limit.period
     around = f"{most} around {duration(boundary)}: a count on each side of the line"
-    legend = Text("bars: go ahead   ×: denied   │: the clock's windows begin\n\n", style="dim")
+    marks = "bars: go ahead   ×: denied   │: the clock's windows begin"
+    legend = Text(f"{marks if len(marks) <= width else marks.replace('   ', chr(10))}\n\n", style="dim")
+    indent = " " * (2 if width < NARROW else LABEL)
     for algorithm, words in (
         ("fixed-window", around if most > limit.count else "more than a count around a line, if asked there"),
         ("sliding-log", f"never more than {limit.count} in any {period}; remembers every request"),
@@ -123,6 +143,10 @@ def _legend(limit: Limit, played: dict[str, list[Event]]) -> Text:
         ("token-bucket", f"{limit.burst} at once, then as it refills; gcra is another name for it"),
         ("leaky-bucket", "admits what token-bucket admits, and sends it out evenly, later"),
     ):
-        legend.append(f"{algorithm:<{LABEL}}").append(f"{words}\n", style="dim")
+        told = fill(words, width, initial_indent=indent, subsequent_indent=indent)
+        if width < NARROW:
+            legend.append(f"{algorithm}\n").append(f"{told}\n", style="dim")
+        else:
+            legend.append(f"{algorithm:<{LABEL}}").append(f"{told[LABEL:]}\n", style="dim")
     legend.rstrip()
     return legend

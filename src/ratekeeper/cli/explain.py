@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from textwrap import wrap
+from textwrap import fill, wrap
 
 from rich.console import Console
 from rich.text import Text
@@ -32,6 +32,7 @@ PROMISES = {
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 INDENT = "   "
+NARROW = 24  # characters beside the labels: with fewer, facts stand below them
 HEIGHT = 8  # lines of the picture
 NICE = sorted(
     [step * UNITS[unit] for unit in ("microsecond", "millisecond") for step in (1, 2, 4, 10, 20, 40, 100, 200, 400)]
@@ -43,11 +44,12 @@ NICE = sorted(
 
 
 def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
-    width = max(min(console.width, 100), 50)  # narrower than that, lines are wrapped by the terminal
+    width = max(min(console.width, 100), 24)  # narrower than that, lines are wrapped by the terminal
     for place, limit in enumerate(limits):
         title = Text(f"{place + 1}  " if len(limits) > 1 else "").append(str(limit), style=f"bold {_colour(place)}")
         if limit.algorithm not in str(limit):
-            title.append(f"  {limit.algorithm}")
+            one_line = len(title) + 2 + len(limit.algorithm) <= width
+            title.append(f"{'  ' if one_line else chr(10) + INDENT}{limit.algorithm}")
         _say(console, title, _promise(limit), _facts(limit), width)
     bindings = first_bindings(limits)
     if len(limits) > 1:
@@ -55,7 +57,8 @@ def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
         _say(console, Text("Together", style="bold"), law, _timeline(limits, bindings), width)
     span = _span(limits, bindings)
     aligned = any(limit.algorithm == "fixed-window" for limit in limits)
-    console.print(f"Always asking: what has passed in the first {duration(span)}{' of a window' if aligned else ''}")
+    asking = f"Always asking: what has passed in the first {duration(span)}{' of a window' if aligned else ''}"
+    console.print(fill(asking, width))
     console.print(_picture(limits, span, width))
 
 
@@ -63,6 +66,11 @@ def _say(console: Console, title: Text, words: str, facts: Sequence[tuple[str, s
     """A paragraph, and a list of facts in two columns. Wrapped here: tables of rich end in spaces."""
     text = Text("\n".join(wrap(words, width, initial_indent=INDENT, subsequent_indent=INDENT)))
     column = max(len(label) for label, _ in facts) + 2
+    if width - column < NARROW:  # one column: each fact below its label
+        for label, fact in facts:
+            text.append("\n" + fill(label, width, initial_indent=INDENT, subsequent_indent=INDENT), style="dim")
+            text.append("\n" + fill(fact, width, initial_indent=2 * INDENT, subsequent_indent=2 * INDENT))
+        facts = ()
     for label, fact in facts:
         first, *more = wrap(fact, width - column - len(INDENT))
         text.append(f"\n{INDENT}{label:<{column}}", style="dim").append(first)
@@ -145,8 +153,10 @@ def _picture(limits: Sequence[Limit], span: int, width: int) -> Text:
         picture.append("\n")
     picture.append(f"{'0':>7} └{'─' * columns}\n", style="dim")
     middle, end = duration(span // 2), duration(span)
+    if len(middle) + len(end) + 4 > columns:
+        middle = ""
     axis = f"{'0':<{columns // 2 - len(middle) // 2}}{middle}"
-    picture.append(f"{'':9}{axis}{end:>{columns - len(axis)}}", style="dim")
+    picture.append(f"{'':9}{axis}{end:>{max(columns - len(axis), len(end))}}", style="dim")
     if len(limits) > 1:
         picture.append(f"\n{'binds':>7}  ", style="dim")
         for look in sampled:

@@ -130,7 +130,10 @@ def _as_if(policy: Policy, asked: Asked) -> Policy:
                 claims[sources["jwt"].tier] = asked.tier
             sources["jwt"] = Source(verify=lambda _: claims, tier=sources["jwt"].tier)
         elif kind in sources and kind != "jwt":
-            sources[kind] = Source(call=_always(Identity(kind, value, asked.tier)))
+            sources[kind] = Source(call=_always(Identity("", value, asked.tier)), kinds=sources[kind].kinds)
+        elif giving := [name for name, source in sources.items() if kind in source.kinds]:
+            found = _always(Identity(kind, value, asked.tier))
+            sources.update((name, Source(call=found, kinds=sources[name].kinds)) for name in giving)
         else:
             known = [name if name != "jwt" else "jwt:sub" for name in sources]
             raise RatekeeperError(f"--identity {kind}: the policy has no such identity: {nearest(kind, known)}")

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from ratekeeper.errors import RatekeeperError
-from ratekeeper.policy.loader import BUILT_IN
+from ratekeeper.policy.functions import BUILT_IN
 
 Function = Callable[..., Any]
 

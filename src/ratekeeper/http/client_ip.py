@@ -268,7 +268,8 @@ def entries(text: str) -> list[str]:
 
 
 def read_peer(peer: str | None) -> Place:
-    if not peer or peer == "unix" or peer.startswith(("unix:", "/", "@", "\0")):
+    """Return the address of the socket's other end. On a unix socket it has none; waitress says `localhost` there."""
+    if not peer or peer in ("unix", "localhost") or peer.startswith(("unix:", "/", "@", "\0")):
         return "unix"
     return parse_address(peer)
 

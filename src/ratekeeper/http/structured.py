@@ -5,10 +5,10 @@ lists are not read, because no field of ours has one.
 """
 
 import base64
-import binascii
 import re
 from decimal import Decimal
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 MAX_INTEGER = 999_999_999_999_999
 KEY = re.compile(r"[a-z*][a-z0-9_.*-]*")
@@ -16,8 +16,8 @@ PRINTABLE = re.compile(r"[ -~]*")
 STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 TOKEN = re.compile(r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
 NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?")
-BYTES = re.compile(r":([A-Za-z0-9+/=]*):")
-DISPLAY = re.compile(r'%"(?:[ !#$&-~]|%[0-9a-f]{2})*"')
+BYTES = re.compile(r":([A-Za-z0-9+/]*)(={0,2}):")
+DISPLAY = re.compile(r'%"((?:[ !#$&-~]|%[0-9a-f]{2})*)"')
 SEPARATOR = re.compile(r"[ \t]*,[ \t]*")
 
 
@@ -130,7 +130,7 @@ def _bare(text: str, at: int) -> tuple[Bare, int] | None:
         return match and (re.sub(r"\\(.)", r"\1", match[1]), match.end())
     if first == ":":
         match = BYTES.match(text, at)
-        decoded = _decoded(match[1]) if match else None
+        decoded = _decoded(match[1], match[2]) if match else None
         return None if match is None or decoded is None else (decoded, match.end())
     if first == "?":
         return (text[at + 1] == "1", at + 2) if text[at + 1 : at + 2] in ("0", "1") else None
@@ -139,7 +139,8 @@ def _bare(text: str, at: int) -> tuple[Bare, int] | None:
         return number if number and isinstance(number[0], int) else None
     if first == "%":
         match = DISPLAY.match(text, at)
-        return match and (match[0], match.end())  # no field of ours has one: well-formed is all that matters
+        shown = _displayed(match[1]) if match else None
+        return None if match is None or shown is None else (shown, match.end())
     if first == "-" or first.isdigit():
         return _number(text, at)
     match = TOKEN.match(text, at)
@@ -156,9 +157,17 @@ def _number(text: str, at: int) -> tuple[Bare, int] | None:
     return (Decimal(match[0]), match.end()) if len(whole) <= 12 and len(fraction) <= 3 else None
 
 
-def _decoded(text: str) -> bytes | None:
-    """Missing padding and bits that pad are forgiven; characters outside of the alphabet are not."""
+def _decoded(text: str, padding: str) -> bytes | None:
+    """Missing padding and bits that pad are forgiven; more padding than the text can take is not."""
+    wanted = -len(text) % 4
+    if wanted == 3 or len(padding) > wanted:
+        return None
+    return base64.b64decode(text + "=" * wanted)
+
+
+def _displayed(text: str) -> str | None:
+    """The text of a display string; None if its bytes are no UTF-8."""
     try:
-        return base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), validate=True)
-    except (binascii.Error, ValueError):
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
         return None

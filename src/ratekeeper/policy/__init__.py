@@ -6,7 +6,6 @@ Reading order: request.py → rule.py → policy.py → deciding.py → engine.p
 from ratekeeper.policy.canonical import canonical_name
 from ratekeeper.policy.engine import AsyncGate, Gate
 from ratekeeper.policy.explain import Explanation, RuleReport, explain
-from ratekeeper.policy.identify import Source
 from ratekeeper.policy.loader import ANY_FUNCTION, load_policy, read_policy
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.policy import Override, Policy
@@ -15,6 +14,7 @@ from ratekeeper.policy.reload import PolicyFile
 from ratekeeper.policy.request import Identity, RequestView
 from ratekeeper.policy.rule import Computed, Rule
 from ratekeeper.policy.schema import SCHEMA_PATH
+from ratekeeper.policy.source import Source
 from ratekeeper.policy.verdict import Judged, Shadow, Verdict
 
 __all__ = [

@@ -34,6 +34,7 @@ CLIENTS_OWN = (
 )
 LOG = 1_000  # entries for each client that a sliding log is still quick with
 AT_ONCE = 1_000
+LONG_CACHE = 3600  # seconds
 WIDE = {4: 16, 6: 32}  # shorter prefixes than these are no single organisation's
 
 
@@ -107,6 +108,9 @@ def _trust(policy: Policy) -> Iterator[Advice]:
         header = source.header or {"api-key": "x-api-key"}.get(name, name.partition(":")[2])
         if source.proxy and header in CLIENTS_OWN:
             yield advice("identity-not-verified", ("identities", name), f"{name} is whatever {header} says")
+        if source.cache > LONG_CACHE:
+            wrong = f"{name} is remembered for {source.cache / 60:g} minutes"
+            yield advice("revoked-for-long", ("identities", name, "verify"), wrong)
 
 
 def _freed_by_header(policy: Policy) -> Iterator[Advice]:

@@ -23,9 +23,9 @@ class Clients(Generic[T]):
             if found is None:
                 ranges.append((text, value))
             else:
-                kind, name = found
-                self.kinds[kind.name] = kind
-                self._keys.setdefault(f"{kind.name}:{name}", []).append(value)
+                given, key = found
+                self.kinds.update((kind.name, kind) for kind in given)
+                self._keys.setdefault(key, []).append(value)
         self._ranges = Ranges(ranges)
         self.empty = not self._keys and not ranges
 
@@ -34,8 +34,9 @@ class Clients(Generic[T]):
         return [*(value for key in keys for value in self._keys.get(key, ())), *self._ranges.find(address)]
 
 
-def client_of(text: object, kinds: Kinds) -> tuple[Kind, str] | None:
-    """A kind of identity and its value, or None for an address or a range; else a ValueError."""
+def client_of(text: object, kinds: Kinds) -> tuple[tuple[Kind, ...], str] | None:
+    """Return the kinds that may give this identity, and its key; None for an address or a range. Raises ValueError for
+    anything else."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"expected an address, a range or an identity like 'user:42', not {shown(text)}")
     try:
@@ -48,7 +49,7 @@ def client_of(text: object, kinds: Kinds) -> tuple[Kind, str] | None:
             name = f"{name}:{detail}"
         if not colon or not value or name.isdecimal() or "/" in name:
             raise ValueError(f"{error}; or an identity like 'user:42'") from None
-    kind = kinds.kind(name)
-    if kind.early:
+    label, given = kinds.giving(name)
+    if any(kind.early for kind in given):
         raise ValueError(f"{text!r}: {name} names no single client; write the address or the range itself")
-    return kind, value
+    return given, f"{label}:{value}"

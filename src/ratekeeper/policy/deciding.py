@@ -219,6 +219,8 @@ class Compiled:
                 identity = take(kind, request, found)
             if isinstance(identity, Identity):
                 keys.append(identity.key)
+                if identity.kind != kind.name:  # a list may name it by its source, too
+                    keys.append(f"{kind.name}:{identity.value}")
         found.keys = keys
 
     def _plan(self, bound: Bound, request: RequestView, found: Found, who: Identity) -> Generator[Step, Any, Plan]:

@@ -5,7 +5,7 @@ How a verdict is found is in deciding.py. What is left in each class is what dif
 
 import inspect
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from ratekeeper import switch
@@ -15,6 +15,7 @@ from ratekeeper.decision import Decision, Row
 from ratekeeper.events import Decided, Listener, Shadowed, log, tell
 from ratekeeper.limit import MAX_PERIOD, Group
 from ratekeeper.policy.deciding import Compiled, Deliberation
+from ratekeeper.policy.loader import read_policy
 from ratekeeper.policy.patience import impatient
 from ratekeeper.policy.policy import SWITCHES, Policy, Switch
 from ratekeeper.policy.problem import chosen
@@ -33,7 +34,9 @@ class _Source:
 
     __slots__ = ("_compiled", "_file", "_refused", "blocking", "switch")
 
-    def __init__(self, policy: Policy | PolicyFile, *, blocking: bool) -> None:
+    def __init__(self, policy: Policy | PolicyFile | Mapping[str, Any], *, blocking: bool) -> None:
+        if isinstance(policy, Mapping):
+            policy = read_policy(policy)
         if not isinstance(policy, Policy | PolicyFile):
             raise TypeError(f"expected a Policy or a PolicyFile, not {policy!r}: load_policy('policy.yaml') makes one")
         self.blocking = blocking
@@ -81,6 +84,8 @@ class _Source:
 class Gate:
     """Decides whether a request may go ahead: `Gate(load_policy("policy.yaml")).decide(request)`.
 
+    `policy` is a Policy, a PolicyFile, or a dict with the keys of a file.
+
     `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
     changes is in force soon after. `max_delay` is how many seconds a leaky bucket may hold a request back: who would
     have to wait longer is refused, and charged nothing; without it, who is allowed waits for as long as it takes.
@@ -92,7 +97,7 @@ class Gate:
 
     def __init__(
         self,
-        policy: Policy | PolicyFile,
+        policy: Policy | PolicyFile | Mapping[str, Any],
         *,
         storage: Any = None,
         deadline: float | None = None,
@@ -220,7 +225,7 @@ class AsyncGate:
 
     def __init__(
         self,
-        policy: Policy | PolicyFile,
+        policy: Policy | PolicyFile | Mapping[str, Any],
         *,
         storage: Any = None,
         deadline: float | None = None,

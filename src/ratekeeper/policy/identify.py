@@ -8,7 +8,6 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -16,12 +15,12 @@ from uuid import UUID
 
 from ratekeeper.http.client_ip import ClientAddress, Proxies
 from ratekeeper.http.prefix import MAX_TEXT, prefix_key
-from ratekeeper.policy.problem import nearest, shown
+from ratekeeper.policy.problem import Problems, nearest, shown
 from ratekeeper.policy.request import Identity, RequestView
+from ratekeeper.policy.source import KIND, Source, check_kind
 
 log = logging.getLogger("ratekeeper")
 
-KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 BUILT_IN = ("address", "agent", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # known by name, once a verifier stands behind them
 ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # what other packages call an address
@@ -30,40 +29,6 @@ MAX_CLAIM = 8192  # characters: what is longer is no token
 MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where an identity comes from: a header, a cookie or a bearer token with its verifier, or a function.
-
-    `verify` is called with what the client sent and returns text or an Identity that stays the same for that client,
-    or None; that of `jwt` returns the claims, of which `tier` names the one that holds the tier. `proxy` takes a header
-    as it is, from trusted proxies only: they must overwrite what a client sends. `call` is asked with the whole
-    request. Both may be async for an AsyncGate.
-    """
-
-    header: str = ""
-    cookie: str = ""
-    verify: Callable[[str], Any] | None = None
-    call: Callable[[RequestView], Any] | None = None
-    proxy: bool = False
-    tier: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("header", "cookie", "tier"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be text, not {shown(getattr(self, name))}")
-        for name in ("verify", "call"):
-            function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise ValueError(f"{name} must be a function, not {shown(function)}")
-        if sum((self.verify is not None, self.call is not None, self.proxy)) != 1:
-            raise ValueError("expected one of verify, call and proxy: what a client sends counts for nothing by itself")
-        if self.header and self.cookie:
-            raise ValueError("expected a header or a cookie, not both")
-        if self.proxy and self.cookie:
-            raise ValueError("a proxy sets a header, not a cookie")
-        object.__setattr__(self, "header", self.header.lower())
 
 
 class Found:
@@ -174,7 +139,12 @@ class Kinds:
         if not listed:
             raise ValueError("by needs at least one identity, for example 'user' or 'address'")
         functions = [one for one in listed if callable(one)]
-        found = tuple(self._parts(one, functions) for one in listed)
+        problems, read = Problems(), []
+        for place, one in enumerate(listed):
+            with problems.at(*([place] if len(listed) > 1 else [])):
+                read.append(self._parts(one, functions))
+        problems.check()
+        found = tuple(read)
         names = ["+".join(kind.name for kind in parts) for parts in found]
         for name in names:
             if names.count(name) > 1:
@@ -186,6 +156,19 @@ class Kinds:
             raise ValueError("the agent alone is chosen by the client: write 'address + agent'")
         always = len(found[-1]) == 1 and found[-1][0].name in ("address", "global")
         return found if always else (*found, (self.kind("address"),))
+
+    def giving(self, name: str) -> tuple[str, tuple[Kind, ...]]:
+        """Return how identities of that name are labelled, and every kind that may give one: its own, and sources that
+        declare it. Raises ValueError if there is none."""
+        declared = tuple(self.kind(source) for source, one in self._sources.items() if name in one.kinds)
+        if declared and name != "user" and name not in self._sources:
+            return name, declared
+        try:
+            own = self.kind(name)
+        except ValueError as error:
+            hint = f"; or declare it with the source that gives it, 'kinds: [{name}]'" if self._sources else ""
+            raise ValueError(f"{error}{hint}") from None
+        return own.name, (own, *(kind for kind in declared if kind.name != own.name))
 
     def _parts(self, one: Any, functions: Sequence[Any]) -> tuple[Kind, ...]:
         if callable(one):
@@ -226,7 +209,11 @@ class Kinds:
             )
         if name.lower() in (*ELSEWHERE, "client", "host"):
             raise ValueError(f"unknown identity {name!r}: did you mean 'address'?")
-        raise ValueError(f"unknown identity {name!r}: {nearest(name, [*BUILT_IN, *CLAIMED, *self._sources])}")
+        for source, one in self._sources.items():
+            if name in one.kinds:
+                raise ValueError(f"{name!r} is a kind that {source!r} gives: count by {source!r}")
+        known = [*BUILT_IN, *CLAIMED, *self._sources]
+        raise ValueError(f"unknown identity {name!r}: {nearest(name, known)}")
 
     def _claim(self, name: str, source_name: str, source: Source) -> Kind:
         label, claim = name.replace(":", "."), name.partition(":")[2]
@@ -242,12 +229,13 @@ class Kinds:
 
             header = source.header or _default_header(source_name)
             return Kind(label, source_name, from_proxy, lambda value: as_identity(label, value), False)
-        verify = source.verify
+        verify, verifier = source.verify, source.verifier
         assert verify is not None
+        assert verifier is not None
 
         def verified(request: RequestView, found: Found) -> Any:
             value = read(request)
-            return verify(value) if value and len(value) <= MAX_CLAIM else None
+            return verifier(value) if value and len(value) <= MAX_CLAIM else None
 
         if source_name == "jwt":
             if not claim:
@@ -255,7 +243,7 @@ class Kinds:
             return Kind(
                 label, "jwt", verified, lambda claims: _of_claims(label, claims, claim, source.tier), False, (verify,)
             )
-        return Kind(label, source_name, verified, lambda value: as_identity(label, value), False, (verify,))
+        return Kind(label, source_name, verified, lambda value: of_function(label, value), False, (verify,))
 
 
 _OPEN = Kinds({}, Proxies(), 64, is_open=True)
@@ -297,6 +285,26 @@ def as_identity(kind: str, value: object) -> Identity | None:
     return None
 
 
+def of_function(kind: str, value: object) -> Identity | None:
+    """Return what a function of the user's answered as an identity. An Identity that has a kind keeps it, so that
+    several sources can name one client; else it is of the source's own kind."""
+    identity = as_identity(kind, value)
+    if identity is None or not isinstance(value, Identity) or value.kind in ("", kind):
+        return identity
+    own = str.__str__(value.kind) if isinstance(value.kind, str) else repr(type(value.kind))
+    return identity._replace(kind=own) if _is_usable(kind, own) else identity
+
+
+@lru_cache(maxsize=256)
+def _is_usable(source: str, kind: str) -> bool:
+    try:
+        check_kind(kind)
+    except ValueError as error:
+        log.error("identifying by %s gave an Identity that counts as %s instead: %s", source, source, error)
+        return False
+    return True
+
+
 def _as_tier(kind: str, tier: object) -> str | None:
     if tier is None or isinstance(tier, str):
         return None if tier is None else str.__str__(tier)
@@ -320,7 +328,7 @@ def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) ->
         label,
         own,
         lambda request, _: function(request),
-        lambda value: as_identity(label, value),
+        lambda value: of_function(label, value),
         early,
         (function,),
         own,

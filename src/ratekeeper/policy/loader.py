@@ -1,25 +1,25 @@
 """From a file to a policy. Every mistake is told, by file, line and place, before anything of it runs."""
 
-import importlib
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ratekeeper.policy.cost import graphql_cost, json_batch_cost
 from ratekeeper.policy.documents import SUFFIXES, Lines, parse
-from ratekeeper.policy.identify import Source
+from ratekeeper.policy.functions import Functions, find_function, find_nothing
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.policy import Override, Policy
 from ratekeeper.policy.problem import Place, PolicyError, Problem, Problems, nearest, shown
 from ratekeeper.policy.rule import Computed, Rule
 from ratekeeper.policy.schema import KEYS
+from ratekeeper.policy.source import read_source
+
+T = TypeVar("T")
 
 REFERENCE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
-BUILT_IN = {"graphql": graphql_cost, "json-batch": json_batch_cost}  # functions that come with Ratekeeper
-
-Functions = Mapping[str, Callable[..., Any]]
 
 
 class _AnyFunction(dict[str, Callable[..., Any]]):
@@ -27,11 +27,7 @@ class _AnyFunction(dict[str, Callable[..., Any]]):
         return True
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        return _nothing
-
-
-def _nothing(*arguments: Any) -> None:
-    return None
+        return find_nothing
 
 
 # Takes every name, for those who only look at a file: each function finds nothing.
@@ -50,25 +46,38 @@ def load_policy(
     try:
         if format is None:
             raise ValueError("expected a name that ends in .yaml, .yml, .json or .toml")
-        text = file.read_text("utf-8")
+        text = _text_of(path)
     except (OSError, ValueError) as error:
         raise PolicyError([Problem((), f"cannot read the policy: {error}")], str(path)) from None
     return read_policy(text, format=format, file=str(path), functions=functions, environ=environ)
 
 
+def _text_of(path: str | os.PathLike[str]) -> str:
+    """Read a file without waiting: opening a FIFO would take until somebody writes to it."""
+    flags = getattr(os, "O_NONBLOCK", 0)
+    with open(path, encoding="utf-8", opener=lambda name, plain: os.open(name, plain | flags)) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ValueError("expected a file, not a FIFO or a device")
+        return opened.read()
+
+
 def read_policy(
-    text: str,
+    given: str | Mapping[str, Any],
     *,
     format: str = "yaml",
     file: str = "",
     functions: Functions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Policy:
-    """Read the text of a policy. `file` is what its mistakes are told by."""
-    try:
-        tree, lines = parse(text, format)
-    except PolicyError as error:
-        raise PolicyError(error.problems, file) from None
+    """Read a policy from its text, or from a mapping with the keys of a file, where functions may stand as they are.
+    Raises PolicyError with everything that is wrong; `file` is the name that it tells."""
+    lines: Lines = {}
+    tree: Any = given
+    if not isinstance(given, Mapping):
+        try:
+            tree, lines = parse(given, format)
+        except PolicyError as error:
+            raise PolicyError(error.problems, file) from None
     reading = _Reading({} if functions is None else functions, os.environ if environ is None else environ)
     try:
         policy = reading.policy(tree)
@@ -88,26 +97,30 @@ def _line(place: Place, lines: Lines) -> int | None:
 
 
 class _Reading:
-    """Reads one tree of values. What cannot be read is noted, and left out, so that the rest is still looked at."""
+    """Reads one tree of values. What cannot be read is noted. The rest of it stands in for the whole, so that
+    everything else that is wrong is found, too, and nothing that is wrong only because of it."""
 
     def __init__(self, functions: Functions, environ: Mapping[str, str]) -> None:
         self.problems = Problems()
         self._functions = functions
         self._environ = environ
+        self._has_rules = False
+        self._broken: dict[Place, set[str]] = {}  # of rules and exemptions, by place: the keys that cannot be read
 
     def policy(self, tree: Any) -> Policy | None:
         tree = self.filled(tree, ())
+        unset = [*self.problems.found]
         known = self.mapping(tree, (), "policy")
         known.pop("$schema", None)
+        self._has_rules = isinstance(known.get("rules"), list)
         switch = known.get("switch")
         if isinstance(switch, bool):
             known["switch"] = "on" if switch else "off"
         arguments: dict[str, Any] = {}
-        origins: dict[str, list[int]] = {}
         for name, value in known.items():
             read = {"rules": self.rule, "exempt": self.match, "overrides": self.override}.get(name)
             if read is not None:
-                arguments[name], origins[name] = self.each(value, name, read)
+                arguments[name] = self.each(value, name, read)
             elif name == "identities":
                 arguments[name] = self.identities(value)
             elif name == "by":
@@ -118,24 +131,37 @@ class _Reading:
                 arguments[name] = [value]
             elif value is not None:
                 arguments[name] = value
-        broken = bool(self.problems.found)
+        policy = None
         try:
-            return Policy(**arguments)
+            policy = Policy(**arguments)
         except PolicyError as error:
-            for problem in error.problems:
-                place = problem.place
-                if broken and (place == ("rules",) or place[:1] == ("overrides",)):
-                    continue  # may be true only because something else was left out
-                if len(place) > 1 and place[0] in origins:
-                    place = (place[0], origins[str(place[0])][int(place[1])], *place[2:])
-                self.problems.add(place, problem.message)
-        return None
+            self.problems.found += [problem for problem in error.problems if not self._follows(problem.place)]
+        places = [problem.place for problem in unset]
+        self.problems.found[len(unset) :] = [
+            problem
+            for problem in self.problems.found[len(unset) :]
+            if not any(problem.place[: len(place)] == place for place in places)
+        ]
+        return policy
+
+    def _follows(self, place: Place) -> bool:
+        """Return True if the problem at this place may be there only because something else could not be read."""
+        if place == ("rules",):
+            return any(len(problem.place) < 2 for problem in self.problems.found)
+        broken = self._broken.get(place[:2], set())
+        if place[0] == "rules" and len(place) == 2:  # it is never reached
+            return bool(broken & {"", "match", "stage"})
+        if place[0] == "exempt":
+            return bool(broken)
+        if place[0] == "overrides" and "rules" in place[2:]:
+            return not self._has_rules or any("name" in keys for keys in self._broken.values())
+        return False
 
     def filled(self, value: Any, place: Place) -> Any:
         """The tree with its references to the environment filled in."""
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             return {name: self.filled(one, (*place, name)) for name, one in value.items()}
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             return [self.filled(one, (*place, index)) for index, one in enumerate(value)]
         if not isinstance(value, str) or "$" not in value:
             return value
@@ -170,28 +196,30 @@ class _Reading:
                 self.problems.add((*place, str(name)), f"unknown key {shown(name)}: {nearest(name, KEYS[kind])}")
         return {name: one for name, one in value.items() if name in KEYS[kind]}
 
-    def each(self, value: Any, name: str, read: Callable[[Any, Place], Any]) -> tuple[list[Any], list[int]]:
-        """What could be read of a list, and where in the list it stood."""
+    def each(self, value: Any, name: str, read: Callable[[Any, Place], T]) -> list[T]:
         if not isinstance(value, list):
             self.problems.add((name,), f"expected a list, not {shown(value)}")
-            return [], []
-        found, origins = [], []
-        for index, one in enumerate(value):
-            with self.problems.at(name, index):
-                before = len(self.problems.found)
-                made = read(one, (name, index))
-                if len(self.problems.found) == before:
-                    found.append(made)
-                    origins.append(index)
-        return found, origins
+            return []
+        return [read(one, (name, index)) for index, one in enumerate(value)]
 
-    def rule(self, value: Any, place: Place) -> Rule | None:
+    def _break(self, place: Place, *keys: str) -> None:
+        self._broken.setdefault(place[:2], set()).update(keys)
+
+    def _told(self, place: Place, error: PolicyError) -> None:
+        with self.problems.at(*place):
+            raise error
+
+    def rule(self, value: Any, place: Place) -> Rule:
+        if isinstance(value, Rule):
+            return value
+        before = len(self.problems.found)
         known = self.mapping(value, place, "rule")
         if not isinstance(value, Mapping):
-            return None
+            self._break(place, "")
         for name in ("name", "limits"):
-            if name not in known:
+            if name not in known and isinstance(value, Mapping):
                 self.problems.add(place, f"a rule needs {'a name' if name == 'name' else name}")
+                self._break(place, name)
         if "match" in known:
             known["match"] = self.match(known["match"], (*place, "match"))
         if "by" in known:
@@ -201,48 +229,59 @@ class _Reading:
         limits = known.get("limits")
         if isinstance(limits, Mapping) and "call" in limits:
             known["limits"] = self.computed(limits, (*place, "limits"))
-        if "name" not in known or "limits" not in known:
-            return None
-        return Rule(**known)
+        needed = {"name": f"unreadable-{place[1]}", "limits": "unlimited"}
+        try:
+            rule = Rule(**{**needed, **known})
+        except PolicyError as error:
+            self._told(place, error)
+            self._break(place, *(str(problem.place[0]) for problem in error.problems))
+            rule = Rule(**{**needed, **_readable(known, error)})
+        return (
+            rule if len(self.problems.found) == before else replace(rule, final=False)
+        )  # no other is unreachable for it
 
     def match(self, value: Any, place: Place) -> Match:
+        if isinstance(value, Match):
+            return value
         known = self.mapping(value, place, "match")
         headers = known.get("headers")
         if isinstance(headers, Mapping):
             known["headers"] = {name: _as_text(one) for name, one in headers.items()}
+        before = len(self.problems.found)
         if known and not any(one or one is False for one in known.values()):
             self.problems.add(place, "matches nothing: leave it out to match every request")
-        before = len(self.problems.found)
-        with self.problems.at(*place):
-            return Match(**known)
-        assert len(self.problems.found) > before
-        return Match()
+        try:
+            match = Match(**known)
+        except PolicyError as error:
+            self._told(place, error)
+            match = Match(**_readable(known, error))
+        if len(self.problems.found) > before or not isinstance(value, Mapping):
+            self._break(place, "match")
+        return match
 
-    def override(self, value: Any, place: Place) -> Override | None:
+    def override(self, value: Any, place: Place) -> Override:
+        if isinstance(value, Override):
+            return value
         known = self.mapping(value, place, "override")
         if "client" not in known and isinstance(value, Mapping):
             self.problems.add(place, "an override needs a client: an address, a range, or an identity like 'user:42'")
-        return Override(**known) if "client" in known else None
+        elif isinstance(value, Mapping):
+            try:
+                return Override(**known)
+            except PolicyError as error:
+                self._told(place, error)
+                known = _readable(known, error)
+        client = known.get("client", "192.0.2.1")
+        if "tier" in known:
+            return Override(client, tier=known["tier"])
+        return Override(client, known.get("limits", "unlimited"), rules=known.get("rules", ()))
 
-    def identities(self, value: Any) -> dict[str, Source]:
+    def identities(self, value: Any) -> Any:
         if not isinstance(value, Mapping):
-            self.problems.add(("identities",), f"expected names of identities, not {shown(value)}")
-            return {}
-        found = {}
-        for name, one in value.items():
-            place: Place = ("identities", name)
-            known = self.mapping(one, place, "identity")
-            for key in ("verify", "call"):
-                if key in known:
-                    known[key] = self.function(known[key], (*place, key))
-            for key, kind in (("header", str), ("cookie", str), ("tier", str), ("proxy", bool)):
-                if key in known and not isinstance(known[key], kind):
-                    what = "text" if kind is str else "true or false"
-                    self.problems.add((*place, key), f"expected {what}, not {shown(known.pop(key))}")
-            found[name] = Source(call=_nothing)  # so that rules that count by it are not told that it is unknown
-            with self.problems.at(*place):
-                found[name] = Source(**known)
-        return found
+            return value
+        return {
+            name: read_source(one, ("identities", name), self._functions, self.problems) for name, one in value.items()
+        }
 
     def by(self, value: Any, place: Place) -> Any:
         if isinstance(value, list):
@@ -270,34 +309,29 @@ class _Reading:
 
     def call(self, value: Any, place: Place) -> Callable[..., Any]:
         known = self.mapping(value, place, "call")
+        if value == {}:
+            self.problems.add(place, "expected 'call' with a function")
         if not known:
-            return _nothing  # it has been said what is there instead
+            return find_nothing
         return self.function(known["call"], (*place, "call"))
 
     def function(self, name: Any, place: Place) -> Callable[..., Any]:
-        """A function by the name it was handed over with, one of our own, or one that is imported."""
-        if not isinstance(name, str):
-            self.problems.add(place, f"expected the name of a function, not {shown(name)}")
-            return _nothing
-        if name in self._functions:
-            return self._functions[name]
-        if name in BUILT_IN:
-            return BUILT_IN[name]
-        if ":" not in name:
-            known = [*self._functions, *BUILT_IN]
-            hint = nearest(name, known)
-            self.problems.add(place, f"unknown function {name!r}: {hint}; or write it as package.module:function")
-            return _nothing
-        module, _, attribute = name.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # an import runs the user's code: it may fail in any way
-            self.problems.add(place, f"cannot import {name!r}: {type(error).__name__}: {error}")
-            return _nothing
-        if not callable(found):
-            self.problems.add(place, f"{name!r} is not a function")
-            return _nothing
-        return found  # type: ignore[no-any-return]
+        with self.problems.at(*place):
+            return find_function(name, self._functions)
+        return find_nothing
+
+
+def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
+    """Return what is left when everything that is wrong is taken out. Of limits by tier the others stay."""
+    left = dict(known)
+    for problem in error.problems:
+        key, *inner = problem.place or ("",)
+        tiers = left.get(str(key)) if key in ("limits", "candidate") and inner else None
+        if isinstance(tiers, Mapping) and inner[0] in tiers:
+            left[str(key)] = {**tiers, inner[0]: "deny"}
+        else:
+            left.pop(str(key), None)
+    return left
 
 
 def _as_text(value: Any) -> Any:

@@ -102,10 +102,10 @@ class Match:
         problems, put = Problems(), object.__setattr__
         patterns: list[Pattern] = []
         for name in ("paths", "methods", "hosts", "tiers", "addresses"):
+            given = getattr(self, name)
+            put(self, name, ())  # if it cannot be read, the other conditions are still looked at
             with problems.at(name):
-                put(self, name, as_texts(name, getattr(self, name)))
-        if problems.found:
-            problems.check()
+                put(self, name, as_texts(name, given))
         for place, text in enumerate(self.paths):
             with problems.at("paths", place):
                 patterns.append(Pattern(text))

@@ -77,6 +77,10 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "A proxy passes this header on from the client: a new value for each request is a new quota for each.",
         "Give it a verifier, 'verify: …', or have the proxy set a header of its own that it always overwrites.",
     ),
+    "revoked-for-long": (
+        "A key that was revoked, or a token that has expired, keeps working for as long as its verifier is not asked.",
+        "Remember it for minutes: 'verify: {call: …, cache: 5 minutes}'.",
+    ),
     "never-bites": (
         "It reads like protection, and changes nothing.",
         "Leave it out, or make it stricter than the other one.",

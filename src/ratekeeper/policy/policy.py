@@ -3,9 +3,10 @@
 What one rule can know of itself is checked in rule.py; here is what only shows when all is put together.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from ratekeeper.http.client_ip import Proxies
@@ -13,13 +14,15 @@ from ratekeeper.http.headers import Headers
 from ratekeeper.http.rejection import Rejection
 from ratekeeper.policy.clients import Clients, client_of
 from ratekeeper.policy.cover import covers
-from ratekeeper.policy.identify import ELSEWHERE, KIND, Alternatives, Kinds, Source
+from ratekeeper.policy.identify import ELSEWHERE, Alternatives, Kinds
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
 from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Failure, Plan, Rule, Window, as_written, wide_windows
+from ratekeeper.policy.source import KIND, OWN, read_source
 from ratekeeper.storage.redis.address import parse_url
 from ratekeeper.storage.urls import open_storage
 
+T = TypeVar("T")
 Switch = Literal["on", "off", "shadow"]
 SWITCHES = get_args(Switch)
 
@@ -35,13 +38,16 @@ class Override:
     rules: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        problems = Problems()
         if (self.limits is None) == (self.tier is None):
-            raise ValueError("an override has limits or a tier")
-        if self.tier is not None and self.rules:
-            raise ValueError("an override's tier holds for all rules; leave out 'rules', or give limits instead")
+            problems.add((), "an override has limits or a tier")
+        elif self.tier is not None and self.rules:
+            problems.add((), "an override's tier holds for all rules; leave out 'rules', or give limits instead")
         if isinstance(self.limits, Mapping) or callable(self.limits) or isinstance(self.limits, Computed):
-            raise ValueError("an override's limits are text, limits, 'deny' or 'unlimited'")
-        object.__setattr__(self, "rules", as_texts("rules", self.rules))
+            problems.add(("limits",), "an override's limits are text, limits, 'deny' or 'unlimited'")
+        with problems.at("rules"):
+            object.__setattr__(self, "rules", as_texts("rules", self.rules))
+        problems.check()
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -62,7 +68,7 @@ class Policy:
     trusted: Any = ()
     ipv6: int = 64
     by: Any = ("user", "address")
-    identities: Mapping[str, Source] = field(default_factory=dict)
+    identities: Mapping[str, Any] = field(default_factory=dict)  # each a Source, or a mapping with the keys of one
     tiers: Any = ()
     default_tier: str | None = None
     exempt: Sequence[Match] = ()
@@ -92,8 +98,8 @@ class Policy:
         for name, kind in (("rules", Rule), ("exempt", Match), ("overrides", Override)):
             for place, one in enumerate(getattr(self, name)):
                 if not isinstance(one, kind):
-                    problems.add((name, place), f"expected a {kind.__name__}, not {shown(one)}")
-        problems.check()
+                    hint = ": read_policy takes a whole policy as a dict" if isinstance(one, Mapping) else ""
+                    problems.add((name, place), f"expected a {kind.__name__}, not {shown(one)}{hint}")
         with problems.at("failure"):
             chosen("failure", self.failure, FAILURES[1:])
         with problems.at("switch"):
@@ -101,13 +107,13 @@ class Policy:
         with problems.at("storage"):
             _check_storage(self.storage)
         with problems.at("headers"):
-            put(self, "response_headers", _made(Headers, _styles(self.headers), "styles"))
+            put(self, "response_headers", _made(Headers, self.headers, _HEADERS))
         with problems.at("refusal"):
-            refusal = _made(Rejection, _format(self.refusal), "format", headers=getattr(self, "response_headers", None))
-            put(self, "rejection", refusal)
+            headers = getattr(self, "response_headers", None)
+            put(self, "rejection", _made(Rejection, self.refusal, _REFUSAL, headers=headers))
         put(self, "proxies", Proxies())
         with problems.at("trusted"):
-            put(self, "proxies", _made(Proxies, _ranges(self.trusted), "trusted"))
+            put(self, "proxies", _made(Proxies, self.trusted, _TRUSTED))
         if type(self.ipv6) is not int or not 32 <= self.ipv6 <= 128:
             problems.add(("ipv6",), f"expected a length of prefix from 32 to 128, not {shown(self.ipv6)}")
             put(self, "ipv6", 64)
@@ -119,18 +125,29 @@ class Policy:
 
     def _check_identities(self, problems: Problems) -> None:
         put = object.__setattr__
-        put(self, "kinds", Kinds(self.identities, self.proxies, self.ipv6))
-        for name, source in self.identities.items():
+        given: Any = self.identities
+        if not isinstance(given, Mapping):
+            problems.add(("identities",), f"expected names with sources, not {shown(given)}")
+            given = {}
+        wrong = [name for name in given if not isinstance(name, str)]
+        for name in wrong:
+            problems.add(("identities", str(name)), f"a name is text, not {shown(name)}")
+        sources = {
+            name: read_source(source, ("identities", name), {}, problems)
+            for name, source in given.items()
+            if name not in wrong
+        }
+        put(self, "identities", sources)
+        put(self, "kinds", Kinds(sources, self.proxies, self.ipv6))
+        for name, source in sources.items():
             with problems.at("identities", name):
-                base, _, detail = str(name).partition(":")
+                base, _, detail = name.partition(":")
                 if not KIND.fullmatch(base) or (detail and base not in ("header", "cookie")):
                     raise ValueError("a name is small letters, digits, _ and -; or 'header:x-name', 'cookie:name'")
                 if base in ELSEWHERE:
                     raise ValueError(f"{base!r} is what others call an address: choose another name")
-                if base in ("address", "agent", "global", "prefix") or (base == "user" and source.call is None):
+                if base in OWN or (base == "user" and source.call is None):
                     raise ValueError(f"{base} is built in: choose another name" + " or a 'call'" * (base == "user"))
-                if not isinstance(source, Source):
-                    raise ValueError(f"expected a Source, not {shown(source)}")
                 if source.proxy and not self.trusts_someone:
                     raise ValueError("no proxy is trusted, so this header never counts: say which under 'trusted'")
                 if source.proxy and self.proxies.single and not self.proxies.trusted:
@@ -167,7 +184,11 @@ class Policy:
             tiers = self.tiers if isinstance(self.tiers, Mapping) else dict.fromkeys(as_texts("tiers", self.tiers), ())
             for tier in tiers:
                 if not isinstance(tier, str) or not KIND.fullmatch(tier.lower()) or tier == DEFAULT:
-                    raise ValueError(f"{shown(tier)} cannot be a tier: letters, digits, _ and -, and not 'default'")
+                    problems.add(
+                        ("tiers",), f"{shown(tier)} cannot be a tier: letters, digits, _ and -, and not 'default'"
+                    )
+            if any(one.place == ("tiers",) for one in problems.found):
+                return
             put(self, "tier_names", tuple(tiers))
             listed, good = [], []
             for tier, clients in tiers.items():
@@ -182,7 +203,7 @@ class Policy:
             self._check_tier(problems, ("default_tier",), self.default_tier)
 
     def _check_tier(self, problems: Problems, place: Place, tier: str) -> None:
-        if tier not in self.tier_names:
+        if tier not in self.tier_names and not any(one.place == ("tiers",) for one in problems.found):
             problems.add(place, f"unknown tier {shown(tier)}: {nearest(tier, self.tier_names)}")
 
     def _check_rules(self, problems: Problems) -> None:
@@ -190,7 +211,8 @@ class Policy:
             problems.add(("rules",), "a policy without rules limits nothing")
         names: dict[str, int] = {}
         alternatives: dict[str, Alternatives] = {}
-        for place, rule in enumerate(self.rules):
+        rules = self._of_kind("rules", Rule)
+        for place, rule in rules:
             at: Place = ("rules", place)
             if names.setdefault(rule.name, place) != place:
                 problems.add((*at, "name"), f"{rule.name!r} is the name of rules[{names[rule.name]}], too")
@@ -211,9 +233,10 @@ class Policy:
                     _check_names(rule, plan)
             if rule.stage == "early" and (rule.match.tiers or {*rule.plans, *rule.candidates} - {DEFAULT}):
                 problems.add((*at, "stage"), "an early rule comes before anybody is identified: it cannot know a tier")
-            for before in self.rules[:place]:
+            for earlier, before in rules:
                 if (
-                    before.final
+                    earlier < place
+                    and before.final
                     and not before.default
                     and before.stage == rule.stage
                     and covers(before.match, rule.match)
@@ -223,6 +246,10 @@ class Policy:
                     )
                     break
         object.__setattr__(self, "rule_by", alternatives)
+
+    def _of_kind(self, name: str, kind: type[T]) -> list[tuple[int, T]]:
+        """Return the entries of a list that are what they should be, each with its place."""
+        return [(place, one) for place, one in enumerate(getattr(self, name)) if isinstance(one, kind)]
 
     def _by_of(self, rule: Rule) -> Alternatives:
         if rule.by is not None:
@@ -247,45 +274,45 @@ class Policy:
             for place, client in enumerate(getattr(self, name)):
                 with problems.at(name, place):
                     client_of(client, self.kinds)
-        for place, match in enumerate(self.exempt):
+        for place, match in self._of_kind("exempt", Match):
             if match.tiers:
                 problems.add(
                     ("exempt", place, "tiers"), "exempt comes before anybody is identified: use a rule 'unlimited'"
                 )
             if not match.paths and not match.addresses:
                 problems.add(("exempt", place), "expected paths or addresses: else anybody can claim to be exempt")
-        known = {rule.name: rule for rule in self.rules}
+        known = {rule.name: rule for _, rule in self._of_kind("rules", Rule)}
         wide = self._wide_with_overrides()
         object.__setattr__(self, "wide", wide)
         entries = []
-        for place, override in enumerate(self.overrides):
+        for place, override in self._of_kind("overrides", Override):
             at: Place = ("overrides", place)
             with problems.at(*at, "client"):
                 client_of(override.client, self.kinds)
-                if override.tier is not None:
-                    self._check_tier(problems, (*at, "tier"), override.tier)
-                plans: dict[str, Plan] = {}
-                for name in override.rules or known if override.limits is not None else ():
-                    if name not in known:
-                        problems.add((*at, "rules"), f"unknown rule {name!r}: {nearest(name, known)}")
-                        continue
-                    rule_problems = Problems()
-                    with rule_problems.at(*at, "limits"):
+            if override.tier is not None:
+                self._check_tier(problems, (*at, "tier"), override.tier)
+            plans: dict[str, Plan] = {}
+            named = override.rules if override.limits is not None else ()
+            for name in named:
+                if name not in known:
+                    problems.add((*at, "rules"), f"unknown rule {name!r}: {nearest(name, known)}")
+            with problems.at(*at, "limits"):
+                if override.limits is not None:
+                    as_written(override.limits)  # told even if no rule is known that it is for
+                for name in (named or known) if override.limits is not None else ():
+                    if name in known:
                         plans[name] = known[name].plan(override.limits, wide[name])
                         _check_reach(known[name], plans[name])
                         _check_names(known[name], plans[name])
-                    problems.found += rule_problems.found
-                    if rule_problems.found:
-                        break
-                entries.append((override.client, (override, plans)))
+            entries.append((override.client, (override, plans)))
         object.__setattr__(
             self, "overridden", Clients(entries, self.kinds) if not problems.found else Clients([], self.kinds)
         )
 
     def _wide_with_overrides(self) -> dict[str, frozenset[Window]]:
         """A client may have an override for one request and none for the next: it must find the same count."""
-        wide = {rule.name: rule.wide for rule in self.rules}
-        for override in self.overrides:
+        wide = {rule.name: rule.wide for _, rule in self._of_kind("rules", Rule)}
+        for _, override in self._of_kind("overrides", Override):
             with Problems().at():  # what is wrong is told where a plan is made of it
                 more = wide_windows([as_written(override.limits)]) if override.limits is not None else frozenset()
                 for name in override.rules or wide if more else ():
@@ -320,27 +347,6 @@ def _check_storage(url: object) -> None:
         open_storage(url)
 
 
-def _styles(headers: Any) -> Any:
-    if isinstance(headers, Headers):
-        return headers
-    if not isinstance(headers, Mapping):
-        return as_texts("headers", headers)
-    found = dict(headers)
-    if "styles" in found:
-        found["styles"] = as_texts("styles", found["styles"])
-    names = found.get("names") or {}
-    if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):
-        raise ValueError(f"names must be names of limits with those that clients see, not {shown(names)}")
-    return found
-
-
-def _format(refusal: Any) -> Any:
-    format = refusal.get("format", "") if isinstance(refusal, Mapping) else refusal
-    if isinstance(format, str | Rejection) or callable(format):
-        return refusal
-    raise ValueError(f"expected a format like 'problem+json', or a function, not {shown(format)}")
-
-
 def _clients(listed: Any) -> tuple[Any, ...]:
     """Those of a tier: none, one, or several."""
     if listed is None or isinstance(listed, str):
@@ -350,30 +356,45 @@ def _clients(listed: Any) -> tuple[Any, ...]:
     return tuple(listed)
 
 
-def _ranges(trusted: Any) -> Any:
+def _names(names: Any) -> Any:
+    if not isinstance(names or {}, Mapping) or not all(
+        isinstance(text, str) for pair in (names or {}).items() for text in pair
+    ):
+        raise ValueError(f"names must be names of limits with those that clients see, not {shown(names)}")
+    return names
+
+
+def _format(format: Any) -> Any:
+    if isinstance(format, str) or callable(format):
+        return format
+    raise ValueError(f"expected a format like 'problem+json', or a function, not {shown(format)}")
+
+
+def _single(single: Any) -> Any:
     """Ranges are text wherever they stand: a number would be an address to those who read them."""
-    if isinstance(trusted, Proxies):
-        return trusted
-    if not isinstance(trusted, Mapping):
-        return as_texts("trusted", trusted)
-    found = dict(trusted)
-    if "trusted" in found:
-        found["trusted"] = as_texts("proxies", found["trusted"])
-    single = found.get("single")
     if single is not None and not isinstance(single, Mapping):
         raise ValueError(f"single must be names of headers with the ranges that set them, not {shown(single)}")
-    if single:
-        found["single"] = {name: as_texts("the ranges of a header", one) for name, one in single.items()}
-    return found
+    return {name: as_texts("the ranges of a header", one) for name, one in (single or {}).items()}
 
 
-def _made(kind: Any, value: Any, first: str, **more: Any) -> Any:
-    """An object as it is, or made from what a file says: its first argument, or several by name."""
-    if isinstance(value, kind):
-        return value
-    arguments = (
-        {str(name).replace("-", "_"): one for name, one in value.items()}
-        if isinstance(value, Mapping)
-        else {first: value}
-    )
+# How arguments are read that may be written in several ways; the first is the one that may stand alone.
+Readers = Mapping[str, Callable[[Any], Any]]
+_HEADERS: Readers = {"styles": partial(as_texts, "styles"), "names": _names}
+_REFUSAL: Readers = {"format": _format}
+_TRUSTED: Readers = {"trusted": partial(as_texts, "proxies"), "single": _single}
+
+
+def _made(kind: Any, given: Any, readers: Readers, **more: Any) -> Any:
+    """Return an object as it is, or make it from what a file says: its first argument, or several by name."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        return kind(next(iter(readers.values()))(given), **more)
+    problems, arguments = Problems(), {}
+    for key, one in given.items():
+        name = str(key).replace("-", "_")
+        with problems.at("proxies" if kind is Proxies and name == "trusted" else name):
+            arguments[name] = readers[name](one) if name in readers else one
+            kind(**{name: arguments[name]})  # by itself first: one that is wrong would hide the others
+    problems.check()
     return kind(**arguments, **more)

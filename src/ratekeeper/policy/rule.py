@@ -93,19 +93,21 @@ class Rule:
                 problems.add((name,), f"expected {'text' if kind is str else 'true or false'}")
             elif kind is str and not is_sendable(getattr(self, name)):
                 problems.add((name,), "half of a surrogate pair cannot be sent")
+        put(self, "plans", {})
         with problems.at("limits"):
             self._read_limits()
         with problems.at("candidate"):
-            tried = {} if self.candidate is None else _by_tier(self.candidate)
-            put(self, "candidates", self._plans(tried, wide_windows(tried.values()), "candidate."))
+            wrong = Problems()
+            tried = {} if self.candidate is None else _by_tier(self.candidate, wrong)
+            put(self, "candidates", self._plans(tried, wide_windows(tried.values()), wrong, "candidate."))
             if any(plan == "unlimited" for plan in self.candidates.values()):
-                raise ValueError("a candidate that is unlimited tells nothing")
+                wrong.add((), "a candidate that is unlimited tells nothing")
+            wrong.check()
         with problems.at("cost"):
             if not callable(self.cost):
                 put(self, "cost", checked_cost(self.cost))
         if self.final and self.mode == "shadow":
             problems.add(("final",), "a rule in shadow must not change what is enforced: it cannot be final")
-        problems.check()
         if isinstance(self.cost, int):
             self._check_cost(self.cost, problems)
         problems.check()
@@ -114,23 +116,30 @@ class Rule:
         computed = self.limits if isinstance(self.limits, Computed) else None
         if computed is None and callable(self.limits):
             raise ValueError("a function needs limits for when it fails: Computed(function, otherwise='10/minute')")
-        put = object.__setattr__
+        put, wrong = object.__setattr__, Problems()
         put(self, "computed", computed)
-        put(self, "written", _by_tier(self.limits if computed is None else computed.otherwise))
+        put(self, "written", _by_tier(self.limits if computed is None else computed.otherwise, wrong))
         put(self, "wide", wide_windows(self.written.values()))
-        put(self, "plans", self._plans(self.written, self.wide))
+        put(self, "plans", self._plans(self.written, self.wide, wrong))
+        wrong.check()
 
-    def _plans(self, written: Mapping[str, Written], wide: frozenset[Window], prefix: str = "") -> dict[str, Plan]:
-        problems, plans = Problems(), {}
+    def _plans(
+        self, written: Mapping[str, Written], wide: frozenset[Window], problems: Problems, prefix: str = ""
+    ) -> dict[str, Plan]:
+        plans = {}
         for tier, one in written.items():
             with problems.at(*([] if len(written) == 1 and tier == DEFAULT else [tier])):
                 plans[tier] = _plan(self.name, one, wide, prefix, self.failure)
-        problems.check()
         return plans
 
     def plans_with(self, wide: frozenset[Window]) -> Mapping[str, Plan]:
         """Its plans where overrides count so many that more of them are sliding counters."""
-        return self.plans if wide <= self.wide else self._plans(self.written, wide)
+        if wide <= self.wide:
+            return self.plans
+        problems = Problems()
+        plans = self._plans(self.written, wide, problems)
+        problems.check()
+        return plans
 
     def plan(self, limits: Any, wide: frozenset[Window] | None = None) -> Plan:
         """Limits as written, named for this rule, so that two rules with equal limits never share a state."""
@@ -149,16 +158,18 @@ class Rule:
                     )
 
 
-def _by_tier(limits: Any) -> dict[str, Written]:
+def _by_tier(limits: Any, problems: Problems) -> dict[str, Written]:
+    """Return the limits that can be read, by tier; problems are added for the others."""
+    found = {}
     if not isinstance(limits, Mapping):
-        return {DEFAULT: as_written(limits)}
-    problems, found = Problems(), {}
+        with problems.at():
+            found[DEFAULT] = as_written(limits)
+        return found
     for tier, one in limits.items():
         with problems.at(str(tier)):
             found[str(tier)] = as_written(one)
     if not limits:
         problems.add((), "expected limits for at least one tier")
-    problems.check()
     return found
 
 

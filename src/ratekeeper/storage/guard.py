@@ -18,7 +18,7 @@ from ratekeeper.limit import FAILURES, Group, Mode
 from ratekeeper.settling import DegradedGroup
 from ratekeeper.storage.breaker import Breaker
 from ratekeeper.storage.fallback import Debt, Entry, Fallback
-from ratekeeper.storage.workers import known_workers
+from ratekeeper.storage.workers import known_workers, warn_of_whole_share
 
 log = logging.getLogger("ratekeeper")
 
@@ -85,7 +85,9 @@ class Guard:
         self.deadline = deadline
         self.write_back = write_back
         self.listeners = tuple(listeners)
-        self.fallback = Fallback(failure, workers or known_workers() or 1, clock)
+        known = workers or known_workers()
+        self._is_share_known = known is not None
+        self.fallback = Fallback(failure, known or 1, clock)
         self.breakers: dict[str, Breaker] = {}
         self._seconds: Callable[[], float] = time.monotonic if clock is None else lambda: clock() / SECOND
         self._failures = failures
@@ -340,6 +342,8 @@ class Guard:
     def _tell(self, event: Degraded | Recovered) -> None:
         """An outage is in the log, whoever listens: requests are answered, and else nobody would know of it."""
         tell(self.listeners, event)
+        if isinstance(event, Degraded) and not self._is_share_known:
+            warn_of_whole_share()
         if any(getattr(listener, "logs", False) for listener in self.listeners):
             return
         name = f"the storage {event.node}".rstrip()

@@ -381,6 +381,7 @@ def guarded(
     check_options(failure, workers, deadline=DEADLINE if deadline is None else deadline)
     if isinstance(storage, MemoryStorage | AsyncMemoryStorage):
         warn_of_many_workers()
+        (storage.memory if isinstance(storage, AsyncMemoryStorage) else storage).is_limiters = True
         return storage
     if not isinstance(storage, GuardedStorage | AsyncGuardedStorage):
         return kind(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)

@@ -19,6 +19,7 @@ from ratekeeper.decision import Row
 from ratekeeper.fork import renew_in_children
 from ratekeeper.kernels import SPEND, State, evaluate, peek
 from ratekeeper.limit import Ask, Group, Limit, Mode
+from ratekeeper.storage.workers import warn_of_many_workers
 
 Key = str | bytes
 
@@ -98,6 +99,8 @@ class MemoryStorage:
         self._tables: dict[str, Table] = {}
         self._turns: deque[str] = deque()  # scopes in the order in which they are swept
         self._sweep_at = 0
+        self.is_limiters = False  # a limiter counts here: a child process that goes on with it is warned
+        self._unwarned = False
         renew_in_children(self)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
@@ -138,6 +141,8 @@ class MemoryStorage:
     def renew(self) -> None:
         """For a child process: the thread that may have held the lock is not there to release it."""
         self._lock = threading.Lock()
+        self._unwarned = self.is_limiters
+        self._sweep_at = 0  # the first use here looks
 
     def clear(self) -> None:
         """Forget everything, for tests between which nothing should stay."""
@@ -241,6 +246,9 @@ class MemoryStorage:
     def _sweep(self, now: int) -> None:
         """Look at some keys of a few tables, in turn; drop a table that has come to hold nothing."""
         self._sweep_at = now + SWEEP_PERIOD
+        if self._unwarned:
+            self._unwarned = False  # in a thread: the lock is held here, and who logs may ask a limiter
+            threading.Thread(target=warn_of_many_workers, name="ratekeeper warning").start()
         for _ in range(min(len(self._turns), SWEEP_TABLES)):
             scope = self._turns.popleft()
             table = self._tables[scope]

@@ -14,9 +14,12 @@ from typing import Any, TypeGuard, Unpack
 
 from ratekeeper import switch
 from ratekeeper.events import Listener
-from ratekeeper.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule
+from ratekeeper.limit import Limit
+from ratekeeper.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule, read_policy
 from ratekeeper.policy.policy import Switch
-from ratekeeper.policy.rule import Stage
+from ratekeeper.policy.problem import as_texts, nearest, shown
+from ratekeeper.policy.rule import DEFAULT, Stage
+from ratekeeper.policy.schema import KEYS
 from ratekeeper.web.answer import Passed, Refused, with_headers
 from ratekeeper.web.charge import Charge
 from ratekeeper.web.declared import Endpoint, RouteLimit
@@ -33,21 +36,49 @@ UNLISTED = Rule("unlisted", "unlimited", default=True)  # where only endpoints h
 
 
 def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
-    """A policy as it is, that of a file, or one made of a text of limits, which hold where no endpoint has its own."""
+    """Return a policy as it is, that of a file or of a mapping, or one made of limits, which hold where no endpoint has
+    its own. Raises PolicyError for a policy that is wrong, and TypeError for settings that do not go with it."""
+    if "rules" in settings:
+        raise TypeError("unknown option 'rules': give the whole policy as one dict, policy={'rules': […], …}")
     check_options(settings)
     is_file = isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix in SUFFIXES)
-    if settings and (is_file or isinstance(policy, Policy | PolicyFile)):
+    is_tree = isinstance(policy, Mapping) and not is_by_tier(policy, settings.get("tiers", ()))
+    if settings and (is_file or is_tree or isinstance(policy, Policy | PolicyFile)):
         raise TypeError(f"{', '.join(settings)}: say it in the policy; settings go with limits as text")
     if isinstance(policy, Policy | PolicyFile):
         return policy
     if is_file:
         return PolicyFile(policy)
+    if is_tree:
+        return read_policy(policy)
     return Policy(rules=[UNLISTED if policy is None else Rule("default", policy, default=True)], **settings)
+
+
+def is_by_tier(given: Mapping[Any, Any], tiers: Any) -> bool:
+    """Return True for limits by tier, and False for a whole policy. Raises TypeError for what is neither."""
+    names = {*as_texts("tiers", tiers if not isinstance(tiers, Mapping) else list(tiers)), DEFAULT}
+    if given and given.keys() <= names:
+        return True  # a tier may have the name of a policy's key
+    if given.keys() & KEYS["policy"]:
+        return False
+    if given and all(_is_limits(one) for one in given.values()):
+        return True
+    name = next(iter(given), "")
+    raise TypeError(
+        f"expected a policy with 'rules', or limits by tier like {{'free': '10/minute'}}, not {shown(given)}:"
+        f" a policy has no key {shown(name)}, {nearest(name, KEYS['policy'])}"
+    )
+
+
+def _is_limits(given: Any) -> bool:
+    if isinstance(given, list | tuple):
+        return all(isinstance(one, str | Limit) for one in given)
+    return isinstance(given, str | Limit)
 
 
 class WebGate:
     """Decides for a web framework. `policy` is a Policy, a PolicyFile, the path of a file (read again when it changes),
-    limits as text, or None if only endpoints have limits.
+    a dict with the keys of a file, limits as text or by tier, or None if only endpoints have limits.
 
     `max_delay` is how many seconds a request is held back at most by a leaky bucket; beyond that it is refused, and
     charged nothing. `charge` says for rules of the policy, by name, what a request has cost when its result is known.

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from ratekeeper.http.prefix import parse_network
 from ratekeeper.limit import MAX_COUNT
 from ratekeeper.policy.documents import parse
-from ratekeeper.policy.identify import KIND
 from ratekeeper.policy.imports.draft import Draft, Imported, function_name, identity_name, is_true, literal, prefixed
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import PolicyError, Problem, shown
 from ratekeeper.policy.rule import DEFAULT
+from ratekeeper.policy.source import KIND
 
 UNITS = ("second", "minute", "hour", "day", "week", "month", "year")  # month and year are 30 and 365 days there, too
 KEYS = {

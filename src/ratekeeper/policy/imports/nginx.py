@@ -214,12 +214,15 @@ class _Reading:
                 ahead = [one for one in places if one in ahead or one is place]
         together = [place for place in places if place not in ahead]
         apart = [request.zone for place in ahead for request in place.held.requests]
-        apart += {request.zone for place in together for request in place.held.requests}
+        requests = dict.fromkeys(request for place in together for request in place.held.requests)
+        apart += [request.zone for request in requests]  # two bursts are two rules, and thus two counts
         for zone in dict.fromkeys(zone for zone in apart if apart.count(zone) > 1):
-            self.draft.lose(f"zone {zone} counts several locations together; here some are counted by themselves")
+            self.draft.lose(
+                f"zone {zone} counts several locations together; here some are counted by themselves, so a client that"
+                " asks for several of them gets more"
+            )
         for place in ahead:
             self._write_ahead(place, last=place is places[-1])
-        requests = dict.fromkeys(request for place in together for request in place.held.requests)
         for request in sorted(requests, key=lambda one: one in places[-1].held.requests):  # one for all may end it
             holding = [place for place in together if request in place.held.requests]
             whole = any(place.rank == EVERYTHING for place in holding)

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from django.urls import get_resolver, get_urlconf
 from django.utils.functional import LazyObject, empty
 from django.utils.module_loading import import_string
 
-from ratekeeper.policy import Policy, PolicyFile, read_policy
+from ratekeeper.policy import Policy, PolicyFile
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
@@ -55,8 +54,6 @@ class Keeper:
         policy, self._user = options.pop("policy", None), _imported(options.pop("user", None))
         of_gate = {name: options.pop(name) for name in OF_GATE if name in options}
         sleep = {"sleep": options.pop("sleep")} if "sleep" in options else {}
-        if isinstance(policy, Mapping):
-            policy = read_policy(json.dumps(policy), format="json", file="RATEKEEPER")
         found: Policy | PolicyFile = as_policy(policy, options)
         of_tasks = bool(sleep) and inspect.iscoroutinefunction(sleep["sleep"])
         self.gate = WebGate(found, **of_gate, **({} if of_tasks else sleep))
