@@ -19,7 +19,7 @@ from tests.policy.gates import decide, gate_of, request
 
 
 def meets(match: Match, view: RequestView, tier: str | None = None) -> bool:
-    return match.failure(view, spellings(view.path), tier, parse_address(view.peer or "")) is None
+    return match.failure(view, list(spellings(view.path)), tier, parse_address(view.peer or "")) is None
 
 
 @pytest.mark.parametrize(

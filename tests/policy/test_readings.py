@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from ratekeeper.policy import Gate, Match, Policy, RequestView, Rule
 from ratekeeper.policy import reading as module
-from ratekeeper.policy.reading import Paths, Readings, read_paths, texts_of, without_prefix
+from ratekeeper.policy.reading import Paths, Readings, is_configured, read_paths, texts_of, without_prefix
 
 SEGMENTS = st.sampled_from(["api", "login", "assets", "v1", "café", "a b", "x%2Fy"])
 PATHS = st.lists(SEGMENTS, max_size=3).map(lambda parts: "/" + "/".join(parts))
 PREFIXES = st.lists(SEGMENTS, max_size=2).map(lambda parts: "".join(f"/{part}" for part in parts))
 
 
-def paths_of(
-    target: str | None, below: str, prefix: str = "", brought: list[str] | None = None, known: str = ""
-) -> Paths:
-    return read_paths(target, (prefix + below).encode(), below.encode(), prefix, brought or [], known=known)
+def paths_of(target: str | None, below: str, prefix: str = "", *, is_known: bool = True) -> Paths:
+    others = [((prefix + below).encode(), is_known)] if prefix else []
+    return read_paths(target, below.encode(), others, [prefix] if prefix else [], prefix if is_known else "")
 
 
 def decides(policy: Policy, paths: Paths, route: str | None = None) -> list[str]:
@@ -39,9 +38,17 @@ def test_a_plain_path_is_its_only_reading() -> None:
 
 def test_the_target_the_full_path_and_the_path_below_a_prefix_all_bind() -> None:
     paths = paths_of("/outside", "/login", "/api")
-    assert list(texts_of(paths)) == ["/outside", "/api/login", "/login"]
+    assert set(texts_of(paths)) == {"/outside", "/api/login", "/login"}
     for path in ("/outside", "/api/login", "/login"):
         rule = Rule("found", "3/hour", match=Match(paths=[path]))
+        assert decides(Policy(rules=[rule, REST]), paths)[1] == "found"
+
+
+@pytest.mark.parametrize("path", ["/../login", "//login", "/LOGIN", "/%6cogin"])
+def test_a_rule_that_is_written_with_the_prefix_binds_every_spelling_of_the_path_below_it(path: str) -> None:
+    rule = Rule("found", "3/hour", match=Match(paths=["/api/login"]))
+    for is_known in (True, False):
+        paths = read_paths(path, unquote(path).encode(), [], ["/api"], "/api" if is_known else "")
         assert decides(Policy(rules=[rule, REST]), paths)[1] == "found"
 
 
@@ -51,34 +58,39 @@ def test_below_a_configured_prefix_either_spelling_releases(path: str) -> None:
     assert decides(policy, paths_of("/api/health", "/health", "/api")) == ["exempt"]
 
 
-@pytest.mark.parametrize("header", ["/assets", "assets", "/assets/", "%2Fassets", "/ASSETS", "x, /assets"])
-def test_a_prefix_that_the_request_brought_releases_nothing(header: str) -> None:
+def test_a_prefix_that_nobody_is_known_to_have_configured_releases_nothing() -> None:
     policy = Policy(rules=[LOGIN, REST], exempt=[Match(paths=["/assets/{path*}"])])
-    assert decides(policy, paths_of("/assets/login", "/login", "/assets", [header])) == ["limited", "login", "rest"]
+    paths = paths_of("/assets/login", "/login", "/assets", is_known=False)
+    assert decides(policy, paths) == ["limited", "login", "rest"]
 
 
-def test_a_prefix_that_the_request_brought_releases_what_matches_with_and_without_it() -> None:
+def test_such_a_prefix_releases_what_matches_with_and_without_it() -> None:
     policy = Policy(rules=[REST], exempt=[Match(paths=["/health", "/api/health"])])
-    assert decides(policy, paths_of("/api/health", "/health", "/api", ["/api"])) == ["exempt"]
+    assert decides(policy, paths_of("/api/health", "/health", "/api", is_known=False)) == ["exempt"]
 
 
-@pytest.mark.parametrize("arguments", [["serve", "--root-path", "/api"], ["serve", "--root-path=/api/"], ["serve"]])
-def test_a_prefix_of_the_command_line_is_configured_whatever_a_proxy_sends(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("arguments", "variable"),
+    [
+        (["serve", "--root-path", "/api"], ""),
+        (["serve", "--root-path=/api/"], ""),
+        (["serve", "--url-prefix", "/api"], ""),
+        (["serve"], "/api"),
+    ],
+)
+def test_a_prefix_of_the_command_line_or_the_environment_is_configured(
+    arguments: list[str], variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", arguments)
-    module._configured.cache_clear()
+    monkeypatch.setenv("SCRIPT_NAME", variable)
+    module.configured_prefixes.cache_clear()
     try:
-        policy = Policy(rules=[REST], exempt=[Match(paths=["/health"])])
-        found = decides(policy, paths_of("/api/health", "/health", "/api", ["/api"]))
-        assert found == (["exempt"] if len(arguments) > 1 else ["limited", "rest"])
+        assert is_configured("/api")
+        assert is_configured("/api/")
+        assert not is_configured("/serve")
+        assert not is_configured("")
     finally:
-        module._configured.cache_clear()
-
-
-def test_a_prefix_that_is_known_to_be_configured_releases_whatever_a_proxy_sends() -> None:
-    policy = Policy(rules=[REST], exempt=[Match(paths=["/health"])])
-    assert decides(policy, paths_of("/api/health", "/health", "/api", ["/api"], known="/api/")) == ["exempt"]
+        module.configured_prefixes.cache_clear()
 
 
 def test_a_rewritten_path_releases_only_if_the_target_is_released_too() -> None:
@@ -94,6 +106,12 @@ def test_an_encoded_slash_releases_nothing_below_a_prefix() -> None:
     assert decides(policy, paths_of("/api/assets%2Flogin", "/assets/login", "/api")) == ["limited", "rest"]
 
 
+@pytest.mark.parametrize("path", ["/files/a%2Fsecret", "/files//a", "/files/a%2e", "/files/a;b"])
+def test_a_route_releases_no_path_that_servers_read_differently(path: str) -> None:
+    policy = Policy(rules=[REST], exempt=[Match(paths=["/files/{name}"])])
+    assert decides(policy, path, "/files/{name}")[0] == "limited"
+
+
 def test_a_route_releases_only_where_every_reading_can_be_that_route() -> None:
     policy = Policy(rules=[LOGIN, REST], exempt=[Match(paths=["/users/{id}"])])
     assert decides(policy, "/users/%34", "/users/{id}") == ["exempt"]
@@ -105,7 +123,7 @@ def test_a_route_releases_only_where_every_reading_can_be_that_route() -> None:
 def test_every_reading_binds_and_only_what_all_readings_allow_is_released(
     target: str, below: str, prefix: str, is_brought: bool
 ) -> None:
-    paths = paths_of(target, below, prefix, [prefix] if is_brought and prefix else [])
+    paths = paths_of(target, below, prefix, is_known=not is_brought)
     readings = {target, *map(quote, (below, prefix + below))}
     for one in readings:
         rule = Rule("found", "3/hour", match=Match(paths=[one]))

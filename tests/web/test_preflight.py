@@ -110,6 +110,15 @@ def cors_of(adapter: str) -> Iterator[Client]:
             served.post("/a")(lambda: "ran")
             flask_cors.CORS(served)
             client = wsgi_client(served)
+        elif adapter == "fastapi middleware":
+            app = fastapi_handler()
+
+            @app.middleware("http")
+            async def answering(request: Any, call_next: Any) -> Any:
+                return Response(headers=CORS)
+
+            RateLimits("3/minute", app=app)
+            client = asgi_client(app)
         elif adapter == "flask hook":
             served = flask.Flask("site")
             served.before_request(lambda: ("", 204, CORS) if flask.request.method == "OPTIONS" else None)
@@ -151,7 +160,7 @@ def test_a_handler_that_takes_preflights_never_runs_more_often_than_its_limit(ad
         assert send("POST", where, {}).status == 429
 
 
-@pytest.mark.parametrize("adapter", ["fastapi", "flask", "flask hook", "django wsgi", "django asgi"])
+@pytest.mark.parametrize("adapter", ["fastapi", "flask", "django wsgi", "django asgi"])
 def test_a_preflight_that_the_cors_layer_answers_costs_nothing(adapter: str) -> None:
     with cors_of(adapter) as send:
         answers = [send("OPTIONS", "/a", ASKS) for _ in range(6)]
@@ -168,7 +177,47 @@ def test_other_options_are_counted_behind_a_cors_layer(adapter: str) -> None:
         assert [send("OPTIONS", "/a", {"origin": "https://example.com"}).status for _ in range(5)][3:] == [429, 429]
 
 
-@pytest.mark.parametrize("adapter", ["asgi", "wsgi"])
+@pytest.mark.parametrize("adapter", ["asgi", "wsgi", "flask hook", "fastapi middleware"])
 def test_where_nobody_can_tell_whether_a_handler_ran_a_preflight_counts(adapter: str) -> None:
     with cors_of(adapter) as send:
-        assert [send("OPTIONS", "/a", ASKS).status for _ in range(5)] == [200] * 3 + [429] * 2
+        statuses = [send("OPTIONS", "/a", ASKS).status for _ in range(5)]
+        assert statuses == [statuses[0]] * 3 + [429] * 2
+        assert statuses[0] < 300
+
+
+def test_a_limited_function_that_runs_for_a_preflight_is_not_given_back() -> None:
+    app = flask.Flask("site")
+    flask_cors.CORS(app)
+    limiter = RateKeeper(app, "100/minute")
+
+    @limiter.limit("2/minute")
+    def work() -> None:
+        runs.append("ran")
+
+    app.before_request(lambda: work())
+    app.post("/a")(lambda: "ran")
+    send = wsgi_client(app)
+    assert [send("OPTIONS", "/a", ASKS).status for _ in range(4)] == [200, 200, 429, 429]
+    assert len(runs) == 2
+
+
+@limit("2/minute", key="address")
+def work(request: Any) -> Any:
+    runs.append("ran")
+
+
+def working(get_response: Callable[..., Any]) -> Callable[..., Any]:
+    """Middleware of Django that calls a limited function."""
+
+    def respond(request: Any) -> Any:
+        return work(request) or get_response(request)
+
+    return respond
+
+
+def test_a_limited_function_that_middleware_of_django_calls_is_not_given_back() -> None:
+    middleware = [MIDDLEWARE, f"{__name__}.working", "corsheaders.middleware.CorsMiddleware"]
+    with site("100/minute", ROOT_URLCONF=__name__, MIDDLEWARE=middleware, CORS_ALLOW_ALL_ORIGINS=True):
+        send = wsgi_client(WSGIHandler())
+        assert [send("OPTIONS", "/a", ASKS).status for _ in range(4)] == [200, 200, 429, 429]
+    assert len(runs) == 2

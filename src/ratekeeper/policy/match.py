@@ -154,8 +154,8 @@ class Match:
         return None
 
     def is_exact(self, request: RequestView) -> bool:
-        """Return True if every reading of the path is spelled as a pattern is, or if the router says that it is this
-        one; and if every host that the request names is one of `hosts`."""
+        """Return True if every server reads the path alike, and every reading is spelled as a pattern is, or is this
+        one by the word of the router; and if every host that the request names is one of `hosts`."""
         unclear = self.hosts and (request.path[:1] != "/" or not request.host.isascii())
         if unclear and not all(self._holds_host(host) for host in hosts_of(request)):
             return False
@@ -163,7 +163,9 @@ class Match:
             return True
         paths = request.paths
         groups: Sequence[Sequence[str]] = ((paths,),) if isinstance(paths, str) else paths.groups
-        if all(map(is_clean, texts_of(paths))) and all(self._is_spelled(group) for group in groups):
+        if not all(map(is_clean, texts_of(paths))):
+            return False
+        if all(self._is_spelled(group) for group in groups):
             return True
         if request.route is None:
             return False

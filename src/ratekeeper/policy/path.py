@@ -10,7 +10,8 @@ away.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from urllib.parse import unquote, unquote_to_bytes
 
 Segments = tuple[str, ...]
@@ -28,10 +29,13 @@ RUN = 32  # characters: no letter has so many marks
 REST = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\*\}|\*\*")
 
 
-def spellings(path: str) -> list[Segments]:
-    """The ways in which a path may be read, folded; a plain path has one."""
-    if PLAIN.fullmatch(path):
-        return [_segments(path.lower())]
+def spellings(path: str) -> Sequence[Segments]:
+    """Return the ways in which a path may be read, folded; a plain path has one."""
+    return (_segments(path.lower()),) if PLAIN.fullmatch(path) else _odd_spellings(path)
+
+
+@lru_cache(maxsize=4)  # one request asks several times, and its path may be long
+def _odd_spellings(path: str) -> Sequence[Segments]:
     readings: dict[str, None] = {}
     splits: dict[tuple[str, ...], None] = {}
     for whole in [cut for target in _targets(path) for cut in _cuts(target)]:
@@ -51,7 +55,7 @@ def spellings(path: str) -> list[Segments]:
         folded = tuple([folds[segment] for segment in segments if segment])
         found[folded] = None
         found[_resolved(folded)] = None
-    return list(found)
+    return tuple(found)
 
 
 def _targets(text: str) -> Iterable[str]:

@@ -2,8 +2,9 @@
 
 A server, a mount or a middleware may take a prefix off a path, put one on, or replace it. So a request has the path of
 its target, the full path, and the path below the prefix. A rule binds if any of them matches. An exemption releases
-only if all of them match. One thing eases that: where the operator configured the prefix, the full path and the path
-below it are the same path, and one of the two is enough. A prefix that the request itself brought never releases.
+only if all of them match. One thing eases that: where the operator is known to have configured the prefix, the full
+path and the path below it are the same path, and one of the two is enough. Servers also take prefixes from requests,
+and do not say so: a prefix that nobody is known to have configured counts as brought by the request.
 """
 
 import os
@@ -12,22 +13,25 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
-from urllib.parse import quote, unquote, unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
-# How servers are told the prefix under which they serve.
+# How servers are told the prefix under which they serve, and how we are, where no server is.
 VARIABLES = ("SCRIPT_NAME", "UVICORN_ROOT_PATH", "GRANIAN_URL_PATH_PREFIX")
+OURS = "RATEKEEPER_PREFIX"  # one prefix, or several with commas between
 OPTIONS = ("--root-path", "--url-path-prefix", "--url-prefix")
 SAFE = "/:@!$&'()*+,;=~-._"  # what a path may hold as it is
 
 
 class Readings(NamedTuple):
-    """`target` is the path as received. Each of `groups` is one path, in all its spellings; each is percent-encoded.
+    """`target` is the path as received. Each of `groups` is one path, with and without a prefix; all percent-encoded.
 
-    `prefix` is what the operator configured in front of the routes, "" if there is none.
+    `prefixes` may stand in front of any of them: rules may be written with them. `prefix` is the one that the operator
+    is known to have configured for this request, "" if there is none.
     """
 
     target: str
     groups: tuple[tuple[str, ...], ...]
+    prefixes: tuple[str, ...] = ()
     prefix: str = ""
 
 
@@ -43,34 +47,54 @@ def texts_of(paths: Paths) -> Iterable[str]:
 
 def read_paths(
     target: str | None,
-    full: bytes,
-    below: bytes,
-    prefix: str,
-    brought: Iterable[str],
-    *,
-    between: bytes | None = None,
-    known: str = "",
+    path: bytes,
+    others: Iterable[tuple[bytes, bool]],
+    prefixes: Iterable[str] = (),
+    prefix: str = "",
 ) -> Paths:
     """Return the readings of a request.
 
-    `target` is the path as received, None if the server does not tell it. `full` and `below` are the decoded path with
-    the `prefix` and without it; `between` is the path below a part of the prefix, for applications that are mounted in
-    others. `brought` are the values of the request's headers: a prefix that stands there is the client's word, unless
-    it is `known` to be configured.
+    `target` is the path as received, None if the server does not tell it. `path` is the decoded path. `others` are the
+    same path with a prefix or without it, each with whether that prefix is known to be configured. `prefixes` and
+    `prefix` are as in Readings, but not encoded.
     """
-    same = dict.fromkeys((full, below) if between is None else (full, between, below))
-    spelled = {one: quote(one, safe=SAFE) for one in same}
-    told = spelled[full] if target is None else target
-    decoded = unquote_to_bytes(told)
-    apart = decoded not in spelled
-    if not apart:
-        spelled[decoded] = told  # the encoding of a path says more than its decoded form
-    if len(same) == 1 and not apart:
+    same = {path: quote(path, safe=SAFE)}
+    apart: dict[bytes, str] = {}
+    for other, is_known in others:
+        (same if is_known else apart).setdefault(other, quote(other, safe=SAFE))
+    told = same[path] if target is None else target
+    decoded = unquote_to_bytes(told.encode("utf-8", "replace"))
+    # As received, wherever it is one of them: the encoding of a path says more than its decoded form.
+    for texts in (same, apart):
+        if decoded in texts:
+            texts[decoded] = told
+            break
+    else:
+        apart[decoded] = told
+    spelled = tuple(_encoded(one) for one in {*prefixes, *configured_prefixes()})
+    if len(same) == 1 and not apart and not spelled:
         return told
-    texts = tuple(spelled.values())
-    if prefix and prefix.strip("/") != known.strip("/") and not is_configured(prefix) and _holds(brought, prefix):
-        return Readings(told, tuple((text,) for text in dict.fromkeys((told, *texts))))
-    return Readings(told, ((told,), texts) if apart else (texts,), quote(prefix.rstrip("/"), safe=SAFE))
+    groups = dict.fromkeys([tuple(same.values()), *((text,) for text in apart.values())])
+    return Readings(told, tuple(groups), spelled, _encoded(prefix) if prefix else "")
+
+
+def _encoded(prefix: str) -> str:
+    return "/" + quote(prefix.strip("/"), safe=SAFE, errors="replace")
+
+
+def apart(paths: Paths) -> Paths:
+    """Return the same readings, where each has to match by itself to release."""
+    return (
+        paths
+        if isinstance(paths, str)
+        else paths._replace(groups=tuple((text,) for text in texts_of(paths)), prefix="")
+    )
+
+
+def with_or_without(path: str, prefix: str) -> str:
+    """Return the path below a prefix if it begins with it, else the path with the prefix in front."""
+    below = without_prefix(path, prefix)
+    return below if below != path else prefix.rstrip("/") + path
 
 
 def without_prefix(path: str, prefix: str) -> str:
@@ -81,31 +105,17 @@ def without_prefix(path: str, prefix: str) -> str:
     return path
 
 
-def _holds(values: Iterable[str], prefix: str) -> bool:
-    """Return True if a value is the prefix, or some of its segments in a row, alone or in a list."""
-    segments = _segments(prefix)
-    for value in values:
-        for part in value.split(","):
-            run = _segments(unquote(part.strip()))
-            if run and any(segments[place : place + len(run)] == run for place in range(len(segments))):
-                return True
-    return False
-
-
-def _segments(path: str) -> list[str]:
-    return [segment for segment in path.casefold().split("/") if segment]
-
-
 def is_configured(prefix: str) -> bool:
     """Return True if the environment or the command line of the server names this prefix."""
-    return prefix.strip("/") in _configured()
+    return prefix.strip("/") in configured_prefixes()
 
 
 @lru_cache(maxsize=1)
-def _configured() -> frozenset[str]:
-    found = [os.environ.get(name, "") for name in VARIABLES]
+def configured_prefixes() -> frozenset[str]:
+    """Return the prefixes that the environment and the command line of the server name, without outer slashes."""
+    found = [*(os.environ.get(name, "") for name in VARIABLES), *os.environ.get(OURS, "").split(",")]
     for word, following in pairwise([*sys.argv, ""]):
         name, equals, value = word.partition("=")
         if name in OPTIONS:
             found.append(value if equals else following)
-    return frozenset(one.strip("/") for one in found if one)
+    return frozenset(one.strip().strip("/") for one in found if one.strip().strip("/"))

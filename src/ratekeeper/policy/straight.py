@@ -57,9 +57,13 @@ def readings_of(request: RequestView) -> list[Segments]:
     """Return all ways to read the path, and what the router says of it."""
     paths, route = request.paths, request.route
     if isinstance(paths, str) and route is None:
-        return spellings(paths)
+        return list(spellings(paths))
     texts = [*texts_of(paths), *([] if route is None else [route])]
-    return list(dict.fromkeys(reading for text in texts for reading in spellings(text)))
+    readings = dict.fromkeys(reading for text in texts for reading in spellings(text))
+    for prefix in () if isinstance(paths, str) else paths.prefixes:
+        (front, *_) = spellings(prefix)
+        readings |= dict.fromkeys([front + one for one in readings if one[: len(front)] != front])
+    return list(readings)
 
 
 def is_exempt(

@@ -41,6 +41,7 @@ class Passed:
     __slots__ = (
         "_costs",
         "_failed",
+        "_is_handled",
         "_is_scripted",
         "_is_unhandled_preflight",
         "_late",
@@ -61,7 +62,7 @@ class Passed:
         self._costs: dict[str, int] | None = None  # what the handler said, by name of the rule; "" for all
         self._settled: bool | str = False  # or why nothing can be charged
         self._may_settle = bool(terms.charges)
-        self._is_unhandled_preflight = False
+        self._is_handled = self._is_unhandled_preflight = False
 
     def __bool__(self) -> bool:
         return True
@@ -140,12 +141,18 @@ class Passed:
         if late is not None:
             late[0].after(self, int(late[1][:3]), 0)
 
+    def handle(self) -> None:
+        """Note that a function of the application runs for this request, under a limit of its own."""
+        self._is_handled = True
+        self._is_unhandled_preflight = False
+
     def bypass_handler(self) -> None:
-        """Note that this is a preflight and that no handler of the application runs for it.
+        """Note that this is a preflight and that no function of the application answers it.
 
         Only an adapter that knows this for certain may say so: the response can then make the request free.
         """
-        self._is_unhandled_preflight = self._may_settle = True
+        if not self._is_handled:
+            self._is_unhandled_preflight = self._may_settle = True
 
     def start_response(self, status: int, names: Iterable[str]) -> None:
         """Look at the start of a response. A preflight that a CORS layer answered costs nothing.
@@ -190,6 +197,18 @@ class Passed:
         limits, own = (*mine.limits, *other.limits), (*mine.own, *other.own)
         self.terms = Terms(mine.owner, limits, own, {**mine.charges, **other.charges})
         self._may_settle = self._may_settle or bool(other.charges)
+        if later._is_handled:
+            self.handle()
+
+    def follow(self, earlier: "Passed") -> None:
+        """Take over what was said of a request before this decision, which has the earlier verdicts too."""
+        self._costs = earlier._costs
+        self._may_settle = self._may_settle or earlier._may_settle
+        if earlier._is_handled:
+            self.handle()
+            first, own = earlier.terms, self.terms
+            limits, names = (*first.limits, *own.limits), (*first.own, *own.own)
+            self.terms = Terms(own.owner, limits, names, {**first.charges, **own.charges})
 
     def _asked(self) -> set[str]:
         return {rule.name for verdict in self.verdicts for rule in verdict.asked}

@@ -6,13 +6,13 @@ Litestar does; an adapter that knows the router and the user hands in `find` and
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Unpack
 
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
-from ratekeeper.policy.reading import Paths, read_paths, without_prefix
+from ratekeeper.policy.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratekeeper.policy.request import Wire
 from ratekeeper.policy.rule import Stage
 from ratekeeper.web.declared import Endpoint, RouteLimit
@@ -24,7 +24,7 @@ from ratekeeper.web.websocket import connect
 
 log = logging.getLogger("ratekeeper")
 
-MAX_LAYERS = 64  # of middleware around an application
+MAX_LAYERS = 1024  # of middleware and mounted applications
 STATE = "ratekeeper"  # under which a handler finds the decision
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -55,42 +55,56 @@ def _known_name(name: bytes) -> str:
     return name.decode("latin-1").lower()
 
 
-def _paths(scope: Scope, own: str = "") -> Paths:
-    """Return the readings of the path. `own` is the prefix that the application takes off by itself."""
+def _paths(scope: Scope, own: Sequence[str] = ()) -> Paths:
+    """Return the readings of the path. `own` are prefixes that applications behind take off by themselves."""
     raw: bytes | None = scope.get("raw_path")
     path: str = scope["path"]
     target = raw.partition(b"?")[0].decode("latin-1") if raw else None
     root: str = scope.get("root_path") or ""
-    if not root and not own and target == path:
+    if target == path and not root and not own and not configured_prefixes():
         return path
-    prefix = own or root
-    below = without_prefix(path, prefix)
-    full = path if below != path else prefix.rstrip("/") + path
-    outer = root if own else scope.get("app_root_path") or ""
-    return read_paths(
-        target,
-        full.encode("utf-8", "surrogateescape"),
-        below.encode("utf-8", "surrogateescape"),
-        prefix,
-        (value.decode("latin-1") for name, value in scope["headers"] if name.lower() != b"host"),
-        between=without_prefix(path, outer).encode("utf-8", "surrogateescape") if outer else None,
-        known=own or getattr(scope.get("app"), "root_path", ""),
-    )
+    prefixes = dict.fromkeys(own, True)
+    if root:
+        outer: str = scope.get("app_root_path", root)
+        is_known = not outer or is_configured(outer) or outer == getattr(scope.get("app"), "root_path", "")
+        if outer:
+            prefixes.setdefault(outer, is_known)
+        # A mount is the application's own. One with parameters takes the request's word for a prefix.
+        prefixes.setdefault(root, is_known and not scope.get("path_params"))
+    others = [(with_or_without(path, prefix), is_known) for prefix, is_known in prefixes.items()]
+    # Some frameworks cut at a prefix wherever it stands.
+    others += [(path.split(prefix, 1)[1], False) for prefix in prefixes if prefix in path]
+    found = [(other.encode("utf-8", "surrogatepass") or b"/", is_known) for other, is_known in others]
+    known = root if prefixes.get(root) else ""
+    return read_paths(target, path.encode("utf-8", "surrogatepass"), found, prefixes, known)
 
 
-def own_prefix(app: Any) -> str:
-    """Return the prefix that an application takes off paths by itself, unseen from outside of it.
+def paths_with(own: Sequence[str]) -> Callable[[Scope], Paths]:
+    """Return the function that reads paths where applications take off these prefixes by themselves."""
+    return partial(_paths, own=own) if own else _paths
 
-    FastAPI has `root_path`, Django has FORCE_SCRIPT_NAME. The application may stand behind other middleware.
+
+def own_prefixes(app: Any) -> list[str]:
+    """Return the prefixes that applications take off paths by themselves, unseen from outside of them.
+
+    FastAPI has `root_path`, Django has FORCE_SCRIPT_NAME. They may stand behind other middleware, or be mounted.
     """
-    for _ in range(MAX_LAYERS):
-        kinds = {kind.__module__.partition(".")[0] for kind in type(app).__mro__}
+    found: dict[str, None] = {}
+    left, seen = [app], set[int]()
+    while left and len(seen) < MAX_LAYERS:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        kinds = {kind.__module__.partition(".")[0] for kind in type(one).__mro__}
         if "fastapi" in kinds:
-            return str(getattr(app, "root_path", ""))
-        if "django" in kinds:
-            return str(getattr(sys.modules["django.conf"].settings, "FORCE_SCRIPT_NAME", None) or "")
-        app = getattr(app, "app", None)
-    return ""
+            found[str(getattr(one, "root_path", ""))] = None
+        elif "django" in kinds:
+            found[str(getattr(sys.modules["django.conf"].settings, "FORCE_SCRIPT_NAME", None) or "")] = None
+        routes = getattr(one, "routes", None)
+        mounted = [route.app for route in routes if hasattr(route, "routes")] if isinstance(routes, list) else []
+        left += [*mounted, getattr(one, "app", None)]
+    return [prefix for prefix in found if prefix.strip("/")]
 
 
 def _host(scope: Scope) -> str:
@@ -154,8 +168,7 @@ class RateLimitMiddleware:
         self._is_own = gate is None
         self.user = user if user is user_of else identified(user)
         self.find = find
-        own = own_prefix(app)
-        self._wire = WIRE._replace(paths=partial(_paths, own=own)) if own else WIRE
+        self._wire = WIRE._replace(paths=self._first_paths)
         if user is not user_of:
             self._wire = self._wire._replace(no_user=user_is_told)
         if isinstance(messages, str):
@@ -195,6 +208,11 @@ class RateLimitMiddleware:
             await gate.sleep(answer)
         scope["state"] = {**state, STATE: answer}
         await self.app(scope, receive, Telling(gate, scope["state"], send, scope["method"] == "HEAD").send)
+
+    def _first_paths(self, scope: Scope) -> Paths:
+        """Look at the application when the first path is read: by then all that is mounted is there."""
+        self._wire = self._wire._replace(paths=paths_with(own_prefixes(self.app)))
+        return self._wire.paths(scope)
 
     def _template(self, scope: Scope) -> str:
         """The route's own, where the framework routes first, as Litestar does. It leaves out which parameters take more

@@ -170,13 +170,13 @@ class WebGate:
         verdicts = [] if earlier is None else [*earlier.verdicts]
         slept = len(verdicts)
         if verdicts and door.last_stage == "early":
-            return door.answer(view, verdicts, slept)
+            return _following(door.answer(view, verdicts, slept), earlier)
         if door.asks_early(stage):
             verdicts.append(self.gate.decide_by(door.compiled, view, "early"))
             if stage == "early" or not verdicts[-1].allowed:
                 return door.answer(view, verdicts, slept)
         verdicts.append(self.gate.decide_by(door.compiled, view, door.last_stage))
-        return door.answer(view, verdicts, slept)
+        return _following(door.answer(view, verdicts, slept), earlier)
 
     def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
         """Decide by what the endpoint declares, without the rules of the policy, for which it was decided already."""
@@ -299,13 +299,13 @@ class AsyncWebGate:
         verdicts = [] if earlier is None else [*earlier.verdicts]
         slept = len(verdicts)
         if verdicts and door.last_stage == "early":
-            return door.answer(view, verdicts, slept)
+            return _following(door.answer(view, verdicts, slept), earlier)
         if door.asks_early(stage):
             verdicts.append(await self.gate.decide_by(door.compiled, view, "early"))
             if stage == "early" or not verdicts[-1].allowed:
                 return door.answer(view, verdicts, slept)
         verdicts.append(await self.gate.decide_by(door.compiled, view, door.last_stage))
-        return door.answer(view, verdicts, slept)
+        return _following(door.answer(view, verdicts, slept), earlier)
 
     async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
         """Decide by what the endpoint declares; see `WebGate.alone`."""
@@ -346,3 +346,9 @@ def _costs(passed: Passed, status: int, sent: int) -> list[tuple[int, list[int]]
     except Exception:
         log.exception(UNSETTLED)
         return []
+
+
+def _following(answer: Passed | Refused, earlier: Passed | None) -> Passed | Refused:
+    if earlier is not None and isinstance(answer, Passed):
+        answer.follow(earlier)
+    return answer

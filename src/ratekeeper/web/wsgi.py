@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
-from ratekeeper.policy.reading import Paths, read_paths
+from ratekeeper.policy.reading import Paths, configured_prefixes, is_configured, read_paths
 from ratekeeper.policy.request import Wire
 from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, fields_for, with_headers
 from ratekeeper.web.gate import WebGate
@@ -39,22 +39,25 @@ def _paths(environ: Environ) -> Paths:
     """Return the readings of the path: the target where the server tells it, and with and without SCRIPT_NAME."""
     raw: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
     target = raw.partition("?")[0] if raw else None
-    path: str = environ.get("PATH_INFO", "")
-    prefix: str = environ.get("SCRIPT_NAME", "")
-    if target == path and not prefix:
+    path: str = environ.get("PATH_INFO") or ""
+    prefix: str = environ.get("SCRIPT_NAME") or ""
+    if target == path and not prefix and not configured_prefixes():
         return path
-    full, below = ((one or "/").encode("latin-1") for one in (prefix.rstrip("/") + path, path))
-    return read_paths(target, full, below, as_text(prefix), header_values(environ))
+    return paths_below(target, path, prefix, "latin-1")
 
 
-def as_text(part: str) -> str:
-    """Return a part of the environ as text: WSGI hands bytes over as if they were latin-1."""
-    return part.encode("latin-1").decode("utf-8", "replace")
+def paths_below(target: str | None, path: str, prefix: str, encoding: str, known: str = "") -> Paths:
+    """Return the readings of a path below a prefix. WSGI hands bytes over as if they were latin-1, Django decodes them.
 
-
-def header_values(environ: Environ) -> Iterable[str]:
-    """Return the values of all headers but Host."""
-    return (value for name, value in environ.items() if name.startswith("HTTP_") and name != "HTTP_HOST")
+    `known` is the prefix that the operator configured, if it is known.
+    """
+    full = prefix + path if path and path[0] != "/" else prefix.rstrip("/") + path
+    below = path if path.startswith("/") else f"/{path}"  # as frameworks read it
+    text = prefix.encode(encoding, "replace").decode("utf-8", "replace")
+    is_known = is_configured(text) or text.strip("/") == known.strip("/")
+    others = [(full.encode(encoding, "replace"), is_known)] if prefix else []
+    prefixes = [one for one in (text, known) if one]
+    return read_paths(target, below.encode(encoding, "replace"), others, prefixes, text if is_known else "")
 
 
 def _headers(environ: Environ) -> Pairs:

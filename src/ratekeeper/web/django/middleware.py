@@ -49,7 +49,7 @@ class RateKeeperMiddleware:
         response = self._get_response(request)
         if not state.late and not isinstance(state.answer, Refused):
             refusal = self._door(request, None)
-            state.bypass_view()
+            state.bypass_view(request)
             response = response if refusal is None else _rendered(refusal)
         return leave(gate, request, state, response)
 
@@ -96,7 +96,7 @@ class RateKeeperMiddleware:
         response = await self._get_response(request)
         if not state.late and not isinstance(state.answer, Refused):
             refusal = await self._task_door(request, None)
-            state.bypass_view()
+            state.bypass_view(request)
             response = response if refusal is None else await _task_rendered(refusal)
         return await leave_task(gate, keep.gate, request, state, response)
 

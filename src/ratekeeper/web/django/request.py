@@ -10,7 +10,7 @@ from django.conf import settings
 
 from ratekeeper.http.caching import CACHING
 from ratekeeper.policy import RequestView
-from ratekeeper.policy.reading import Paths, read_paths
+from ratekeeper.policy.reading import Paths, configured_prefixes
 from ratekeeper.web.answer import EXPOSE, Passed, Refused, fields_for
 from ratekeeper.web.asgi import STATE as AROUND
 from ratekeeper.web.asgi import WIRE as OF_SCOPE
@@ -21,7 +21,7 @@ from ratekeeper.web.declared import route_limit as made_limit
 from ratekeeper.web.django.waiting import SynchronousOnlyOperation, in_thread, status_of
 from ratekeeper.web.gate import AsyncWebGate, WebGate
 from ratekeeper.web.views import Facts
-from ratekeeper.web.wsgi import PASSED, header_values
+from ratekeeper.web.wsgi import PASSED, paths_below
 from ratekeeper.web.wsgi import WIRE as OF_ENVIRON
 from ratekeeper.web.wsgi import request_view as view_of_environ
 
@@ -60,7 +60,8 @@ class State:
         return self.answer if isinstance(self.answer, Passed) else None
 
     def join(self, request: Any, answer: Passed) -> None:
-        """One more decision was made for this request, and lets it pass."""
+        """One more decision was made for this request, for a function that it runs, and lets it pass."""
+        answer.handle()
         before = self.resume()
         if before is None:
             before = self.answer = answer
@@ -84,9 +85,10 @@ class State:
             self.answer, self.part = self.part[0], None
         return self.passed
 
-    def bypass_view(self) -> None:
-        """Note that middleware answered, and no view ran."""
-        if self.passed is not None and self.view.is_preflight:
+    def bypass_view(self, request: Any) -> None:
+        """Note that middleware answered, and no view ran; for a preflight that reached django-cors-headers, which
+        answers all that it is responsible for."""
+        if self.passed is not None and getattr(request, "_cors_enabled", False) and self.view.is_preflight:
             self.passed.bypass_handler()
 
     def conclude(self, request: Any, status: int) -> Passed | None:
@@ -172,11 +174,10 @@ def paths_of(request: Any) -> Paths:
     target = target.partition("?")[0] if target else None
     path: str = request.path_info
     prefix: str = meta.get("SCRIPT_NAME") or ""
-    if target == path and not prefix:
+    if target == path and not prefix and not configured_prefixes():
         return path
-    full = prefix.rstrip("/") + path
     known = getattr(settings, "FORCE_SCRIPT_NAME", None) or ""
-    return read_paths(target, full.encode(), path.encode(), prefix, header_values(meta), known=known)
+    return paths_below(target, path, prefix, "utf-8", known)
 
 
 def leave(gate: WebGate, request: Any, state: State, response: Any) -> Any:

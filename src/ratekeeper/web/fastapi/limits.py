@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from ratekeeper import switch
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.policy.reading import apart
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
 from ratekeeper.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit, short_name
@@ -159,11 +160,13 @@ class RateLimits:
         what was asked before, or whether the application does without, is told when the response starts."""
         passed, seen, kept, record = asked[0], asked[2], asked[3], asked[5]
         view.body = seen.body if kept is None else await kept.read()
+        view.reread(seen.paths)  # as it was at the door: a mount below it is no prefix of this application
         answer = await self.gate.alone(view, endpoint)
         if isinstance(answer, Refused):
             record[REFUSED] = answer
             raise RateLimitExceeded(answer)
         await self.gate.sleep(answer)
+        answer.handle()
         passed.join(answer)
 
     async def refuse(self, app: Any, refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
@@ -310,6 +313,7 @@ class Declared:
             return passed
         if isinstance(connection, Request) and (self._reads_body or gate.policy.reads_body):
             view.body = await _body(connection)
+        view.reread(apart(view.paths))  # nobody knows of which application the limits are
         answer = await gate.alone(view, self._endpoint(scope))
         if isinstance(answer, Refused):
             if passed is not None:

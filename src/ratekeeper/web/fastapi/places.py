@@ -19,6 +19,7 @@ from ratekeeper.web.gate import AsyncWebGate, log
 from ratekeeper.web.sending import START, Telling, nothing, started
 from ratekeeper.web.websocket import DENIED, STARTS, connect, deny
 
+CORS = "cors"  # under which a record has that the request reached CORSMiddleware
 BEGUN = {START, "websocket.close", *STARTS}
 ENDED = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
@@ -33,6 +34,7 @@ class Outermost:
         self.gate = site.limits.gate
         self._key = site.limits.key
         self._has_between = any(one.cls is not Innermost for one in site.app.user_middleware)
+        _watch_cors(app, self._key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, gate = scope["type"], self.gate
@@ -176,6 +178,28 @@ class Innermost:
         return entered
 
 
+def _watch_cors(app: Any, key: str) -> None:
+    """Find Starlette's CORSMiddleware in a stack, and have it noted when a request reaches it."""
+    inner = getattr(app, "app", None)
+    while inner is not None:
+        if f"{type(inner).__module__}.{type(inner).__qualname__}" == "starlette.middleware.cors.CORSMiddleware":
+            app.app = ReachedCors(inner, key)
+        app, inner = inner, getattr(inner, "app", None)
+
+
+class ReachedCors:
+    """CORSMiddleware, which answers every preflight that reaches it, and lets none through."""
+
+    def __init__(self, app: App, key: str) -> None:
+        self.app = app
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "OPTIONS" and self._key in scope:
+            scope[self._key][CORS] = True
+        await self.app(scope, receive, send)
+
+
 class Between:
     """Sends what comes from the application, or from middleware that has answered without it."""
 
@@ -213,7 +237,7 @@ class Between:
             self._is_refused = True
             await limits.refuse(self._site.app, answer, scope, self._receive, self._with_origin(message))
         else:
-            if view.is_preflight:
+            if self._record.get(CORS) and view.is_preflight:
                 answer.bypass_handler()
             await gate.sleep(answer)
             await self._send(message)

@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection, Request
 
 from ratekeeper.policy import RequestView
 from ratekeeper.web.answer import Passed, Refused
-from ratekeeper.web.asgi import WIRE, Receive, Scope, Send, user_of
+from ratekeeper.web.asgi import WIRE, Receive, Scope, Send, own_prefixes, paths_with, user_of
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.fastapi.kept import Kept
 from ratekeeper.web.fastapi.names import Names
@@ -81,14 +81,19 @@ class Site:
         self.flat = limits.flat
         self.marks = limits.marks
         self.place = place  # among the applications of these limits
-        self.routed = ROUTED if limits.user is user_of else ROUTED._replace(no_user=user_is_told)
-        self.wire = self.routed._replace(path_params=self._path_params)
-        # A middleware has answered, maybe before the one that finds the user was reached.
-        self.answered_wire = self.wire._replace(no_user=user_is_told)
+        self._make_wires()
         self._table: Table | None = None
         self._routes = 0
         self._is_stale = False
         self._unforeseen: set[Any] = set()
+
+    def _make_wires(self) -> None:
+        """Make what reads requests. Applications that are mounted here may take off prefixes by themselves."""
+        told = ROUTED if self.limits.user is user_of else ROUTED._replace(no_user=user_is_told)
+        self.routed = told._replace(paths=paths_with(own_prefixes(self.app)))
+        self.wire = self.routed._replace(path_params=self._path_params)
+        # A middleware has answered, maybe before the one that finds the user was reached.
+        self.answered_wire = self.wire._replace(no_user=user_is_told)
 
     def find(self, scope: Scope) -> Found:
         """The endpoint that a request will be routed to."""
@@ -113,6 +118,7 @@ class Site:
         for endpoint in table.endpoints() if prepare else ():
             self.limits.gate.prepare(endpoint)
         self._table, self._routes, self._is_stale = table, len(routes), False
+        self._make_wires()
         return table
 
     def look_again(self, function: Any) -> None:

@@ -88,6 +88,9 @@ class Installed:
         app.before_request(self._enter)
         app.wsgi_app = _responding(gate, app.wsgi_app)  # type: ignore[method-assign]
         app.handle_user_exception = self._hearing(app.handle_user_exception)  # type: ignore[method-assign]
+        app.make_default_options_response = self._answering_options(  # type: ignore[method-assign]
+            app.make_default_options_response
+        )
 
     def _hearing(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
         """What Flask does with an exception, where that may be the refusal of a part that nobody has caught."""
@@ -135,9 +138,7 @@ class Installed:
         def ask() -> Any:
             environ = current_request().environ
             is_answered = ASKED in environ or isinstance(environ.get(ANSWER), Refused)
-            refusal = None if is_answered else self._enter()
-            self.bypass_view()
-            return refusal
+            return None if is_answered else self._enter()
 
         def preprocess(*context: Any) -> Any:
             refusal = self._ask_early() if self.gate.has_early else None
@@ -155,12 +156,17 @@ class Installed:
 
         self._app.preprocess_request = preprocess  # type: ignore[method-assign]
 
-    def bypass_view(self) -> None:
-        """Note that Flask or a hook answers, and no view runs."""
-        environ = current_request().environ
-        passed = environ.get(ANSWER)
-        if isinstance(passed, Passed) and request_view(environ).is_preflight:
-            passed.bypass_handler()
+    def _answering_options(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap what Flask calls to answer OPTIONS by itself: then no view runs."""
+
+        def answer(*args: Any) -> Any:
+            environ = current_request().environ
+            passed = environ.get(ANSWER)
+            if isinstance(passed, Passed) and request_view(environ).is_preflight:
+                passed.bypass_handler()
+            return ordinary(*args)
+
+        return answer
 
     def find(self, name: str | None, method: str) -> Route:
         """What holds for an endpoint, as the policy is now."""
@@ -237,6 +243,7 @@ class Installed:
             return Part(None, None, name)
         if isinstance(answer, Refused):
             self._reject(answer, limit)
+        answer.handle()
         before = self._before(environ)
         if before is None:
             _note(environ, answer)
@@ -380,8 +387,6 @@ def _entering(keeping: Installed, table: dict[Key, Route]) -> Callable[[], Any]:
             return keeping.refuse(answer)
         if answer.delay:
             gate.sleep(answer)
-        if method == "OPTIONS" and rule is not None and getattr(rule, "provide_automatic_options", False):
-            keeping.bypass_view()  # Flask answers by itself
         return None
 
     return enter
