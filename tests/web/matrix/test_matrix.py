@@ -1,0 +1,136 @@
+"""Every adapter in every server, with every option for a path prefix, against requests of every shape.
+
+Two laws hold in each cell. A limited handler never runs more often than its limit. An exemption frees only what it
+names. Only runs of handlers count: what a server or a framework answers by itself is its own affair.
+RATEKEEPER_LONG=1 runs the whole matrix, else a part in which every server, option and adapter occurs.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle
+from urllib.parse import quote
+
+import pytest
+
+from tests.web.matrix import sites
+from tests.web.matrix.attack import GET, PREFLIGHT, VERBS, Client, Shape, Verb, shapes
+from tests.web.matrix.serving import SERVERS, Nursery, nursery
+
+LONG = os.environ.get("RATEKEEPER_LONG") == "1"
+ADAPTERS = {"asgi": sites.ASGI, "wsgi": sites.WSGI}
+SHORT = 4  # adapters for each server
+MANY = 2 * sites.RUNS + 2  # requests, where fewer are allowed
+FIRST = 12  # shapes that are sent with every method
+Cell = tuple[str, str, str]  # server, adapter, policy
+
+
+def cells() -> Iterator[Cell]:
+    """Yield every combination; in a short run the adapters in turn, so that each occurs with a few servers."""
+    if LONG:
+        for server, option in SERVERS.items():
+            for adapter in ADAPTERS[option.interface]:
+                yield from ((server, adapter, policy) for policy in sites.POLICIES)
+        return
+    turns = {interface: cycle(adapters) for interface, adapters in ADAPTERS.items()}
+    policies = cycle(["bound", "bound", "default"])
+    for server, option in SERVERS.items():
+        for _ in range(SHORT):
+            yield server, next(turns[option.interface]), next(policies)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Nursery]:
+    with nursery() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def ports() -> dict[str, int]:
+    return {}
+
+
+class Visitor:
+    """Sends requests to one cell, and keeps those that ran a limited handler too often."""
+
+    def __init__(self, port: int, cell: Cell) -> None:
+        server, name, policy = cell
+        self.adapter = ADAPTERS[SERVERS[server].interface][name]
+        self.prefix, at_once = SERVERS[server].prefix, SERVERS[server].at_once
+        self.base = self._base(Client(port, f"{name} | bound", at_once))
+        self.free_base = self.base.removesuffix(self.adapter.prefix) if self.adapter.rewrites else self.base
+        self.client = Client(port, f"{name} | {policy}", at_once)
+        self.before = Counter(self.client.counts())
+        self.escaped: list[str] = []
+
+    def _base(self, client: Client) -> str:
+        """Find out below which of the prefixes this server and this adapter answer together."""
+        own = self.adapter.prefix
+        for base in dict.fromkeys((self.prefix + own, own, self.prefix, "")):
+            if client.send(Shape(f"{base}/open/7".encode())) == "door":
+                return base
+        raise AssertionError("no prefix leads to the application")
+
+    def plain(self, name: str) -> int:
+        """Send the request that a handler is for, more often than the limit; return how often it ran."""
+        base = self.free_base if name in sites.FREE else self.base
+        request = Shape((base + quote(path_of(name))).encode()), Verb(sites.PATHS[name][1][0].encode())
+        return self.client.send_all([request] * MANY).count(name)
+
+    def attack(self, requests: list[tuple[Shape, Verb]]) -> None:
+        for (shape, verb), ran in zip(requests, self.client.send_all(requests), strict=True):
+            if ran in self.adapter.limited:
+                self.escaped.append(f"{ran}: {verb} {shape}")
+
+    def runs(self) -> Counter[str]:
+        """Return how often each handler has run since the visitor came."""
+        return Counter(self.client.counts()) - self.before
+
+
+def path_of(name: str) -> str:
+    return sites.PATHS[name][0].replace("{rest}", "7")
+
+
+def attacks(name: str, base: str) -> Iterator[tuple[Shape, Verb]]:
+    """Yield requests of every shape for one handler; some shapes with every method, all as GET and as a preflight."""
+    is_whole = LONG or name == "login"
+    for place, shape in enumerate(shapes(path_of(name), base or "/api")):
+        if is_whole or place % 4 == 0:
+            yield from ((shape, verb) for verb in (VERBS if is_whole and place < FIRST else (GET, PREFLIGHT)))
+    if sites.PATHS[name][1] is not sites.METHODS:
+        yield from ((Shape((base + path_of(name)).encode()), verb) for verb in VERBS)
+
+
+@pytest.mark.parametrize("cell", list(cells()), ids=" | ".join)
+def test_no_request_escapes_its_limit_by_its_shape(cell: Cell, servers: Nursery, ports: dict[str, int]) -> None:
+    server, _, policy = cell
+    if server not in ports:
+        ports[server] = servers.start(server)
+    visitor = Visitor(ports[server], cell)
+    by_path = policy == "bound"
+    names = [name for name in visitor.adapter.limited if by_path or name in ("login", "own")]
+
+    # On a fresh quota: a handler that answers preflights itself is given nothing back for them.
+    if "shared" in names:
+        shared = Shape((visitor.base + "/shared").encode())
+        ran = visitor.client.send_all([(shared, PREFLIGHT)] * MANY).count("shared")
+        if ran > sites.RUNS:
+            visitor.escaped.append(f"shared ran {ran} times: {PREFLIGHT} {shared}")
+
+    # The quotas are there, and are used up; what is free is free.
+    for name in names:
+        ran = visitor.plain(name)
+        if ran > sites.RUNS:
+            visitor.escaped.append(f"{name} ran {ran} times: the plain request")
+        if name != "shared" and (by_path or name == "login"):
+            assert ran >= sites.RUNS, name
+    if not visitor.adapter.only_own:
+        assert {name: visitor.plain(name) for name in sites.FREE} == dict.fromkeys(sites.FREE, MANY)
+    used = visitor.runs()
+
+    # From here on no limited handler may run.
+    for name in names:
+        visitor.attack(list(attacks(name, visitor.base)))
+    more = visitor.runs() - used
+    assert not visitor.escaped, f"{len(visitor.escaped)} escaped:\n" + "\n".join(visitor.escaped)
+    assert not [name for name in visitor.adapter.limited if more[name]], more
