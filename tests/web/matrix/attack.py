@@ -3,7 +3,7 @@
 import json
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import quote
@@ -49,6 +49,13 @@ VERBS = [
 ]
 
 
+# Prefixes that a client names. Those with `public` are exempt whatever stands in front.
+SENT = (
+    *("/v", "/assets", "/open", "/api", "/assets/", "//assets", "/assets/..", "/ASSETS", "/x/assets"),
+    *("/a/public", "/a,b/public", "/%61/public", "/caf%C3%A9/public", "/café/public", "/a b/public", "/a;b/public"),
+)
+
+
 def escaped(path: str) -> str:
     """Return a path with its last segment's first letter percent-encoded."""
     folder, _, last = path.rpartition("/")
@@ -59,21 +66,23 @@ def shapes(plain: str, prefix: str) -> list[Shape]:
     """Return targets that some server or framework may read as the path `plain`, or as `prefix` and the path."""
     path = quote(plain)
     full, folder, last = prefix + path, *path.rsplit("/", 1)
-    texts = [
+    slashes = [
         *[path, path + "/", path + "//", "/" + path, "//" + path, path.replace("/", "//"), path + "/.", path + "/./"],
         *["/." + path, "/x/.." + path, path + "/..", path + "/x/..", "/.." + path, "/../.." + path],
         *["/assets/.." + path, "/assets/%2e%2e" + path, "/assets/..%2f" + path[1:], "/assets/%2e%2e%2f" + path[1:]],
         *["/assets/%252e%252e" + path, "/assets/..;" + path, "/assets/..\\" + path[1:], "/assets/..%5c" + path[1:]],
         *["/assets//.." + path, "/assets/x/../.." + path, "/assets/." + path, "/assets" + path, "/open" + path],
         *["/open/.." + path, "/open/%2e%2e" + path, "/open/..%2f" + path[1:], "/open/..%5c" + path[1:]],
-        *["/%2e" + path, "%2f" + path[1:], "/%2f" + path[1:], path.replace("/", "%2f"), folder + "%2f" + last],
-        *[path + "%2f", path + "%5c", path + "\\", "\\" + path[1:], "/\\" + path[1:], "/%5c" + path[1:]],
+        *["/a/public" + path, "/a/public/../.." + path, "/%2e" + path, "/%2f" + path[1:], folder + "%2f" + last],
+        *[path + "%2f", path + "%5c", path + "\\", "/\\" + path[1:], "/%5c" + path[1:], path.replace("/", "%2f")],
         *[path + ";", path + ";a=b", path + ";/assets/x", "/;x" + path, path + "%3b", path + "%3ba=b"],
         *[path.upper(), path.title(), escaped(path), escaped(path).upper(), escaped(path).replace("%", "%25")],
         *[path.replace("%", "%25"), path + "%00", path + "%00.css", path + "%20", path + "%09", path + "%0a"],
         *[path + "%0d%0a", "/%20" + path[1:], path + ".", path + "%2e", path + "..", path + "%zz", path + "%"],
         *[path + "?", path + "?x=/assets/y", path + "?_method=OPTIONS", path + "#", path + "#/assets/x"],
-        *[path + "%23", path + "%3f", path + "%3fx=y", "/?" + path, "/#" + path, "?" + path, "#" + path],
+        *[path + "%23", path + "%3f", path + "%3fx=y", "/?" + path, "/#" + path],
+    ]
+    schemes = [
         *["http://h" + path, "HTTP://h" + path, "https://h:80" + path, "http://u@h" + path, "http://" + path],
         *["http://h/" + path, "http://h/assets/.." + path, "http://h/assets" + path, "http://h" + full],
         *["http://assets" + path, "http://h?" + path, "http://h#" + path, "http:" + path, "http:/" + path],
@@ -81,6 +90,9 @@ def shapes(plain: str, prefix: str) -> list[Shape]:
         *["x:/assets/.." + path, "x:/assets" + path, "x:" + full, "assets:" + path, "x+y-z.1:" + path, "1x:" + path],
         *["x:y:" + path, "//h" + path, "//assets" + path, "///h" + path, "/http://h" + path, "/x:" + path],
         *[path[1:], "*", "/*", "*" + path, "@" + path, "/@" + path, ":" + path, "h:80" + path, "h:80"],
+        *["%2f" + path[1:], "\\" + path[1:], "?" + path, "#" + path, "//h" + full, "//assets" + full, "x:" + full[1:]],
+    ]
+    prefixes = [
         *[full, prefix + full, prefix + "/" + path, "/" + full, prefix + "/." + path, prefix + "/.." + path],
         *[prefix + "/.." + full, prefix + "%2f" + path[1:], escaped(prefix) + path, prefix.upper() + path],
         *[prefix + ";x" + path, full + "/", full + "?", full + "#", prefix + "/assets/.." + path],
@@ -88,19 +100,27 @@ def shapes(plain: str, prefix: str) -> list[Shape]:
         *["/v" + path, "/v1" + path, "/v1/v1" + path, "/assets/v1" + path, "/shop" + path, "/shop/shop" + path],
         *["/api" + path, "/api/api" + path, "/api/shop" + path, "/shop/api" + path, "/v1/api" + path, "/api/v1" + path],
     ]
-    found = [Shape(text.encode()) for text in texts]
+    found = [Shape(text.encode()) for text in (*slashes, *schemes, *prefixes, *(prefix + text for text in slashes))]
     if not plain.isascii():
         decomposed = plain.replace("é", "e\N{COMBINING ACUTE ACCENT}")
-        found += [Shape(quote(plain.encode("latin-1")).encode()), Shape(quote(decomposed).encode())]
-        found += [Shape(plain.encode()), Shape(plain.encode("latin-1")), Shape(plain.upper().encode())]
-        found += [Shape(prefix.encode() + plain.encode()), Shape(b"/assets/.." + plain.encode())]
-    for sent in ("/v", "/assets", "/open", "/api", "/assets/", "//assets", path, "/assets/..", prefix):
-        for name in ("SCRIPT_NAME", "Script-Name", "X-Script-Name", "X-Forwarded-Prefix"):
-            found.append(Shape((sent + path).encode(), f"{name}: {sent}\r\n".encode()))
-    for name in ("X-Original-URL", "X-Rewrite-URL", "PATH_INFO", "RAW_URI", "REQUEST_URI"):
-        found.append(Shape(path.encode(), f"{name}: /assets/x\r\n".encode()))
-        found.append(Shape(b"/assets/x", f"{name}: {path}\r\n".encode()))
-    return list(dict.fromkeys(found))
+        spelled = [quote(plain.encode("latin-1")).encode(), quote(decomposed).encode(), plain.encode()]
+        spelled += [plain.encode("latin-1"), plain.upper().encode(), b"/assets/.." + plain.encode()]
+        found += [Shape(start + one) for one in spelled for start in (b"", prefix.encode())]
+    return list(dict.fromkeys([*found, *with_headers(path, prefix)]))
+
+
+def with_headers(path: str, prefix: str) -> Iterator[Shape]:
+    """Yield requests that name a prefix or another path in a header, as a proxy would."""
+    for sent in (*SENT, path, prefix, prefix + "/assets"):
+        yield Shape((sent + path).encode(), f"SCRIPT_NAME: {sent}\r\n".encode())
+        yield Shape((sent + path).encode(), f"SCRIPT_NAME: x\r\nSCRIPT_NAME: {sent}\r\n".encode())
+        for start in dict.fromkeys(("", prefix, sent)):
+            yield Shape((start + path).encode(), f"X-Forwarded-Prefix: {sent}\r\n".encode())
+    for name in ("Script-Name", "X-Script-Name"):
+        yield Shape(("/assets" + path).encode(), f"{name}: /assets\r\n".encode())
+    for name in ("X-Original-URL", "X-Rewrite-URL", "X-Forwarded-Path", "PATH_INFO", "RAW_URI", "REQUEST_URI"):
+        yield Shape((prefix + path).encode(), f"{name}: /assets/x\r\n".encode())
+        yield Shape(b"/assets/x", f"{name}: {path}\r\n".encode())
 
 
 class Client:
@@ -126,9 +146,9 @@ class Client:
                 found.append(ran[1].decode() if ran else None)
         return found
 
-    def counts(self) -> dict[str, int]:
-        """Return how often each handler has run in the server."""
-        body = _received(self._open(Shape(b"/"), GET, "count")).partition(b"\r\n\r\n")[2]
+    def counts(self, prefix: str) -> dict[str, int]:
+        """Return how often each handler has run in the server, which may take no path without its prefix."""
+        body = _received(self._open(Shape(f"{prefix}/".encode()), GET, "count")).partition(b"\r\n\r\n")[2]
         found: dict[str, int] = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])  # it may come in chunks
         return found
 

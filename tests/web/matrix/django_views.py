@@ -43,9 +43,9 @@ def view(name: str) -> Any:
 urlpatterns = [
     path(pattern[1:].replace("{rest}", "<path:rest>"), view(name))
     for name, (pattern, _) in sites.PATHS.items()
-    if name != "sub"
+    if name not in sites.SUB
 ]
-urlpatterns.append(path("sub/", include([path("login", view("sub"))])))
+urlpatterns.append(path("sub/", include([path(below[1:], view(name)) for name, below in sites.SUB.items()])))
 
 
 @cache

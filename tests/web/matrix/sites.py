@@ -7,6 +7,7 @@ counts its runs under its name and sends the name back as `X-Ran`; a request for
 import json
 import posixpath
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ LIMIT = "3/hour"
 RUNS = 3
 FORCED, MOUNTED, REWRITTEN = "/api", "/shop", "/v1"
 METHODS = ["GET", "HEAD", "POST", "OPTIONS"]
-SHARED = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Methods": "GET", "Access-Control-Max-Age": "60"}
+ANSWER = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Methods": "GET", "Access-Control-Max-Age": "60"}
 
 # The handlers by name: their paths, and the methods that they take. All but the last two are limited.
 PATHS: dict[str, tuple[str, list[str]]] = {
@@ -32,19 +33,25 @@ PATHS: dict[str, tuple[str, list[str]]] = {
     "cafe": ("/café", METHODS),
     "items": ("/items/{rest}", METHODS),
     "erase": ("/erase", ["DELETE"]),
-    "shared": ("/shared", METHODS),  # answers every request as a CORS layer answers a preflight
+    "shared": ("/shared", METHODS),
+    "below": ("/sub/shared", METHODS),
     "asset": ("/assets/{rest}", METHODS),
     "door": ("/open/{rest}", METHODS),
 }
 FREE = ("asset", "door")
+SUB = {"sub": "/login", "below": "/shared"}  # those of an application or a router of their own, below /sub
+CORS = ("shared", "below")  # these answer every request as a CORS layer answers a preflight
 COUNTS: Counter[str] = Counter()
+
+
+EXEMPT = [Match(paths=["/assets/{path*}", "/{tenant}/public/{path*}"])]
 
 
 def bound() -> Policy:
     """Rules for each limited handler by its path; an exempt path and one that a final rule frees."""
     everybody = partial(Rule, by="global")
     return Policy(
-        exempt=[Match(paths=["/assets/{path*}"])],
+        exempt=EXEMPT,
         rules=[
             Rule("open", "unlimited", match=Match(paths=["/open/{path*}"]), final=True),
             everybody("login", LIMIT, match=Match(paths=["/login"])),
@@ -54,6 +61,7 @@ def bound() -> Policy:
             everybody("items", LIMIT, match=Match(paths=["/items/{path*}"])),
             everybody("erase", LIMIT, match=Match(paths=["/erase"], methods=["DELETE"])),
             everybody("shared", LIMIT, match=Match(paths=["/shared"])),
+            everybody("below", LIMIT, match=Match(paths=["/sub/shared"])),
         ],
     )
 
@@ -61,7 +69,7 @@ def bound() -> Policy:
 def default() -> Policy:
     """A default rule limits every handler that no other rule names."""
     return Policy(
-        exempt=[Match(paths=["/assets/{path*}"])],
+        exempt=EXEMPT,
         rules=[
             Rule("open", "100000/hour", match=Match(paths=["/open/{path*}"]), by="global"),
             Rule("rest", LIMIT, default=True, by="global"),
@@ -75,7 +83,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {"bound": bound, "default": default}
 def run(name: str) -> dict[str, str]:
     """Count a run of a handler; return the headers of its response."""
     COUNTS[name] += 1
-    return {"X-Ran": name, **(SHARED if name == "shared" else {})}
+    return {"X-Ran": name, **(ANSWER if name in CORS else {})}
 
 
 # Applications without a framework. They read a path as it is routed, or in every way that a path can be simplified.
@@ -93,7 +101,7 @@ def named(path: str, method: str) -> str | None:
 
 def simplified(path: str) -> str:
     """Return a path as a lenient router reads it: decoded again, without parameters, dots, case and doubled slashes."""
-    path = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "", unquote(path)).replace("\\", "/")
+    path = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/?#]*)?", "", unquote(path)).replace("\\", "/")
     path = re.split(r"[?#\0]", path)[0]
     segments = [segment.partition(";")[0] for segment in path.split("/")]
     kept = [segment if segment in (".", "..") else segment.rstrip(" .\t\r\n") for segment in segments]
@@ -162,9 +170,10 @@ def starlette_app(limit: Callable[[Any], Any] = no_limit) -> Any:
     routes: list[Any] = [
         Route(path.replace("{rest}", "{rest:path}"), endpoint(name), methods=methods)
         for name, (path, methods) in PATHS.items()
-        if name != "sub"
+        if name not in SUB
     ]
-    return Starlette(routes=[*routes, Mount("/sub", routes=[Route("/login", endpoint("sub"), methods=METHODS)])])
+    below = Starlette(routes=[Route(path, endpoint(name), methods=METHODS) for name, path in SUB.items()])
+    return Starlette(routes=[*routes, Mount("/sub", app=below)])
 
 
 def fastapi_app(limit: Callable[[Any], Any] = no_limit, **options: Any) -> Any:
@@ -180,9 +189,10 @@ def fastapi_app(limit: Callable[[Any], Any] = no_limit, **options: Any) -> Any:
 
     app, router = FastAPI(openapi_url=None, **options), APIRouter(prefix="/sub")
     for name, (path, methods) in PATHS.items():
-        if name != "sub":
+        if name not in SUB:
             app.api_route(path.replace("{rest}", "{rest:path}"), methods=methods)(endpoint(name))
-    router.api_route("/login", methods=METHODS)(endpoint("sub"))
+    for name, path in SUB.items():
+        router.api_route(path, methods=METHODS)(endpoint(name))
     app.include_router(router)
     return app
 
@@ -201,8 +211,8 @@ def litestar_app(**options: Any) -> Any:
         made = route(path.replace("{rest}", "{rest:path}"), http_method=verbs, status_code=200)
         return made(with_rest if "{rest}" in path else handler)
 
-    routes = [endpoint(name, path) for name, (path, _) in PATHS.items() if name != "sub"]
-    sub = Router("/sub", route_handlers=[endpoint("sub", "/login")])
+    routes = [endpoint(name, path) for name, (path, _) in PATHS.items() if name not in SUB]
+    sub = Router("/sub", route_handlers=[endpoint(name, path) for name, path in SUB.items()])
     return Litestar([*routes, sub], openapi_config=None, logging_config=None, **options)
 
 
@@ -218,9 +228,10 @@ def quart_app() -> Any:
 
     app, sub = Quart("matrix"), Blueprint("below", "matrix", url_prefix="/sub")
     for name, (path, methods) in PATHS.items():
-        if name != "sub":
+        if name not in SUB:
             app.route(path.replace("{rest}", "<path:rest>"), methods=methods)(endpoint(name))
-    sub.route("/login", methods=METHODS)(endpoint("sub"))
+    for name, path in SUB.items():
+        sub.route(path, methods=METHODS)(endpoint(name))
     app.register_blueprint(sub)
     return app
 
@@ -240,9 +251,10 @@ def flask_app(install: Callable[[Any], Callable[[Any], Any]] = lambda app: no_li
         return limit(handler) if name == "own" else handler
 
     for name, (path, methods) in PATHS.items():
-        if name != "sub":
+        if name not in SUB:
             app.route(path.replace("{rest}", "<path:rest>"), methods=methods)(endpoint(name))
-    sub.route("/login", methods=METHODS)(endpoint("sub"))
+    for name, path in SUB.items():
+        sub.route(path, methods=METHODS)(endpoint(name))
     app.register_blueprint(sub)
     return app
 
@@ -258,7 +270,7 @@ class Adapter:
     prefix: str = ""
     limits_own: bool = False
     only_own: bool = False
-    rewrites: bool = False  # a middleware outside takes the prefix away, untold: nothing is free below it
+    frees: bool = True  # what is exempt is free below the prefix: not if the request brings it, or if nobody tells it
 
     @property
     def limited(self) -> list[str]:
@@ -336,6 +348,29 @@ def mounted_wsgi(make: Callable[[str], Any]) -> Callable[[str], Any]:
     return made
 
 
+def for_tenants(make: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Mount an application below a parameter: the client chooses the prefix."""
+
+    def made(policy: str) -> Any:
+        from starlette.applications import Starlette
+        from starlette.routing import Mount
+
+        return Starlette(routes=[Mount("/{tenant}", app=make(policy))])
+
+    return made
+
+
+def behind_proxy(make: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let a proxy name the prefix in a header; here the client does."""
+
+    def made(policy: str) -> Any:
+        from werkzeug.middleware.proxy_fix import ProxyFix
+
+        return ProxyFix(make(policy), x_prefix=1)
+
+    return made
+
+
 def without_version(path: str) -> str:
     """Return the path as a middleware that serves several versions rewrites it."""
     return re.sub(f"^({FORCED})?(/assets)?{REWRITTEN}/", r"\1/", path)
@@ -389,9 +424,11 @@ ASGI: dict[str, Adapter] = {
     "django, forced": Adapter(django_site("asgi", middleware=True, forced=FORCED), FORCED, limits_own=True),
     "fastapi, mounted": Adapter(mounted_asgi(with_rate_limits(fastapi_app)), MOUNTED, limits_own=True),
     "bare behind asgi, mounted": Adapter(mounted_asgi(behind_asgi(plain_asgi)), MOUNTED),
-    "fastapi, rewritten": Adapter(rewritten_asgi(with_rate_limits(fastapi_app)), REWRITTEN, True, rewrites=True),
-    "starlette behind asgi, rewritten": Adapter(rewritten_asgi(behind_asgi(starlette_app)), REWRITTEN, rewrites=True),
-    "django, rewritten": Adapter(rewritten_asgi(django_site("asgi", middleware=True)), REWRITTEN, True, rewrites=True),
+    "fastapi, tenants": Adapter(for_tenants(with_rate_limits(fastapi_app)), "/acme", True, frees=False),
+    "bare behind asgi, tenants": Adapter(for_tenants(behind_asgi(plain_asgi)), "/acme", frees=False),
+    "fastapi, rewritten": Adapter(rewritten_asgi(with_rate_limits(fastapi_app)), REWRITTEN, True, frees=False),
+    "starlette behind asgi, rewritten": Adapter(rewritten_asgi(behind_asgi(starlette_app)), REWRITTEN, frees=False),
+    "django, rewritten": Adapter(rewritten_asgi(django_site("asgi", middleware=True)), REWRITTEN, True, frees=False),
 }
 WSGI: dict[str, Adapter] = {
     "bare behind wsgi": Adapter(behind_wsgi(plain_wsgi)),
@@ -404,25 +441,31 @@ WSGI: dict[str, Adapter] = {
     "django, forced": Adapter(django_site("wsgi", middleware=True, forced=FORCED), FORCED, limits_own=True),
     "flask, mounted": Adapter(mounted_wsgi(with_flask_keeper), MOUNTED, limits_own=True),
     "flask behind wsgi, mounted": Adapter(mounted_wsgi(behind_wsgi(flask_app)), MOUNTED),
-    "flask, rewritten": Adapter(rewritten_wsgi(with_flask_keeper), REWRITTEN, True, rewrites=True),
-    "bare behind wsgi, rewritten": Adapter(rewritten_wsgi(behind_wsgi(plain_wsgi)), REWRITTEN, rewrites=True),
-    "django, rewritten": Adapter(rewritten_wsgi(django_site("wsgi", middleware=True)), REWRITTEN, True, rewrites=True),
+    "flask, proxied": Adapter(behind_proxy(with_flask_keeper), limits_own=True),
+    "flask behind wsgi, proxied": Adapter(behind_proxy(behind_wsgi(flask_app))),
+    "django, proxied": Adapter(behind_proxy(django_site("wsgi", middleware=True)), limits_own=True),
+    "flask, rewritten": Adapter(rewritten_wsgi(with_flask_keeper), REWRITTEN, True, frees=False),
+    "bare behind wsgi, rewritten": Adapter(rewritten_wsgi(behind_wsgi(plain_wsgi)), REWRITTEN, frees=False),
+    "django, rewritten": Adapter(rewritten_wsgi(django_site("wsgi", middleware=True)), REWRITTEN, True, frees=False),
 }
 
 
 # The two applications that a server serves.
 
 
-@cache
-def asgi_cell(cell: str) -> Any:
-    name, _, policy = cell.partition(" | ")
-    return ASGI[name].make(policy)
+_making = threading.Lock()
 
 
 @cache
-def wsgi_cell(cell: str) -> Any:
+def _made(interface: str, cell: str) -> Any:
     name, _, policy = cell.partition(" | ")
-    return WSGI[name].make(policy)
+    return (ASGI if interface == "asgi" else WSGI)[name].make(policy)
+
+
+def made(interface: str, cell: str) -> Any:
+    """Return the application of a cell; two threads must not make two, for each has its quotas."""
+    with _making:
+        return _made(interface, cell)
 
 
 async def asgi_application(scope: Any, receive: Any, send: Any) -> None:
@@ -438,7 +481,7 @@ async def asgi_application(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
         return
-    await asgi_cell(cell)(scope, receive, send)
+    await made("asgi", cell)(scope, receive, send)
 
 
 def wsgi_application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -446,5 +489,5 @@ def wsgi_application(environ: dict[str, Any], start_response: Callable[..., Any]
     if cell == "count":
         start_response("200 OK", [("Content-Type", "application/json")])
         return [json.dumps(COUNTS).encode()]
-    answer: Iterable[bytes] = wsgi_cell(cell)(environ, start_response)
+    answer: Iterable[bytes] = made("wsgi", cell)(environ, start_response)
     return answer
