@@ -96,6 +96,7 @@ def shapes(plain: str, prefix: str) -> list[Shape]:
         *[full, prefix + full, prefix + "/" + path, "/" + full, prefix + "/." + path, prefix + "/.." + path],
         *[prefix + "/.." + full, prefix + "%2f" + path[1:], escaped(prefix) + path, prefix.upper() + path],
         *[prefix + ";x" + path, full + "/", full + "?", full + "#", prefix + "/assets/.." + path],
+        *["/x" + full, prefix + path[1:], "/x" + prefix + path[1:], "/assets" + prefix + path[1:], "x" + full],
         *[prefix + "/assets" + path, "/assets" + full, "/open" + full, "/assets/.." + full, path + full],
         *["/v" + path, "/v1" + path, "/v1/v1" + path, "/assets/v1" + path, "/shop" + path, "/shop/shop" + path],
         *["/api" + path, "/api/api" + path, "/api/shop" + path, "/shop/api" + path, "/v1/api" + path, "/api/v1" + path],

@@ -21,8 +21,8 @@ LONG = os.environ.get("RATEKEEPER_LONG") == "1"
 ADAPTERS = {"asgi": sites.ASGI, "wsgi": sites.WSGI}
 SHORT = 3  # adapters for each server
 MANY = 2 * sites.RUNS + 2  # requests, where fewer are allowed
-FIRST = 10 if LONG else 2  # shapes that are sent with every method
-PARTS = 1 if LONG else 12  # of the shapes each cell of a short run takes one, in turn
+FIRST = 10  # shapes that are sent with every method
+PARTS = 4 if LONG else 10  # into which the shapes are divided
 Cell = tuple[str, str, str]  # server, adapter, policy
 
 
@@ -93,18 +93,20 @@ def path_of(name: str) -> str:
     return sites.PATHS[name][0].replace("{rest}", "7")
 
 
-def attacks(name: str, base: str, part: int) -> Iterator[tuple[Shape, Verb]]:
-    """Yield requests of every shape for one handler: the plain ones with every method, some as a preflight."""
-    prefix = base or "/api"
+def attacks(name: str, base: str, turn: int, *, whole: bool) -> Iterator[tuple[Shape, Verb]]:
+    """Yield requests for one handler: the plain one with every method, then shapes, every second also as a preflight.
+
+    `whole` takes all shapes, and the first of them with every method; else it is the turn of a part of them.
+    """
     for verb in VERBS:
         yield Shape((base + quote(path_of(name))).encode()), verb
-    for place, shape in enumerate(shapes(path_of(name), prefix)):
-        if (place + part) % PARTS == 0 or (name == "login" and (place + part) % 3 == 0):
-            yield shape, GET
-            if name == "login" and (LONG or place % 2):
-                yield shape, PREFLIGHT
-        if name == "login" and place < FIRST:
+    for place, shape in enumerate(shapes(path_of(name), base or "/api")):
+        if whole and place < FIRST:
             yield from ((shape, verb) for verb in VERBS)
+        elif whole or (place + turn) % PARTS == 0:
+            yield shape, GET
+            if place % 2:
+                yield shape, PREFLIGHT
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=" | ".join)
@@ -136,8 +138,8 @@ def test_no_request_escapes_its_limit_by_its_shape(cell: Cell, servers: Nursery,
     used = visitor.runs()
 
     # From here on no limited handler may run.
-    for name in names:
-        visitor.attack(list(attacks(name, visitor.base, CELLS.index(cell))))
+    for turn, name in enumerate(names, CELLS.index(cell)):
+        visitor.attack(list(attacks(name, visitor.base, turn, whole=LONG and by_path and name == "login")))
     more = visitor.runs() - used
     assert not visitor.escaped, f"{len(visitor.escaped)} escaped:\n" + "\n".join(visitor.escaped)
     assert not [name for name in visitor.adapter.limited if more[name]], more
