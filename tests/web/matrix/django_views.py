@@ -62,7 +62,7 @@ def _use(policy: str, forced: str | None, cell: object) -> None:
     if _current[0] is not cell:
         _current[0] = cell
         settings.FORCE_SCRIPT_NAME = forced
-        settings.RATEKEEPER = {"policy": sites.POLICIES[policy]()}
+        settings.RATEKEEPER = {"policy": sites.policy_of(policy)}
         for name in ("FORCE_SCRIPT_NAME", "RATEKEEPER"):
             setting_changed.send(sender=None, setting=name, value=getattr(settings, name), enter=True)
 

@@ -44,24 +44,30 @@ CORS = ("shared", "below")  # these answer every request as a CORS layer answers
 COUNTS: Counter[str] = Counter()
 
 
-EXEMPT = [Match(paths=["/assets/{path*}", "/{tenant}/public/{path*}"])]
+EXEMPT = ("/assets/{path*}", "/{tenant}/public/{path*}")
 
 
-def bound() -> Policy:
-    """Rules for each limited handler by its path; an exempt path and one that a final rule frees."""
-    everybody = partial(Rule, by="global")
+def bound(prefix: str = "") -> Policy:
+    """Rules for each limited handler by its path; exempt paths and one that a final rule frees."""
+
+    def rule(name: str, **options: Any) -> Rule:
+        return Rule(name, LIMIT, by="global", **options)
+
+    def match(path: str, **options: Any) -> Match:
+        return Match(paths=[prefix + path], **options)
+
     return Policy(
-        exempt=EXEMPT,
+        exempt=[match(path) for path in EXEMPT],
         rules=[
-            Rule("open", "unlimited", match=Match(paths=["/open/{path*}"]), final=True),
-            everybody("login", LIMIT, match=Match(paths=["/login"])),
-            everybody("early", LIMIT, match=Match(paths=["/early"]), stage="early"),
-            everybody("sub", LIMIT, match=Match(paths=["/sub/login"])),
-            everybody("cafe", LIMIT, match=Match(paths=["/café"])),
-            everybody("items", LIMIT, match=Match(paths=["/items/{path*}"])),
-            everybody("erase", LIMIT, match=Match(paths=["/erase"], methods=["DELETE"])),
-            everybody("shared", LIMIT, match=Match(paths=["/shared"])),
-            everybody("below", LIMIT, match=Match(paths=["/sub/shared"])),
+            Rule("open", "unlimited", match=match("/open/{path*}"), final=True),
+            rule("login", match=match("/login")),
+            rule("early", match=match("/early"), stage="early"),
+            rule("sub", match=match("/sub/login")),
+            rule("cafe", match=match("/café")),
+            rule("items", match=match("/items/{path*}")),
+            rule("erase", match=match("/erase", methods=["DELETE"])),
+            rule("shared", match=match("/shared")),
+            rule("below", match=match("/sub/shared")),
         ],
     )
 
@@ -69,7 +75,7 @@ def bound() -> Policy:
 def default() -> Policy:
     """A default rule limits every handler that no other rule names."""
     return Policy(
-        exempt=EXEMPT,
+        exempt=[Match(paths=EXEMPT)],
         rules=[
             Rule("open", "100000/hour", match=Match(paths=["/open/{path*}"]), by="global"),
             Rule("rest", LIMIT, default=True, by="global"),
@@ -77,7 +83,10 @@ def default() -> Policy:
     )
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {"bound": bound, "default": default}
+def policy_of(text: str) -> Policy:
+    """Return the policy `default` or `bound`; `full /api` is `bound` with the prefix written in front of every path."""
+    name, _, prefix = text.partition(" ")
+    return default() if name == "default" else bound(prefix)
 
 
 def run(name: str) -> dict[str, str]:
@@ -270,6 +279,7 @@ class Adapter:
     prefix: str = ""
     limits_own: bool = False
     only_own: bool = False
+    replaces: bool = False  # the prefix is the application's own setting: it holds instead of the server's
     frees: bool = True  # what is exempt is free below the prefix: not if the request brings it, or if nobody tells it
 
     @property
@@ -281,18 +291,18 @@ class Adapter:
 
 
 def behind_asgi(make: Callable[[], Any]) -> Callable[[str], Any]:
-    return lambda policy: asgi.RateLimitMiddleware(make(), POLICIES[policy]())
+    return lambda policy: asgi.RateLimitMiddleware(make(), policy_of(policy))
 
 
 def behind_wsgi(make: Callable[[], Any]) -> Callable[[str], Any]:
-    return lambda policy: wsgi.RateLimitMiddleware(make(), POLICIES[policy]())
+    return lambda policy: wsgi.RateLimitMiddleware(make(), policy_of(policy))
 
 
 def with_rate_limits(make: Callable[..., Any]) -> Callable[[str], Any]:
     def made(policy: str) -> Any:
         from ratekeeper.web.fastapi import RateLimits
 
-        limits = RateLimits(POLICIES[policy]())
+        limits = RateLimits(policy_of(policy))
         app = make(limits.limit(LIMIT, key="global"))
         limits.install(app)
         return app
@@ -304,7 +314,7 @@ def with_flask_keeper(policy: str) -> Any:
     from ratekeeper.web.flask import RateKeeper
 
     def install(app: Any) -> Any:
-        decorator: Any = RateKeeper(app, POLICIES[policy]()).limit(LIMIT, key="global")
+        decorator: Any = RateKeeper(app, policy_of(policy)).limit(LIMIT, key="global")
         return decorator
 
     return flask_app(install)
@@ -314,7 +324,7 @@ def with_litestar_routes(policy: str) -> Any:
     """Litestar's own middleware runs behind its router, and knows the route."""
     from litestar.middleware import DefineMiddleware
 
-    gate = AsyncWebGate(POLICIES[policy]())
+    gate = AsyncWebGate(policy_of(policy))
     return litestar_app(middleware=[DefineMiddleware(asgi.RateLimitMiddleware, gate=gate)])
 
 
@@ -419,9 +429,13 @@ ASGI: dict[str, Adapter] = {
     "fastapi": Adapter(with_rate_limits(fastapi_app), limits_own=True),
     "django": Adapter(django_site("asgi", middleware=True), limits_own=True),
     "django decorators": Adapter(django_site("asgi", middleware=False), only_own=True),
-    "fastapi, root_path": Adapter(with_rate_limits(partial(fastapi_app, root_path="/api")), "/api", limits_own=True),
-    "fastapi behind asgi, root_path": Adapter(behind_asgi(partial(fastapi_app, root_path="/api")), "/api"),
-    "django, forced": Adapter(django_site("asgi", middleware=True, forced=FORCED), FORCED, limits_own=True),
+    "fastapi, root_path": Adapter(
+        with_rate_limits(partial(fastapi_app, root_path="/api")), "/api", True, replaces=True
+    ),
+    "fastapi behind asgi, root_path": Adapter(
+        behind_asgi(partial(fastapi_app, root_path="/api")), "/api", replaces=True
+    ),
+    "django, forced": Adapter(django_site("asgi", middleware=True, forced=FORCED), FORCED, True, replaces=True),
     "fastapi, mounted": Adapter(mounted_asgi(with_rate_limits(fastapi_app)), MOUNTED, limits_own=True),
     "bare behind asgi, mounted": Adapter(mounted_asgi(behind_asgi(plain_asgi)), MOUNTED),
     "fastapi, tenants": Adapter(for_tenants(with_rate_limits(fastapi_app)), "/acme", True, frees=False),
@@ -438,7 +452,7 @@ WSGI: dict[str, Adapter] = {
     "flask": Adapter(with_flask_keeper, limits_own=True),
     "django": Adapter(django_site("wsgi", middleware=True), limits_own=True),
     "django decorators": Adapter(django_site("wsgi", middleware=False), only_own=True),
-    "django, forced": Adapter(django_site("wsgi", middleware=True, forced=FORCED), FORCED, limits_own=True),
+    "django, forced": Adapter(django_site("wsgi", middleware=True, forced=FORCED), FORCED, True, replaces=True),
     "flask, mounted": Adapter(mounted_wsgi(with_flask_keeper), MOUNTED, limits_own=True),
     "flask behind wsgi, mounted": Adapter(mounted_wsgi(behind_wsgi(flask_app)), MOUNTED),
     "flask, proxied": Adapter(behind_proxy(with_flask_keeper), limits_own=True),

@@ -8,36 +8,46 @@ RATEKEEPER_LONG=1 runs the whole matrix, else a part in which every server, opti
 import os
 from collections import Counter
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import cycle, islice
 from urllib.parse import quote
 
 import pytest
 
 from tests.web.matrix import sites
 from tests.web.matrix.attack import GET, PREFLIGHT, VERBS, Client, Shape, Verb, shapes
-from tests.web.matrix.serving import SERVERS, Nursery, nursery
+from tests.web.matrix.serving import SERVERS, Nursery, Option, nursery
+from tests.web.matrix.sites import Adapter
 
 LONG = os.environ.get("RATEKEEPER_LONG") == "1"
 ADAPTERS = {"asgi": sites.ASGI, "wsgi": sites.WSGI}
 SHORT = 3  # adapters for each server
 MANY = 2 * sites.RUNS + 2  # requests, where fewer are allowed
 FIRST = 10  # shapes that are sent with every method
-PARTS = 4 if LONG else 10  # into which the shapes are divided
+PARTS = 4 if LONG else 16  # into which the shapes are divided
 Cell = tuple[str, str, str]  # server, adapter, policy
+
+
+def full_prefix(option: Option, adapter: Adapter) -> str:
+    """Return the whole prefix in front of an application's routes; an application's own setting replaces others."""
+    return adapter.prefix if adapter.replaces else option.prefix + adapter.prefix
+
+
+def policies(option: Option, adapter: Adapter) -> Iterator[str]:
+    yield from ("bound", "default")
+    if adapter.frees and not adapter.only_own and full_prefix(option, adapter):
+        yield f"full {full_prefix(option, adapter)}"
 
 
 def cells() -> Iterator[Cell]:
     """Yield every combination; in a short run the adapters in turn, so that each occurs with a few servers."""
-    if LONG:
-        for server, option in SERVERS.items():
-            for adapter in ADAPTERS[option.interface]:
-                yield from ((server, adapter, policy) for policy in sites.POLICIES)
-        return
-    turns = {interface: cycle(adapters) for interface, adapters in ADAPTERS.items()}
-    policies = cycle(["bound", "bound", "default"])
+    turns = {interface: cycle(adapters.items()) for interface, adapters in ADAPTERS.items()}
+    place = 0
     for server, option in SERVERS.items():
-        for _ in range(SHORT):
-            yield server, next(turns[option.interface]), next(policies)
+        adapters = ADAPTERS[option.interface]
+        for name, adapter in adapters.items() if LONG else islice(turns[option.interface], SHORT):
+            found, place = list(policies(option, adapter)), place + 1
+            chosen = found if LONG else (found[-1:], found[:1], found[:1], found[1:2])[place % 4]
+            yield from ((server, name, policy) for policy in chosen)
 
 
 CELLS = list(cells())
@@ -115,7 +125,7 @@ def test_no_request_escapes_its_limit_by_its_shape(cell: Cell, servers: Nursery,
     if server not in ports:
         ports[server] = servers.start(server)
     visitor = Visitor(ports[server], cell)
-    by_path = policy == "bound"
+    by_path = policy != "default"
     names = [name for name in visitor.adapter.limited if by_path or name in ("login", "own")]
 
     # On a fresh quota: a handler that answers preflights itself is given nothing back for them.
