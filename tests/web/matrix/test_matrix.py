@@ -21,9 +21,9 @@ from tests.web.matrix.sites import Adapter
 LONG = os.environ.get("RATEKEEPER_LONG") == "1"
 ADAPTERS = {"asgi": sites.ASGI, "wsgi": sites.WSGI}
 SHORT = 3  # adapters for each server
-MANY = 2 * sites.RUNS + 2  # requests, where fewer are allowed
+MANY = sites.RUNS + 2  # requests, where fewer are allowed
 FIRST = 10  # shapes that are sent with every method
-PARTS = 4 if LONG else 16  # into which the shapes are divided
+PARTS = 4 if LONG else 24  # into which the shapes are divided
 Cell = tuple[str, str, str]  # server, adapter, policy
 
 
@@ -106,14 +106,16 @@ def path_of(name: str) -> str:
 def attacks(name: str, base: str, turn: int, *, whole: bool) -> Iterator[tuple[Shape, Verb]]:
     """Yield requests for one handler: the plain one with every method, then shapes, every second also as a preflight.
 
-    `whole` takes all shapes, and the first of them with every method; else it is the turn of a part of them.
+    `whole` takes all shapes, and the first of them with every method; else it is the turn of a part of them, which is
+    larger for the handler `login`.
     """
-    for verb in VERBS:
+    is_first = name == "login"
+    for verb in VERBS if LONG or is_first or name == "erase" else (GET, PREFLIGHT):
         yield Shape((base + quote(path_of(name))).encode()), verb
     for place, shape in enumerate(shapes(path_of(name), base or "/api")):
         if whole and place < FIRST:
             yield from ((shape, verb) for verb in VERBS)
-        elif whole or (place + turn) % PARTS == 0:
+        elif whole or (place + turn) % (3 if is_first else PARTS) == 0:
             yield shape, GET
             if place % 2:
                 yield shape, PREFLIGHT
