@@ -30,7 +30,7 @@ check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc ac
 
 test-long: .venv/ready  ## the property tests with far more examples, and what takes minutes
 	@tools/get_servers
-	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest tests/property tests/redis tests/faults
+	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest tests/property tests/redis tests/faults tests/web
 
 bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter, in memory and on Redis
 	@tools/get_servers
