@@ -280,7 +280,7 @@ class Adapter:
     limits_own: bool = False
     only_own: bool = False
     replaces: bool = False  # the prefix is the application's own setting: it holds instead of the server's
-    frees: bool = True  # what is exempt is free below the prefix: not if the request brings it, or if nobody tells it
+    frees: bool = True  # what is exempt is free below the prefix: not if the request brings it, or if nobody can tell
 
     @property
     def limited(self) -> list[str]:
@@ -453,8 +453,8 @@ WSGI: dict[str, Adapter] = {
     "django": Adapter(django_site("wsgi", middleware=True), limits_own=True),
     "django decorators": Adapter(django_site("wsgi", middleware=False), only_own=True),
     "django, forced": Adapter(django_site("wsgi", middleware=True, forced=FORCED), FORCED, True, replaces=True),
-    "flask, mounted": Adapter(mounted_wsgi(with_flask_keeper), MOUNTED, limits_own=True),
-    "flask behind wsgi, mounted": Adapter(mounted_wsgi(behind_wsgi(flask_app)), MOUNTED),
+    "flask, mounted": Adapter(mounted_wsgi(with_flask_keeper), MOUNTED, limits_own=True, frees=False),
+    "flask behind wsgi, mounted": Adapter(mounted_wsgi(behind_wsgi(flask_app)), MOUNTED, frees=False),
     "flask, proxied": Adapter(behind_proxy(with_flask_keeper), limits_own=True),
     "flask behind wsgi, proxied": Adapter(behind_proxy(behind_wsgi(flask_app))),
     "django, proxied": Adapter(behind_proxy(django_site("wsgi", middleware=True)), limits_own=True),
