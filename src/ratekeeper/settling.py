@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ratekeeper.decision import Decision, DegradedRows, Row
+from ratekeeper.decision import Decision, DegradedRows, Outcome, Row
 from ratekeeper.limit import Ask, Group, Spent, checked_cost
 
 
@@ -17,8 +17,12 @@ class DegradedGroup(list[Ask]):
 
 
 def spent_of(row: Row) -> Spent:
-    """What force has to know of a spend to correct it."""
-    return row[5], row[5] + row[3] + row[6], row[7]
+    """Return what `force` has to know of a spend to correct it."""
+    outcome = Outcome(*row)
+    ahead = outcome.ahead
+    if ahead is None:
+        ahead = outcome.reset_after - (outcome.part > 0)
+    return outcome.at, outcome.at + ahead, outcome.part, outcome.given
 
 
 def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
