@@ -1,8 +1,10 @@
 """Settling: a decision that was charged one cost is made to have cost another."""
 
+import threading
 from collections.abc import Sequence
 
 from ratekeeper.decision import Decision, DegradedRows, Outcome, Row
+from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import Ask, Group, Spent, checked_cost
 
 
@@ -35,16 +37,42 @@ def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
     return DegradedGroup(group, rows) if isinstance(rows, DegradedRows) else group
 
 
-def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
-    """One cost for each ask. From here on the decision is settled."""
+class _Settled:
+    """Marks decisions as settled: of several threads that settle one, the first does, and the others raise."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def mark(self, decision: Decision) -> None:
+        with self._lock:
+            _refuse_if_final(decision)
+            decision.final = "it has been already, and would be refunded twice"
+
+
+_settled = _Settled()
+
+
+def _refuse_if_final(decision: Decision) -> None:
     final = getattr(decision, "final", "")
     if final:
         raise ValueError(f"this decision cannot be settled: {final}")
+
+
+def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
+    """Return one cost for each ask. From here on the decision is settled.
+
+    Raises ValueError if it was settled before, by whichever thread, or cannot be.
+    """
+    _refuse_if_final(decision)
     given = list(cost) if isinstance(cost, list | tuple) else [cost] * len(decision.asks)
     if len(given) != len(decision.asks):
         raise ValueError(f"expected one cost, or one for each of {len(decision.asks)} checks, not {cost!r}")
     costs = [checked_cost(each, least=0) for each in given]
-    decision.final = "it has been already, and would be refunded twice"
+    _settled.mark(decision)
     return costs
 
 
