@@ -71,7 +71,7 @@ def test_whatever_is_waited_for_settled_and_reset_what_stays_keeps_the_limit(lim
     kept: list[tuple[int, int]] = []  # when it goes ahead, and what stays charged, since the last reset
     histories = [kept]
     granted: list[tuple[list[tuple[int, int]], int, Group, Sequence[Row]]] = []
-    for _ in range(data.draw(st.integers(2, 40))):
+    for _ in range(data.draw(st.integers(2, 25))):
         clock.now += data.draw(st.one_of(st.just(0), gaps(limit)))
         step = data.draw(st.sampled_from(["spend", "spend", "spend", "settle", "settle", "reset"]))
         if step == "reset":
@@ -197,7 +197,7 @@ def test_any_order_of_waits_and_cancellations_is_answered_alike_by_redis(
     url = f"{redis_url_server.url}?prefix=places{next(runs)}-&timeout=5&connect_timeout=5"
     granted: list[tuple[Group, list[Row]]] = []
     with closing(RedisStorage(url, clock=clock)) as redis:
-        for _ in range(data.draw(st.integers(1, 40))):
+        for _ in range(data.draw(st.integers(1, 25))):
             clock.now += data.draw(st.one_of(st.just(0), st.just(0), gaps(pool[0])))
             if data.draw(st.integers(0, 19)) == 0:
                 clock.now -= data.draw(st.integers(1, 3 * pool[0].unit[2] + 3))

@@ -59,7 +59,7 @@ def spend(
     elif cost <= limit.burst:
         room, room_part, step, step_part = spans(limit, cost)
     else:
-        remaining, reset_after = standing(limit, state, now)
+        remaining, reset_after = _plain_standing(limit, state, now)
         return state, (False, remaining, None, reset_after, 0, now, 0, 0)
     early = ahead - room
     if part < room_part:  # rounded down: conforming from the whole microsecond on
@@ -68,7 +68,7 @@ def spend(
     if patience is not None:
         early = delay - patience
     if early > 0:
-        remaining, reset_after = standing(limit, state, now)
+        remaining, reset_after = _plain_standing(limit, state, now)
         return state, (False, remaining, early, reset_after, 0, now, 0, 0)
     ahead += step
     part += step_part
@@ -211,10 +211,15 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     """(remaining, reset_after) of a state that needs no repair."""
+    if state is not None and len(state) > 5 and state[0] >= now:
+        return _Line(limit, state, now).standing()
+    return _plain_standing(limit, state, now)
+
+
+def _plain_standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
+    """`standing` of a state without holes."""
     if state is None or state[0] < now:
         return limit.burst, 0
-    if len(state) > 5:
-        return _Line(limit, state, now).standing()
     ahead, part = state[0] - now, state[1]
     remaining = (limit.full - ahead * limit.count - part) // limit.period
     return min(max(remaining, 0), limit.burst), ahead + (part > 0)
