@@ -1,5 +1,6 @@
 """From what a user writes to what a storage is asked; every mistake in it is told here."""
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from ratekeeper.clock import microseconds
 from ratekeeper.decision import Row
 from ratekeeper.errors import InvalidKey, InvalidLimit
+from ratekeeper.events import Listener
 from ratekeeper.kernels import peek as peek_at
 from ratekeeper.limit import MAX_PERIOD, Check, Group, Limit, checked_cost, checked_key, limit_set
 from ratekeeper.notation import parse_limits
@@ -22,6 +24,21 @@ def as_seconds(label: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ValueError(f"{label} must be seconds, 0 or more, not {value!r}")
     return value
+
+
+def as_listeners(listeners: Iterable[Listener]) -> tuple[Listener, ...]:
+    found = tuple(listeners) if isinstance(listeners, Iterable) else None
+    if found is None or not all(map(callable, found)):
+        raise TypeError(f"listeners must be a list of functions of one event, not {listeners!r}")
+    return found
+
+
+def as_sleep(sleep: Callable[[float], Any], *, awaited: bool) -> Callable[[float], Any]:
+    if awaited and not inspect.iscoroutinefunction(sleep):
+        raise TypeError(f"sleep must be an async def here, like FakeClock().async_sleep, not {sleep!r}")
+    if not callable(sleep) or (inspect.iscoroutinefunction(sleep) and not awaited):
+        raise TypeError(f"sleep must be a function of seconds, like FakeClock().sleep, not {sleep!r}")
+    return sleep
 
 
 def as_storage(storage: Any, opened: Callable[[Any], Any]) -> Any:

@@ -12,8 +12,9 @@ class Outcome(NamedTuple):
     """The answer of one limit, in whole microseconds.
 
     `retry_after` is 0 when allowed and None when no wait can help; `reset_after` is the time until the
-    state is as if untouched; `at` is the storage's instant of the answer. `given` and `hole` are for settling:
-    what a bucket had given back by then, and what a place in the future left empty in front of it.
+    state is as if untouched; `at` is the storage's instant of the answer. The others are for settling: `given` is
+    what a bucket had given back by then, `part` the fraction of the instant at which this spend's place in it ends, and
+    `ahead` that instant, in microseconds from `at`, unless it is told by `reset_after`.
     """
 
     allowed: bool
@@ -23,11 +24,15 @@ class Outcome(NamedTuple):
     delay: int
     at: int
     given: int = 0
-    hole: int = 0
+    part: int = 0
+    ahead: int | None = None
 
 
 # An outcome as kernels and storages hand it on: the same fields in a plain tuple, which is made four times as fast.
-Row = tuple[bool, int, int | None, int, int, int, int, int]
+Row = (
+    tuple[bool, int, int | None, int, int, int, int, int]
+    | tuple[bool, int, int | None, int, int, int, int, int, int | None]
+)
 
 
 class DegradedRows(list[Row]):
@@ -68,7 +73,7 @@ class Decision:
     @property
     def outcomes(self) -> list[Outcome]:
         """One for each of `limits`, in the same order. Their durations are whole microseconds."""
-        return [Outcome._make(row) for row in self.rows]
+        return [Outcome(*row) for row in self.rows]
 
     @property
     def limits(self) -> list[Limit]:

@@ -72,17 +72,15 @@ def _told(done: StopIteration | RateLimited, asking: float, listeners: tuple[Lis
     return decision
 
 
-def _in_time(turn: Turn) -> float | None:
-    begin = time.monotonic()
+def _in_time(turn: Turn) -> bool:
     in_time: bool = turn.ticket.wait(turn.seconds)  # type: ignore[attr-defined]
-    return time.monotonic() - begin if in_time else None
+    return in_time
 
 
-async def _in_time_async(turn: Turn) -> float | None:
-    begin = asyncio.get_running_loop().time()
+async def _in_time_async(turn: Turn) -> bool:
     try:
         async with asyncio.timeout(turn.seconds):
             await turn.ticket.wait()  # type: ignore[attr-defined]
     except TimeoutError:
-        return None
-    return asyncio.get_running_loop().time() - begin
+        return False
+    return True

@@ -164,9 +164,10 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
 
 # What a storage is asked: key, limits, cost, patience, spent. A plain tuple: one is made for each request.
 # `patience` (microseconds) lets a bucket say yes to what would pass within that time: it is charged now and
-# told its delay. `spent` belongs to force: for each limit, of the spend that is corrected, its instant, the instant
-# to which it filled the state (before anything was given back), and the hole that it left in front of it.
-Spent = tuple[int, int, int]
+# told its delay; a peek with patience tells when it would pass after the asks before it, one after the other. `spent`
+# belongs to force: for each limit, of the spend that is corrected, its instant, the instant to which it filled a
+# bucket, that instant's fraction in 1/count microseconds, and what the bucket had given back by then.
+Spent = tuple[int, int, int, int]
 Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Spent] | None]
 
 # Asks that are decided atomically, all or nothing.

@@ -16,8 +16,10 @@ from ratekeeper import switch
 from ratekeeper.asking import (
     Limits,
     as_limits,
+    as_listeners,
     as_patience,
     as_seconds,
+    as_sleep,
     as_storage,
     group_of,
     group_of_checks,
@@ -66,14 +68,14 @@ class Limiter:
     ) -> None:
         self.limits = as_limits(limits, default_algorithm)
         self.max_delay = as_seconds("max_delay", max_delay)
+        self._sleep = as_sleep(sleep, awaited=False)
         found = as_storage(storage, open_storage)
         if inspect.iscoroutinefunction(found.evaluate):
             raise TypeError(f"{type(storage).__name__} is for AsyncLimiter: its evaluate must be awaited")
-        self._listeners = tuple(listeners)
+        self._listeners = as_listeners(listeners)
         self.storage = guarded(found, GuardedStorage, failure, deadline, workers, self._listeners)
         self._reserves = reserves(self.limits)
         self._lines = Lines()
-        self._sleep = sleep
         self._twin: AsyncLimiter | None = None
 
     def hit(self, key: str, *, cost: int = ONE) -> Decision:
@@ -188,7 +190,7 @@ class Limiter:
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` of everything from now on, as if it had been among `listeners`."""
-        self._listeners = (*self._listeners, listener)
+        self._listeners = (*self._listeners, *as_listeners([listener]))
         if isinstance(self.storage, GuardedStorage):
             self.storage.listen(listener)
         if self._twin is not None:
@@ -261,18 +263,16 @@ class AsyncLimiter:
     ) -> None:
         self.limits = as_limits(limits, default_algorithm)
         self.max_delay = as_seconds("max_delay", max_delay)
+        self._sleep = as_sleep(sleep, awaited=True)
         found = as_storage(storage, open_async_storage)
         if not inspect.iscoroutinefunction(found.evaluate):
             found = async_twin(found)
         if found is None:
             raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Limiter")
-        if not inspect.iscoroutinefunction(sleep):
-            raise TypeError("the sleep of an AsyncLimiter must be an async def, like FakeClock().async_sleep")
-        self._listeners = tuple(listeners)
+        self._listeners = as_listeners(listeners)
         self.storage = guarded(found, AsyncGuardedStorage, failure, deadline, workers, self._listeners)
         self._reserves = reserves(self.limits)
         self._lines = Lines()
-        self._sleep = sleep
 
     async def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it; see `Limiter.hit`."""
@@ -365,7 +365,7 @@ class AsyncLimiter:
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` of everything from now on; see `Limiter.listen`."""
-        self._listeners = (*self._listeners, listener)
+        self._listeners = (*self._listeners, *as_listeners([listener]))
         if isinstance(self.storage, AsyncGuardedStorage):
             self.storage.listen(listener)
 

@@ -1,8 +1,10 @@
 """Settling: a decision that was charged one cost is made to have cost another."""
 
+import threading
 from collections.abc import Sequence
 
-from ratekeeper.decision import Decision, DegradedRows, Row
+from ratekeeper.decision import Decision, DegradedRows, Outcome, Row
+from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import Ask, Group, Spent, checked_cost
 
 
@@ -17,8 +19,12 @@ class DegradedGroup(list[Ask]):
 
 
 def spent_of(row: Row) -> Spent:
-    """What force has to know of a spend to correct it."""
-    return row[5], row[5] + row[3] + row[6], row[7]
+    """Return what `force` has to know of a spend to correct it."""
+    outcome = Outcome(*row)
+    ahead = outcome.ahead
+    if ahead is None:
+        ahead = outcome.reset_after - (outcome.part > 0)
+    return outcome.at, outcome.at + ahead, outcome.part, outcome.given
 
 
 def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
@@ -31,16 +37,42 @@ def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
     return DegradedGroup(group, rows) if isinstance(rows, DegradedRows) else group
 
 
-def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
-    """One cost for each ask. From here on the decision is settled."""
+class _Settled:
+    """Marks decisions as settled: of several threads that settle one, the first does, and the others raise."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def mark(self, decision: Decision) -> None:
+        with self._lock:
+            _refuse_if_final(decision)
+            decision.final = "it has been already, and would be refunded twice"
+
+
+_settled = _Settled()
+
+
+def _refuse_if_final(decision: Decision) -> None:
     final = getattr(decision, "final", "")
     if final:
         raise ValueError(f"this decision cannot be settled: {final}")
+
+
+def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
+    """Return one cost for each ask. From here on the decision is settled.
+
+    Raises ValueError if it was settled before, by whichever thread, or cannot be.
+    """
+    _refuse_if_final(decision)
     given = list(cost) if isinstance(cost, list | tuple) else [cost] * len(decision.asks)
     if len(given) != len(decision.asks):
         raise ValueError(f"expected one cost, or one for each of {len(decision.asks)} checks, not {cost!r}")
     costs = [checked_cost(each, least=0) for each in given]
-    decision.final = "it has been already, and would be refunded twice"
+    _settled.mark(decision)
     return costs
 
 

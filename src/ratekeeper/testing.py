@@ -93,13 +93,13 @@ def ask(
     """One check, by itself."""
     limit = parse_limit(limit) if isinstance(limit, str) else limit
     group: Group = ((key, (limit,), cost, patience, None if spent is None else [spent_of(spent)]),)
-    return Outcome._make(storage.evaluate((group,), mode)[0][0])
+    return Outcome(*storage.evaluate((group,), mode)[0][0])
 
 
 def ask_together(storage: Storage, *asks: tuple[str, str, int], mode: Mode = "spend") -> list[Outcome]:
     """Several checks (key, limit, cost) as one group."""
     group: list[Ask] = [(key, (parse_limit(text),), cost, None, None) for key, text, cost in asks]
-    return [Outcome._make(row) for row in storage.evaluate((group,), mode)[0]]
+    return [Outcome(*row) for row in storage.evaluate((group,), mode)[0]]
 
 
 def _each(count: int, period: int, burst: int = 0) -> list[Limit]:
@@ -304,8 +304,74 @@ def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> N
     ask(storage, "a", limit, -1, "force", spent=last)  # cancelled: the last place
     assert ask(storage, "a", limit, patience=250_000).delay == 200_000
     middle = answers[2]
-    ask(storage, "a", limit, -1, "force", spent=middle)  # one behind it: kept
-    assert not ask(storage, "a", limit, patience=250_000).allowed
+    ask(storage, "a", limit, -1, "force", spent=middle)  # one with another behind it: handed out first
+    answers = [ask(storage, "a", limit, patience=250_000) for _ in range(2)]
+    assert [(answer.allowed, answer.delay) for answer in answers] == [(True, 100_000), (False, 0)]
+
+
+def places_that_are_given_back_in_any_order_leave_nothing_behind(storage: Storage, clock: FakeClock) -> None:
+    for name in ("token-bucket", "leaky-bucket"):
+        limit = Limit(7, SECOND, 1, name)  # a place has no whole number of microseconds
+        for order in ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (1, 3, 0, 4, 2), (3, 1, 2, 4, 0)):
+            key = f"{order}"
+            ask(storage, key, limit)
+            before = ask(storage, key, limit, mode="peek")
+            places = [ask(storage, key, limit, patience=SECOND) for _ in range(5)]
+            for i in order:
+                ask(storage, key, limit, -1, "force", spent=places[i])
+            assert ask(storage, key, limit, mode="peek") == before, (limit, order)
+
+
+def a_place_for_a_later_instant_leaves_the_time_before_it_to_others(storage: Storage, clock: FakeClock) -> None:
+    slow, fast = parse_limit("1/10 seconds burst 1 as slow"), parse_limit("2/second burst 2 as fast")
+    both: Group = (("a", (slow, fast), 1, 60 * SECOND, None),)
+    rows = [storage.evaluate((both,))[0] for _ in range(3)]
+    assert [max(row[4] for row in each) for each in rows] == [0, 10 * SECOND, 20 * SECOND]
+    assert ask(storage, "a", fast).allowed
+    denied = ask(storage, "a", fast)
+    assert (denied.allowed, denied.retry_after) == (False, SECOND // 2)
+    clock.now += 10 * SECOND  # the second goes ahead, and takes one of two
+    assert [ask(storage, "a", fast).allowed for _ in range(2)] == [True, False]
+
+
+def settling_to_what_was_charged_changes_nothing(storage: Storage, clock: FakeClock) -> None:
+    queue, shared = parse_limit("100/2 seconds burst 100 as queue"), parse_limit("100/second burst 100 as shared")
+    both: Group = (("a", (queue, shared), 100, 60 * SECOND, None),)
+    storage.evaluate((both,))
+    rows = storage.evaluate((both,))[0]
+    clock.now += 2 * SECOND
+    before = [ask(storage, "a", limit, mode="peek") for limit in (queue, shared)]
+    storage.evaluate(((("a", (queue, shared), 0, None, [spent_of(row) for row in rows]),),), "force")
+    assert [ask(storage, "a", limit, mode="peek") for limit in (queue, shared)] == before
+
+
+def a_refund_of_what_a_reset_forgot_mints_nothing(storage: Storage, clock: FakeClock) -> None:
+    clock.now -= clock.now % (60 * SECOND)
+    for limit in _each(10, 60 * SECOND):
+        forgotten = ask(storage, "a", limit, 10)
+        clock.now += SECOND
+        storage.reset((("a", (limit,), 1, None, None),))
+        clock.now += SECOND
+        assert ask(storage, "a", limit, 10).allowed, limit
+        before = ask(storage, "a", limit, mode="peek")
+        ask(storage, "a", limit, -10, "force", spent=forgotten)
+        assert ask(storage, "a", limit, mode="peek") == before, limit
+
+
+def a_peek_with_patience_tells_when_a_line_will_have_passed(storage: Storage, clock: FakeClock) -> None:
+    clock.now -= clock.now % (10 * SECOND)
+    for limit in _each(5, 10 * SECOND):
+        for front, after in ((0, 0), (4, 0), (5, 1), (9, 1), (10, 2), (52, 10)):
+            asks: list[Ask] = [("a", (limit,), cost, 0, None) for cost in (front, 1) if cost]
+            wait = storage.evaluate((asks,), "peek")[0][-1][2]
+            if limit.algorithm == "leaky-bucket":
+                assert wait == front * 2 * SECOND, limit
+            elif limit.algorithm in ("token-bucket", "gcra"):
+                assert wait == max(front - 4, 0) * 2 * SECOND, limit
+            elif limit.algorithm != "sliding-counter":
+                assert wait == after * 10 * SECOND, limit
+        never: Group = (("a", (limit,), 6, 0, None),)
+        assert storage.evaluate((never,), "peek")[0][0][2] is None, limit
 
 
 def places_in_several_buckets_are_for_one_instant(storage: Storage, clock: FakeClock) -> None:
@@ -345,6 +411,11 @@ STORAGE_CONTRACT: list[Claim] = [
     a_clock_that_steps_back_mints_nothing_and_blocks_no_longer_than_a_period,
     a_leaky_bucket_gives_each_its_turn,
     patience_takes_places_in_the_future,
+    places_that_are_given_back_in_any_order_leave_nothing_behind,
+    a_place_for_a_later_instant_leaves_the_time_before_it_to_others,
+    settling_to_what_was_charged_changes_nothing,
+    a_refund_of_what_a_reset_forgot_mints_nothing,
+    a_peek_with_patience_tells_when_a_line_will_have_passed,
     places_in_several_buckets_are_for_one_instant,
     closing_twice_is_fine,
 ]

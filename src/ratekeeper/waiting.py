@@ -2,18 +2,19 @@
 
 Where every limit is a bucket, a waiter takes a place in the future and sleeps until it comes: no polling,
 fair between all who share the storage. Other limits have no places, so waiters on one key stand in line
-inside this process, and the first of them sleeps for retry_after. No waiter ever holds up another key.
+inside this process, and the first of them sleeps for retry_after. Whoever cannot come through in time, with all those
+in front, is refused at once. No waiter ever holds up another key.
 """
 
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Generator, Hashable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from ratekeeper import switch
-from ratekeeper.clock import microseconds, seconds
-from ratekeeper.decision import Decision, RateLimited, Row
+from ratekeeper.clock import seconds
+from ratekeeper.decision import Decision, DegradedRows, RateLimited, Row
 from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import BUCKETS, Ask, Group, Limit, Mode
 from ratekeeper.settling import settlement
@@ -37,7 +38,7 @@ class Sleep(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Step: wait until the ticket is set; send back after how many seconds that was, or None if it was not in time."""
+    """Step: wait until the ticket is set; send back whether that was in time."""
 
     ticket: Ticket
     seconds: float
@@ -45,6 +46,53 @@ class Turn(NamedTuple):
 
 Step = Evaluate | Sleep | Turn
 Flow = Generator[Step, object, Decision]
+
+
+class Line:
+    """Those who wait for one key, in order. Entering, leaving and counting take logarithmic time, so that thousands
+    in one line do not hold up the event loop.
+
+    `_sums` is a Fenwick tree over the costs, in the order in which they came: the sum of all up to any of them.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Ticket, tuple[int, int]] = OrderedDict()  # number in the tree, cost
+        self._sums = [0]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def first(self) -> Ticket:
+        return next(iter(self._entries))
+
+    def append(self, ticket: Ticket, cost: int) -> None:
+        if len(self._sums) > 2 * len(self._entries) + 64:  # most of those in the tree have left
+            staying, self._entries, self._sums = self._entries, OrderedDict(), [0]
+            for other, (_, its_cost) in staying.items():
+                self._add(other, its_cost)
+        self._add(ticket, cost)
+
+    def _add(self, ticket: Ticket, cost: int) -> None:
+        number, step = len(self._sums), 1
+        self._entries[ticket] = number, cost
+        while step < number & -number:
+            cost += self._sums[number - step]
+            step *= 2
+        self._sums.append(cost)
+
+    def remove(self, ticket: Ticket) -> None:
+        number, cost = self._entries.pop(ticket)
+        while number < len(self._sums):
+            self._sums[number] -= cost
+            number += number & -number
+
+    def in_front_of(self, ticket: Ticket) -> int:
+        """Return what those in front of the ticket cost."""
+        number, total = self._entries[ticket][0] - 1, 0
+        while number:
+            total += self._sums[number]
+            number -= number & -number
+        return total
 
 
 class Lines:
@@ -57,32 +105,28 @@ class Lines:
     def renew(self) -> None:
         """Nobody stands in line. In a child process those who did are not there."""
         self._lock = threading.Lock()
-        self._lines: dict[Hashable, deque[tuple[Ticket, int]]] = {}
+        self._lines: dict[Hashable, Line] = {}
 
     def enter(self, place: Hashable, ticket: Ticket, cost: int) -> bool:
-        """Whether the ticket is the first in its line."""
+        """Return True if the ticket is the first in its line."""
         with self._lock:
-            line = self._lines.setdefault(place, deque())
-            line.append((ticket, cost))
+            line = self._lines.setdefault(place, Line())
+            line.append(ticket, cost)
             return len(line) == 1
 
-    def cost_up_to(self, place: Hashable, ticket: Ticket) -> int:
-        """What those in front of the ticket cost, and its own holder."""
-        total = 0
+    def in_front_of(self, place: Hashable, ticket: Ticket) -> int:
+        """Return what those in front of the ticket cost."""
         with self._lock:
-            for other, cost in self._lines[place]:
-                total += cost
-                if other is ticket:
-                    break
-        return total
+            return self._lines[place].in_front_of(ticket)
 
     def leave(self, place: Hashable, ticket: Ticket) -> None:
-        """Whoever is first then is told so, also when the one that leaves was never served."""
+        """Tell whoever is first then, also when the one that leaves was never served."""
         with self._lock:
             line = self._lines[place]
-            line.remove(next(entry for entry in line if entry[0] is ticket))
-            if line:
-                line[0][0].set()
+            line.remove(ticket)
+            if len(line):
+                with suppress(RuntimeError):  # the event loop of those in line is closed: nobody waits any more
+                    line.first().set()
             else:
                 del self._lines[place]
 
@@ -109,47 +153,44 @@ def wait_in_line(
     first = lines.enter(place, ticket, cost)
     try:
         if first:
-            decision = yield from _evaluate(_patient(key, limits, cost, timeout))
+            decision = yield from _evaluate(_at_once(key, limits, cost))
             deadline = decision.at + timeout
         else:
-            decision = yield from _with_those_in_front(key, limits, cost, lines.cost_up_to(place, ticket), timeout)
+            decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
             deadline = decision.at + timeout
-            _refuse_if_late(decision, timeout)
-            waited = yield Turn(ticket, seconds(timeout))
-            left = max(timeout - microseconds(waited, timeout), 0) if isinstance(waited, float) else 0
-            if waited is None:
+            _refuse_if_late(decision, timeout, timeout)
+            in_time = yield Turn(ticket, seconds(timeout))
+            if not in_time:
                 # If there is room for all in front and for this one, their turn has come and they are about to go.
-                decision = yield from _with_those_in_front(key, limits, cost, lines.cost_up_to(place, ticket), left)
-                if not decision.allowed:
-                    raise RateLimited(decision)
-            decision = yield from _evaluate(_patient(key, limits, cost, left))
+                decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
+                _refuse_if_late(decision, 0, timeout)
+            decision = yield from _evaluate(_at_once(key, limits, cost))
         while not decision.allowed:
-            _refuse_if_late(decision, deadline - decision.at)
+            _refuse_if_late(decision, deadline - decision.at, timeout)
             if not switch.sleeping:
-                return (yield from _evaluate(_patient(key, limits, cost, timeout), "force"))
-            wait = decision.retry_after or 0.0
-            yield Sleep(wait)
-            left = deadline - decision.at - microseconds(wait, timeout)
-            decision = yield from _evaluate(_patient(key, limits, cost, left))
-        yield from _hold_back(decision)
+                return (yield from _evaluate(_at_once(key, limits, cost), "force"))
+            yield Sleep(decision.retry_after or 0.0)
+            decision = yield from _evaluate(_at_once(key, limits, cost))
         return decision
     finally:
         lines.leave(place, ticket)
 
 
-def _with_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, total: int, timeout: int) -> Flow:
-    """What would be said to all of them at once, or to as much of them as the limits can ever give."""
-    most = max(min(limit.burst for limit in limits), cost)
-    return _evaluate(_patient(key, limits, min(total, most), timeout), "peek")
+def _after_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, front: int) -> Flow:
+    """Ask when the turn comes if all in front are served first, each as soon as it may."""
+    asks: list[Ask] = [(key, limits, units, 0, None) for units in (front, cost) if units]
+    rows = (yield from _evaluate(asks, "peek")).rows
+    return Decision(asks[-1:], _like(rows, rows[-len(limits) :]))
 
 
-def _patient(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Group:
-    """A leaky bucket may hold back for no longer than `timeout`; the other limits say yes now or not at all."""
+def _at_once(key: str, limits: tuple[Limit, ...], cost: int) -> Group:
+    """All limits must say yes at the instant of going ahead, and a window knows no other than now: a leaky bucket must
+    not hold back, and says when it would not."""
     queues = tuple(limit for limit in limits if limit.queues)
     others = tuple(limit for limit in limits if not limit.queues)
     group: list[Ask] = [(key, others, cost, None, None)]
     if queues:
-        group.append((key, queues, cost, timeout, None))
+        group.append((key, queues, cost, 0, None))
     return group
 
 
@@ -158,14 +199,20 @@ def _evaluate(group: Group, mode: Mode = "spend") -> Flow:
     return Decision(group, answers[0])
 
 
-def _refuse_if_late(decision: Decision, left: int) -> None:
-    if not decision.allowed:
-        wait = decision.retry_after
-        late = wait is None or wait > seconds(left)
-        # A queue that is too long for the time that is left will be so later, too: both shrink alike.
-        pairs = zip(decision.limits, decision.outcomes, strict=True)
-        if late or any(limit.queues and not outcome.allowed for limit, outcome in pairs):
-            raise RateLimited(decision)
+def _refuse_if_late(decision: Decision, left: int, timeout: int) -> None:
+    """Raise RateLimited if the turn is further away than `left`; it says when the same wait would do."""
+    waits = [row[2] for row in decision.rows if not row[0]]
+    if any(wait is None or wait > left for wait in waits):
+        rows = [
+            row if row[0] or row[2] is None else (False, row[1], max(row[2] - timeout, 0), *row[3:])
+            for row in decision.rows
+        ]
+        raise RateLimited(Decision(decision.asks, _like(decision.rows, rows)))
+
+
+def _like(rows: Sequence[Row], made: Sequence[Row]) -> Sequence[Row]:
+    """Rows made of others are degraded if those are."""
+    return DegradedRows(made, rows.reason, closed=rows.closed) if isinstance(rows, DegradedRows) else made
 
 
 def _hold_back(decision: Decision) -> Generator[Step, object, None]:
@@ -173,6 +220,8 @@ def _hold_back(decision: Decision) -> Generator[Step, object, None]:
     if decision.delay:
         try:
             yield Sleep(decision.delay)
+        except GeneratorExit:  # nobody drives this any more: the place comes back when its time has passed
+            raise
         except BaseException:
             with suppress(Exception):  # a storage that fails now must not hide why the waiter goes
                 yield Evaluate((settlement(decision.asks, decision.rows, [0] * len(decision.asks)),), "force")

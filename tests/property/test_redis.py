@@ -55,7 +55,7 @@ def test_any_history_of_groups_is_answered_alike(
     )
     steps = data.draw(st.integers(1, 8))
     rotated_at = data.draw(st.integers(0, steps))
-    spends: list[Spent] = [(START, START, 0)]
+    spends: list[Spent] = [(START, START, 0, 0)]
     granted: list[tuple[Group, list[Row]]] = []
     with closing(before), closing(after):
         for step in range(steps):

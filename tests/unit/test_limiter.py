@@ -331,12 +331,31 @@ def test_the_public_names_are_these() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("made", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    "options", [{"sleep": None}, {"sleep": 1}, {"listeners": [5]}, {"listeners": 5}, {"listeners": print}]
+)
+def test_what_cannot_be_called_is_refused_when_the_limiter_is_made(made: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(options))} must be"):
+        made("1/second", **options)
+
+
+def test_the_sleep_of_a_limiter_for_threads_is_not_an_async_def() -> None:
+    with pytest.raises(TypeError, match="sleep must be a function of seconds"):
+        Limiter("1/second", sleep=FakeClock().async_sleep)
+
+
+def test_a_listener_that_is_added_later_is_checked_as_well() -> None:
+    with pytest.raises(TypeError, match="listeners must be"):
+        Limiter("1/second").listen(5)  # type: ignore[arg-type]
+
+
 def test_rate_limited_says_which_limit_and_for_how_long(clock: FakeClock) -> None:
     limiter = limiter_of("1/hour", clock)
     limiter.hit("a")
-    with pytest.raises(RateLimited, match="over the limit 1/hour; retry in 3600 s") as caught:
+    with pytest.raises(RateLimited, match="over the limit 1/hour; retry in 3599 s") as caught:
         limiter.wait("a")
-    assert caught.value.decision.retry_after == 3600.0
+    assert caught.value.decision.retry_after == 3599.0  # then a second of waiting will do
     with pytest.raises(RateLimited, match="no wait can help"):
         limiter.wait("a", cost=2, timeout=math.inf)
 

@@ -1,5 +1,7 @@
 """Settling: what is given back, what is charged on top, and that nothing is minted by it."""
 
+import threading
+
 import pytest
 
 from ratekeeper import (
@@ -42,6 +44,38 @@ def test_settling_twice_is_refused_since_it_would_refund_twice(clock: FakeClock)
         with pytest.raises(ValueError, match="cannot be settled: it has been already"):
             limiter.settle(again, cost=0)
     assert limiter.peek("a").remaining == 10
+
+
+def test_of_two_threads_that_settle_one_decision_only_one_does(clock: FakeClock) -> None:
+    """The other comes in where a thread can be interrupted: between the look at the decision and its mark."""
+    limiter = limiter_of("10/minute", clock)
+    decision = limiter.hit("a", cost=5)
+    limiter.hit("a", cost=5)
+
+    class Interrupted:
+        def __index__(self) -> int:
+            other = threading.Thread(target=limiter.settle, args=(decision,), kwargs={"cost": 0})
+            other.start()
+            other.join()
+            return 0
+
+    with pytest.raises(ValueError, match="it has been already"):
+        limiter.settle(decision, cost=Interrupted())  # type: ignore[arg-type]
+    assert limiter.peek("a").remaining == 5
+
+
+def test_a_wait_over_several_buckets_that_is_settled_to_its_charge_gives_nothing_back(clock: FakeClock) -> None:
+    queue, shared = parse_limit("100/2 seconds burst 100 as queue"), parse_limit("100/second burst 100 as shared")
+    limiter = Limiter([queue, shared], storage=MemoryStorage(clock=clock), sleep=clock.sleep, max_delay=100)
+    for charge in (100, 99):
+        limiter.wait("k", cost=100)
+        limiter.settle(limiter.wait("k", cost=100), cost=charge)
+        more = 0
+        while limiter.check(Check("k", shared)):
+            more += 1
+        assert charge + more == 100
+        limiter.reset("k")
+        clock.advance(1)
 
 
 def test_a_peek_cannot_be_settled_since_it_was_charged_nothing(clock: FakeClock) -> None:

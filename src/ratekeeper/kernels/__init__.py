@@ -1,9 +1,10 @@
 """The arithmetic (law 1): pure functions of limit, state, now and cost. Nothing else knows an algorithm.
 
-A kernel has five: `spend` charges if it may, `force` charges or refunds without asking, `standing` tells what is left,
-`repair` mends a state after the clock stepped back, `grows_after` says when more will be left than an answer said, if
-nothing is spent, and never too soon. A state is a tuple of whole numbers, and one whose first number is before now is
-as if untouched. `evaluate` is the group law (laws 2 and 3).
+A kernel has six: `spend` charges if it may, `force` charges or refunds without asking, `standing` tells what is left,
+`repair` mends a state after the clock stepped back, `turn_after` says when a cost goes ahead that has others before
+it, each as soon as it may, `grows_after` when more will be left than an answer said, if nothing is spent, and never
+too soon. A state is a tuple of whole numbers, and one whose first number is before now is as if untouched. `evaluate`
+is the group law (laws 2 and 3).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +12,14 @@ from typing import NamedTuple
 
 from ratekeeper.decision import Row
 from ratekeeper.kernels import fixed_window, gcra, sliding_counter, sliding_log
-from ratekeeper.limit import Group, Limit, Mode, Spent
+from ratekeeper.limit import MAX_SPAN, Group, Limit, Mode, Spent
 
 State = tuple[int, ...]
 Spend = Callable[[Limit, State | None, int, int, int | None, int], tuple[State | None, Row]]
 Force = Callable[[Limit, State | None, int, int, Spent | None], tuple[State | None, Row]]
 Standing = Callable[[Limit, State | None, int], tuple[int, int]]
 Repair = Callable[[Limit, State, int], State]
+TurnAfter = Callable[[Limit, State | None, int, int, int], int | None]
 GrowsAfter = Callable[[Limit, int, int], int]
 
 
@@ -26,12 +28,13 @@ class Kernel(NamedTuple):
     force: Force
     standing: Standing
     repair: Repair
+    turn_after: TurnAfter
     grows_after: (
         GrowsAfter  # microseconds until more remains than the answer said, if nothing is spent; never too short
     )
 
 
-_GCRA = Kernel(gcra.spend, gcra.force, gcra.standing, gcra.repair, gcra.grows_after)
+_GCRA = Kernel(gcra.spend, gcra.force, gcra.standing, gcra.repair, gcra.turn_after, gcra.grows_after)
 KERNELS: dict[str, Kernel] = {
     "token-bucket": _GCRA,
     "gcra": _GCRA,
@@ -41,6 +44,7 @@ KERNELS: dict[str, Kernel] = {
         fixed_window.force,
         fixed_window.standing,
         fixed_window.repair,
+        fixed_window.turn_after,
         fixed_window.grows_after,
     ),
     "sliding-counter": Kernel(
@@ -48,6 +52,7 @@ KERNELS: dict[str, Kernel] = {
         sliding_counter.force,
         sliding_counter.standing,
         sliding_counter.repair,
+        sliding_counter.turn_after,
         sliding_counter.grows_after,
     ),
     "sliding-log": Kernel(
@@ -55,6 +60,7 @@ KERNELS: dict[str, Kernel] = {
         sliding_log.force,
         sliding_log.standing,
         sliding_log.repair,
+        sliding_log.turn_after,
         sliding_log.grows_after,
     ),
 }
@@ -72,22 +78,22 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State 
         return _force(group, slots, states, now)
     if mode == "peek":
         return _peek(group, slots, states, now)
-    after = states.copy()
-    rows = _spend(group, slots, after, now, 0)
-    if not rows[-1][0]:
-        answers = _peek(group, slots, states, now)
-        if answers[len(rows) - 1][0]:  # equal ones of unequal limits: together they would pass, one by one they do not
-            answers[len(rows) - 1] = rows[-1]
-        return answers
-    lead = max([row[4] for row in rows])
-    if lead and len(rows) > 1:
-        # Places in the future are taken for one instant, the same in every bucket that has patience.
-        later = states.copy()
-        again = _spend(group, slots, later, now, lead)
-        if again[-1][0]:
-            after, rows = later, again
-    states[:] = after
-    return rows
+    lead = 0
+    while True:
+        after = states.copy()
+        rows = _spend(group, slots, after, now, lead)
+        if not rows[-1][0]:
+            answers = _peek(group, slots, states, now)
+            if answers[len(rows) - 1][0]:  # by itself it would pass, but not with those before it
+                answers[len(rows) - 1] = rows[-1]
+            return answers
+        # Places in the future are taken for one instant, the same in every bucket that has patience. One that has no
+        # room then moves it further; equal ones, of which one comes after the other, would move it for ever.
+        longest = max([row[4] for row in rows])
+        if longest <= lead or len(rows) == 1 or (lead and len(set(slots)) < len(slots)):
+            states[:] = after
+            return rows
+        lead = longest
 
 
 def _asked(group: Group, slots: Sequence[int]) -> Iterator[tuple[int, Limit, int, int | None]]:
@@ -119,25 +125,38 @@ def _force(group: Group, slots: Sequence[int], states: list[State | None], now: 
 
 
 def _peek(group: Group, slots: Sequence[int], states: list[State | None], now: int) -> list[Row]:
-    """Equal ones ask for what they cost together: only then is retry_after that of the whole group."""
+    """Equal ones ask for what they cost together: only then is retry_after that of the whole group. With patience they
+    ask one after the other."""
     asked = [0] * len(states)
     rows = []
     for slot, limit, cost, patience in _asked(group, slots):
+        states[slot], row = peek(limit, states[slot], now, cost, patience, asked[slot])
         asked[slot] += cost
-        states[slot], row = peek(limit, states[slot], now, asked[slot], patience)
         rows.append(row)
     return rows
 
 
 def peek(
-    limit: Limit, state: State | None, now: int, cost: int, patience: int | None = None
+    limit: Limit, state: State | None, now: int, cost: int, patience: int | None = None, front: int = 0
 ) -> tuple[State | None, Row]:
-    """Allowed and retry_after as spend would say, the rest as it is now. Only a step back of the clock is mended."""
+    """Allowed and retry_after as spend would say, the rest as it is now. Only a step back of the clock is mended.
+
+    `front` is what is asked before it: together with it, or with patience in turn. With patience a window, too, says
+    whether the turn comes within that time, though there is no place in it to be taken.
+    """
     kernel = KERNELS[limit.algorithm]
     if state is not None:
         state = kernel.repair(limit, state, now)
-    _, row = kernel.spend(limit, state, now, cost, patience, 0)
-    if row[0]:
-        remaining, reset_after = kernel.standing(limit, state, now)
-        row = (True, remaining, 0, reset_after, row[4], now, 0, 0)
-    return state, row
+    if patience is None:
+        _, row = kernel.spend(limit, state, now, front + cost, None, 0)
+        if row[0]:
+            remaining, reset_after = kernel.standing(limit, state, now)
+            row = (True, remaining, 0, reset_after, row[4], now, 0, 0)
+        return state, row
+    remaining, reset_after = kernel.standing(limit, state, now)
+    wait = None if front * limit.period // limit.count > MAX_SPAN else kernel.turn_after(limit, state, now, front, cost)
+    if wait is None:
+        return state, (False, remaining, None, reset_after, 0, now, 0, 0)
+    if wait <= patience:
+        return state, (True, remaining, 0, reset_after, wait, now, 0, 0)
+    return state, (False, remaining, wait - patience, reset_after, 0, now, 0, 0)

@@ -7,17 +7,29 @@ than a whole burst.
 
 State is (tat, part, last, since, given). `last` is the instant of the last write: an earlier `now` means that the
 clock stepped back, and by how much. `since` is when the bucket was last found untouched, and `given` the time
-that was given back from then on; both are for refunds, see `_owed`. Instants from before a step back are not to
-be compared with those after it, so `since` is then the first that was not used yet.
+that refunds have moved it back by from then on; both are for refunds, see `_refunded`. Instants from before a step
+back are not to be compared with those after it, so `since` is then the first that was not used yet.
 
 A leaky bucket admits the same requests, but sends each to the end of a queue: its delay is the time that
 was ahead of it. With patience any bucket hands out places in the future: charged now, told the delay.
+
+A spend's place is the stretch of time that it adds: cost * period / count long, ending at the arrival time. It goes
+ahead no later than its place begins, and no earlier than a whole burst before its place ends. While no two places
+overlap and each keeps these two bounds, the bucket holds: what goes ahead in D microseconds has its places within D
+and a whole burst. So a place that is given back, with others behind it, can be handed out again: it is kept as a hole,
+and the first hole that is large enough is taken before the end of the line. A hole that reaches the end is no hole:
+the arrival time moves back to where it begins. Then the state is longer: (…, turn, start, part, end, part, …) with the
+holes in order. Beyond MAX_HOLES the latest are forgotten: they count as taken until their time has passed. `turn` is
+the latest instant that several buckets agreed on (see `kernels.evaluate`), since then a place may begin later than
+a burst before the arrival time says.
 """
 
 from ratekeeper.decision import Row
 from ratekeeper.limit import Limit, Spent, spans
 
 State = tuple[int, ...]
+
+MAX_HOLES = 32
 
 
 def spend(
@@ -26,24 +38,28 @@ def spend(
     """Charge `cost` if it conforms, `lead` microseconds from now or later; a denial leaves the state as it is."""
     count = limit.count
     if state is None:
-        ahead, part, since, given, hole = lead, 0, now, 0, lead
+        if lead:
+            return _spend_between(limit, state, now, cost, patience, lead)
+        ahead, part, since, given = 0, 0, now, 0
     else:
-        tat, part, last, since, given = state
+        try:
+            tat, part, last, since, given = state
+        except ValueError:  # it has holes; to look at its length first would cost those that have none
+            return _spend_between(limit, state, now, cost, patience, lead)
         if now < last or part >= count:
             state = tat, part, last, since, given = repair(limit, state, now)
         ahead = tat - now  # how far ahead of now the arrival time lies
-        hole = 0
         if ahead < lead:
-            hole = lead - ahead - 1 if ahead >= 0 else lead
-            if ahead < 0:
-                since, given = max(since, now), 0
-            ahead, part = lead, 0
+            if lead:
+                return _spend_between(limit, state, now, cost, patience, lead)
+            since, given = max(since, now), 0
+            ahead = part = 0
     if cost == 1:
         room, room_part, step, step_part = limit.unit
     elif cost <= limit.burst:
         room, room_part, step, step_part = spans(limit, cost)
     else:
-        remaining, reset_after = standing(limit, state, now)
+        remaining, reset_after = _plain_standing(limit, state, now)
         return state, (False, remaining, None, reset_after, 0, now, 0, 0)
     early = ahead - room
     if part < room_part:  # rounded down: conforming from the whole microsecond on
@@ -52,7 +68,7 @@ def spend(
     if patience is not None:
         early = delay - patience
     if early > 0:
-        remaining, reset_after = standing(limit, state, now)
+        remaining, reset_after = _plain_standing(limit, state, now)
         return state, (False, remaining, early, reset_after, 0, now, 0, 0)
     ahead += step
     part += step_part
@@ -65,11 +81,143 @@ def spend(
     elif remaining > limit.burst:
         remaining = limit.burst  # more than one unit a microsecond
     reset_after = ahead + 1 if part else ahead
-    return (now + ahead, part, now, since, given), (True, remaining, 0, reset_after, delay, now, given, hole)
+    return (now + ahead, part, now, since, given), (True, remaining, 0, reset_after, delay, now, given, part)
+
+
+class _Line:
+    """A state with its instants in 1/count microseconds from `now`: the end of the line of places, and the holes."""
+
+    __slots__ = ("end", "given", "holes", "limit", "now", "since", "turn")
+
+    def __init__(self, limit: Limit, state: State | None, now: int) -> None:
+        """Of a state that needs no repair."""
+        self.limit = limit
+        self.now = now
+        self.end = 0
+        self.since, self.given, self.turn = now, 0, 0
+        self.holes: list[tuple[int, int]] = []
+        if state is not None:
+            self.since = state[3]
+            if state[0] < now:
+                self.since = max(self.since, now)
+            else:
+                self.end, self.given = self.ahead(state[0], state[1]), state[4]
+        if state is not None and len(state) > 5:
+            self.turn = state[5]
+            for i in range(6, len(state), 4):
+                end = self.ahead(state[i + 2], state[i + 3])
+                if end > 0:
+                    self.holes.append((max(self.ahead(state[i], state[i + 1]), 0), end))
+
+    def ahead(self, instant: int, part: int) -> int:
+        return (instant - self.now) * self.limit.count + part
+
+    def first_fit(self, size: int, begin: int, front: int = 0) -> tuple[int, int]:
+        """Where the first place of `size` begins, not before `begin` and with `front` handed out before it, and which
+        hole it is in, or -1."""
+        for i, (start, end) in enumerate(self.holes):
+            start += front
+            front = max(start - end, 0)
+            start = max(start, begin)
+            if not front and start + size <= end:
+                return start, i
+        return max(self.end + front, begin), -1
+
+    def delay(self, cost: int, place: int) -> int:
+        """Until a request whose place begins there goes ahead, if that is later than now; else 0, or less."""
+        if self.limit.queues:
+            return place // self.limit.count
+        return (place - (self.limit.burst - cost) * self.limit.period) // self.limit.count
+
+    def take(self, size: int, place: int, hole: int) -> None:
+        start, end = self.holes[hole] if hole >= 0 else (self.end, place + size)
+        rest = [piece for piece in ((start, place), (place + size, end)) if piece[0] < piece[1]]
+        if hole >= 0:
+            self.holes[hole : hole + 1] = rest
+        else:
+            self.holes += rest
+            self.end = end
+
+    def free(self, start: int, end: int) -> None:
+        """Make a hole, joined with those that it touches."""
+        apart = []
+        for hole in self.holes:
+            if hole[1] < start or end < hole[0]:
+                apart.append(hole)
+            else:
+                start, end = min(start, hole[0]), max(end, hole[1])
+        self.holes = sorted([*apart, (start, end)])
+
+    def state(self) -> State:
+        """As it is stored: without holes at the end, or more of them than there may be."""
+        while self.holes and self.holes[-1][1] >= self.end:
+            self.end = min(self.end, self.holes.pop()[0])
+        del self.holes[MAX_HOLES:]
+        kept = (*self._instant(self.end), self.now, self.since, self.given)
+        if not self.holes and self.turn <= self.now:
+            return kept
+        return (*kept, self.turn, *[number for hole in self.holes for edge in hole for number in self._instant(edge)])
+
+    def _instant(self, ahead: int) -> tuple[int, int]:
+        whole, part = divmod(ahead, self.limit.count)
+        return self.now + whole, part
+
+    def standing(self) -> tuple[int, int]:
+        """(remaining, reset_after): each hole gives the units that fit in it and conform now."""
+        limit, remaining = self.limit, 0
+        for start, end in [*self.holes, (self.end, self.end + limit.full)]:
+            remaining += max(min(limit.full - start, end - start) // limit.period, 0)
+        return min(remaining, limit.burst), -(-self.end // limit.count)
+
+
+def _spend_between(
+    limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
+) -> tuple[State | None, Row]:
+    """`spend` where there are holes, or the place must not begin before `lead`."""
+    if state is not None:
+        state = repair(limit, state, now)
+    line = _Line(limit, state, now)
+    if cost > limit.burst:
+        remaining, reset_after = line.standing()
+        return state, (False, remaining, None, reset_after, 0, now, 0, 0)
+    size = cost * limit.period
+    place, hole = line.first_fit(size, lead * limit.count)
+    early = line.delay(cost, place)
+    delay = max(early, 0)
+    if patience is not None:
+        early = delay - patience
+    elif limit.queues:
+        early = (place - (limit.burst - cost) * limit.period) // limit.count
+    if early > 0:
+        remaining, reset_after = line.standing()
+        return state, (False, remaining, early, reset_after, 0, now, 0, 0)
+    line.take(size, place, hole)
+    if lead:
+        line.turn = max(line.turn, now + lead)
+    state = line.state()
+    remaining, reset_after = line.standing()
+    ahead, part = divmod(place + size, limit.count)
+    return state, (True, remaining, 0, reset_after, delay, now, line.given, part, ahead)
+
+
+def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
+    """Microseconds until `cost` goes ahead if `front` units have a place before it; None if it never does."""
+    if cost > limit.burst:
+        return None
+    line = _Line(limit, state, now)
+    place, _ = line.first_fit(cost * limit.period, 0, front * limit.period)
+    return max(line.delay(cost, place), 0)
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     """(remaining, reset_after) of a state that needs no repair."""
+    if state is not None and len(state) > 5 and state[0] >= now:
+        return _Line(limit, state, now).standing()
+    return _plain_standing(limit, state, now)
+
+
+def _plain_standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
+    """`standing` of a state without holes."""
     if state is None or state[0] < now:
         return limit.burst, 0
     ahead, part = state[0] - now, state[1]
@@ -81,70 +229,81 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
     """Apply a signed cost without asking: overdraw by at most one count, or refund what is still owed."""
     if state is not None:
         state = repair(limit, state, now)
-    if state is None or state[0] < now:
-        if cost <= 0:
-            return state, (True, limit.burst, 0, 0, 0, now, 0, 0)
-        state = (now, 0, now, now, 0)
-    tat, part, _, since, given = state
-    span, span_part = divmod(abs(cost) * limit.period, limit.count)
+    if cost <= 0 and (state is None or state[0] < now):
+        return state, (True, limit.burst, 0, 0, 0, now, 0, 0)
+    line = _Line(limit, state, now)
+    span = abs(cost) * limit.period
     if cost > 0:
-        most = max(tat, now + limit.depth + limit.period)  # max: places already reserved stay reserved
-        tat, part = _add(limit, tat, part, span, span_part)
-        if tat >= most:
-            tat, part = most, 0
-    else:
-        owed = _owed(limit, state, now, spent)
-        if owed is None:
-            span += 0 if spent is None else spent[2]
-        elif owed <= span:
-            span, span_part = owed, 0
-        tat, part = _add(limit, tat, part, -span, -span_part)
-        if tat < now:
-            tat, part = now, 0
-        given += state[0] - tat
-    state = (tat, part, now, since, given)
-    remaining, reset_after = standing(limit, state, now)
-    return state, (True, remaining, 0, reset_after, 0, now, given, 0)
+        most = max(line.end, (limit.depth + limit.period) * limit.count)  # max: places already taken stay taken
+        line.end = min(line.end + span, most)
+    elif spent is None:
+        _move_back(line, span)
+    elif cost < 0 and spent[0] >= line.since:
+        _refund(line, span, spent)
+    state = line.state()
+    remaining, reset_after = line.standing()
+    return state, (True, remaining, 0, reset_after, 0, now, line.given, 0)
 
 
-def _owed(limit: Limit, state: State, now: int, spent: Spent | None) -> int | None:
-    """How much of a spend's time is still ahead, so that giving it back mints nothing; None if all of it is.
+def _refund(line: _Line, span: int, spent: Spent) -> None:
+    """Give back as much of a spend's time as is still ahead, so that nothing is minted.
 
-    Debt is paid off oldest first, so a spend that filled the bucket up to `until` is owed at most `until - now`,
-    and less by what was given back since: that moved it forward. What was spent before the bucket was last
-    untouched is paid. While places in the future are taken, only the last one can be given back: one in the
-    middle would be handed out on top of those behind it.
+    A place that nothing has moved since it was taken is known: it makes a hole, or shortens the line if it is the last.
+    While all that was admitted has gone ahead there is no need for a hole: what lies behind the place moves forward.
+    Debt is paid off oldest first, so such a spend is owed at most what is left until its place ends, and less by what
+    was given back since, which may have moved it.
     """
-    if spent is None:
-        return None
-    at, until, _ = spent
-    tat, part, last, since, given = state
-    ahead = tat - (limit.unit[2] if limit.queues else limit.depth) > now
-    if last == at and tat + given + (part > 0) == until:
-        return None  # nothing was spent since
-    if at < since or ahead:
-        return 0
-    return None if now == at else max(until - given - 1 - now, 0)
+    limit, now = line.limit, line.now
+    at, until, part, given = spent
+    end = line.ahead(until, part)
+    known = given == line.given
+    if known and end == line.end:
+        line.end = max(end - span, 0)
+    elif line.holes or line.turn > now or line.end // limit.count > (limit.unit[2] if limit.queues else limit.depth):
+        if known and 0 < end < line.end:
+            line.free(max(end - span, 0), end)
+    elif now == at:
+        _move_back(line, span)
+    else:
+        owed = until + (part > 0) + given - line.given - 1 - now
+        _move_back(line, min(span, max(owed, 0) * limit.count))
+
+
+def _move_back(line: _Line, span: int) -> None:
+    before = line.end // line.limit.count
+    line.end = max(line.end - span, 0)
+    line.given += before - line.end // line.limit.count
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
-    """After a step back of the clock the debt is what it was: it moves back with the clock. A fraction of a larger
-    count, used before, is rounded up."""
-    tat, part, last, since, given = state
+    """After a step back of the clock the debt is what it was: it moves back with the clock, and so do the holes. A
+    fraction of a larger count, used before, is rounded up, at the end of a hole down."""
+    tat, part, last, since, given, *more = state
+    if now >= last and part < limit.count and not more:
+        return state
     if part >= limit.count:
         tat, part = tat + 1, 0
-    if now < last:
-        return tat - (last - now), part, now, max(since, last + 1), given
-    return (tat, part, last, since, given) if part != state[1] else state
-
-
-def _add(limit: Limit, tat: int, part: int, span: int, span_part: int) -> tuple[int, int]:
-    carry, part = divmod(part + span_part, limit.count)
-    return tat + span + carry, part
+    back = max(last - now, 0)
+    if back:
+        tat, last, since = tat - back, now, max(since, last + 1)
+    if not more:
+        return tat, part, last, since, given
+    holes = []
+    for i in range(1, len(more), 4):
+        start, start_part, end, end_part = more[i : i + 4]
+        if start_part >= limit.count:
+            start, start_part = start + 1, 0
+        if end_part >= limit.count:
+            end_part = 0
+        if (start, start_part) < (end, end_part):
+            holes += [start - back, start_part, end - back, end_part]
+    mended = (tat, part, last, since, given, more[0] - back, *holes)
+    return state if mended == state else mended
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
-    """Exact to the microsecond: the debt that is left when the next unit is whole is that of all units above it."""
+    """Exact to the microsecond if there are no holes, and never too short: the debt that is left when the next unit is
+    whole is that of all units above it."""
     if remaining >= limit.burst:
         return 0
     return reset_after + (limit.burst - remaining - 1) * limit.period // -limit.count

@@ -12,6 +12,8 @@ from ratekeeper.limit import Limit, Spent
 
 State = tuple[int, ...]
 
+EXACT_WINDOWS = 16
+
 
 def spend(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
@@ -55,6 +57,32 @@ def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int
     if current + cost <= count:
         return left - (count - current - cost) * period // previous
     return left + period - (count - cost) * period // current
+
+
+def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
+    """Those in front go ahead one by one, as each window lets them; `cost` goes ahead after them, at once.
+
+    Beyond EXACT_WINDOWS the windows are taken to give a whole count each, so the answer may be too short.
+    """
+    count, period = limit.count, limit.period
+    if cost > count:
+        return None
+    wait, left, current, previous = 0, period, 0, 0
+    if state is not None:
+        _, left, current, previous = _moved(limit, state, now)
+    for _ in range(EXACT_WINDOWS):
+        gives = max(count - current + -previous // period, 0)  # until the last microsecond of this window
+        if front <= gives:
+            break
+        front -= gives
+        wait, left, current, previous = wait + left, period, 0, current + gives
+    else:
+        wait += front // count * period
+        front %= count
+    current += front
+    if current + cost - -previous * left // period > count:
+        wait += _retry_after(limit, left, current, previous, cost) or 0
+    return wait
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:

@@ -51,6 +51,20 @@ def _retry_after(limit: Limit, state: State, first: int, excess: int) -> int:
     return state[first] + limit.period
 
 
+def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
+    """Of a line of single units each goes ahead one period after the one that is a whole count in front of it."""
+    if cost > limit.count:
+        return None
+    periods, units = divmod(front + cost - 1, limit.count)
+    wait = periods * limit.period
+    if state is not None:
+        used, first = _live(state, now - limit.period)
+        excess = used + units + 1 - limit.count
+        if excess > 0:
+            wait += _retry_after(limit, state, first, excess) - now
+    return wait
+
+
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     if state is None:
         return limit.count, 0

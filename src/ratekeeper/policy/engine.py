@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from ratekeeper import switch
-from ratekeeper.asking import as_seconds, as_storage, unlimited
+from ratekeeper.asking import as_listeners, as_seconds, as_storage, unlimited
 from ratekeeper.clock import microseconds
 from ratekeeper.decision import Decision, Row
 from ratekeeper.events import Decided, Listener, Shadowed, log, tell
@@ -108,7 +108,7 @@ class Gate:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=True)
         self.current = self._source.current  # the policy in force, made ready
-        self._listeners = tuple(listeners)
+        self._listeners = as_listeners(listeners)
         found = as_storage(self.policy.storage if storage is None else storage, open_storage)
         if inspect.iscoroutinefunction(found.evaluate):
             raise TypeError(f"{type(found).__name__} is for AsyncGate: its evaluate must be awaited")
@@ -236,7 +236,7 @@ class AsyncGate:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=False)
         self.current = self._source.current
-        self._listeners = tuple(listeners)
+        self._listeners = as_listeners(listeners)
         found = as_storage(self.policy.storage if storage is None else storage, open_async_storage)
         if not inspect.iscoroutinefunction(found.evaluate):
             found = async_twin(found)

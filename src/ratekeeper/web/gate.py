@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, Unpack
 
 from ratekeeper import switch
+from ratekeeper.asking import as_sleep
 from ratekeeper.events import Listener
 from ratekeeper.limit import Limit
 from ratekeeper.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule, read_policy
@@ -97,6 +98,7 @@ class WebGate:
         sleep: Callable[[float], object] = time.sleep,
         **settings: Unpack[PolicyOptions],
     ) -> None:
+        self._sleep = as_sleep(sleep, awaited=False)
         self.gate = Gate(
             as_policy(policy, settings),
             storage=storage,
@@ -108,7 +110,6 @@ class WebGate:
         self._doors = Doors(self.gate, charge)
         self.door = self._doors.of  # that of an endpoint, as the policy is now
         self._owns = not hasattr(storage, "evaluate")
-        self._sleep = sleep
 
     @property
     def policy(self) -> Policy:
@@ -227,6 +228,7 @@ class AsyncWebGate:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         **settings: Unpack[PolicyOptions],
     ) -> None:
+        self._sleep = as_sleep(sleep, awaited=True)
         self.gate = AsyncGate(
             as_policy(policy, settings),
             storage=storage,
@@ -238,7 +240,6 @@ class AsyncWebGate:
         self._doors = Doors(self.gate, charge)
         self.door = self._doors.of  # that of an endpoint, as the policy is now
         self._owns = not hasattr(storage, "evaluate")
-        self._sleep = sleep
 
     @property
     def policy(self) -> Policy:

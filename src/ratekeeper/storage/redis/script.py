@@ -17,8 +17,8 @@ SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text()
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
 
 NUMBERS = {name: number for number, name in enumerate(ALGORITHMS)}
-RECORD = Struct("<10d")
-NOT_GIVEN = (-1, -1, -1)
+RECORD = Struct("<11d")
+NOT_GIVEN = (-1, -1, -1, -1)
 KNOWN = 1000
 _known: dict[int, tuple[tuple[Limit, ...], list[bytes], bytes]] = {}
 
@@ -98,9 +98,20 @@ def answers(reply: Sequence[Any], groups: int) -> list[list[Row] | StorageError]
 
 
 def _row(
-    now: int, allowed: int, remaining: int, retry_after: int, reset_after: int, delay: int, given: int, hole: int
+    now: int,
+    allowed: int,
+    remaining: int,
+    retry_after: int,
+    reset_after: int,
+    delay: int,
+    given: int,
+    part: int,
+    ahead: int | None = None,
 ) -> Row:
-    return allowed == 1, remaining, None if retry_after < 0 else retry_after, reset_after, delay, now, given, hole
+    wait = None if retry_after < 0 else retry_after
+    if ahead is None:
+        return allowed == 1, remaining, wait, reset_after, delay, now, given, part
+    return allowed == 1, remaining, wait, reset_after, delay, now, given, part, ahead
 
 
 def _refused(block: bytes) -> StorageError:

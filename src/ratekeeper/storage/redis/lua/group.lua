@@ -1,14 +1,16 @@
 -- The group law (laws 2 and 3), a mirror of kernels.evaluate, and the answer.
 --
--- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of ten doubles for each
--- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the three
+-- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of eleven doubles for each
+-- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the four
 -- numbers of `spent` (-1 where not given). A single string is a group to spend, by the server's clock. KEYS are those of
 -- all groups in turn; while a secret is being changed (mode has '+old') each is followed by its name under the old one.
--- Answer for one group: a row of eight numbers, or a list of them if it has several limits. For several groups: for each
+-- Answer for one group: a row of eight numbers, nine if a place between others was taken, or a list of them if it has several limits. For several groups: for each
 -- a list of its rows, or a text: why it has none.
 
 local names = 1
 if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 end
+
+local MAX_SPAN = 3153600000000000 -- as in limit.py
 
 local made = {}
 local function kernel_of(algorithm)
@@ -84,14 +86,26 @@ local function peek(asks, states)
   local asked, rows = {}, {}
   for i, ask in ipairs(asks) do
     local place = ask.place
-    asked[place] = (asked[place] or 0) + ask.cost
+    local front = asked[place] or 0
+    asked[place] = front + ask.cost
     if states[place] then states[place] = ask.kernel.repair(ask, states[place], now) end
-    local _, row = ask.kernel.spend(ask, states[place], now, asked[place], ask.patience, 0)
-    if row[1] == 1 then
-      local remaining, reset_after = ask.kernel.standing(ask, states[place], now)
-      row = {1, remaining, 0, reset_after, row[5], 0, 0}
+    local remaining, reset_after = ask.kernel.standing(ask, states[place], now)
+    if ask.patience == NEVER then
+      local _, row = ask.kernel.spend(ask, states[place], now, asked[place], NEVER, 0)
+      rows[i] = row[1] == 1 and {1, remaining, 0, reset_after, row[5], 0, 0} or row
+    else
+      local wait = NEVER
+      if muldiv(front, ask.period, ask.count) <= MAX_SPAN then
+        wait = ask.kernel.turn_after(ask, states[place], now, front, ask.cost)
+      end
+      if wait == NEVER then
+        rows[i] = {0, remaining, NEVER, reset_after, 0, 0, 0}
+      elseif wait <= ask.patience then
+        rows[i] = {1, remaining, 0, reset_after, wait, 0, 0}
+      else
+        rows[i] = {0, remaining, wait - ask.patience, reset_after, 0, 0, 0}
+      end
     end
-    rows[i] = row
   end
   return rows
 end
@@ -99,8 +113,8 @@ end
 local function force(asks, states, text)
   local rows = {}
   for i, ask in ipairs(asks) do
-    local at, till, hole = unpack('<ddd', text, (i - 1) * RECORD + 57)
-    local spent = {at = at, till = till, hole = hole}
+    local at, till, part, given = unpack('<dddd', text, (i - 1) * RECORD + 57)
+    local spent = {at = at, till = till, part = part, given = given}
     states[ask.place], rows[i] = ask.kernel.force(ask, states[ask.place], now, ask.cost, spent)
   end
   return rows
@@ -110,22 +124,23 @@ end
 local function evaluate(asks, states, places, text)
   if mode == 'force' then return force(asks, states, text) end
   if mode == 'peek' then return peek(asks, states) end
-  local after = copied(states, places)
-  local rows, allowed = spend(asks, after, 0)
-  if not allowed then
-    local answers = peek(asks, states)
-    if answers[#rows][1] == 1 then answers[#rows] = rows[#rows] end
-    return answers
-  end
   local lead = 0
-  for _, row in ipairs(rows) do lead = max(lead, row[5]) end
-  if lead > 0 and #rows > 1 then
-    local later = copied(states, places)
-    local again, fits = spend(asks, later, lead)
-    if fits then after, rows = later, again end
+  while true do
+    local after = copied(states, places)
+    local rows, allowed = spend(asks, after, lead)
+    if not allowed then
+      local answers = peek(asks, states)
+      if answers[#rows][1] == 1 then answers[#rows] = rows[#rows] end
+      return answers
+    end
+    local longest = 0
+    for _, row in ipairs(rows) do longest = max(longest, row[5]) end
+    if longest <= lead or #rows == 1 or lead > 0 and places < #asks then
+      for place = 1, places do states[place] = after[place] end
+      return rows
+    end
+    lead = longest
   end
-  for place = 1, places do states[place] = after[place] end
-  return rows
 end
 
 -- All reads come before any write, so that a group that cannot be read leaves nothing behind.
@@ -159,7 +174,7 @@ end
 
 local function told(rows)
   for r, row in ipairs(rows) do
-    rows[r] = {now, row[1], row[2], row[3], row[4], row[5], row[6], row[7]}
+    rows[r] = {now, row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8]}
   end
   return rows
 end

@@ -1,7 +1,7 @@
 -- Whole numbers in doubles: exact below 2^53, and no step here goes beyond it.
 
 local floor, ceil, max, min, abs = math.floor, math.ceil, math.max, math.min, math.abs
-local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local call, pack, unpack, table_unpack = redis.call, struct.pack, struct.unpack, unpack
 
 -- a * b divided by c: quotient and remainder, exact also where a * b is not.
 local function muldiv(a, b, c)

@@ -61,6 +61,34 @@ local function spend(limit, state, now, cost, patience, lead)
   return state, {0, max(free + cost, 0), retry_after, reset_after, 0, 0, 0}
 end
 
+local EXACT_WINDOWS = 16
+
+local function turn_after(limit, state, now, front, cost)
+  local count, period = limit.count, limit.period
+  if cost > count then return NEVER end
+  local wait, left, current, previous, windows = 0, period, 0, 0, 0
+  if state then
+    local _
+    _, left, current, previous = moved(limit, state, now)
+  end
+  while true do
+    local gives = max(count - current - ceil(previous / period), 0)
+    if front <= gives then break end
+    if windows == EXACT_WINDOWS then
+      wait, front = wait + floor(front / count) * period, front % count
+      break
+    end
+    windows = windows + 1
+    front = front - gives
+    wait, left, current, previous = wait + left, period, 0, current + gives
+  end
+  current = current + front
+  if current + cost + share(limit, previous, left) > count then
+    wait = wait + wait_for(limit, left, current, previous, cost)
+  end
+  return wait
+end
+
 local function force(limit, state, now, cost, spent)
   local left, current, previous = limit.period, 0, 0
   if state then
@@ -88,5 +116,6 @@ end
 
 return {
   load = load, save = save, expires_after = 0, repair = repair, standing = standing, spend = spend, force = force,
+  turn_after = turn_after,
 }
 end

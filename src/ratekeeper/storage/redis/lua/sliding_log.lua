@@ -110,6 +110,15 @@ local function standing(limit, state, now)
   return max(limit.count - used, 0), used > 0 and state[1] - now or 0
 end
 
+-- Until enough of the oldest entries have left.
+local function leaves_after(limit, state, now, first, excess)
+  for instant, spent in entries(state, first) do
+    excess = excess - spent
+    if excess <= 0 then return instant + limit.period - now end
+  end
+  return limit.period -- what this very call has spent has to leave, too
+end
+
 local function spend(limit, state, now, cost, patience, lead)
   local count, period = limit.count, limit.period
   if not state then
@@ -137,16 +146,20 @@ local function spend(limit, state, now, cost, patience, lead)
     return {now + period, used, key = key, now = now, first = first, merge = merge, added = state.added + cost}, row
   end
   local retry_after = NEVER
-  if cost <= count then
-    local excess = used + cost - count
-    for instant, spent in entries(state, first) do
-      retry_after = instant + period - now
-      excess = excess - spent
-      if excess <= 0 then break end
-    end
-    if excess > 0 then retry_after = period end -- what this very call has spent has to leave, too
-  end
+  if cost <= count then retry_after = leaves_after(limit, state, now, first, used + cost - count) end
   return state, {0, max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0, 0, 0}
+end
+
+local function turn_after(limit, state, now, front, cost)
+  if cost > limit.count then return NEVER end
+  local periods = floor((front + cost - 1) / limit.count)
+  local units, wait = front + cost - periods * limit.count, periods * limit.period
+  if state then
+    local used, first = live(state, now - limit.period)
+    local excess = used + units - limit.count
+    if excess > 0 then wait = wait + leaves_after(limit, state, now, first, excess) end
+  end
+  return wait
 end
 
 local function force(limit, state, now, cost, spent)
@@ -188,6 +201,6 @@ end
 
 return {
   load = load, save = save, whole = whole, expires_after = 0, repair = repair, standing = standing, spend = spend,
-  force = force,
+  force = force, turn_after = turn_after,
 }
 end

@@ -3,7 +3,7 @@
 -- the time. Whatever is not so (a denial, a clock that stepped back, a foreign value, another mode) falls through, with
 -- nothing written, to the kernels and the group law below, which are not even made before.
 
-local RECORD = 80
+local RECORD = 88
 local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
 
 local mode, now, first = 'spend', nil, 1
@@ -20,7 +20,7 @@ if mode == 'spend' and #ARGV == first then
   local entries, over -- of sliding logs: what to add, and how many are over (-1: it is new)
   for from = 1, #text, RECORD do
     local place, algorithm, count, period, burst, cost, patience = unpack('<ddddddd', text, from)
-    local key, left, reset_after, delay, given = KEYS[n + 1], -1, 0, 0, 0
+    local key, left, reset_after, delay, given, rest_part = KEYS[n + 1], -1, 0, 0, 0, 0
     if place ~= n + 1 or cost > burst then break end
 
     if algorithm < 3 then -- gcra: tat, part, last, since, given
@@ -42,20 +42,20 @@ if mode == 'spend' and #ARGV == first then
       if part >= count then ahead, part = ahead + 1, part - count end
       local q, r = muldiv(count, ahead, period)
       left = min(max(burst - q - ceil((r + part - count + 1) / period), 0), burst)
-      reset_after = part > 0 and ahead + 1 or ahead
+      reset_after, rest_part = part > 0 and ahead + 1 or ahead, part
       values[n + 1], spans[n + 1] = pack('<ddddd', now + ahead, part, now, since, given), ahead + 1
 
-    elseif algorithm == 3 then -- fixed_window: finish, used
+    elseif algorithm == 3 then -- fixed_window: finish, used, since
       local value = call('GET', key)
-      local finish, used = now - now % period + period, cost
+      local finish, used, since = now - now % period + period, cost, now
       if value then
-        if #value ~= 16 then break end
-        local ends, before = unpack('<dd', value)
+        if #value ~= 24 then break end
+        local ends, before, begun = unpack('<ddd', value)
         if ends > finish then break end
-        if ends == finish then used = before + cost end
+        if ends == finish then used, since = before + cost, begun end
       end
       left, reset_after = count - used, finish - now
-      values[n + 1], spans[n + 1] = pack('<dd', finish, used), reset_after
+      values[n + 1], spans[n + 1] = pack('<ddd', finish, used, since), reset_after
 
     elseif algorithm == 5 then -- sliding_counter: expires, current, previous
       local value = call('GET', key)
@@ -103,7 +103,7 @@ if mode == 'spend' and #ARGV == first then
 
     if left < 0 then break end
     n = n + 1
-    rows[n] = {now, 1, left, 0, reset_after, delay, given, 0}
+    rows[n] = {now, 1, left, 0, reset_after, delay, given, rest_part}
   end
 
   if n * RECORD == #text then

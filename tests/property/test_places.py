@@ -1,0 +1,216 @@
+"""Waits, cancellations, time-outs, hits, settlements and resets in any order: nothing is lost, nothing is minted."""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import closing
+from fractions import Fraction
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ratekeeper import Limit, MemoryStorage
+from ratekeeper.decision import Row
+from ratekeeper.kernels.gcra import MAX_HOLES
+from ratekeeper.limit import BUCKETS, Group, Mode
+from ratekeeper.settling import settlement
+from ratekeeper.storage.redis.storage import RedisStorage
+from ratekeeper.testing import FakeClock, ask
+from tests.property.places import Bucket, Place
+from tests.property.strategies import EXAMPLES, START, costs, gaps, limits
+from tests.property.test_redis import Plain
+from tests.servers import Server
+
+runs = itertools.count()
+EXACT = (*BUCKETS, "sliding-log", "fixed-window")
+
+
+def small_costs(limit: Limit) -> st.SearchStrategy[int]:
+    return st.one_of(st.just(1), st.integers(1, min(limit.burst, 5)))
+
+
+def patiences(limit: Limit) -> st.SearchStrategy[int | None]:
+    return st.sampled_from([None, 0, limit.unit[2], 5 * limit.unit[2] + 1, 50 * limit.unit[2] + 50])
+
+
+@given(limits(BUCKETS), st.data())
+def test_any_order_of_waits_cancellations_and_hits_is_answered_as_by_the_oracle(
+    limit: Limit, data: st.DataObject
+) -> None:
+    """Up to as many holes as a state keeps, and as long as nobody gives back what has gone ahead."""
+    clock = FakeClock(START)
+    storage, bucket = MemoryStorage(clock=clock), Bucket(limit, [])
+    waiting: list[tuple[Place, Group, Sequence[Row]]] = []
+    for _ in range(data.draw(st.integers(1, 2 * MAX_HOLES))):
+        clock.now += data.draw(st.one_of(st.just(0), st.just(0), gaps(limit)))
+        waiting = [entry for entry in waiting if entry[0].goes > clock.now]
+        cancel: bool = data.draw(st.booleans())
+        if cancel and waiting:
+            place, group, rows = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+            storage.evaluate((settlement(group, rows, [0]),), "force")
+            bucket.give_back(place)
+        else:
+            cost, patience = data.draw(small_costs(limit)), data.draw(patiences(limit))
+            allowed = bucket.admits(clock.now, cost, patience)
+            peeked = ask(storage, "k", limit, cost, "peek", patience)
+            group = (("k", (limit,), cost, patience, None),)
+            rows = storage.evaluate((group,))[0]
+            assert rows[0][0] == allowed == peeked.allowed
+            if allowed:
+                assert rows[0][4] == bucket.delay(clock.now, cost) == peeked.delay
+                waiting.append((bucket.take(clock.now, cost), group, rows))
+            else:
+                assert rows[0][2] == peeked.retry_after
+        left = bucket.left(clock.now, min(limit.burst, 9))
+        assert min(ask(storage, "k", limit, mode="peek").remaining, 9) == left
+
+
+@given(limits(EXACT), st.data())
+def test_whatever_is_waited_for_settled_and_reset_what_stays_keeps_the_limit(limit: Limit, data: st.DataObject) -> None:
+    clock = FakeClock(START)
+    storage = MemoryStorage(clock=clock)
+    kept: list[tuple[int, int]] = []  # when it goes ahead, and what stays charged, since the last reset
+    histories = [kept]
+    granted: list[tuple[list[tuple[int, int]], int, Group, Sequence[Row]]] = []
+    for _ in range(data.draw(st.integers(2, 25))):
+        clock.now += data.draw(st.one_of(st.just(0), gaps(limit)))
+        step = data.draw(st.sampled_from(["spend", "spend", "spend", "settle", "settle", "reset"]))
+        if step == "reset":
+            storage.reset((("k", (limit,), 1, None, None),))
+            clock.now += 1  # what was forgotten and what came after it at one instant cannot be told apart
+            kept = []
+            histories.append(kept)
+        elif step == "settle" and granted:
+            history, place, group, rows = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
+            less = data.draw(st.integers(0, group[0][2]))
+            storage.evaluate((settlement(group, rows, [less]),), "force")
+            history[place] = (history[place][0], less)
+        elif step == "spend":
+            cost = data.draw(costs(limit))
+            patience = data.draw(patiences(limit)) if limit.algorithm in BUCKETS else None
+            group = (("k", (limit,), cost, patience, None),)
+            rows = storage.evaluate((group,))[0]
+            if rows[0][0]:
+                granted.append((kept, len(kept), group, rows))
+                kept.append((clock.now + rows[0][4], cost))
+    for history in histories:
+        assert_within(limit, history)
+
+
+def assert_within(limit: Limit, kept: list[tuple[int, int]]) -> None:
+    kept = sorted(kept)
+    for i, (begin, _) in enumerate(kept):
+        total = 0
+        if limit.algorithm == "fixed-window":
+            begin -= begin % limit.period
+        for instant, cost in kept[i:]:
+            if limit.algorithm in BUCKETS:
+                total += cost
+                assert total <= limit.burst + Fraction(limit.count * (instant + 1 - begin), limit.period)
+            elif instant < begin + limit.period:
+                total += cost
+                assert total <= limit.count
+
+
+@given(st.lists(limits(BUCKETS), min_size=2, max_size=3, unique_by=lambda limit: limit.scope), st.data())
+def test_places_in_several_buckets_that_are_cancelled_and_settled_keep_every_bucket(
+    pool: list[Limit], data: st.DataObject
+) -> None:
+    """Waiters for all of them, and others for one of them alone, go ahead at the instant that they were told."""
+    clock = FakeClock(START)
+    storage = MemoryStorage(clock=clock)
+    went: dict[Limit, list[tuple[int, int]]] = {limit: [] for limit in pool}
+    granted: list[tuple[dict[Limit, int], Group, Sequence[Row]]] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        clock.now += data.draw(st.one_of(st.just(0), gaps(data.draw(st.sampled_from(pool)))))
+        if granted and data.draw(st.integers(0, 2)) == 0:
+            places, group, rows = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
+            cost = data.draw(st.integers(0, group[0][2]))
+            storage.evaluate((settlement(group, rows, [cost]),), "force")
+            for limit, place in places.items():
+                went[limit][place] = (went[limit][place][0], cost)
+        else:
+            asked = tuple(data.draw(st.sampled_from([pool, pool[:1], pool[1:]])))
+            cost = data.draw(st.integers(1, min(min(limit.burst for limit in asked), 3)))
+            group = (("k", asked, cost, data.draw(st.integers(0, 3 * max(limit.period for limit in pool))), None),)
+            rows = storage.evaluate((group,))[0]
+            if all(row[0] for row in rows):
+                goes = clock.now + max(row[4] for row in rows)
+                granted.append(({limit: len(went[limit]) for limit in asked}, group, rows))
+                for limit in asked:
+                    went[limit].append((goes, cost))
+    for limit, kept in went.items():
+        assert_within(limit, kept)
+
+
+@given(limits(BUCKETS), st.data())
+def test_all_waiters_that_go_leave_what_was_there_before_them(limit: Limit, data: st.DataObject) -> None:
+    clock = FakeClock(START)
+    storage, alone = MemoryStorage(clock=clock), MemoryStorage(clock=clock)
+    for _ in range(data.draw(st.integers(0, 4))):
+        clock.now += data.draw(gaps(limit))
+        cost = data.draw(costs(limit))
+        for each in (storage, alone):
+            ask(each, "k", limit, cost)
+    waiting = []
+    for _ in range(data.draw(st.integers(1, 2 * MAX_HOLES))):
+        group: Group = (("k", (limit,), data.draw(small_costs(limit)), 200 * limit.unit[2] + 200, None),)
+        rows = storage.evaluate((group,))[0]
+        if rows[0][0]:
+            waiting.append((group, rows))
+    for group, rows in data.draw(st.permutations(waiting)):
+        storage.evaluate((settlement(group, rows, [0]),), "force")
+    clock.now += data.draw(gaps(limit))
+    assert ask(storage, "k", limit, mode="peek") == ask(alone, "k", limit, mode="peek")
+
+
+@settings(max_examples=EXAMPLES // 5)
+@given(st.permutations(range(0, 4 * MAX_HOLES, 2)), st.sampled_from([1, 3, 7]))
+def test_beyond_the_holes_that_a_state_keeps_a_place_returns_when_its_time_has_passed(
+    order: list[int], count: int
+) -> None:
+    """Every second of many waiters goes: the first of their places are handed out again, and none twice."""
+    limit = Limit(count, 1_000_000, 1, "token-bucket")
+    clock = FakeClock(START)
+    storage, bucket = MemoryStorage(clock=clock), Bucket(limit, [])
+    patience = 5 * MAX_HOLES * (limit.unit[2] + 1)
+    waiting = []
+    for _ in range(4 * MAX_HOLES):
+        group: Group = (("k", (limit,), 1, patience, None),)
+        waiting.append((group, storage.evaluate((group,))[0], bucket.take(clock.now, 1)))
+    for i in order:
+        group, rows, place = waiting[i]
+        storage.evaluate((settlement(group, rows, [0]),), "force")
+        bucket.give_back(place)
+    for n in range(2 * MAX_HOLES):
+        delay, oracle = ask(storage, "k", limit, patience=patience).delay, bucket.delay(clock.now, 1)
+        assert delay == oracle if n < MAX_HOLES else delay > oracle
+        bucket.take(clock.now, 1)
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.lists(limits(BUCKETS), min_size=1, max_size=2, unique_by=lambda limit: limit.scope), st.data())
+def test_any_order_of_waits_and_cancellations_is_answered_alike_by_redis(
+    redis_url_server: Server, pool: list[Limit], data: st.DataObject
+) -> None:
+    clock = FakeClock(START)
+    python = Plain(clock)
+    url = f"{redis_url_server.url}?prefix=places{next(runs)}-&timeout=5&connect_timeout=5"
+    granted: list[tuple[Group, list[Row]]] = []
+    with closing(RedisStorage(url, clock=clock)) as redis:
+        for _ in range(data.draw(st.integers(1, 25))):
+            clock.now += data.draw(st.one_of(st.just(0), st.just(0), gaps(pool[0])))
+            if data.draw(st.integers(0, 19)) == 0:
+                clock.now -= data.draw(st.integers(1, 3 * pool[0].unit[2] + 3))
+            mode: Mode = data.draw(st.sampled_from(["spend", "spend", "force", "peek"]))
+            if mode == "force" and granted:
+                group, rows = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
+                group = settlement(group, rows, [data.draw(st.integers(0, 2)) for _ in group])
+            else:
+                mode = "peek" if mode == "peek" else "spend"
+                asked = tuple(data.draw(st.sampled_from([pool, pool[:1]])))
+                ask_one = ("k", asked, data.draw(small_costs(pool[0])), data.draw(patiences(pool[0])), None)
+                group = [ask_one] * data.draw(st.sampled_from([1, 1, 1, 2]))
+            expected = python.evaluate((group,), mode)
+            assert [list(rows) for rows in redis.evaluate((group,), mode)] == expected
+            if mode == "spend" and all(row[0] for row in expected[0]):
+                granted.append((group, expected[0]))
