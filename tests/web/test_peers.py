@@ -160,6 +160,7 @@ async def test_theme_1_a_storage_that_hangs_does_not_hold_up_the_loop(fresh_redi
 def test_theme_2_many_workers_on_memory_are_told(caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "4")
     monkeypatch.setattr(workers, "_told", False)
+    monkeypatch.setattr(workers, "_asked_in", 0)
     RateLimitMiddleware(hello, "5/minute")
     assert "each of 4 workers counts for itself" in caplog.text
 

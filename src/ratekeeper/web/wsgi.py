@@ -4,10 +4,11 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Unpack
+from urllib.parse import quote
 
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
-from ratekeeper.policy.reading import Paths, configured_prefixes, is_configured, read_paths
+from ratekeeper.policy.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
 from ratekeeper.policy.request import Wire
 from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, fields_for, with_headers
 from ratekeeper.web.gate import WebGate
@@ -56,6 +57,8 @@ def paths_below(target: str | None, path: str, prefix: str, encoding: str, known
     text = prefix.encode(encoding, "replace").decode("utf-8", "replace")
     is_known = is_configured(text) or text.strip("/") == known.strip("/")
     others = [(full.encode(encoding, "replace"), is_known)] if prefix else []
+    if target is None:
+        target = quote(full.encode(encoding, "replace") or b"/", safe=SAFE)
     prefixes = [one for one in (text, known) if one]
     return read_paths(target, below.encode(encoding, "replace"), others, prefixes, text if is_known else "")
 
