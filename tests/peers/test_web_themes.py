@@ -39,6 +39,7 @@ def test_theme_2_workers_on_memory_are_told_of_in_flask_and_django(
         lambda: django_get({"policy": "5/minute"}, {"/": ok}, "/"),
     ):
         monkeypatch.setattr(workers, "_told", False)
+        monkeypatch.setattr(workers, "_asked_in", 0)
         caplog.clear()
         begin()
         assert "each of 4 workers counts for itself" in caplog.text
