@@ -22,6 +22,8 @@ limits = RateLimits(
     headers={"styles": ["draft-11", "x-ratelimit"], "jitter": 0.2, "cacheable": "send"},
     refusal={"format": "json", "status": 429},
     trusted=["10.0.0.0/8"],
+    tiers=["free", "paid"],
+    default_tier="free",
     exempt=[Match(paths=["/health"])],
     storage="memory://",
     messages="10/second",
