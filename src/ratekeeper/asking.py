@@ -65,10 +65,18 @@ def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
     return ((checked_key(key), limits, checked_cost(cost), None, None),)
 
 
+MANY = 100  # groups in one call of `hit_many`: as many as a storage that others share may be held up for
+
+
 def groups_of(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> list[Group]:
     if isinstance(keys, str):
         raise InvalidKey("hit_many takes several keys, not one text: for example ['user:1', 'user:2']")
     return [group_of(key, limits, cost) for key in keys]
+
+
+def in_parts(groups: Sequence[Group]) -> list[Sequence[Group]]:
+    """Cut groups into calls that hold up nobody else for long."""
+    return [groups[start : start + MANY] for start in range(0, len(groups), MANY)]
 
 
 def group_of_checks(checks: Check | Iterable[Check]) -> Group:

@@ -24,11 +24,13 @@ from ratekeeper.asking import (
     group_of,
     group_of_checks,
     groups_of,
+    in_parts,
     unlimited,
 )
 from ratekeeper.decision import Decision, Row
 from ratekeeper.decorator import RAISE, is_async, limited, limited_async, name_of
 from ratekeeper.driving import drive, drive_async
+from ratekeeper.errors import StorageError
 from ratekeeper.events import Decided, Listener, tell
 from ratekeeper.limit import Check, Group, Limit, Mode, limit_set
 from ratekeeper.settling import peeked, restated, settled_costs, settlement
@@ -91,8 +93,20 @@ class Limiter:
         return Decision(group, self._evaluate((group,))[0])
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
-        """Independent answers, in order, from one trip to the storage."""
-        return self._decide(groups_of(keys, self.limits, cost))
+        """Return independent answers, in order, from one trip to the storage for every 100 keys.
+
+        Each key is decided atomically, the whole is not: others may spend between two trips, and each trip has a
+        deadline of its own. If the storage fails, the keys of that trip fall to the failure mode and the trips before
+        it stay decided. With `failure="raise"` StorageError is raised and the trips before it stay charged.
+        """
+        decisions: list[Decision] = []
+        for part in in_parts(groups_of(keys, self.limits, cost)):
+            try:
+                decisions += self._decide(part)
+            except StorageError as error:
+                error.undone = error.undone and not decisions
+                raise
+        return decisions
 
     def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, with what is left now. Changes nothing."""
@@ -287,8 +301,17 @@ class AsyncLimiter:
         return Decision(group, (await self._evaluate((group,)))[0])
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
-        """Independent answers, in order; see `Limiter.hit_many`."""
-        return await self._decide(groups_of(keys, self.limits, cost))
+        """Return independent answers, in order; see `Limiter.hit_many`. Other tasks run between two trips."""
+        decisions: list[Decision] = []
+        for part in in_parts(groups_of(keys, self.limits, cost)):
+            if decisions:
+                await asyncio.sleep(0)  # memory answers without a pause
+            try:
+                decisions += await self._decide(part)
+            except StorageError as error:
+                error.undone = error.undone and not decisions
+                raise
+        return decisions
 
     async def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, changing nothing; see `Limiter.peek`."""
