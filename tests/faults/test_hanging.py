@@ -199,7 +199,7 @@ def test_a_write_back_that_outlives_its_storage_writes_no_more() -> None:
             return self.memory.evaluate(groups, mode)
 
     inner = Held()
-    storage = GuardedStorage(inner)
+    storage = GuardedStorage(inner, failures=10)
     limiter = Limiter("100/hour", storage=storage)
     limiter.hit_many(f"k{i}" for i in range(250))
     inner.error = None

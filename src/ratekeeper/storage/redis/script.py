@@ -40,9 +40,11 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) 
             packed.append(records if cost == 1 and patience is None else _records(limits, cost, patience))
         else:
             packed.append(_packed(group, keys, names))
+    # No whole numbers: hiredis asks for their text, crashes if a signal handler raises there, and the process ends.
+    count = b"%d" % len(names)
     if mode == "spend" and now is None and len(groups) == 1 and not keys.rotating:
-        return [len(names), *names, *packed]
-    return [len(names), *names, f"{mode}+old" if keys.rotating else mode, "" if now is None else now, *packed]
+        return [count, *names, *packed]
+    return [count, *names, f"{mode}+old" if keys.rotating else mode, "" if now is None else str(now), *packed]
 
 
 def _records(limits: Sequence[Limit], cost: int, patience: int | None) -> bytes:

@@ -15,6 +15,7 @@ from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
 from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import Ask, Group, Mode
+from ratekeeper.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratekeeper.storage.redis import connect, script, slots
 from ratekeeper.storage.redis.address import Address, of_client, parse_url
 from ratekeeper.storage.redis.lane import NO_LANE, Lanes, Refusal, pack_command
@@ -149,9 +150,12 @@ class RedisStorage:
             raise
 
     def _execute(self, *command: Any, until: float | None = None, **options: Any) -> Any:
-        try:
-            if self.deadline is not None:
+        if self.deadline is not None:
+            try:
                 return self._lanes.call(pack_command(command), until)
+            except Refusal as error:
+                raise _told(error) from error
+        try:
             free = self._free
             if not free.acquire(timeout=self.address.timeout):
                 raise StorageError(NO_LANE, undone=True, outage=False)
@@ -166,6 +170,8 @@ class RedisStorage:
         except (StorageError, connect.NoScript):
             raise
         except Exception as error:
+            if is_programs_own(error):
+                raise
             raise _told(error) from error
 
 
@@ -274,12 +280,21 @@ class AsyncRedisStorage:
                 due = due or asyncio.get_running_loop().time() + self.address.timeout
                 return await loop.streams.call(pack_command(command), due)
             # redis-py's own timeout would close the connections of all, to all nodes.
-            async with asyncio.timeout(self.address.timeout), loop.free:
-                client = await loop.known_cluster()
-                return await client.execute_command(*command, **options)
+            watch = LoopWatch(self.address.timeout / 4)
+            try:
+                with watch:
+                    async with asyncio.timeout(self.address.timeout), loop.free:
+                        client = await loop.known_cluster()
+                        return await client.execute_command(*command, **options)
+            except TimeoutError:
+                if watch.stalled:
+                    raise Blameless(STALLED) from None
+                raise
         except (StorageError, connect.NoScript):
             raise
         except Exception as error:
+            if is_programs_own(error):
+                raise
             raise _told(error) from error
 
     def _loop(self) -> "_Loop":

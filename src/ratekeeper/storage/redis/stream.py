@@ -13,9 +13,11 @@ from typing import Any
 import hiredis
 
 from ratekeeper.errors import StorageError
+from ratekeeper.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch
 from ratekeeper.storage.redis.lane import NO_LANE, Refusal
 
-LENIENCE = 0.005  # seconds: an answer that has come in by its time is read a little later
+LOOK_EVERY = 0.01  # seconds, while a connection is made
+TRIES = 3  # to connect, as long as it is the program that blocks its event loop
 NO_ANSWER = "Redis did not answer in time; whether it has decided is not known"
 
 
@@ -27,6 +29,7 @@ class Stream(asyncio.Protocol):
         self.lost: StorageError | None = None
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the time by which it is due
         self._unsent: list[bytes] = []
+        self._unsent_since = 0.0  # by the loop's time
         self._reader = hiredis.Reader(replyError=Refusal)
         self._alarm: asyncio.TimerHandle | None = None
         # From here on the transport is ours. redis-py would call it unclosed, and its writer close it, when they go.
@@ -44,6 +47,7 @@ class Stream(asyncio.Protocol):
             raise StorageError(str(self.lost), undone=True)
         future: asyncio.Future[Any] = self.loop.create_future()
         if not self._unsent:
+            self._unsent_since = self.loop.time()
             self.loop.call_soon(self._send)
         self._unsent.append(packed)
         self._pending.append((future, due))
@@ -93,6 +97,15 @@ class Stream(asyncio.Protocol):
         packed, self._unsent = self._unsent, []
         if self.lost is None:
             self._transport.write(b"".join(packed))
+            late = self.loop.time() - self._unsent_since
+            if late > LENIENCE:
+                self._postpone(len(packed), late)
+
+    def _postpone(self, last: int, late: float) -> None:
+        """The program blocked the loop before these were written: that time is not the server's."""
+        for i in range(-last, 0):
+            future, due = self._pending[i]
+            self._pending[i] = (future, due + late)
 
     def _set_alarm(self, due: float) -> None:
         if self._alarm is not None:
@@ -152,8 +165,11 @@ class Streams:
         if self._making is None:
             self._making = loop.create_task(self._make(), name="ratekeeper-connect")
             self._making.add_done_callback(self._made)
-        done, _ = await asyncio.wait([self._making], timeout=max(due - loop.time(), 0))
+        with LoopWatch(LOOK_EVERY) as watch:
+            done, _ = await asyncio.wait([self._making], timeout=max(due - loop.time(), 0))
         if not done:
+            if watch.stalled:
+                raise Blameless(STALLED, undone=True)
             raise StorageError(NO_LANE, undone=True)
         (task,) = done
         if task.cancelled():
@@ -161,7 +177,15 @@ class Streams:
         return task.result()
 
     async def _make(self) -> Stream:
-        return Stream(await self._connect())
+        for _ in range(TRIES):
+            watch = LoopWatch(LOOK_EVERY)
+            try:
+                with watch:
+                    return Stream(await self._connect())
+            except StorageError:
+                if not watch.stalled:
+                    raise
+        raise Blameless(STALLED, undone=True)
 
     def _made(self, task: "asyncio.Task[Stream]") -> None:
         self._making = None

@@ -1,7 +1,8 @@
 -- Mirror of kernels/sliding_log.py, but the log stays where it is: a list of (instant, cost), each two doubles, behind a
 -- head of (expires, used). A decision reads what has expired and, when it denies, what has to expire before it passes;
--- a spend pops the one and pushes one entry. State is {expires, used, key = …, first = how many entries are over,
--- added = what this call spends at now}; a state that force or repair made anew has all its entries with it.
+-- a spend pops the one and pushes one entry; a refund finds its entry by bisection. State is {expires, used, key = …,
+-- first = how many entries are over, added = what this call spends at now, changed = the place of an entry that force
+-- gave another cost}; a state that was changed in another way, or twice in a call, has all its entries with it.
 local function make_sliding_log()
 
 local CHUNK = 64
@@ -39,6 +40,17 @@ local function load(key)
   return {expires, used, key = key, first = 0, added = 0}
 end
 
+-- Give one entry the cost that force has found for it, or take it away. Places are those from before anything is popped.
+local function change(key, state)
+  local place = state.changed + 1
+  if state.cost > 0 then
+    call('LSET', key, place, pack('<dd', state.at, state.cost))
+  else
+    call('LSET', key, place, '')
+    call('LREM', key, state.late and -1 or 1, '') -- from the end that is nearer
+  end
+end
+
 local function save(key, state, ttl)
   if state.entries then
     call('DEL', key)
@@ -47,6 +59,7 @@ local function save(key, state, ttl)
   elseif not state.key then
     call('RPUSH', key, pack('<dd', state[1], state[2]), pack('<dd', state.now, state.added))
   else
+    if state.changed then change(key, state) end
     if state.first > 0 then
       call('LTRIM', key, state.first + 1, -1) -- the head and what is over
       call('LPUSH', key, pack('<dd', state[1], state[2]))
@@ -56,7 +69,7 @@ local function save(key, state, ttl)
     if state.merge then
       local instant, cost = unpack('<dd', call('LINDEX', key, -1))
       call('LSET', key, -1, pack('<dd', instant, cost + state.added))
-    else
+    elseif state.added > 0 then
       call('RPUSH', key, pack('<dd', state.now, state.added))
     end
   end
@@ -66,7 +79,7 @@ end
 -- What is used after `oldest`, and how many entries are not.
 local function live(state, oldest)
   local used, first = state[2], state.first
-  if state.added > 0 then return used, first end
+  if state.added > 0 or state.changed then return used, first end
   for instant, cost in entries(state, first) do
     if instant > oldest then break end
     used, first = used - cost, first + 1
@@ -77,6 +90,10 @@ end
 local function all_entries(state, first)
   local found = {}
   for instant, cost in entries(state, first) do found[#found + 1] = {instant, cost} end
+  if state.changed then
+    local place = state.changed - first + 1
+    if state.cost > 0 then found[place][2] = state.cost else table.remove(found, place) end
+  end
   if state.added > 0 then
     if state.merge then
       found[#found][2] = found[#found][2] + state.added
@@ -110,13 +127,30 @@ local function standing(limit, state, now)
   return max(limit.count - used, 0), used > 0 and state[1] - now or 0
 end
 
--- Until enough of the oldest entries have left.
-local function leaves_after(limit, state, now, first, excess)
-  for instant, spent in entries(state, first) do
-    excess = excess - spent
-    if excess <= 0 then return instant + limit.period - now end
+-- The instant of the entry with which enough of the oldest have left. What this very call has spent leaves last.
+local function leaves(state, first, used, excess, now)
+  local rest = used - excess -- what may stay
+  if state.key and state.added == 0 and excess > CHUNK then
+    local live = call('LLEN', state.key) - 1 - first
+    if live == used then return (unpack('<dd', call('LINDEX', state.key, first + excess))) end -- each has cost one
+    if rest < excess then -- shorter from the other end
+      local to = -1
+      while true do
+        local chunk = call('LRANGE', state.key, to - CHUNK + 1, to)
+        for i = #chunk, 1, -1 do
+          local instant, cost = unpack('<dd', chunk[i])
+          if cost > rest then return instant end
+          rest = rest - cost
+        end
+        to = to - CHUNK
+      end
+    end
   end
-  return limit.period -- what this very call has spent has to leave, too
+  for instant, cost in entries(state, first) do
+    excess = excess - cost
+    if excess <= 0 then return instant end
+  end
+  return now
 end
 
 local function spend(limit, state, now, cost, patience, lead)
@@ -146,24 +180,61 @@ local function spend(limit, state, now, cost, patience, lead)
     return {now + period, used, key = key, now = now, first = first, merge = merge, added = state.added + cost}, row
   end
   local retry_after = NEVER
-  if cost <= count then retry_after = leaves_after(limit, state, now, first, used + cost - count) end
+  if cost <= count then retry_after = leaves(state, first, used, used + cost - count, now) + period - now end
   return state, {0, max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0, 0, 0}
 end
 
-local function turn_after(limit, state, now, front, cost)
-  if cost > limit.count then return NEVER end
-  local periods = floor((front + cost - 1) / limit.count)
-  local units, wait = front + cost - periods * limit.count, periods * limit.period
-  if state then
-    local used, first = live(state, now - limit.period)
-    local excess = used + units - limit.count
-    if excess > 0 then wait = wait + leaves_after(limit, state, now, first, excess) end
+-- The place (0 is the oldest) and the cost of the entry of the instant `at`, if it is there, and how many there are.
+-- Looks at the newest first, and twice as far back each time: what is settled was mostly spent a moment ago.
+local function find(key, first, at)
+  local size = call('LLEN', key) - 1
+  local low, high, step = first, size - 1, 1 -- it is between these two
+  local place = high
+  while low <= high do
+    local instant, cost = unpack('<dd', call('LINDEX', key, place + 1))
+    if instant == at then return place, cost, size end
+    if instant < at then low = place + 1 else high = place - 1 end
+    if step and instant > at then
+      place, step = max(high - step, low), step * 2
+    else
+      place, step = floor((low + high) / 2), nil
+    end
   end
-  return wait
+end
+
+-- force without reading the log, on a state as it is stored; nil if that will not do.
+local function force_in_place(limit, state, now, cost, at)
+  if state.entries or state.added > 0 or state.changed or state[1] > now + limit.period then return nil end
+  local used, first = live(state, now - limit.period)
+  if used == 0 then return nil end
+  local key, newest = state.key, state[1] - limit.period
+  if cost > 0 then
+    cost = max(min(cost, 2 * limit.count - used), 0)
+    if cost == 0 then return {state[1], used, key = key, first = first, added = 0} end
+    local merge = newest == now
+    return {now + limit.period, used + cost, key = key, now = now, first = first, merge = merge, added = cost}
+  end
+  local place, before, size = find(key, first, at)
+  if not place then return {state[1], used, key = key, first = first, added = 0} end
+  local left = max(before + cost, 0)
+  used = used - before + left
+  if used == 0 then return nil end
+  local expires = state[1]
+  if left == 0 and place == size - 1 then
+    expires = unpack('<dd', call('LINDEX', key, -2)) + limit.period
+  end
+  return {
+    expires, used, key = key, first = first, added = 0, changed = place, at = at, cost = left, late = 2 * place > size,
+  }
 end
 
 local function force(limit, state, now, cost, spent)
-  local found = {}
+  local at = spent.at
+  if at == NEVER then at = now end
+  local found, changed = {}, state and force_in_place(limit, state, now, cost, at)
+  if changed then
+    return changed, {1, max(limit.count - changed[2], 0), 0, changed[1] - now, 0, 0, 0}
+  end
   if state then
     state = repair(limit, state, now)
     local _, first = live(state, now - limit.period)
@@ -179,8 +250,6 @@ local function force(limit, state, now, cost, spent)
       found[#found + 1] = {now, cost}
     end
   else
-    local at = spent.at
-    if at == NEVER then at = now end
     for i, entry in ipairs(found) do
       if entry[1] == at then
         local left = max(entry[2] + cost, 0)
@@ -201,6 +270,6 @@ end
 
 return {
   load = load, save = save, whole = whole, expires_after = 0, repair = repair, standing = standing, spend = spend,
-  force = force, turn_after = turn_after,
+  force = force,
 }
 end
