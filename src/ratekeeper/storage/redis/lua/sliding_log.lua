@@ -5,7 +5,7 @@
 -- gave another cost}; a state that was changed in another way, or twice in a call, has all its entries with it.
 local function make_sliding_log()
 
-local CHUNK = 64
+local CHUNK = 256 -- entries to read at a time, once it has turned out that a few will not do
 
 -- Instant and cost of the entries from `first` (0 is the oldest) on, one after the other.
 local function entries(state, first)
@@ -18,12 +18,12 @@ local function entries(state, first)
     end
   end
   if not state.key then return function() end end -- made in this very call: there is nothing behind it yet
-  local chunk, i, from = {}, 0, first + 1
+  local chunk, i, from, size = {}, 0, first + 1, 2
   return function()
     i = i + 1
     if i > #chunk then
-      chunk, i = call('LRANGE', state.key, from, from + CHUNK - 1), 1
-      from = from + CHUNK
+      chunk, i = call('LRANGE', state.key, from, from + size - 1), 1
+      from, size = from + size, min(4 * size, CHUNK)
     end
     if chunk[i] then
       local instant, cost = unpack('<dd', chunk[i])
@@ -263,13 +263,19 @@ local function force(limit, state, now, cost, spent)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end
 
+-- Whether two states, under two names, are the same log: then a change is made in both, and neither is written anew.
+local function same(state, other)
+  return state[1] == other[1] and state[2] == other[2] and call('LLEN', state.key) == call('LLEN', other.key)
+    and call('LINDEX', state.key, 1) == call('LINDEX', other.key, 1)
+end
+
 -- With all its entries, to be written under any name.
 local function whole(state)
   return {state[1], state[2], entries = all_entries(state, 0), first = 0, added = 0}
 end
 
 return {
-  load = load, save = save, whole = whole, expires_after = 0, repair = repair, standing = standing, spend = spend,
+  load = load, save = save, same = same, whole = whole, expires_after = 0, repair = repair, standing = standing, spend = spend,
   force = force,
 }
 end
