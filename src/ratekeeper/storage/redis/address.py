@@ -28,6 +28,7 @@ OPTIONS = {  # each with how its text is read
     "timeout": float,
     "connect_timeout": float,
     "pool": int,
+    "replicas": int,
     "db": int,
     "ssl_ca_certs": str,
     "ssl_certfile": str,
@@ -37,6 +38,8 @@ OPTIONS = {  # each with how its text is read
     "sentinel_username": str,
     "sentinel_password": str,
 }
+MOST_REPLICAS = 100
+WAITS = 0.5  # of the deadline, for replicas: an idle server looks at its clock every tenth of a second
 # What we take from a client of the user's; all else, timeouts and retries above all, is ours.
 TAKEN = ("host", "port", "db", "username", "password", "path", "credential_provider")
 
@@ -51,6 +54,7 @@ class Address:
     timeout: float = 0.25  # seconds to wait for an answer
     connect_timeout: float = 0.25
     pool: int = 50  # connections at most
+    replicas: int = 0  # that must have a spend before it counts as granted
     login: dict[str, Any] = field(default_factory=dict, repr=False)  # username, password, db, ssl_…
     sentinel_login: dict[str, Any] = field(default_factory=dict, repr=False)
     sentinel_tls: bool = False
@@ -64,6 +68,13 @@ class Address:
             raise ValueError("timeouts are seconds above 0 and below 3600")
         if type(self.pool) is not int or self.pool < 1:
             raise ValueError("pool is a whole number, at least 1")
+        if type(self.replicas) is not int or not 0 <= self.replicas <= MOST_REPLICAS:
+            raise ValueError(f"replicas is a whole number from 0 to {MOST_REPLICAS}: how many must have every spend")
+
+    @property
+    def wait(self) -> tuple[Any, ...]:
+        """The command that follows a spend where replicas must have it. It ends before the spend's own deadline."""
+        return "WAIT", str(self.replicas), str(max(int(1000 * WAITS * self.timeout), 1))
 
 
 def parse_url(url: str) -> Address:
@@ -93,7 +104,7 @@ def parse_url(url: str) -> Address:
         raise ValueError(f"cannot open storage {hidden(url)}: a database is a number, and Cluster has none; {EXAMPLES}")
     address = Address(kind, _hosts(url, hosts, kind), _keys(options), service, parts.scheme.startswith("rediss"))
     address.login = {name: value for name, value in login.items() if value}
-    for name in ("timeout", "connect_timeout", "pool"):
+    for name in ("timeout", "connect_timeout", "pool", "replicas"):
         if name in options:
             setattr(address, name, options.pop(name))
     try:
@@ -147,11 +158,11 @@ def of_client(client: Any, options: Mapping[str, Any]) -> Address:
     if address.kind == "cluster":
         taken.pop("db", None)
     address.login = taken
-    for name in ("timeout", "connect_timeout", "pool"):
+    for name in ("timeout", "connect_timeout", "pool", "replicas"):
         if name in given:
             setattr(address, name, given.pop(name))
     if given:
-        known = "prefix, secret, old_secret, slot, timeout, connect_timeout, pool"
+        known = "prefix, secret, old_secret, slot, timeout, connect_timeout, pool, replicas"
         raise ValueError(f"unknown option {', '.join(given)}; beside a client, known are {known}")
     address.check()
     return address

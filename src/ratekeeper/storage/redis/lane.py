@@ -90,6 +90,14 @@ class Lane:
         self.socket.settimeout(self.timeout)
         return answer
 
+    def receive_more(self, until: float) -> Any:
+        """The answer behind the one that was received last."""
+        answer = self.reader.gets()
+        if answer is False:
+            self.hurry(until)
+            answer = self.receive(until)
+        return answer
+
     def hurry(self, until: float) -> None:
         """The next write or read has to end by then."""
         rest = until - monotonic()
@@ -126,13 +134,14 @@ class Lanes:
         self._era = getattr(self, "_era", 0) + 1
         self._address: object = None
 
-    def call(self, packed: bytes, until: float | None = None) -> Any:
+    def call(self, packed: bytes, until: float | None = None, *, two: bool = False) -> Any:
         """The server's answer. A refusal is raised, as is everything that goes wrong with the connection.
 
-        `until` is when the whole has to end, where that is sooner than `timeout` from now.
+        `until` is when the whole has to end, where that is sooner than `timeout` from now. With `two` it is two
+        commands that are sent at once: returns both answers, or raises the first that is a refusal.
         """
         lane = self._free()
-        hurried = lane is None or until is not None or len(packed) > PIECE
+        hurried = lane is None or until is not None or len(packed) > PIECE or two
         if until is None:
             until = monotonic() + self.timeout
         if lane is None:
@@ -146,6 +155,7 @@ class Lanes:
             if hurried:
                 lane.hurry(until)
             answer = lane.receive(until)
+            more = lane.receive_more(until) if two else None
             if hurried:
                 lane.socket.settimeout(self.timeout)
         except BaseException as error:
@@ -159,7 +169,9 @@ class Lanes:
             self._give(lane)
             raise answer
         self._give(lane)
-        return answer
+        if isinstance(more, Refusal):
+            raise more
+        return (answer, more) if two else answer
 
     def forget(self) -> None:
         """Close what is idle; what is in use, or being made, is closed when it is given back."""

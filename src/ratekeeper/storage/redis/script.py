@@ -122,6 +122,28 @@ def _refused(block: bytes) -> StorageError:
     return StorageError(meaning, undone=True, outage=not is_foreign(text))
 
 
+def known_to_replicas(
+    found: list[list[Row] | StorageError], replicas: int, wanted: int
+) -> list[list[Row] | StorageError]:
+    """What can be relied on, if so many replicas have it: all, or no more than what charged nothing.
+
+    What a master grants alone can be granted again when it fails.
+    """
+    try:
+        check_replicas(replicas, wanted)
+    except StorageError as error:
+        return [error if isinstance(each, list) and all(row[0] for row in each) else each for each in found]
+    return found
+
+
+def check_replicas(replicas: int, wanted: int) -> None:
+    if replicas < wanted:
+        raise StorageError(
+            f"{replicas} of the {wanted} replicas that ?replicas={wanted} asks for have the spend: it may be lost, and"
+            " counts as not granted; see which are connected, and how far behind they are (INFO replication)"
+        )
+
+
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
     """The rows of every group, or the first error among them, which knows what became of the others."""
     rows: list[Sequence[Row]] = []

@@ -24,8 +24,10 @@ NO_ANSWER = "Redis did not answer in time; whether it has decided is not known"
 class Stream(asyncio.Protocol):
     """One connection. `lost` says why it is of no use any more."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, wait: bytes) -> None:
         self.loop = asyncio.get_running_loop()
+        self._wait = wait  # a command to send once behind all that is asked in one turn of the loop, if it is asked for
+        self._waited: asyncio.Future[Any] | None = None  # the answer to it, of what is not sent yet
         self.lost: StorageError | None = None
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the time by which it is due
         self._unsent: list[bytes] = []
@@ -55,6 +57,14 @@ class Stream(asyncio.Protocol):
             self._set_alarm(due)
         return future
 
+    def ask_and_wait(self, packed: bytes, due: float) -> "tuple[asyncio.Future[Any], asyncio.Future[Any]]":
+        """The answer to come, and then that to `wait`, which others share: shield it."""
+        future = self.ask(packed, due)
+        if self._waited is None:
+            self._waited = self.loop.create_future()
+            self._waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # all may have gone
+        return future, self._waited
+
     def quiet(self) -> bool:
         """Whether it can be used, as far as is known: nothing has come in that nobody asked for."""
         return self.lost is None and (bool(self._pending) or not self._poll.poll(0))
@@ -75,6 +85,9 @@ class Stream(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+        if self._waited is not None:
+            self._pending.append((self._waited, 0.0))
+            self._waited = None
         while self._pending:
             future, _ = self._pending.popleft()
             if not future.done():
@@ -96,6 +109,10 @@ class Stream(asyncio.Protocol):
     def _send(self) -> None:
         packed, self._unsent = self._unsent, []
         if self.lost is None:
+            if self._waited is not None:
+                packed.append(self._wait)
+                self._pending.append((self._waited, self._pending[-1][1]))
+                self._waited = None
             self._transport.write(b"".join(packed))
             late = self.loop.time() - self._unsent_since
             if late > LENIENCE:
@@ -129,22 +146,32 @@ class Stream(asyncio.Protocol):
 class Streams:
     """The connection of one event loop, made again when it is lost. Nobody who asks makes it, or ends the making."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Any]], wait: bytes = b"") -> None:
         self._connect = connect
+        self._wait = wait
         self._stream: Stream | None = None
         self._making: asyncio.Task[Stream] | None = None
 
-    async def call(self, packed: bytes, due: float) -> Any:
-        """The server's answer, by the loop's time `due`. A refusal is raised."""
+    async def call(self, packed: bytes, due: float, *, waits: bool = False) -> Any:
+        """The server's answer, by the loop's time `due`. A refusal is raised. With `waits` that to `wait`, too."""
         stream = self._stream
         if stream is None or not (stream.quiet() or await stream.fit()):
             stream = await self._next(due)
-        answer = await stream.ask(packed, due)
+        if not waits:
+            answer = await stream.ask(packed, due)
+        else:
+            first, second = stream.ask_and_wait(packed, due)
+            answer = await first
         if isinstance(answer, Refusal):
             if answer.args[0].startswith("READONLY"):  # a master no longer
                 stream.close("the master is a replica now")
             raise answer
-        return answer
+        if not waits:
+            return answer
+        waited = await asyncio.shield(second)
+        if isinstance(waited, Refusal):
+            raise waited
+        return answer, waited
 
     def forget(self, why: str = "the storage was closed") -> None:
         if self._stream is not None:
@@ -181,7 +208,7 @@ class Streams:
             watch = LoopWatch(LOOK_EVERY)
             try:
                 with watch:
-                    return Stream(await self._connect())
+                    return Stream(await self._connect(), self._wait)
             except StorageError:
                 if not watch.stalled:
                     raise
