@@ -39,7 +39,7 @@ OPTIONS = {  # each with how its text is read
     "sentinel_password": str,
 }
 MOST_REPLICAS = 100
-WAITS = 0.5  # of the deadline, for replicas: an idle server looks at its clock every tenth of a second
+WAITS = 0.4  # of the deadline, for replicas: an idle server looks at its clock every tenth of a second
 # What we take from a client of the user's; all else, timeouts and retries above all, is ours.
 TAKEN = ("host", "port", "db", "username", "password", "path", "credential_provider")
 
