@@ -20,6 +20,10 @@ class Blameless(StorageError):
     """The storage goes on answering, but this call was not made, or too late to be waited for: no breaker counts it."""
 
 
+class TooLate(StorageError):
+    """The storage gave no answer in time, or nobody looked for it."""
+
+
 class LoopWatch:
     """Sees, as a context, for how long the running event loop is blocked. It looks every `interval` seconds."""
 

@@ -16,6 +16,7 @@ import redis.retry
 import redis.sentinel
 
 from ratekeeper.errors import StorageError
+from ratekeeper.storage.blame import TooLate
 from ratekeeper.storage.redis.address import Address
 from ratekeeper.storage.redis.refusal import is_foreign, meaning_of
 
@@ -53,7 +54,7 @@ def storage_error(error: BaseException) -> StorageError:
     if meaning is not None:
         return StorageError(meaning, undone=True, outage=not is_foreign(text))
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
-        return StorageError(f"Redis did not answer in time; whether it has decided is not known ({text})")
+        return TooLate(f"Redis did not answer in time; whether it has decided is not known ({text})")
     undone = "connecting to" in text or isinstance(error, redis.exceptions.MaxConnectionsError)
     return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})", undone=undone)
 

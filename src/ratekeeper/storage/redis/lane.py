@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from select import POLLIN, poll
 from time import monotonic
 from typing import Any
+from weakref import ref
 
 import hiredis
 from hiredis import pack_command as pack_command
@@ -201,8 +202,10 @@ class Lanes:
         ticket: Ticket = SimpleQueue()
         self._waiting.append(ticket)
         try:
+            place: ref[Place] | None = None
             while True:
-                self._grow(ticket)
+                if place is None or place() is None:
+                    place = self._grow(ticket)
                 self._match()  # one may have been given back before we stood in line
                 rest = until - monotonic()
                 try:
@@ -230,12 +233,12 @@ class Lanes:
             raise found
         return found
 
-    def _grow(self, ticket: Ticket) -> None:
-        """One connection more, if there may be one. What goes wrong is told to `ticket`, if that still waits."""
+    def _grow(self, ticket: Ticket) -> "ref[Place] | None":
+        """One connection more, if there may be one: its place. What goes wrong is told to `ticket`, if that waits."""
         place = Place()
         with self._lock:
             if len(self._places) >= self.most:
-                return
+                return None
             self._places.add(place)
             era = self._era
         held = [place]
@@ -249,6 +252,7 @@ class Lanes:
                 raise own from None
             # The system gives no more threads.
             self._failed(StorageError(f"cannot connect to Redis ({error})", undone=True), ticket, place)
+        return ref(place)
 
     def _connect(self, era: int, ticket: Ticket, held: list[Place]) -> None:
         try:

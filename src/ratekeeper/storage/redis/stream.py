@@ -13,7 +13,7 @@ from typing import Any
 import hiredis
 
 from ratekeeper.errors import StorageError
-from ratekeeper.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch
+from ratekeeper.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch, TooLate
 from ratekeeper.storage.redis.lane import NO_LANE, Refusal
 
 LOOK_EVERY = 0.01  # seconds, while a connection is made
@@ -209,7 +209,7 @@ class Streams:
             try:
                 with watch:
                     return Stream(await self._connect(), self._wait)
-            except StorageError:
+            except TooLate:
                 if not watch.stalled:
                     raise
         raise Blameless(STALLED, undone=True)
