@@ -6,6 +6,7 @@ Run: python -m benchmarks.sliding_log
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.servers import redis_server
@@ -44,11 +45,14 @@ def _report(url: str, entries: int, cost: int, milliseconds: Callable[[Callable[
         found = {
             "hit": milliseconds(lambda: limiter.hit("k")),
             "settle, newest": milliseconds(lambda: limiter.settle(next(newest), cost=0)),
-            "settle, middle": milliseconds(lambda: limiter.settle(next(middle), cost=0)),
         }
         limiter.hit("k", cost=limiter.peek("k").remaining)
-        for asked in (1, count // 2, count):
-            found[f"denied {asked}"] = milliseconds(lambda asked=asked: limiter.hit("k", cost=asked))  # type: ignore[misc]
+        for when in ("", " after that"):
+            for asked in (1, count // 2, count):
+                found[f"denied {asked}{when}"] = milliseconds(partial(limiter.hit, "k", cost=asked))
+            if not when:
+                found["settle, middle"] = milliseconds(lambda: limiter.settle(next(middle), cost=0))
+                limiter.hit("k", cost=limiter.peek("k").remaining)
         times = ", ".join(f"{name} {time:.3f}" for name, time in found.items())
         sys.stdout.write(f"{entries} entries of {1 if cost == 1 else f'1 and {cost}'}, ms of the server: {times}\n")
 

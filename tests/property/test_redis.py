@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import struct
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -135,3 +136,26 @@ def test_a_long_log_is_answered_alike_wherever_it_is_touched(
                 group, rows = granted.pop()
                 twice = [*settlement(group, rows, [0]), ("k", (limit,), 2, None, None)]
                 same([twice], "force")
+
+
+def test_a_log_that_has_counted_more_than_a_double_holds_exactly_is_answered_alike(redis_url_server: Server) -> None:
+    limit = Limit(1_000, 10**6, 0, "sliding-log")
+    clock = FakeClock(START)
+    python = Plain(clock)
+    prefix = f"sums{next(runs)}-"
+    url = f"{redis_url_server.url}?prefix={prefix}&timeout=5&connect_timeout=5"
+    with closing(RedisStorage(url, clock=clock)) as redis, redis_url_server.client(decode_responses=False) as admin:
+        for step in range(120):
+            clock.now += 10_000
+            calls: list[tuple[int, Mode]] = [(11, "spend"), (700, "spend"), (2, "force"), (-3, "force"), (999, "peek")]
+            for cost, mode in calls:
+                groups: list[Group] = [[("k", (limit,), cost, None, None)]]
+                assert [list(rows) for rows in redis.evaluate(groups, mode)] == python.evaluate(groups, mode)
+            if step == 0:  # as after years
+                (name,) = admin.keys(f"{prefix}*")
+                for place, count in ((0, 4), (1, 3)):
+                    numbers = list(struct.unpack(f"<{count}d", admin.lindex(name, place)))
+                    numbers[2] += 2.0**52 - 500
+                    admin.lset(name, place, struct.pack(f"<{count}d", *numbers))
+        total = struct.unpack("<4d", admin.lindex(name, 0))[2]
+        assert total < 2.0**32, "it was summed up anew"
