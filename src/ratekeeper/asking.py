@@ -46,7 +46,7 @@ def as_storage(storage: Any, opened: Callable[[Any], Any]) -> Any:
     if isinstance(found, type) or not callable(getattr(found, "evaluate", None)):
         raise TypeError(
             "a storage is a URL like 'memory://', or an object like MemoryStorage() or a client of redis-py,"
-            f" not {storage!r}"
+            f" not {storage.__name__ if isinstance(storage, type) else type(storage).__name__}"
         )
     return found
 
@@ -65,10 +65,18 @@ def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
     return ((checked_key(key), limits, checked_cost(cost), None, None),)
 
 
+MANY = 100  # groups in one call of `hit_many`: as many as a storage that others share may be held up for
+
+
 def groups_of(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> list[Group]:
     if isinstance(keys, str):
-        raise InvalidKey(f"hit_many takes several keys, not the text {keys!r}: for example ['user:1', 'user:2']")
+        raise InvalidKey("hit_many takes several keys, not one text: for example ['user:1', 'user:2']")
     return [group_of(key, limits, cost) for key in keys]
+
+
+def in_parts(groups: Sequence[Group]) -> list[Sequence[Group]]:
+    """Cut groups into calls that hold up nobody else for long."""
+    return [groups[start : start + MANY] for start in range(0, len(groups), MANY)]
 
 
 def group_of_checks(checks: Check | Iterable[Check]) -> Group:
@@ -76,12 +84,12 @@ def group_of_checks(checks: Check | Iterable[Check]) -> Group:
     seen: dict[tuple[str, str], Limit] = {}
     for check in [checks] if isinstance(checks, Check) else checks:
         if not isinstance(check, Check):
-            raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {check!r}")
+            raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {type(check).__name__}")
         ask = check.ask()
         for limit in ask[1]:
             other = seen.setdefault((ask[0], limit.scope), limit)
             if other != limit:
-                raise InvalidLimit(f"'{other}' and '{limit}' on {ask[0]!r} would share one count: name one of them")
+                raise InvalidLimit(f"'{other}' and '{limit}' on one key would share one count: name one of them")
         group.append(ask)
     if not group:
         raise InvalidKey("check needs at least one Check")

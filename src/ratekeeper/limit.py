@@ -196,7 +196,7 @@ class Check:
 def checked_key(key: object) -> str:
     if isinstance(key, str):
         return str.__str__(key)  # plain text, whatever a subclass makes of str()
-    raise InvalidKey(f"a key is text, not {key!r}: for example 'user:42'")
+    raise InvalidKey(f"a key is text, not {type(key).__name__}: for example 'user:42'")
 
 
 def checked_cost(cost: object, *, least: int = 1) -> int:

@@ -24,21 +24,48 @@ from ratekeeper.asking import (
     group_of,
     group_of_checks,
     groups_of,
+    in_parts,
     unlimited,
 )
 from ratekeeper.decision import Decision, Row
 from ratekeeper.decorator import RAISE, is_async, limited, limited_async, name_of
 from ratekeeper.driving import drive, drive_async
+from ratekeeper.errors import StorageError
 from ratekeeper.events import Decided, Listener, tell
 from ratekeeper.limit import Check, Group, Limit, Mode, limit_set
 from ratekeeper.settling import peeked, restated, settled_costs, settlement
-from ratekeeper.storage import AsyncStorage, AtOnce, Held, RedisClient, Storage
+from ratekeeper.storage import AsyncStorage, AtOnce, Held, RedisClient, Storage, at_once_of
 from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratekeeper.storage.urls import async_twin, open_async_storage, open_storage
 from ratekeeper.waiting import Lines, reserves, wait_by_place, wait_in_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 ONE = 1
+
+
+class _Use:
+    """Whether a limiter is open. It is closed by `close`, and when the last `with` that entered it has ended."""
+
+    __slots__ = ("_entered", "_lock", "closed")
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._entered = 0
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        with self._lock:
+            self._entered += 1
+            self.closed = False
+
+    def leave(self) -> None:
+        with self._lock:
+            self._entered -= 1
+            self.closed = self._entered < 1
+
+    def check(self) -> None:
+        if self.closed:
+            raise RuntimeError("this limiter is closed: make a new one, or open it again with a `with` statement")
 
 
 class Limiter:
@@ -77,6 +104,7 @@ class Limiter:
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._twin: AsyncLimiter | None = None
+        self._use = _Use()
 
     def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it. Never sleeps, never raises for a denial."""
@@ -91,8 +119,20 @@ class Limiter:
         return Decision(group, self._evaluate((group,))[0])
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
-        """Independent answers, in order, from one trip to the storage."""
-        return self._decide(groups_of(keys, self.limits, cost))
+        """Return independent answers, in order, from one trip to the storage for every 100 keys.
+
+        Each key is decided atomically, the whole is not: others may spend between two trips, and each trip has a
+        deadline of its own. If the storage fails, the keys of that trip fall to the failure mode and the trips before
+        it stay decided. With `failure="raise"` StorageError is raised and the trips before it stay charged.
+        """
+        decisions: list[Decision] = []
+        for part in in_parts(groups_of(keys, self.limits, cost)):
+            try:
+                decisions += self._decide(part)
+            except StorageError as error:
+                error.undone = error.undone and not decisions
+                raise
+        return decisions
 
     def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, with what is left now. Changes nothing."""
@@ -143,6 +183,7 @@ class Limiter:
 
         Raises StorageError, in every failure mode, when the storage could not be told.
         """
+        self._use.check()
         self.storage.reset(group_of(key, self.limits if limits is None else limit_set(limits), ONE))
 
     @overload
@@ -197,15 +238,32 @@ class Limiter:
             self._twin.listen(listener)
 
     def close(self) -> None:
-        """Close the storage. What decorated async functions have opened in event loops is closed by each of them that
-        still runs, as soon as it gets to it."""
-        self.storage.close()
+        """Close the storage. From now on the limiter raises RuntimeError, until a `with` statement opens it again.
+
+        What decorated async functions have opened in event loops is closed by each of them that still runs, as soon as
+        it gets to it.
+        """
+        self._use.closed = True
+        self._close()
 
     def __enter__(self) -> Self:
+        self._use.enter()
+        self._answer_at_once()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._use.leave()
+        self._close()
+
+    def _close(self) -> None:
+        self._answer_at_once()
+        self.storage.close()
+
+    def _answer_at_once(self) -> None:
+        """Have the storage answer at once if it can and the limiter is open: nothing else is looked at then."""
+        for limiter in (self, self._twin):
+            if limiter is not None:
+                limiter._at_once = None if self._use.closed else at_once_of(limiter.storage)
 
     def _decide(self, groups: Sequence[Group]) -> list[Decision]:
         begin = time.perf_counter()
@@ -216,6 +274,8 @@ class Limiter:
         return decisions
 
     def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
+        if self._use.closed:
+            self._use.check()
         return self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
 
     def _for_tasks(self) -> "AsyncLimiter":
@@ -233,6 +293,8 @@ class Limiter:
                 listeners=self._listeners,
                 sleep=self._async_sleep,
             )
+            self._twin._use = self._use
+            self._answer_at_once()
         return self._twin
 
     async def _async_sleep(self, seconds: float) -> None:
@@ -273,6 +335,7 @@ class AsyncLimiter:
         self.storage = guarded(found, AsyncGuardedStorage, failure, deadline, workers, self._listeners)
         self._reserves = reserves(self.limits)
         self._lines = Lines()
+        self._use = _Use()
 
     async def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it; see `Limiter.hit`."""
@@ -287,8 +350,17 @@ class AsyncLimiter:
         return Decision(group, (await self._evaluate((group,)))[0])
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
-        """Independent answers, in order; see `Limiter.hit_many`."""
-        return await self._decide(groups_of(keys, self.limits, cost))
+        """Return independent answers, in order; see `Limiter.hit_many`. Other tasks run between two trips."""
+        decisions: list[Decision] = []
+        for part in in_parts(groups_of(keys, self.limits, cost)):
+            if decisions:
+                await asyncio.sleep(0)  # memory answers without a pause
+            try:
+                decisions += await self._decide(part)
+            except StorageError as error:
+                error.undone = error.undone and not decisions
+                raise
+        return decisions
 
     async def peek(self, key: str, *, cost: int = ONE) -> Decision:
         """What `hit` would say, changing nothing; see `Limiter.peek`."""
@@ -325,6 +397,7 @@ class AsyncLimiter:
 
     async def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent; see `Limiter.reset`."""
+        self._use.check()
         await self.storage.reset(group_of(key, self.limits if limits is None else limit_set(limits), ONE))
 
     @overload
@@ -370,14 +443,23 @@ class AsyncLimiter:
             self.storage.listen(listener)
 
     async def close(self) -> None:
-        """Close the storage."""
-        await self.storage.close()
+        """Close what this event loop has open. From now on the limiter raises RuntimeError; see `Limiter.close`."""
+        self._use.closed = True
+        await self._close()
 
     async def __aenter__(self) -> Self:
+        self._use.enter()
+        self._at_once = at_once_of(self.storage)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.close()
+        self._use.leave()
+        await self._close()
+
+    async def _close(self) -> None:
+        if self._use.closed:
+            self._at_once = None
+        await self.storage.close()
 
     async def _decide(self, groups: Sequence[Group]) -> list[Decision]:
         begin = time.perf_counter()
@@ -388,4 +470,6 @@ class AsyncLimiter:
         return decisions
 
     async def _evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
+        if self._use.closed:
+            self._use.check()
         return await self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)

@@ -199,7 +199,7 @@ def test_a_write_back_that_outlives_its_storage_writes_no_more() -> None:
             return self.memory.evaluate(groups, mode)
 
     inner = Held()
-    storage = GuardedStorage(inner)
+    storage = GuardedStorage(inner, failures=10)
     limiter = Limiter("100/hour", storage=storage)
     limiter.hit_many(f"k{i}" for i in range(250))
     inner.error = None
@@ -212,6 +212,7 @@ def test_a_write_back_that_outlives_its_storage_writes_no_more() -> None:
     writer.join(30)
     assert sizes == [100]
     assert len(storage.guard.fallback.ledger) == 150
+    limiter = Limiter("100/hour", storage=storage)
     limiter.hit("b")  # who goes on after all finds everything in order
     assert storage._writer is not None
     storage._writer.join(30)

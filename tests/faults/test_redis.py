@@ -439,9 +439,8 @@ def test_a_limiter_made_before_a_fork_works_in_the_child(server: Server) -> None
     limiter = Limiter("6/hour", storage=sys.argv[1])
     tasks = AsyncLimiter("6/hour", storage=sys.argv[1])
     async def hit():
-        decision = await tasks.hit("a")
-        await tasks.close()
-        return decision
+        async with tasks:
+            return await tasks.hit("a")
     def hits():
         for decision in (limiter.hit("a"), asyncio.run(hit())):
             assert decision and decision.degraded is None, decision.degraded

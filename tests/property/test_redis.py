@@ -2,9 +2,12 @@
 
 import itertools
 import os
+import random
+import struct
 from collections.abc import Sequence
 from contextlib import closing
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -90,3 +93,69 @@ def asks(draw: st.DrawFn, pool: list[Limit], mode: Mode, spends: list[Spent]) ->
         spent = [draw(st.sampled_from(spends)) for _ in limits] if given else None
         return key, limits, draw(st.sampled_from([cost, -cost])), None, spent
     return key, limits, cost, draw(st.one_of(st.none(), near(0, limit.period, 3 * limit.period))), None
+
+
+@pytest.mark.parametrize("rotates", [False, True], ids=["", "while a secret is changed"])
+@pytest.mark.parametrize("most", [1, 3], ids=["each costs one", "costs differ"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_log_is_answered_alike_wherever_it_is_touched(
+    seed: int, most: int, rotates: bool, redis_url_server: Server
+) -> None:
+    """Far more entries than are read at a time: refunds, charges and denials of any cost, some of it expired."""
+    choose = random.Random(seed)
+    limit = Limit(1_500, 10**6, 0, "sliding-log")
+    clock = FakeClock(START)
+    python = Plain(clock)
+    options = "&secret=a&old_secret=b" if rotates else ""
+    url = f"{redis_url_server.url}?prefix=long{next(runs)}-&timeout=5&connect_timeout=5{options}"
+    granted: list[tuple[Group, list[Row]]] = []
+
+    def same(groups: list[Group], mode: Mode = "spend") -> list[Row]:
+        (rows,) = python.evaluate(groups, mode)
+        assert [list(found) for found in redis.evaluate(groups, mode)] == [rows]
+        if mode == "spend" and rows[0][0]:
+            granted.append((groups[0], rows))
+        return rows
+
+    with closing(RedisStorage(url, clock=clock)) as redis:
+        for step in range(900):
+            clock.now += choose.choice([0, 1, 900, 1_100])
+            same([[("k", (limit,), choose.randint(1, most), None, None)]])
+            kind = choose.randrange(12)
+            if kind == 0:
+                same([[("k", (limit,), choose.randint(1, 1_500), None, None)]], choose.choice(["spend", "peek"]))
+            elif kind == 1:
+                same([[("k", (limit,), choose.choice([-1, 1, 40, 5_000]), None, None)]], "force")
+            elif kind < 5 and granted:
+                place = choose.choice([-1, -2, -30, 0, choose.randrange(len(granted))])
+                group, rows = granted.pop(max(place, -len(granted)))
+                same([settlement(group, rows, [choose.choice([0, 0, 0, 1, 7])])], "force")
+            elif kind == 5 and step > 700:
+                clock.now += 300_000
+            elif kind == 6 and granted:  # two in one call
+                group, rows = granted.pop()
+                twice = [*settlement(group, rows, [0]), ("k", (limit,), 2, None, None)]
+                same([twice], "force")
+
+
+def test_a_log_that_has_counted_more_than_a_double_holds_exactly_is_answered_alike(redis_url_server: Server) -> None:
+    limit = Limit(1_000, 10**6, 0, "sliding-log")
+    clock = FakeClock(START)
+    python = Plain(clock)
+    prefix = f"sums{next(runs)}-"
+    url = f"{redis_url_server.url}?prefix={prefix}&timeout=5&connect_timeout=5"
+    with closing(RedisStorage(url, clock=clock)) as redis, redis_url_server.client(decode_responses=False) as admin:
+        for step in range(120):
+            clock.now += 10_000
+            calls: list[tuple[int, Mode]] = [(11, "spend"), (700, "spend"), (2, "force"), (-3, "force"), (999, "peek")]
+            for cost, mode in calls:
+                groups: list[Group] = [[("k", (limit,), cost, None, None)]]
+                assert [list(rows) for rows in redis.evaluate(groups, mode)] == python.evaluate(groups, mode)
+            if step == 0:  # as after years
+                (name,) = admin.keys(f"{prefix}*")
+                for place, count in ((0, 4), (1, 3)):
+                    numbers = list(struct.unpack(f"<{count}d", admin.lindex(name, place)))
+                    numbers[2] += 2.0**52 - 500
+                    admin.lset(name, place, struct.pack(f"<{count}d", *numbers))
+        total = struct.unpack("<4d", admin.lindex(name, 0))[2]
+        assert total < 2.0**32, "it was summed up anew"

@@ -44,6 +44,27 @@ def test_a_fixed_window_that_an_older_version_wrote_is_counted_on_and_refunded(r
         assert ask(storage, "k", limit, -4, "force", spent=spent).remaining == 8
 
 
+def test_a_sliding_log_that_an_older_version_wrote_is_counted_on_and_refunded(redis_url_server: Server) -> None:
+    storage, prefix = storage_of(redis_url_server)
+    limit = parse_limit("10/year sliding-log")
+
+    def without_sums() -> None:
+        entries = client.lrange(key, 0, -1)
+        client.delete(key)
+        client.rpush(key, *(entry[:16] for entry in entries))
+
+    with closing(storage):
+        spent = ask(storage, "k", limit, 4)
+        key, client = found(redis_url_server, prefix)
+        without_sums()
+        assert ask(storage, "k", limit, mode="peek").remaining == 6
+        assert ask(storage, "k", limit, 2).remaining == 4
+        assert not ask(storage, "k", limit, 5).allowed
+        without_sums()
+        assert not ask(storage, "k", limit, 5).allowed
+        assert ask(storage, "k", limit, -4, "force", spent=spent).remaining == 8
+
+
 def test_a_state_with_holes_expires_with_its_last_place_and_is_short_again_without_them(
     redis_url_server: Server,
 ) -> None:

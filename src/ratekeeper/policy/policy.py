@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
-from urllib.parse import urlsplit
 
 from ratekeeper.http.client_ip import Proxies
 from ratekeeper.http.headers import Headers
@@ -20,6 +19,7 @@ from ratekeeper.policy.problem import Place, Problems, as_texts, chosen, nearest
 from ratekeeper.policy.rule import DEFAULT, FAILURES, Computed, Failure, Plan, Rule, Window, as_written, wide_windows
 from ratekeeper.policy.source import KIND, OWN, read_source
 from ratekeeper.storage.redis.address import parse_url
+from ratekeeper.storage.secrecy import split_url
 from ratekeeper.storage.urls import open_storage
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Policy:
     """
 
     rules: Sequence[Rule] = ()
-    storage: str = "memory://"
+    storage: str = field(default="memory://", repr=False)  # it may hold a password
     failure: Failure = "local"
     switch: Switch = "on"
     headers: Any = "draft-11"
@@ -336,11 +336,8 @@ def _check_names(rule: Rule, plan: Plan) -> None:
 
 def _check_storage(url: object) -> None:
     if not isinstance(url, str):
-        raise ValueError(f"expected a URL like 'redis://host:6379/0', not {shown(url)}")
-    try:
-        scheme = urlsplit(url).scheme.partition("+")[0]
-    except ValueError as error:
-        raise ValueError(f"cannot read this URL: {error}") from None
+        raise ValueError(f"expected a URL like 'redis://host:6379/0', not {type(url).__name__}")
+    scheme = split_url(url).scheme.partition("+")[0]
     if scheme in ("redis", "rediss", "unix"):
         parse_url(url)  # nothing is opened, and redis-py is not needed to look at it
     else:

@@ -16,6 +16,7 @@ from ratekeeper.events import Called, Degraded, Listener, Recovered, tell
 from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import FAILURES, Group, Mode
 from ratekeeper.settling import DegradedGroup
+from ratekeeper.storage.blame import Blameless
 from ratekeeper.storage.breaker import Breaker
 from ratekeeper.storage.fallback import Debt, Entry, Fallback
 from ratekeeper.storage.workers import known_workers, warn_of_whole_share
@@ -29,10 +30,6 @@ ONE_NODE = ("",)
 NodesOf = Callable[[Group], tuple[str, ...]]
 Result = Sequence[Sequence[Row]] | StorageError
 WriteBack = Generator[list[Group], StorageError | None, None]
-
-
-class Blameless(StorageError):
-    """The storage goes on answering, but this call was not made, or too late to be waited for: no breaker counts it."""
 
 
 class Call:

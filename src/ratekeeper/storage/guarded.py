@@ -21,7 +21,8 @@ from ratekeeper.errors import RatekeeperError, StorageError
 from ratekeeper.events import Listener
 from ratekeeper.limit import Group, Mode
 from ratekeeper.storage import AsyncStorage, Storage
-from ratekeeper.storage.guard import Blameless, Guard, NodesOf, WriteBack, check_options
+from ratekeeper.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
+from ratekeeper.storage.guard import Guard, NodesOf, WriteBack, check_options
 from ratekeeper.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratekeeper.storage.threads import Job, Threads
 from ratekeeper.storage.workers import warn_of_many_workers
@@ -336,12 +337,14 @@ class AsyncGuardedStorage:
     async def _answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What the storage says to one call, or the StorageError to go on with. A caller that is cancelled is gone."""
         timeout = asyncio.timeout(None if self._inline else self.guard.deadline)
+        watch = LoopWatch(self.guard.deadline / 4)
         try:
-            async with timeout:
-                return await function(*arguments)
+            with watch:
+                async with timeout:
+                    return await function(*arguments)
         except Exception as error:
             if timeout.expired():
-                return self.guard.too_late()
+                return Blameless(STALLED) if watch.stalled else self.guard.too_late()
             if _is_callers(error):
                 raise
             return self.guard.as_storage_error(error)
@@ -393,6 +396,7 @@ def guarded(
 
 
 def _is_callers(error: BaseException) -> bool:
-    """A mistake in what was asked, or a stop from outside: not the storage's failure."""
-    ours = isinstance(error, RatekeeperError) and not isinstance(error, StorageError)
-    return ours or not isinstance(error, Exception)
+    """Return True for a mistake in what was asked, and for what the program raised itself: no outage."""
+    if isinstance(error, RatekeeperError):
+        return not isinstance(error, StorageError)
+    return is_programs_own(error)

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from ratekeeper.fork import renew_in_children
+from ratekeeper.storage.blame import Living, interrupted
 
 IDLE = 10.0  # seconds after which a thread that has nothing to do ends
 
@@ -45,12 +46,12 @@ class Threads:
 
     def __init__(self, most: int = 64) -> None:
         self.most = most
-        self.alive = 0
         self.returned = 0  # calls, ever
         self._closed = False
         self._lock = threading.Lock()
         self._idle: list[Inbox] = []
         self._waiting: OrderedDict[Job, None] = OrderedDict()  # only while none is idle
+        self._alive: Living[Inbox] = Living()  # of the threads: none is counted that an exception kept from starting
         renew_in_children(self)
 
     def start(self, function: Callable[[], Any]) -> "SimpleQueue[Reply] | None":
@@ -81,15 +82,21 @@ class Threads:
 
     def renew(self) -> None:
         """For a child process: the threads stayed behind."""
-        self._lock, self._idle, self._waiting, self.alive = threading.Lock(), [], OrderedDict(), 0
+        self._lock, self._idle, self._waiting, self._alive = threading.Lock(), [], OrderedDict(), Living()
+
+    @property
+    def alive(self) -> int:
+        """How many threads there are."""
+        return len(self._alive)
 
     def _begin(self, job: Job, *, waits: bool) -> bool:
         with self._lock:
             job.seen = self.returned
             if self._idle:
-                self._idle.pop().put(job)  # the last one to become idle: the others can end
+                self._idle[-1].put(job)  # the last one to become idle: the others can end
+                self._idle.pop()  # behind the put: a signal handler that raises between them must not lose a thread
             elif self.alive < self.most and self._grow(job):
-                self.alive += 1
+                pass
             elif waits and self.alive:
                 self._waiting[job] = None
             else:
@@ -99,10 +106,14 @@ class Threads:
     def _grow(self, job: Job) -> bool:
         inbox: Inbox = SimpleQueue()
         inbox.put(job)
+        self._alive.add(inbox)
         try:
             threading.Thread(target=_serve, args=(self, inbox), name="ratekeeper-call", daemon=True).start()
-        except RuntimeError:  # the system gives no more of them
-            return False
+        except BaseException as error:
+            self._alive.discard(inbox)  # the standard library keeps a thread that did not come to start
+            if (own := interrupted(error)) is not None:
+                raise own from None
+            return False  # the system gives no more of them
         return True
 
     def _starts(self, job: Job) -> bool:
@@ -151,4 +162,4 @@ def _serve(threads: Threads, inbox: Inbox) -> None:
             del job, reply  # nothing is kept alive while there is nothing to do
     finally:
         with threads._lock:
-            threads.alive -= 1
+            threads._alive.discard(inbox)

@@ -1,11 +1,12 @@
 """From a storage URL, or a client of redis-py, to a storage. Each is opened by the one file that knows it."""
 
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from ratekeeper.storage import AsyncStorage, Storage
 from ratekeeper.storage.guarded import GuardedStorage
 from ratekeeper.storage.memory import AsyncMemoryStorage, MemoryStorage
+from ratekeeper.storage.secrecy import hidden, split_url
 
 
 def open_storage(source: Any) -> Storage:
@@ -33,7 +34,7 @@ def async_twin(storage: Storage) -> AsyncStorage | None:
 
 
 def _is_redis(source: Any) -> bool:
-    return not isinstance(source, str) or urlsplit(source).scheme.partition("+")[0] in ("redis", "rediss", "unix")
+    return not isinstance(source, str) or split_url(source).scheme.partition("+")[0] in ("redis", "rediss", "unix")
 
 
 def _redis() -> Any:
@@ -47,14 +48,14 @@ def _redis() -> Any:
 
 
 def _max_keys(url: str) -> int:
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme != "memory" or parts.netloc or parts.path:
         raise ValueError(
-            f"cannot open storage {url!r}: expected 'memory://', 'memory://?max_keys=10000' or 'redis://host:6379/0'"
+            f"cannot open storage {hidden(url)}: expected 'memory://', 'memory://?max_keys=10000' or 'redis://host:6379/0'"
         )
     max_keys = 1_000_000
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name != "max_keys" or not (value.isascii() and value.isdecimal() and 0 < len(value) < 16):
-            raise ValueError(f"cannot open storage {url!r}: option {name}={value}; expected for example max_keys=10000")
+            raise ValueError(f"cannot open storage {hidden(url)}: expected no option but for example max_keys=10000")
         max_keys = int(value)
     return max_keys

@@ -6,10 +6,12 @@ sent twice, since what became of the first is not known.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from ratekeeper.storage.redis.keys import Keys
+from ratekeeper.storage.secrecy import hidden, split_url
 
 Kind = Literal["single", "sentinel", "cluster"]
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
@@ -26,6 +28,7 @@ OPTIONS = {  # each with how its text is read
     "timeout": float,
     "connect_timeout": float,
     "pool": int,
+    "replicas": int,
     "db": int,
     "ssl_ca_certs": str,
     "ssl_certfile": str,
@@ -35,6 +38,8 @@ OPTIONS = {  # each with how its text is read
     "sentinel_username": str,
     "sentinel_password": str,
 }
+MOST_REPLICAS = 100
+WAITS = 0.4  # of the deadline, for replicas: an idle server looks at its clock every tenth of a second
 # What we take from a client of the user's; all else, timeouts and retries above all, is ours.
 TAKEN = ("host", "port", "db", "username", "password", "path", "credential_provider")
 
@@ -49,8 +54,9 @@ class Address:
     timeout: float = 0.25  # seconds to wait for an answer
     connect_timeout: float = 0.25
     pool: int = 50  # connections at most
-    login: dict[str, Any] = field(default_factory=dict)  # username, password, db, ssl_…
-    sentinel_login: dict[str, Any] = field(default_factory=dict)
+    replicas: int = 0  # that must have a spend before it counts as granted
+    login: dict[str, Any] = field(default_factory=dict, repr=False)  # username, password, db, ssl_…
+    sentinel_login: dict[str, Any] = field(default_factory=dict, repr=False)
     sentinel_tls: bool = False
 
     def __post_init__(self) -> None:
@@ -62,12 +68,22 @@ class Address:
             raise ValueError("timeouts are seconds above 0 and below 3600")
         if type(self.pool) is not int or self.pool < 1:
             raise ValueError("pool is a whole number, at least 1")
+        if type(self.replicas) is not int or not 0 <= self.replicas <= MOST_REPLICAS:
+            raise ValueError(f"replicas is a whole number from 0 to {MOST_REPLICAS}: how many must have every spend")
+
+    @property
+    def wait(self) -> tuple[Any, ...]:
+        """The command that follows a spend where replicas must have it. It ends before the spend's own deadline."""
+        return "WAIT", str(self.replicas), str(max(int(1000 * WAITS * self.timeout), 1))
 
 
 def parse_url(url: str) -> Address:
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
-        raise ValueError(f"cannot open storage {_hidden(url)}: {EXAMPLES}")
+    parts = split_url(url)
+    if parts.scheme not in SCHEMES or not url.startswith(f"{url[: len(parts.scheme)]}://"):
+        raise ValueError(f"cannot open storage {hidden(url)}: {EXAMPLES}")
+    if "#" in url or parts.netloc.count("@") > 1 or ("@" in parts.path and parts.scheme != "unix"):
+        # What was meant as the end of a password would be taken for a host, and shown wherever a host is.
+        raise ValueError(f"cannot open storage {hidden(url)}: write '@', '/', '?' and '#' in a password as %40, %2F …")
     kind: Kind = "sentinel" if "sentinel" in parts.scheme else "cluster" if "cluster" in parts.scheme else "single"
     options = _options(url, parts.query)
     userinfo, _, hosts = parts.netloc.rpartition("@")
@@ -80,31 +96,29 @@ def parse_url(url: str) -> Address:
         path = []
     elif kind == "sentinel":
         if not path:
-            raise ValueError(f"cannot open storage {_hidden(url)}: no service behind the hosts; {EXAMPLES}")
+            raise ValueError(f"cannot open storage {hidden(url)}: no service behind the hosts; {EXAMPLES}")
         service = path.pop(0)
     if path:
         options.setdefault("db", _number(url, "database", path.pop(0)))
     if path or (kind == "cluster" and options.get("db")):
-        raise ValueError(
-            f"cannot open storage {_hidden(url)}: a database is a number, and Cluster has none; {EXAMPLES}"
-        )
+        raise ValueError(f"cannot open storage {hidden(url)}: a database is a number, and Cluster has none; {EXAMPLES}")
     address = Address(kind, _hosts(url, hosts, kind), _keys(options), service, parts.scheme.startswith("rediss"))
     address.login = {name: value for name, value in login.items() if value}
-    for name in ("timeout", "connect_timeout", "pool"):
+    for name in ("timeout", "connect_timeout", "pool", "replicas"):
         if name in options:
             setattr(address, name, options.pop(name))
     try:
         address.check()
     except ValueError as error:
-        raise ValueError(f"cannot open storage {_hidden(url)}: {error}") from None
+        raise ValueError(f"cannot open storage {hidden(url)}: {error}") from None
     for name in ("username", "password"):
         if f"sentinel_{name}" in options:
             address.sentinel_login[name] = options.pop(f"sentinel_{name}")
     address.login |= options
     if not address.tls and any(name.startswith("ssl_") for name in options):
-        raise ValueError(f"cannot open storage {_hidden(url)}: ssl options need rediss://")
+        raise ValueError(f"cannot open storage {hidden(url)}: ssl options need rediss://")
     if options.get("db", 0) < 0:
-        raise ValueError(f"cannot open storage {_hidden(url)}: a database is 0 or more")
+        raise ValueError(f"cannot open storage {hidden(url)}: a database is 0 or more")
     return address
 
 
@@ -144,11 +158,11 @@ def of_client(client: Any, options: Mapping[str, Any]) -> Address:
     if address.kind == "cluster":
         taken.pop("db", None)
     address.login = taken
-    for name in ("timeout", "connect_timeout", "pool"):
+    for name in ("timeout", "connect_timeout", "pool", "replicas"):
         if name in given:
             setattr(address, name, given.pop(name))
     if given:
-        known = "prefix, secret, old_secret, slot, timeout, connect_timeout, pool"
+        known = "prefix, secret, old_secret, slot, timeout, connect_timeout, pool, replicas"
         raise ValueError(f"unknown option {', '.join(given)}; beside a client, known are {known}")
     address.check()
     return address
@@ -157,32 +171,32 @@ def of_client(client: Any, options: Mapping[str, Any]) -> Address:
 def _hosts(url: str, text: str, kind: Kind) -> list[tuple[str, int]]:
     hosts = []
     for host in text.split(","):
-        parts = urlsplit(f"//{host}")
         try:
+            parts = split_url(f"//{host}")
             hosts.append((parts.hostname or "localhost", parts.port or PORTS[kind]))
         except ValueError:
-            raise ValueError(f"cannot open storage {_hidden(url)}: no port in {host!r}; {EXAMPLES}") from None
+            raise ValueError(f"cannot open storage {hidden(url)}: a port is a number up to 65535; {EXAMPLES}") from None
     return hosts
 
 
 def _options(url: str, query: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    for name, text in parse_qsl(query, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise ValueError(
-                f"cannot open storage {_hidden(url)}: unknown option {name}; known are {', '.join(OPTIONS)}"
-            )
+    for place, (name, text) in enumerate(parse_qsl(query, keep_blank_values=True), 1):
+        if name not in OPTIONS:  # its name is not shown: it may be the rest of a secret that has a '&' in it
+            near = get_close_matches(name, OPTIONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(OPTIONS)}"
+            raise ValueError(f"cannot open storage {hidden(url)}: option {place} is unknown; {hint}")
         try:
             options[name] = OPTIONS[name](text)  # type: ignore[operator]
         except ValueError:
-            raise ValueError(f"cannot open storage {_hidden(url)}: {name}={text} is not a number") from None
+            raise ValueError(f"cannot open storage {hidden(url)}: {name} is not a number") from None
     return options
 
 
 def _keys(options: dict[str, Any]) -> Keys:
     slot = options.pop("slot", "")
     if slot not in ("", "one"):
-        raise ValueError(f"slot={slot}: expected slot=one, which puts all states on one slot of a Cluster, or nothing")
+        raise ValueError("slot: expected slot=one, which puts all states on one slot of a Cluster, or nothing")
     return Keys(
         prefix=options.pop("prefix", "rk"),
         secret=options.pop("secret", b""),
@@ -192,15 +206,6 @@ def _keys(options: dict[str, Any]) -> Keys:
 
 
 def _number(url: str, what: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"cannot open storage {_hidden(url)}: the {what} {text!r} is not a number; {EXAMPLES}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"cannot open storage {hidden(url)}: the {what} is not a number; {EXAMPLES}")
     return int(text)
-
-
-def _hidden(url: str) -> str:
-    """The URL for a message: without passwords and secrets."""
-    parts = urlsplit(url)
-    hosts = parts.netloc.rpartition("@")[2]
-    return repr(
-        f"{parts.scheme}://{'…@' if '@' in parts.netloc else ''}{hosts}{parts.path}{'?…' if parts.query else ''}"
-    )

@@ -1,6 +1,7 @@
 """redis-py, and nothing but redis-py: connections and clients for an address, and what its errors mean."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -15,10 +16,19 @@ import redis.retry
 import redis.sentinel
 
 from ratekeeper.errors import StorageError
+from ratekeeper.storage.blame import TooLate
 from ratekeeper.storage.redis.address import Address
 from ratekeeper.storage.redis.refusal import is_foreign, meaning_of
 
 NoScript = redis.exceptions.NoScriptError
+REDIRECTIONS = 5
+CHANGED = (  # after which a Cluster may have other masters
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.RedisClusterException,
+)
+FIRST_KEY = 3  # behind EVALSHA, the digest and the number of keys
 
 
 # redis-py takes the word that a refusal begins with away, and makes a class of it.
@@ -44,7 +54,7 @@ def storage_error(error: BaseException) -> StorageError:
     if meaning is not None:
         return StorageError(meaning, undone=True, outage=not is_foreign(text))
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
-        return StorageError(f"Redis did not answer in time; whether it has decided is not known ({text})")
+        return TooLate(f"Redis did not answer in time; whether it has decided is not known ({text})")
     undone = "connecting to" in text or isinstance(error, redis.exceptions.MaxConnectionsError)
     return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})", undone=undone)
 
@@ -142,6 +152,89 @@ def async_cluster_client(address: Address) -> Any:
         reinitialize_steps=0,
         **options,
     )
+
+
+# A WAIT is of use only on the connection that wrote, and redis-py gives no say in which that is. So what follows is its
+# way through a Cluster once more, for two commands that are sent at once.
+
+
+def call_and_wait(client: Any, command: Sequence[Any], wait: Sequence[Any]) -> tuple[Any, int]:
+    """Return the answer to a call of the script on a Cluster, and how many replicas have what it wrote."""
+    asked = None  # a node that a slot is moving to
+    for _ in range(REDIRECTIONS):
+        try:
+            node = asked or client.get_node_from_key(command[FIRST_KEY].decode())
+            commands = [*([("ASKING",)] if asked else []), command, wait]
+            answers = _exchange(client.get_redis_connection(node).connection_pool, commands)
+            moved = _moved(answers)
+        except CHANGED:
+            with suppress(Exception):  # it fails as long as too few nodes answer
+                client.nodes_manager.initialize()
+            raise
+        if moved is None:
+            return answers[-2], answers[-1]
+        asked = None
+        if isinstance(moved, redis.exceptions.MovedError):
+            client.nodes_manager.move_slot(moved)
+        else:
+            asked = client.get_node(host=moved.host, port=moved.port)
+    raise redis.exceptions.ClusterDownError("CLUSTERDOWN sent from node to node")
+
+
+async def call_and_wait_async(client: Any, command: Sequence[Any], wait: Sequence[Any]) -> tuple[Any, int]:
+    """`call_and_wait` for an event loop."""
+    asked = None
+    for _ in range(REDIRECTIONS):
+        if client._initialize:
+            await client.initialize()
+        try:
+            node = asked or client.get_node_from_key(command[FIRST_KEY].decode())
+            commands = [*([("ASKING",)] if asked else []), command, wait]
+            sent = [redis.asyncio.cluster.PipelineCommand(i, *each) for i, each in enumerate(commands)]
+            await node.execute_pipeline(sent)
+            answers: list[Any] = [each.result for each in sent]
+            moved = _moved(answers)
+        except CHANGED:
+            client._initialize = True  # redis-py's own note for the next call
+            raise
+        if moved is None:
+            return answers[-2], answers[-1]
+        asked = None
+        if isinstance(moved, redis.exceptions.MovedError):
+            await client.nodes_manager.move_slot(moved)
+        else:
+            asked = client.get_node(host=moved.host, port=moved.port)
+    raise redis.exceptions.ClusterDownError("CLUSTERDOWN sent from node to node")
+
+
+def _exchange(pool: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command(connection.pack_commands(commands))
+        return [_answer(connection) for _ in commands]
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return error
+
+
+def _moved(answers: Sequence[Any]) -> Any:
+    """The redirection, if the call was answered with one. Any other error among the answers is raised."""
+    call = answers[-2]
+    if isinstance(call, redis.exceptions.AskError):  # which MovedError is one of
+        return call
+    for answer in (call, *answers):
+        if isinstance(answer, Exception):
+            raise answer
+    return None
 
 
 class AsyncConnector:

@@ -21,7 +21,7 @@ class Keys:
         one_slot: bool = False,
     ) -> None:
         if "{" in prefix or "}" in prefix:
-            raise ValueError(f"prefix {prefix!r}: braces choose the slot on a Cluster, and are not for a prefix")
+            raise ValueError("a prefix has no braces, '{' or '}': they choose the slot on a Cluster")
         self.prefix = f"{prefix}{VERSION}:"
         self.secret = _bytes(secret)
         self.old_secret = None if old_secret is None else _bytes(old_secret)

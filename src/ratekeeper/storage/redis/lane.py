@@ -9,19 +9,33 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from select import POLLIN, poll
 from time import monotonic
 from typing import Any
+from weakref import ref
 
 import hiredis
 from hiredis import pack_command as pack_command
 
 from ratekeeper.errors import StorageError
 from ratekeeper.fork import renew_in_children
+from ratekeeper.storage.blame import Living, interrupted, is_programs_own
 
 PIECE = 65536  # bytes to read at a time
+LOOK_AGAIN = 0.05  # seconds: nobody tells of a place that an exception has set free
 NO_LANE = "no connection to Redis in time: it does not answer, or all that ?pool= allows are in use"
+
+
+class Place:
+    """One connection's place in the pool, held by the connection and by the thread that makes it.
+
+    The pool counts those that somebody holds. So a place is free again when nobody holds it any more, also when an
+    exception out of a signal handler came just before the connection was given back.
+    """
+
+    __slots__ = ("__weakref__",)
 
 
 class Refusal(Exception):
@@ -31,10 +45,11 @@ class Refusal(Exception):
 class Lane:
     """One connection. `connection` is redis-py's, connected."""
 
-    __slots__ = ("address", "connection", "era", "poll", "reader", "socket", "timeout")
+    __slots__ = ("address", "connection", "era", "place", "poll", "reader", "socket", "timeout")
 
-    def __init__(self, connection: Any, timeout: float, era: int) -> None:
+    def __init__(self, connection: Any, timeout: float, era: int, place: Place) -> None:
         self.connection = connection
+        self.place = place
         self.address = (getattr(connection, "host", ""), getattr(connection, "port", 0))
         self.timeout = timeout
         self.era = era
@@ -76,6 +91,14 @@ class Lane:
         self.socket.settimeout(self.timeout)
         return answer
 
+    def receive_more(self, until: float) -> Any:
+        """The answer behind the one that was received last."""
+        answer = self.reader.gets()
+        if answer is False:
+            self.hurry(until)
+            answer = self.receive(until)
+        return answer
+
     def hurry(self, until: float) -> None:
         """The next write or read has to end by then."""
         rest = until - monotonic()
@@ -105,20 +128,21 @@ class Lanes:
 
     def renew(self) -> None:
         """Know nothing of older connections. After a fork they are the parent's."""
-        self._lock = threading.Lock()  # for the size, the era and the waiting; a free lane is taken without it
+        self._lock = threading.Lock()  # for the places, the era and the waiting; a free lane is taken without it
         self._idle: deque[Lane] = deque()
         self._waiting: deque[Ticket] = deque()
-        self._size = 0  # connections of this era, those being made included
+        self._places: Living[Place] = Living()  # of this era's connections, those being made included
         self._era = getattr(self, "_era", 0) + 1
         self._address: object = None
 
-    def call(self, packed: bytes, until: float | None = None) -> Any:
+    def call(self, packed: bytes, until: float | None = None, *, two: bool = False) -> Any:
         """The server's answer. A refusal is raised, as is everything that goes wrong with the connection.
 
-        `until` is when the whole has to end, where that is sooner than `timeout` from now.
+        `until` is when the whole has to end, where that is sooner than `timeout` from now. With `two` it is two
+        commands that are sent at once: returns both answers, or raises the first that is a refusal.
         """
         lane = self._free()
-        hurried = lane is None or until is not None or len(packed) > PIECE
+        hurried = lane is None or until is not None or len(packed) > PIECE or two
         if until is None:
             until = monotonic() + self.timeout
         if lane is None:
@@ -132,11 +156,12 @@ class Lanes:
             if hurried:
                 lane.hurry(until)
             answer = lane.receive(until)
+            more = lane.receive_more(until) if two else None
             if hurried:
                 lane.socket.settimeout(self.timeout)
         except BaseException as error:
             self._drop(lane)
-            if not isinstance(error, Exception):
+            if not isinstance(error, OSError | hiredis.HiredisError) or is_programs_own(error):
                 raise
             raise _lost(error, sent) from error
         if isinstance(answer, Refusal):
@@ -145,7 +170,9 @@ class Lanes:
             self._give(lane)
             raise answer
         self._give(lane)
-        return answer
+        if isinstance(more, Refusal):
+            raise more
+        return (answer, more) if two else answer
 
     def forget(self) -> None:
         """Close what is idle; what is in use, or being made, is closed when it is given back."""
@@ -156,7 +183,7 @@ class Lanes:
     def _begin_era(self) -> "deque[Lane]":
         """What was idle and is of no use now. The lock is held."""
         self._era += 1
-        self._size = 0
+        self._places = Living()
         idle, self._idle = self._idle, deque()
         return idle
 
@@ -175,20 +202,30 @@ class Lanes:
         ticket: Ticket = SimpleQueue()
         self._waiting.append(ticket)
         try:
-            self._grow(ticket)
-            self._match()  # one may have been given back before we stood in line
-            found = ticket.get(timeout=max(until - monotonic(), 0))
+            place: ref[Place] | None = None
+            while True:
+                if place is None or place() is None:
+                    place = self._grow(ticket)
+                self._match()  # one may have been given back before we stood in line
+                rest = until - monotonic()
+                try:
+                    found = ticket.get(timeout=max(min(rest, LOOK_AGAIN), 0))
+                    break
+                except Empty:
+                    if rest <= LOOK_AGAIN:
+                        raise
         except BaseException as error:  # the time is up; or an exception out of a signal handler
             with self._lock:
                 waits = ticket in self._waiting
                 if waits:
                     self._waiting.remove(ticket)
-            if not waits:  # somebody has served it, or is about to
-                late = ticket.get()
-                if isinstance(error, Empty) and isinstance(late, Lane):
-                    return late
-                if isinstance(late, Lane):
-                    self._give(late)
+            if not waits:  # somebody has served it
+                with suppress(Empty):  # the handler came just behind the get: then nobody holds that connection now
+                    late = ticket.get_nowait()
+                    if isinstance(error, Empty) and isinstance(late, Lane):
+                        return late
+                    if isinstance(late, Lane):
+                        self._give(late)
             if isinstance(error, Empty):
                 raise StorageError(NO_LANE, undone=True) from None
             raise
@@ -196,24 +233,36 @@ class Lanes:
             raise found
         return found
 
-    def _grow(self, ticket: Ticket) -> None:
-        """One connection more, if there may be one. What goes wrong is told to `ticket`, if that still waits."""
+    def _grow(self, ticket: Ticket) -> "ref[Place] | None":
+        """One connection more, if there may be one: its place. What goes wrong is told to `ticket`, if that waits."""
+        place = Place()
         with self._lock:
-            if self._size >= self.most:
-                return
-            self._size += 1
+            if len(self._places) >= self.most:
+                return None
+            self._places.add(place)
             era = self._era
-        thread = threading.Thread(target=self._connect, args=(era, ticket), name="ratekeeper-connect", daemon=True)
+        held = [place]
+        work = (era, ticket, held)
+        thread = threading.Thread(target=self._connect, args=work, name="ratekeeper-connect", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the system gives no more threads
-            self._failed(StorageError(f"cannot connect to Redis ({error})", undone=True), era, ticket)
+        except BaseException as error:
+            held.clear()  # the standard library keeps a thread that did not come to start
+            if (own := interrupted(error)) is not None:
+                raise own from None
+            # The system gives no more threads.
+            self._failed(StorageError(f"cannot connect to Redis ({error})", undone=True), ticket, place)
+        return ref(place)
 
-    def _connect(self, era: int, ticket: Ticket) -> None:
+    def _connect(self, era: int, ticket: Ticket, held: list[Place]) -> None:
         try:
-            lane = Lane(self.connect(), self.timeout, era)
+            place = held.pop()
+        except IndexError:
+            return
+        try:
+            lane = Lane(self.connect(), self.timeout, era, place)
         except Exception as error:
-            first = self._failed(error, era, ticket)
+            first = self._failed(error, ticket, place)
             if first is not None:
                 self._grow(first)
             return
@@ -221,18 +270,19 @@ class Lanes:
         with self._lock:
             if self._address not in (None, lane.address):  # a failover: what leads to the old master is of no use
                 old = self._begin_era()
-                lane.era, self._size = self._era, 1
+                lane.era = self._era
+                self._places.add(place)
             self._address = lane.address
         _close(old)
         self._give(lane)
 
-    def _failed(self, error: Exception, era: int, ticket: Ticket) -> Ticket | None:
+    def _failed(self, error: Exception, ticket: Ticket, place: Place) -> Ticket | None:
         """Who waits first now, if somebody does."""
         with self._lock:
-            self._size -= era == self._era
+            self._places.discard(place)
             if ticket in self._waiting:
-                self._waiting.remove(ticket)
                 ticket.put(error)
+                self._waiting.remove(ticket)
             return self._waiting[0] if self._waiting else None
 
     def _give(self, lane: Lane) -> None:
@@ -251,14 +301,15 @@ class Lanes:
                 except IndexError:
                     return
                 if lane.era == self._era:
-                    self._waiting.popleft().put(lane)
+                    self._waiting[0].put(lane)  # before it leaves the line: else it might be left with nothing
+                    self._waiting.popleft()
                 else:
                     lane.close()
 
     def _drop(self, lane: Lane) -> None:
         lane.close()
         with self._lock:
-            self._size -= lane.era == self._era
+            self._places.discard(lane.place)
             first = self._waiting[0] if self._waiting else None
         if first is not None:
             self._grow(first)

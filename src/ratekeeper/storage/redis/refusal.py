@@ -8,7 +8,7 @@ MEANINGS = {
     "NOAUTH": "Redis wants a password: redis://user:password@host",
     "WRONGPASS": "Redis does not know this user and password",
     "NOPERM": "this user may not do this: it needs EVALSHA, EVAL, TIME, GET, SET, DEL, PEXPIRE, LINDEX, LRANGE, LSET,"
-    " LTRIM, LPUSH and RPUSH on its keys",
+    " LLEN, LREM, LTRIM, LPUSH and RPUSH on its keys, and WAIT with ?replicas=",
     "CLUSTERDOWN": "the Cluster does not serve these slots now",
     "MASTERDOWN": "the master of this replica is down",
     "TRYAGAIN": "slots are being moved; the next try may pass",

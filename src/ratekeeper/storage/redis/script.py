@@ -40,9 +40,11 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) 
             packed.append(records if cost == 1 and patience is None else _records(limits, cost, patience))
         else:
             packed.append(_packed(group, keys, names))
+    # No whole numbers: hiredis asks for their text, crashes if a signal handler raises there, and the process ends.
+    count = b"%d" % len(names)
     if mode == "spend" and now is None and len(groups) == 1 and not keys.rotating:
-        return [len(names), *names, *packed]
-    return [len(names), *names, f"{mode}+old" if keys.rotating else mode, "" if now is None else now, *packed]
+        return [count, *names, *packed]
+    return [count, *names, f"{mode}+old" if keys.rotating else mode, "" if now is None else str(now), *packed]
 
 
 def _records(limits: Sequence[Limit], cost: int, patience: int | None) -> bytes:
@@ -118,6 +120,28 @@ def _refused(block: bytes) -> StorageError:
     text = block.decode(errors="replace")
     meaning = meaning_of(text) or f"Redis could not decide ({text})"
     return StorageError(meaning, undone=True, outage=not is_foreign(text))
+
+
+def known_to_replicas(
+    found: list[list[Row] | StorageError], replicas: int, wanted: int
+) -> list[list[Row] | StorageError]:
+    """What can be relied on, if so many replicas have it: all, or no more than what charged nothing.
+
+    What a master grants alone can be granted again when it fails.
+    """
+    try:
+        check_replicas(replicas, wanted)
+    except StorageError as error:
+        return [error if isinstance(each, list) and all(row[0] for row in each) else each for each in found]
+    return found
+
+
+def check_replicas(replicas: int, wanted: int) -> None:
+    if replicas < wanted:
+        raise StorageError(
+            f"{replicas} of the {wanted} replicas that ?replicas={wanted} asks for have the spend: it may be lost, and"
+            " counts as not granted; see which are connected, and how far behind they are (INFO replication)"
+        )
 
 
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:

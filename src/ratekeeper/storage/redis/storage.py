@@ -15,6 +15,7 @@ from ratekeeper.decision import Row
 from ratekeeper.errors import StorageError
 from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import Ask, Group, Mode
+from ratekeeper.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratekeeper.storage.redis import connect, script, slots
 from ratekeeper.storage.redis.address import Address, of_client, parse_url
 from ratekeeper.storage.redis.lane import NO_LANE, Lanes, Refusal, pack_command
@@ -56,6 +57,7 @@ class RedisStorage:
         else:
             self._connector = connect.Connector(self.address)
             self._lanes = Lanes(self._connector, self.address.pool, self.deadline)
+            self._wait = pack_command(self.address.wait)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         if self.deadline is not None:
@@ -84,6 +86,8 @@ class RedisStorage:
             self._execute("PING", target_nodes="primaries")
         else:
             self._execute("SCRIPT", "LOAD", script.SOURCE)
+            if self.address.replicas:
+                script.check_replicas(self._execute(*self.address.wait), self.address.replicas)
 
     def close(self) -> None:
         if self.deadline is not None:
@@ -137,21 +141,31 @@ class RedisStorage:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
         until = monotonic() + self.address.timeout
+        waits = self.address.replicas > 0 and mode != "peek"
         try:
-            reply = self._execute("EVALSHA", script.SHA, *arguments)
+            reply = self._execute("EVALSHA", script.SHA, *arguments, waits=waits)
         except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
-            reply = self._execute("EVAL", script.SOURCE, *arguments, until=until)
+            reply = self._execute("EVAL", script.SOURCE, *arguments, until=until, waits=waits)
         try:
+            if waits:
+                reply, replicas = reply
+                return script.known_to_replicas(script.answers(reply, len(groups)), replicas, self.address.replicas)
             return script.answers(reply, len(groups))
         except script.NotOurs:  # what comes next on this connection may not be ours either
             if self.deadline is not None:
                 self._lanes.forget()
             raise
 
-    def _execute(self, *command: Any, until: float | None = None, **options: Any) -> Any:
-        try:
-            if self.deadline is not None:
+    def _execute(self, *command: Any, until: float | None = None, waits: bool = False, **options: Any) -> Any:
+        """The answer; with `waits` also how many replicas have what it wrote, from the same trip."""
+        if self.deadline is not None:
+            try:
+                if waits:
+                    return self._lanes.call(pack_command(command) + self._wait, until, two=True)
                 return self._lanes.call(pack_command(command), until)
+            except Refusal as error:
+                raise _told(error) from error
+        try:
             free = self._free
             if not free.acquire(timeout=self.address.timeout):
                 raise StorageError(NO_LANE, undone=True, outage=False)
@@ -160,12 +174,16 @@ class RedisStorage:
                     if self._cluster is None:
                         self._cluster = connect.cluster_client(self.address)
                     client = self._cluster
+                if waits:
+                    return connect.call_and_wait(client, command, self.address.wait)
                 return client.execute_command(*command, **options)
             finally:
                 free.release()
         except (StorageError, connect.NoScript):
             raise
         except Exception as error:
+            if is_programs_own(error):
+                raise
             raise _told(error) from error
 
 
@@ -206,6 +224,8 @@ class AsyncRedisStorage:
             await self._execute("PING", target_nodes="primaries")
         else:
             await self._execute("SCRIPT", "LOAD", script.SOURCE)
+            if self.address.replicas:
+                script.check_replicas(await self._execute(*self.address.wait), self.address.replicas)
 
     async def close(self) -> None:
         loop = self._loops.pop(asyncio.get_running_loop(), None)
@@ -257,29 +277,44 @@ class AsyncRedisStorage:
         now = None if self._clock is None else self._clock()
         arguments = script.arguments(groups, mode, self.address.keys, now)
         due = asyncio.get_running_loop().time() + self.address.timeout
+        waits = self.address.replicas > 0 and mode != "peek"
         try:
-            reply = await self._execute("EVALSHA", script.SHA, *arguments, due=due)
+            reply = await self._execute("EVALSHA", script.SHA, *arguments, due=due, waits=waits)
         except connect.NoScript:
-            reply = await self._execute("EVAL", script.SOURCE, *arguments, due=due)
+            reply = await self._execute("EVAL", script.SOURCE, *arguments, due=due, waits=waits)
         try:
+            if waits:
+                reply, replicas = reply
+                return script.known_to_replicas(script.answers(reply, len(groups)), replicas, self.address.replicas)
             return script.answers(reply, len(groups))
         except script.NotOurs as error:
             self._loop().forget(error)
             raise
 
-    async def _execute(self, *command: Any, due: float | None = None, **options: Any) -> Any:
+    async def _execute(self, *command: Any, due: float | None = None, waits: bool = False, **options: Any) -> Any:
         loop = self._loop()
         try:
             if loop.streams is not None:
                 due = due or asyncio.get_running_loop().time() + self.address.timeout
-                return await loop.streams.call(pack_command(command), due)
+                return await loop.streams.call(pack_command(command), due, waits=waits)
             # redis-py's own timeout would close the connections of all, to all nodes.
-            async with asyncio.timeout(self.address.timeout), loop.free:
-                client = await loop.known_cluster()
-                return await client.execute_command(*command, **options)
+            watch = LoopWatch(self.address.timeout / 4)
+            try:
+                with watch:
+                    async with asyncio.timeout(self.address.timeout), loop.free:
+                        client = await loop.known_cluster()
+                        if waits:
+                            return await connect.call_and_wait_async(client, command, self.address.wait)
+                        return await client.execute_command(*command, **options)
+            except TimeoutError:
+                if watch.stalled:
+                    raise Blameless(STALLED) from None
+                raise
         except (StorageError, connect.NoScript):
             raise
         except Exception as error:
+            if is_programs_own(error):
+                raise
             raise _told(error) from error
 
     def _loop(self) -> "_Loop":
@@ -305,7 +340,7 @@ class _Loop:
         self.streams: Streams | None = None
         if address.kind != "cluster":
             self.connector = connect.AsyncConnector(address)
-            self.streams = Streams(self.connector)
+            self.streams = Streams(self.connector, pack_command(address.wait))
 
     async def known_cluster(self) -> Any:
         """The client, once it knows the nodes. Who stops waiting for that does not end it: the next finds it done."""

@@ -13,20 +13,25 @@ from typing import Any
 import hiredis
 
 from ratekeeper.errors import StorageError
+from ratekeeper.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch, TooLate
 from ratekeeper.storage.redis.lane import NO_LANE, Refusal
 
-LENIENCE = 0.005  # seconds: an answer that has come in by its time is read a little later
+LOOK_EVERY = 0.01  # seconds, while a connection is made
+TRIES = 3  # to connect, as long as it is the program that blocks its event loop
 NO_ANSWER = "Redis did not answer in time; whether it has decided is not known"
 
 
 class Stream(asyncio.Protocol):
     """One connection. `lost` says why it is of no use any more."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, wait: bytes) -> None:
         self.loop = asyncio.get_running_loop()
+        self._wait = wait  # a command to send once behind all that is asked in one turn of the loop, if it is asked for
+        self._waited: asyncio.Future[Any] | None = None  # the answer to it, of what is not sent yet
         self.lost: StorageError | None = None
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the time by which it is due
         self._unsent: list[bytes] = []
+        self._unsent_since = 0.0  # by the loop's time
         self._reader = hiredis.Reader(replyError=Refusal)
         self._alarm: asyncio.TimerHandle | None = None
         # From here on the transport is ours. redis-py would call it unclosed, and its writer close it, when they go.
@@ -44,12 +49,21 @@ class Stream(asyncio.Protocol):
             raise StorageError(str(self.lost), undone=True)
         future: asyncio.Future[Any] = self.loop.create_future()
         if not self._unsent:
+            self._unsent_since = self.loop.time()
             self.loop.call_soon(self._send)
         self._unsent.append(packed)
         self._pending.append((future, due))
         if self._alarm is None or due < self._alarm.when():
             self._set_alarm(due)
         return future
+
+    def ask_and_wait(self, packed: bytes, due: float) -> "tuple[asyncio.Future[Any], asyncio.Future[Any]]":
+        """The answer to come, and then that to `wait`, which others share: shield it."""
+        future = self.ask(packed, due)
+        if self._waited is None:
+            self._waited = self.loop.create_future()
+            self._waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # all may have gone
+        return future, self._waited
 
     def quiet(self) -> bool:
         """Whether it can be used, as far as is known: nothing has come in that nobody asked for."""
@@ -71,6 +85,9 @@ class Stream(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+        if self._waited is not None:
+            self._pending.append((self._waited, 0.0))
+            self._waited = None
         while self._pending:
             future, _ = self._pending.popleft()
             if not future.done():
@@ -92,7 +109,20 @@ class Stream(asyncio.Protocol):
     def _send(self) -> None:
         packed, self._unsent = self._unsent, []
         if self.lost is None:
+            if self._waited is not None:
+                packed.append(self._wait)
+                self._pending.append((self._waited, self._pending[-1][1]))
+                self._waited = None
             self._transport.write(b"".join(packed))
+            late = self.loop.time() - self._unsent_since
+            if late > LENIENCE:
+                self._postpone(len(packed), late)
+
+    def _postpone(self, last: int, late: float) -> None:
+        """The program blocked the loop before these were written: that time is not the server's."""
+        for i in range(-last, 0):
+            future, due = self._pending[i]
+            self._pending[i] = (future, due + late)
 
     def _set_alarm(self, due: float) -> None:
         if self._alarm is not None:
@@ -116,22 +146,32 @@ class Stream(asyncio.Protocol):
 class Streams:
     """The connection of one event loop, made again when it is lost. Nobody who asks makes it, or ends the making."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Any]], wait: bytes = b"") -> None:
         self._connect = connect
+        self._wait = wait
         self._stream: Stream | None = None
         self._making: asyncio.Task[Stream] | None = None
 
-    async def call(self, packed: bytes, due: float) -> Any:
-        """The server's answer, by the loop's time `due`. A refusal is raised."""
+    async def call(self, packed: bytes, due: float, *, waits: bool = False) -> Any:
+        """The server's answer, by the loop's time `due`. A refusal is raised. With `waits` that to `wait`, too."""
         stream = self._stream
         if stream is None or not (stream.quiet() or await stream.fit()):
             stream = await self._next(due)
-        answer = await stream.ask(packed, due)
+        if not waits:
+            answer = await stream.ask(packed, due)
+        else:
+            first, second = stream.ask_and_wait(packed, due)
+            answer = await first
         if isinstance(answer, Refusal):
             if answer.args[0].startswith("READONLY"):  # a master no longer
                 stream.close("the master is a replica now")
             raise answer
-        return answer
+        if not waits:
+            return answer
+        waited = await asyncio.shield(second)
+        if isinstance(waited, Refusal):
+            raise waited
+        return answer, waited
 
     def forget(self, why: str = "the storage was closed") -> None:
         if self._stream is not None:
@@ -152,8 +192,11 @@ class Streams:
         if self._making is None:
             self._making = loop.create_task(self._make(), name="ratekeeper-connect")
             self._making.add_done_callback(self._made)
-        done, _ = await asyncio.wait([self._making], timeout=max(due - loop.time(), 0))
+        with LoopWatch(LOOK_EVERY) as watch:
+            done, _ = await asyncio.wait([self._making], timeout=max(due - loop.time(), 0))
         if not done:
+            if watch.stalled:
+                raise Blameless(STALLED, undone=True)
             raise StorageError(NO_LANE, undone=True)
         (task,) = done
         if task.cancelled():
@@ -161,7 +204,15 @@ class Streams:
         return task.result()
 
     async def _make(self) -> Stream:
-        return Stream(await self._connect())
+        for _ in range(TRIES):
+            watch = LoopWatch(LOOK_EVERY)
+            try:
+                with watch:
+                    return Stream(await self._connect(), self._wait)
+            except TooLate:
+                if not watch.stalled:
+                    raise
+        raise Blameless(STALLED, undone=True)
 
     def _made(self, task: "asyncio.Task[Stream]") -> None:
         self._making = None

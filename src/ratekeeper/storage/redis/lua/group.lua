@@ -56,6 +56,7 @@ local function loaded(ask, place)
   if names == 1 then return state end
   local other = ask.kernel.load(KEYS[place * names])
   if state and other then
+    if ask.kernel.same and ask.kernel.same(state, other) then return state end
     local left, reset_after = ask.kernel.standing(ask, state, now)
     local other_left, other_reset_after = ask.kernel.standing(ask, other, now)
     if other_left < left or other_left == left and other_reset_after > reset_after then state = other end

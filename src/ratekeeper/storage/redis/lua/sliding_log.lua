@@ -1,10 +1,15 @@
--- Mirror of kernels/sliding_log.py, but the log stays where it is: a list of (instant, cost), each two doubles, behind a
--- head of (expires, used). A decision reads what has expired and, when it denies, what has to expire before it passes;
--- a spend pops the one and pushes one entry. State is {expires, used, key = …, first = how many entries are over,
--- added = what this call spends at now}; a state that force or repair made anew has all its entries with it.
+-- Mirror of kernels/sliding_log.py, but the log stays where it is: a list of (instant, cost, sum of the costs up to this
+-- one), each three doubles, behind a head of (expires, used, total, uneven). The sums begin anywhere; their differences
+-- tell in a few looks which entry has to leave before a denied call passes. A refund far back would have to change all
+-- sums behind it: instead `uneven` is then the instant of the newest entry, up to which sums are not to be relied on.
+-- A decision reads what has expired; a spend pops that and pushes one entry; a refund finds its entry by bisection.
+-- State is {expires, used, total = …, uneven = …, key = …, first = how many entries are over, added = what this call
+-- spends at now, changed = the place of an entry that force gave another cost}; a state that was changed in another way,
+-- or twice in a call, has all its entries with it.
 local function make_sliding_log()
 
-local CHUNK = 64
+local NEAR = 128 -- entries behind a refunded one whose sums are changed with it
+local CHUNK = 256 -- entries to read at a time, once it has turned out that a few will not do
 
 -- Instant and cost of the entries from `first` (0 is the oldest) on, one after the other.
 local function entries(state, first)
@@ -17,12 +22,12 @@ local function entries(state, first)
     end
   end
   if not state.key then return function() end end -- made in this very call: there is nothing behind it yet
-  local chunk, i, from = {}, 0, first + 1
+  local chunk, i, from, size = {}, 0, first + 1, 2
   return function()
     i = i + 1
     if i > #chunk then
-      chunk, i = call('LRANGE', state.key, from, from + CHUNK - 1), 1
-      from = from + CHUNK
+      chunk, i = call('LRANGE', state.key, from, from + size - 1), 1
+      from, size = from + size, min(4 * size, CHUNK)
     end
     if chunk[i] then
       local instant, cost = unpack('<dd', chunk[i])
@@ -31,33 +36,75 @@ local function entries(state, first)
   end
 end
 
+-- A log as it was before entries had sums. It gets them when it is written.
+local function without_sums(key, head)
+  local expires, used = unpack('<dd', head)
+  local state = {expires, used, entries = {}, first = 0, added = 0}
+  for i, entry in ipairs(call('LRANGE', key, 1, -1)) do state.entries[i] = {unpack('<dd', entry)} end
+  return state
+end
+
 local function load(key)
   local head = call('LINDEX', key, 0)
   if not head then return nil end
-  if #head ~= 16 then error('FOREIGN') end
-  local expires, used = unpack('<dd', head)
-  return {expires, used, key = key, first = 0, added = 0}
+  if #head == 16 then return without_sums(key, head) end
+  if #head ~= 32 then error('FOREIGN') end
+  local expires, used, total, uneven = unpack('<dddd', head)
+  return {expires, used, total = total, uneven = uneven, key = key, first = 0, added = 0}
+end
+
+local function packed_head(state)
+  return pack('<dddd', state[1], state[2], state.total, state.uneven)
+end
+
+-- Give one entry the cost that force has found for it, or take it away. Places are those from before anything is popped.
+local function change(key, state)
+  local place = state.changed + 1
+  local _, _, sum = unpack('<ddd', call('LINDEX', key, place))
+  local changed = state.cost > 0 and pack('<ddd', state.at, state.cost, sum - state.less)
+  if state.near then -- with the sums of those behind it
+    local behind = call('LRANGE', key, place + 1, -1)
+    for i, entry in ipairs(behind) do
+      local instant, cost, up_to = unpack('<ddd', entry)
+      behind[i] = pack('<ddd', instant, cost, up_to - state.less)
+    end
+    if changed then table.insert(behind, 1, changed) end
+    call('LTRIM', key, 0, place - 1)
+    if #behind > 0 then call('RPUSH', key, _G.unpack(behind)) end
+  elseif changed then
+    call('LSET', key, place, changed)
+  else
+    call('LSET', key, place, '')
+    call('LREM', key, state.late and -1 or 1, '') -- from the end that is nearer
+  end
 end
 
 local function save(key, state, ttl)
   if state.entries then
+    local total = 0
+    for _, entry in ipairs(state.entries) do total = total + entry[2] end
     call('DEL', key)
-    call('RPUSH', key, pack('<dd', state[1], state[2]))
-    for _, entry in ipairs(state.entries) do call('RPUSH', key, pack('<dd', entry[1], entry[2])) end
+    call('RPUSH', key, pack('<dddd', state[1], state[2], total, 0))
+    total = 0
+    for _, entry in ipairs(state.entries) do
+      total = total + entry[2]
+      call('RPUSH', key, pack('<ddd', entry[1], entry[2], total))
+    end
   elseif not state.key then
-    call('RPUSH', key, pack('<dd', state[1], state[2]), pack('<dd', state.now, state.added))
+    call('RPUSH', key, pack('<dddd', state[1], state[2], state.added, 0), pack('<ddd', state.now, state.added, state.added))
   else
+    if state.changed then change(key, state) end
     if state.first > 0 then
       call('LTRIM', key, state.first + 1, -1) -- the head and what is over
-      call('LPUSH', key, pack('<dd', state[1], state[2]))
+      call('LPUSH', key, packed_head(state))
     else
-      call('LSET', key, 0, pack('<dd', state[1], state[2]))
+      call('LSET', key, 0, packed_head(state))
     end
     if state.merge then
-      local instant, cost = unpack('<dd', call('LINDEX', key, -1))
-      call('LSET', key, -1, pack('<dd', instant, cost + state.added))
-    else
-      call('RPUSH', key, pack('<dd', state.now, state.added))
+      local instant, cost, sum = unpack('<ddd', call('LINDEX', key, -1))
+      call('LSET', key, -1, pack('<ddd', instant, cost + state.added, sum + state.added))
+    elseif state.added > 0 then
+      call('RPUSH', key, pack('<ddd', state.now, state.added, state.total))
     end
   end
   call('PEXPIRE', key, ttl)
@@ -66,7 +113,7 @@ end
 -- What is used after `oldest`, and how many entries are not.
 local function live(state, oldest)
   local used, first = state[2], state.first
-  if state.added > 0 then return used, first end
+  if state.added > 0 or state.changed then return used, first end
   for instant, cost in entries(state, first) do
     if instant > oldest then break end
     used, first = used - cost, first + 1
@@ -77,6 +124,10 @@ end
 local function all_entries(state, first)
   local found = {}
   for instant, cost in entries(state, first) do found[#found + 1] = {instant, cost} end
+  if state.changed then
+    local place = state.changed - first + 1
+    if state.cost > 0 then found[place][2] = state.cost else table.remove(found, place) end
+  end
   if state.added > 0 then
     if state.merge then
       found[#found][2] = found[#found][2] + state.added
@@ -110,13 +161,40 @@ local function standing(limit, state, now)
   return max(limit.count - used, 0), used > 0 and state[1] - now or 0
 end
 
--- Until enough of the oldest entries have left.
-local function leaves_after(limit, state, now, first, excess)
-  for instant, spent in entries(state, first) do
-    excess = excess - spent
-    if excess <= 0 then return instant + limit.period - now end
+-- With all its entries, to be written under any name.
+local function whole(state, first)
+  return {state[1], state[2], entries = all_entries(state, first or 0), first = 0, added = 0}
+end
+
+-- The instant of the entry with which enough of the oldest have left. What this very call has spent leaves last.
+local function leaves(state, first, used, excess, now)
+  if state.key and state.added == 0 and excess > NEAR then
+    local oldest, cost, sum = unpack('<ddd', call('LINDEX', state.key, first + 1))
+    if oldest > state.uneven then
+      local wanted, low, high = sum - cost + excess, first, call('LLEN', state.key) - 2
+      while low < high do
+        local middle = floor((low + high) / 2)
+        local _, _, up_to = unpack('<ddd', call('LINDEX', state.key, middle + 1))
+        if up_to < wanted then low = middle + 1 else high = middle end
+      end
+      return (unpack('<ddd', call('LINDEX', state.key, low + 1)))
+    end
+    local rest, to = used - excess, -1 -- what may stay
+    while rest < excess do -- one by one, and shorter from the other end
+      local chunk = call('LRANGE', state.key, to - CHUNK + 1, to)
+      for i = #chunk, 1, -1 do
+        local instant, cost = unpack('<dd', chunk[i])
+        if cost > rest then return instant end
+        rest = rest - cost
+      end
+      to = to - CHUNK
+    end
   end
-  return limit.period -- what this very call has spent has to leave, too
+  for instant, cost in entries(state, first) do
+    excess = excess - cost
+    if excess <= 0 then return instant end
+  end
+  return now
 end
 
 local function spend(limit, state, now, cost, patience, lead)
@@ -130,6 +208,10 @@ local function spend(limit, state, now, cost, patience, lead)
   state = repair(limit, state, now)
   local used, first = live(state, now - period)
   if used + cost <= count then
+    if state.key and state.total + cost > MOST_TOTAL then
+      state = whole(state, first)
+      first = 0
+    end
     used = used + cost
     local row = {1, count - used, 0, period, 0, 0, 0}
     if state.entries then
@@ -142,11 +224,13 @@ local function spend(limit, state, now, cost, patience, lead)
       return made(limit, found), row
     end
     local merge = state.merge or (state.added == 0 and used > cost and state[1] == now + period)
-    local key = state.key
-    return {now + period, used, key = key, now = now, first = first, merge = merge, added = state.added + cost}, row
+    return {
+      now + period, used, total = (state.total or 0) + cost, uneven = state.uneven or 0, key = state.key, now = now,
+      first = first, merge = merge, added = state.added + cost,
+    }, row
   end
   local retry_after = NEVER
-  if cost <= count then retry_after = leaves_after(limit, state, now, first, used + cost - count) end
+  if cost <= count then retry_after = leaves(state, first, used, used + cost - count, now) + period - now end
   return state, {0, max(count - used, 0), retry_after, used > 0 and state[1] - now or 0, 0, 0, 0}
 end
 
@@ -157,13 +241,72 @@ local function turn_after(limit, state, now, front, cost)
   if state then
     local used, first = live(state, now - limit.period)
     local excess = used + units - limit.count
-    if excess > 0 then wait = wait + leaves_after(limit, state, now, first, excess) end
+    if excess > 0 then wait = wait + leaves(state, first, used, excess, now) + limit.period - now end
   end
   return wait
 end
 
+-- The place (0 is the oldest) and the cost of the entry of the instant `at`, if it is there, and how many there are.
+-- Looks at the newest first, and twice as far back each time: what is settled was mostly spent a moment ago.
+local function find(key, first, at)
+  local size = call('LLEN', key) - 1
+  local low, high, step = first, size - 1, 1 -- it is between these two
+  local place = high
+  while low <= high do
+    local instant, cost = unpack('<dd', call('LINDEX', key, place + 1))
+    if instant == at then return place, cost, size end
+    if instant < at then low = place + 1 else high = place - 1 end
+    if step and instant > at then
+      place, step = max(high - step, low), step * 2
+    else
+      place, step = floor((low + high) / 2), nil
+    end
+  end
+end
+
+local function with(state, total, uneven)
+  state.total, state.uneven = total, uneven
+  return state
+end
+
+-- force without reading the log, on a state as it is stored; nil if that will not do.
+local function force_in_place(limit, state, now, cost, at)
+  if state.entries or state.added > 0 or state.changed or state[1] > now + limit.period then return nil end
+  local used, first = live(state, now - limit.period)
+  if used == 0 then return nil end
+  local key, newest, total, uneven = state.key, state[1] - limit.period, state.total, state.uneven
+  if total + max(cost, 0) > MOST_TOTAL then return nil end
+  if cost > 0 then
+    cost = max(min(cost, 2 * limit.count - used), 0)
+    if cost == 0 then return with({state[1], used, key = key, first = first, added = 0}, total, uneven) end
+    local merge = newest == now
+    local changed = {now + limit.period, used + cost, key = key, now = now, first = first, merge = merge, added = cost}
+    return with(changed, total + cost, uneven)
+  end
+  local place, before, size = find(key, first, at)
+  if not place then return with({state[1], used, key = key, first = first, added = 0}, total, uneven) end
+  local left = max(before + cost, 0)
+  used = used - before + left
+  if used == 0 then return nil end
+  local expires = state[1]
+  if left == 0 and place == size - 1 then
+    expires = unpack('<dd', call('LINDEX', key, -2)) + limit.period
+  end
+  local near, less = size - 1 - place <= NEAR, before - left
+  if near then total = total - less elseif less > 0 then uneven = newest end
+  return with({
+    expires, used, key = key, first = first, added = 0, changed = place, at = at, cost = left, late = 2 * place > size,
+    near = near, less = near and less or 0,
+  }, total, uneven)
+end
+
 local function force(limit, state, now, cost, spent)
-  local found = {}
+  local at = spent.at
+  if at == NEVER then at = now end
+  local found, changed = {}, state and force_in_place(limit, state, now, cost, at)
+  if changed then
+    return changed, {1, max(limit.count - changed[2], 0), 0, changed[1] - now, 0, 0, 0}
+  end
   if state then
     state = repair(limit, state, now)
     local _, first = live(state, now - limit.period)
@@ -179,8 +322,6 @@ local function force(limit, state, now, cost, spent)
       found[#found + 1] = {now, cost}
     end
   else
-    local at = spent.at
-    if at == NEVER then at = now end
     for i, entry in ipairs(found) do
       if entry[1] == at then
         local left = max(entry[2] + cost, 0)
@@ -194,13 +335,14 @@ local function force(limit, state, now, cost, spent)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end
 
--- With all its entries, to be written under any name.
-local function whole(state)
-  return {state[1], state[2], entries = all_entries(state, 0), first = 0, added = 0}
+-- Whether two states, under two names, are the same log: then a change is made in both, and neither is written anew.
+local function same(state, other)
+  return state.key and other.key and state[1] == other[1] and state[2] == other[2] and call('LLEN', state.key) == call('LLEN', other.key)
+    and call('LINDEX', state.key, 1) == call('LINDEX', other.key, 1)
 end
 
 return {
-  load = load, save = save, whole = whole, expires_after = 0, repair = repair, standing = standing, spend = spend,
+  load = load, save = save, same = same, whole = whole, expires_after = 0, repair = repair, standing = standing, spend = spend,
   force = force, turn_after = turn_after,
 }
 end

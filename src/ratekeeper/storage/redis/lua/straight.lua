@@ -4,6 +4,7 @@
 -- nothing written, to the kernels and the group law below, which are not even made before.
 
 local RECORD = 88
+local MOST_TOTAL = 4503599627370496 -- 2^52: from there on a sliding log is summed up anew
 local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
 
 local mode, now, first = 'spend', nil, 1
@@ -78,18 +79,18 @@ if mode == 'spend' and #ARGV == first then
       left, reset_after = count - current - cost - share, rest + period
       values[n + 1], spans[n + 1] = pack('<ddd', now + reset_after, current + cost, previous), reset_after
 
-    else -- sliding_log: a list, its head is expires, used
+    else -- sliding_log: a list, its head is expires, used, total, uneven
       local head = call('LINDEX', key, 0)
-      local used, gone, last = cost, 0, 0
+      local used, gone, last, total, uneven = cost, 0, 0, cost, 0
       if head then
-        if #head ~= 16 then break end
-        local expires, before = unpack('<dd', head)
-        used, last = before + cost, expires - period
-        if last >= now then break end
+        if #head ~= 32 then break end
+        local expires, before, sum, till = unpack('<dddd', head)
+        used, last, total, uneven = before + cost, expires - period, sum + cost, till
+        if last >= now or total > MOST_TOTAL then break end
         repeat
           local entry = call('LINDEX', key, gone + 1)
           if not entry then break end
-          local instant, spent = unpack('<dd', entry)
+          local instant, spent = unpack('<dd', entry) -- and the sum up to it
           if instant > now - period then break end
           used, gone = used - spent, gone + 1
         until gone == 8
@@ -97,8 +98,8 @@ if mode == 'spend' and #ARGV == first then
       end
       left, reset_after = count - used, period
       entries, over = entries or {}, over or {}
-      values[n + 1], spans[n + 1] = pack('<dd', now + period, used), period
-      entries[n + 1], over[n + 1] = pack('<dd', now, cost), head and gone or -1
+      values[n + 1], spans[n + 1] = pack('<dddd', now + period, used, total, uneven), period
+      entries[n + 1], over[n + 1] = pack('<ddd', now, cost, total), head and gone or -1
     end
 
     if left < 0 then break end
