@@ -85,6 +85,105 @@ def test_a_client_that_was_blocked_stays_so_whatever_limit_the_others_have(clock
     assert not strict.hit("bad")
 
 
+def test_a_blocked_client_stays_blocked_whatever_limits_of_its_scope_flood_memory(clock: FakeClock) -> None:
+    """Tiers and overrides: one state for each key, but not one limit for all keys."""
+    for blocked, flood, each in (
+        ("1000/hour burst 10 as api", "1/hour burst 9 as api", 1),
+        ("100/hour burst 20 as api", "10/hour burst 10 as api", 3),
+        ("5/hour as api sliding-log", "50/hour as api sliding-log", 9),
+        ("5/hour as api fixed-window", "1000/hour as api fixed-window", 9),
+        ("200/hour as api sliding-counter", "3/hour as api sliding-counter", 1),
+    ):
+        storage = MemoryStorage(max_keys=100, clock=clock)
+        strict, other = Limiter(blocked, storage=storage), Limiter(flood, storage=storage)
+        while strict.hit("blocked"):
+            pass
+        for i in range(2_000):
+            for _ in range(each):
+                other.hit(f"flood:{i}")
+        assert not strict.hit("blocked"), (blocked, flood)
+        assert storage.evicted > 1_800
+
+
+def test_a_client_is_judged_by_the_limit_that_it_has_now(clock: FakeClock) -> None:
+    """A denial stores nothing, yet it says which limit a client has."""
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    many = Limiter("1000/hour fixed-window", storage=storage)
+    few = Limiter("5/hour fixed-window", storage=storage)
+    for _ in range(7):
+        many.hit("lowered")
+    assert not few.hit("lowered")
+    for i in range(2_000):
+        for _ in range(9):
+            many.hit(f"flood:{i}")
+    assert not few.hit("lowered")
+
+
+def test_the_limits_of_a_group_judge_their_keys_too(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    limiter = Limiter("1000/hour fixed-window", storage=storage)
+    strict, mild = parse_limit("5/hour fixed-window"), parse_limit("900/hour fixed-window")
+    key = "k" * 300  # kept as a digest
+    limiter.check([Check(key, mild)])
+    while limiter.check([Check(key, strict), Check("b", mild)]):
+        pass
+    for i in range(2_000):
+        limiter.check([Check(f"flood:{i}", mild, cost=9)])
+    assert not limiter.check([Check(key, strict)])
+
+
+def test_a_client_that_one_limit_blocks_stays_blocked_while_it_uses_a_milder_one(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    login, search = Limiter("5/hour fixed-window", storage=storage), Limiter("100/hour fixed-window", storage=storage)
+    while login.hit("blocked"):
+        pass
+    assert search.hit("blocked")
+    for i in range(2_000):
+        for _ in range(9):
+            search.hit(f"flood:{i}")
+    assert not login.hit("blocked")
+
+
+def test_a_client_whose_limit_was_raised_makes_room_again(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    few, many = Limiter("1/hour burst 2", storage=storage), Limiter("1000/hour burst 1000", storage=storage)
+    for i in range(100):
+        few.hit(f"k:{i}", cost=2)
+    clock.advance(7_200)
+    for i in range(100):
+        many.hit(f"k:{i}", cost=4)
+    assert many.hit("new").remaining == 999
+    assert (storage.evicted, storage.overflowed) == (1, 0)
+
+
+def test_the_key_that_used_least_goes_first_though_others_have_more_left(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    free, pro = Limiter("10/hour fixed-window", storage=storage), Limiter("1000/hour fixed-window", storage=storage)
+    pro.hit("heavy", cost=500)
+    for i in range(2_000):
+        free.hit(f"light:{i}")
+    assert pro.peek("heavy").remaining == 500
+
+
+def test_what_is_remembered_of_limits_goes_with_its_keys(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    first, second = Limiter("10/second", storage=storage), Limiter("20/second", storage=storage)
+    first.hit("k")
+    for i in range(50):
+        second.hit(f"new:{i}")
+    (table,) = storage._tables.values()
+    assert len(table.others) == 50
+    second.reset("new:0")
+    assert len(table.others) == 49
+    assert first.hit("new:1")
+    assert len(table.others) == 48
+    clock.advance(2)
+    for _ in range(100):
+        clock.now += 20_000
+        first.hit("k")
+    assert (len(table.others), len(table.states), table.only) == (0, 1, parse_limit("10/second"))
+
+
 def test_a_full_table_of_offenders_does_not_keep_others_from_a_table_that_has_room(clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=1_000, clock=clock)
     offenders, mild = Limiter("1/hour as a", storage=storage), Limiter("100/hour as b", storage=storage)
