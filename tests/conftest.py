@@ -17,6 +17,12 @@ def pytest_configure() -> None:
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two more than there are cores: much of the time some worker waits for a server that was broken on purpose. Not
+    many more: every worker has servers of its own."""
+    return min((os.cpu_count() or 2) + 2, 8)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()

@@ -209,6 +209,7 @@ def test_many_tasks_share_a_connection_and_are_granted_exactly_the_count(fresh_r
     async def main() -> int:
         async with AsyncLimiter("1000/day", storage=f"{fresh_redis.url}?{SLOW}") as limiter:
             answers = await asyncio.gather(*(limiter.hit("k") for _ in range(1_200)))
+            assert {answer.degraded for answer in answers} == {None}
             with fresh_redis.client() as admin:
                 assert len(admin.client_list()) == 2
             return sum(answer.allowed for answer in answers)
