@@ -6,9 +6,16 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from ratekeeper.testing import FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
+
+
+# A busy machine is no failure: examples have no deadline.
+EXAMPLES = int(os.environ.get("RATEKEEPER_EXAMPLES", "150"))
+settings.register_profile("ratekeeper", max_examples=EXAMPLES, deadline=None, print_blob=True)
+settings.load_profile("ratekeeper")
 
 
 def pytest_configure() -> None:
