@@ -41,7 +41,7 @@ EQUIVALENT = ROOT / "tools" / "equivalent_mutants.txt"
 SAMPLE = 60
 TIMEOUT = 120  # seconds for the tests of one mutant: one that loops for ever was noticed
 
-KERNELS = ["tests/property/test_kernels.py", "tests/property/test_groups.py"]
+KERNELS = ["tests/unit/test_kernel_cases.py", "tests/property/test_kernels.py", "tests/property/test_groups.py"]
 POLICY = ["tests/policy", "--ignore=tests/policy/test_redis.py", "--ignore=tests/policy/test_examples.py"]
 
 # What is changed, and the tests that have to notice. The quickest to notice stand first.

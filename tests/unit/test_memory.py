@@ -184,6 +184,150 @@ def test_what_is_remembered_of_limits_goes_with_its_keys(clock: FakeClock) -> No
     assert (len(table.others), len(table.states), table.only) == (0, 1, parse_limit("10/second"))
 
 
+def test_one_more_limit_for_a_key_changes_nothing_for_the_others(clock: FakeClock) -> None:
+    """Only the key that was checked is judged by the limit, and by the first one again when that is its limit."""
+    storage = MemoryStorage(clock=clock)
+    first, second = Limiter("10/hour", storage=storage), Limiter("20/hour", storage=storage)
+    same = Limiter("10/hour", storage=storage)
+    for key in ("a", "b"):
+        first.hit(key)
+    (table,) = storage._tables.values()
+    second.hit("a")
+    assert (dict(table.others), table.only) == ({"a": parse_limit("20/hour")}, None)
+    second.hit("b")
+    same.hit("a")
+    assert (dict(table.others), table.only) == ({"b": parse_limit("20/hour")}, None)
+    second.peek("a")
+    assert set(table.others) == {"b"}, "a peek changes nothing"
+    first.hit("b")
+    assert (table.others, table.only) == ({}, parse_limit("10/hour"))
+
+
+@pytest.mark.parametrize(("spent", "judge"), [(4, 5), (3, 1_000)])
+def test_a_stricter_limit_judges_while_it_denies_and_no_longer(spent: int, judge: int, clock: FakeClock) -> None:
+    """One unit more is what the milder limit takes."""
+    storage = MemoryStorage(clock=clock)
+    few, many = Limiter("5/hour fixed-window", storage=storage), Limiter("1000/hour fixed-window", storage=storage)
+    few.hit("k", cost=spent)
+    many.hit("k")
+    (table,) = storage._tables.values()
+    assert table.others.get("k", table.limit).count == judge
+
+
+def test_a_lowered_limit_judges_at_once(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    many, few = Limiter("1000/hour fixed-window", storage=storage), Limiter("5/hour fixed-window", storage=storage)
+    many.hit("k", cost=2)
+    few.hit("k")
+    (table,) = storage._tables.values()
+    assert table.others["k"].count == 5
+
+
+def test_of_two_keys_with_one_limit_the_least_used_goes(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    limiter = Limiter("10/hour fixed-window", storage=storage)
+    for i in range(5):
+        limiter.hit(f"much:{i}", cost=8)
+    for i in range(1_000):
+        limiter.hit(f"little:{i}", cost=2)
+    assert all(limiter.peek(f"much:{i}").remaining == 2 for i in range(5))
+
+
+def test_a_key_with_one_unit_left_may_go_and_one_with_none_may_not(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter = Limiter("5/hour fixed-window", storage=storage)
+    limiter.hit("a", cost=4)
+    assert limiter.hit("b", cost=5)
+    assert (storage.evicted, storage.overflowed) == (1, 0)
+    limiter.hit("c")
+    assert (storage.evicted, storage.overflowed) == (1, 1)
+    assert not limiter.hit("b")
+
+
+def test_a_correction_of_nothing_for_an_unknown_key_takes_no_room(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limit = parse_limit("5/hour fixed-window")
+    Limiter(limit, storage=storage).hit("a")
+    storage.evaluate([(("new", (limit,), 0, None, None),)], "force")
+    assert (storage.evicted, storage.overflowed, storage.keys) == (0, 0, 1)
+
+
+def test_a_state_is_swept_after_its_last_instant_and_not_before(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/second sliding-log", storage=storage)
+    limiter.hit("old")
+    clock.advance(1)
+    (table,) = storage._tables.values()
+    for i in range(4):
+        limiter.hit(f"k:{i}")
+    assert "old" in table.states
+    clock.now += 1
+    for i in range(4, 8):
+        limiter.hit(f"k:{i}")
+    assert "old" not in table.states
+    assert held(storage) == 8
+
+
+def test_nothing_is_held_after_clear_and_counting_begins_anew(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for i in range(3):
+        limiter.hit(f"k:{i}")
+    storage.clear()
+    assert held(storage) == 0
+    limiter.hit("k:0")
+    assert held(storage) == 1
+
+
+def test_a_refund_of_all_that_was_spent_frees_the_key(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour sliding-log", storage=storage)
+    limiter.settle(limiter.hit("k"), cost=0)
+    assert held(storage) == 0
+
+
+def test_storages_tell_the_same_time_in_every_mode() -> None:
+    limiter = Limiter("5/hour")
+    first, peek, second = limiter.hit("k"), limiter.peek("k"), limiter.hit("k")
+    assert first.at <= peek.at <= second.at
+    check = limiter.hit_many(["k", "other"])[0]
+    assert second.at <= check.at < second.at + 60 * SECOND
+
+
+def test_the_longest_key_that_is_kept_as_it_is_and_the_shortest_that_is_not(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for length in (256, 257):
+        limiter.hit("k" * length)
+        assert limiter.hit("k" * length).remaining == 3
+    (table,) = storage._tables.values()
+    assert [len(key) for key in table.states] == [256, 16]
+
+
+def test_one_key_is_room_enough(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    assert [limiter.hit("k").remaining for _ in range(3)] == [4, 3, 2]
+    assert held(storage) == 1
+
+
+def test_an_overflow_is_forgotten_when_it_has_expired_and_not_before(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter = Limiter("1/second fixed-window; 1/minute fixed-window", storage=storage)
+    for key in ("a", "b"):
+        limiter.hit(key)
+    other = Limiter("5/hour as other", storage=storage)
+    for _ in range(200):
+        clock.now += 20_000
+        other.peek("k")
+    assert not limiter.hit("c"), "new keys still share what is spent for a minute"
+    clock.advance(120)
+    for _ in range(200):
+        clock.now += 20_000
+        other.peek("k")
+    assert list(storage._tables) == list(storage._turns) == ["other;sliding-log;3600000000"]
+
+
 def test_a_full_table_of_offenders_does_not_keep_others_from_a_table_that_has_room(clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=1_000, clock=clock)
     offenders, mild = Limiter("1/hour as a", storage=storage), Limiter("100/hour as b", storage=storage)
