@@ -39,9 +39,10 @@ check-style:
 check-imports:
 	$(BIN)/lint-imports --no-cache
 
-test-long: .venv/ready  ## the property tests with far more examples, and what takes minutes
+test-long: .venv/ready  ## the property tests with far more examples, and whether tests notice changes of the code
 	@tools/get_servers
 	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(PYTEST) tests/property tests/redis tests/faults tests/web
+	$(BIN)/python tools/mutate.py
 
 bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter, in memory and on Redis
 	@tools/get_servers

@@ -11,7 +11,6 @@ from hypothesis import settings
 from ratekeeper.testing import FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
 
-
 # A busy machine is no failure: examples have no deadline.
 EXAMPLES = int(os.environ.get("RATEKEEPER_EXAMPLES", "150"))
 settings.register_profile("ratekeeper", max_examples=EXAMPLES, deadline=None, print_blob=True)
