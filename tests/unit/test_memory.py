@@ -351,6 +351,29 @@ def test_the_keys_of_a_group_are_not_evicted_to_make_room_for_each_other(clock: 
     assert limiter.peek("known").remaining == 0
 
 
+def test_the_only_other_key_of_a_group_is_not_evicted_for_a_new_one(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter, limit = Limiter("5/hour", storage=storage), parse_limit("5/hour")
+    limiter.hit("known")
+    assert limiter.check([Check("known", limit), Check("new", limit)])
+    assert (held(storage), storage.evicted, storage.overflowed) == (1, 0, 1)
+
+
+def test_a_reset_of_an_unknown_key_frees_nothing(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    limiter.hit("k")
+    limiter.reset("unknown")
+    assert held(storage) == 1
+
+
+def test_a_group_of_two_keys_is_charged_for_both_at_once(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limit = parse_limit("5/hour")
+    group = tuple((key, (limit,), 1, None, None) for key in ("a", "b"))
+    assert [[row[1] for row in storage.at_once(group)] for _ in range(3)] == [[4, 4], [3, 3], [2, 2]]
+
+
 def test_scopes_that_nobody_uses_any_more_are_forgotten(clock: FakeClock) -> None:
     storage = MemoryStorage(clock=clock)
     limiter = Limiter("1/second", storage=storage)
