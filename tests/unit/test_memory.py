@@ -203,6 +203,15 @@ def test_one_more_limit_for_a_key_changes_nothing_for_the_others(clock: FakeCloc
     assert (table.others, table.only) == ({}, parse_limit("10/hour"))
 
 
+def test_of_several_limits_each_judges_the_keys_of_its_own_scope(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    first, second = Limiter("10/hour; 100/day", storage=storage), Limiter("20/hour; 100/day", storage=storage)
+    first.hit("k")
+    second.hit("k")
+    hours, days = storage._tables.values()
+    assert (hours.others, days.others) == ({"k": parse_limit("20/hour")}, {})
+
+
 @pytest.mark.parametrize(("spent", "judge"), [(4, 5), (3, 1_000)])
 def test_a_stricter_limit_judges_while_it_denies_and_no_longer(spent: int, judge: int, clock: FakeClock) -> None:
     """One unit more is what the milder limit takes."""
@@ -299,6 +308,7 @@ def test_the_longest_key_that_is_kept_as_it_is_and_the_shortest_that_is_not(cloc
     limiter = Limiter("5/hour", storage=storage)
     for length in (256, 257):
         limiter.hit("k" * length)
+        assert limiter.peek("k" * length).remaining == 4
         assert limiter.hit("k" * length).remaining == 3
     (table,) = storage._tables.values()
     assert [len(key) for key in table.states] == [256, 16]
@@ -372,6 +382,14 @@ def test_a_group_of_two_keys_is_charged_for_both_at_once(clock: FakeClock) -> No
     limit = parse_limit("5/hour")
     group = tuple((key, (limit,), 1, None, None) for key in ("a", "b"))
     assert [[row[1] for row in storage.at_once(group)] for _ in range(3)] == [[4, 4], [3, 3], [2, 2]]
+
+
+def test_a_place_in_the_future_is_taken_for_one_instant_in_both_of_two_buckets(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    slow, fast = parse_limit("1/second burst 1"), parse_limit("10/second burst 1 as fast")
+    group = (("k", (slow, fast), 1, 5 * SECOND, None),)
+    storage.at_once(group)
+    assert [row[3:5] for row in storage.at_once(group)] == [(2 * SECOND, SECOND), (11 * SECOND // 10, SECOND)]
 
 
 def test_scopes_that_nobody_uses_any_more_are_forgotten(clock: FakeClock) -> None:
