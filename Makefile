@@ -1,9 +1,11 @@
 # `make run` shows the product, `make test` proves it. Both set up what they need in .venv, from nothing.
 PYTHON ?= python3
 BIN := .venv/bin
+# Every worker has servers of its own. Bytecode is kept: workers and the programs that tests start share it.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check test-long bench bench-quick pictures lock clean
+.PHONY: help run demo test check check-types check-compiles check-style check-imports test-long bench bench-quick pictures lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,20 +19,30 @@ demo: .venv/ready  ## play the same traffic through all algorithms, side by side
 	@echo "Next: $(BIN)/ratekeeper explain \"10/second burst 20; 500/hour\""
 	@echo "      $(BIN)/ratekeeper --help, README.md, docs/algorithms.md"
 
-test: check  ## the whole suite: checks, then pytest; brings the servers it needs
+test: check  ## the whole suite: checks, then pytest in parallel; brings the servers it needs
 	@tools/get_servers
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the kernels
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
+	@$(MAKE) --no-print-directory --jobs=4 check-types check-compiles check-style check-imports
+
+check-types:
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+
+check-compiles:
 	$(BIN)/python tools/check_mypyc.py
 
-test-long: .venv/ready  ## the property tests with far more examples, and what takes minutes
+check-style:
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+check-imports:
+	$(BIN)/lint-imports --no-cache
+
+test-long: .venv/ready  ## the property tests with far more examples, and whether tests notice changes of the code
 	@tools/get_servers
-	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest tests/property tests/redis tests/faults tests/web
+	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(PYTEST) tests/property tests/redis tests/faults tests/web
+	$(BIN)/python tools/mutate.py
 
 bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter, in memory and on Redis
 	@tools/get_servers

@@ -6,15 +6,27 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from ratekeeper.testing import FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
+
+# A busy machine is no failure: examples have no deadline.
+EXAMPLES = int(os.environ.get("RATEKEEPER_EXAMPLES", "150"))
+settings.register_profile("ratekeeper", max_examples=EXAMPLES, deadline=None, print_blob=True)
+settings.load_profile("ratekeeper")
 
 
 def pytest_configure() -> None:
     """End on SIGTERM as on control-C: with the servers stopped and their folders removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two more than there are cores: much of the time some worker waits for a server that was broken on purpose. Not
+    many more: every worker has servers of its own."""
+    return min((os.cpu_count() or 2) + 2, 8)
 
 
 @pytest.fixture

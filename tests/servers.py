@@ -33,7 +33,11 @@ SLOTS = 16384
 PR_SET_PDEATHSIG = 1
 PACKAGES = {"redis-server": "redis-server", "redis-sentinel": "redis-sentinel", "redis-cli": "redis-tools"}
 
-_ports = random.Random().sample(range(20_000, 32_000), 12_000)  # of its own: hypothesis seeds the global one
+# Workers that run beside each other take their ports from ranges of their own: one that is free now may be that of a
+# server which another worker has stopped and will start again.
+_share = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_first = 20_000 + _share * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_ports = random.Random().sample(range(_first, _first + _share), _share)  # of its own: hypothesis seeds the global one
 
 
 def needs(*programs: str) -> None:

@@ -15,7 +15,7 @@ from ratekeeper import AsyncLimiter, Decision, Limiter
 
 HANDS = {"threads": 3, "tasks": 20}
 PAUSE = 0.002  # seconds between two requests of a hand: the others need some of the machine, too
-DEADLINE = 0.25
+DEADLINE = 0.5
 
 Grants = list[tuple[int, bool]]
 

@@ -55,6 +55,9 @@ def who(by: Any, view: RequestView, **more: Any) -> Identity | None:
         ("prefix", request(peer="192.0.2.77"), "prefix:192.0.2.0/24"),
         ("prefix:56", request(peer="2001:db8:0:1ff::1"), "prefix.56:2001:db8:0:100::/56"),
         ("prefix:16/48", request(peer="192.0.2.77"), "prefix.16/48:192.0.0.0/16"),
+        ("prefix:8/16", request(peer="192.0.2.77"), "prefix.8/16:192.0.0.0/8"),
+        ("prefix:8/16", request(peer="2001:db8::1"), "prefix.8/16:2001::/16"),
+        ("prefix:32/128", request(peer="2001:db8::1"), "prefix.32/128:2001:db8::1"),
         ("tenant", request(peer="10.0.0.1", headers={"x-tenant": "t"}), "tenant:t"),
         ("team", request(headers={"x-team": "t"}), "team:t"),
         ("global", request(), "global:"),
@@ -331,6 +334,7 @@ def test_lists_name_claims_headers_and_cookies() -> None:
         ("jwt", "name one"), ("", "unknown identity ''"), ("user +", "unknown identity ''"), (5, "not 5"),
         (["user", "user"], "twice"), (["prefix:56", "user"], "never reached"), ("prefix:x", "cannot read prefix:x"),
         ("nobody", "known are"),
+        *((f"prefix:{lengths}", "is out of range") for lengths in ("7/48", "33/48", "24/15", "24/129", "15", "129")),
     ],
 )  # fmt: skip
 def test_a_by_that_cannot_work_is_refused(by: Any, message: str) -> None:

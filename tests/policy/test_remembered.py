@@ -1,7 +1,7 @@
 """What the straight line remembers of requests (its answers: tests/property/test_straight.py)."""
 
 from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.policy.straight import MAX_KNOWN, _order
+from ratekeeper.policy.straight import MAX_KNOWN, MAX_LENGTH, _order
 from tests.policy.gates import decide, gate_of, request
 
 
@@ -15,3 +15,13 @@ def test_what_is_remembered_of_requests_is_bounded_over_all_gates() -> None:
     assert sum(len(table) for table in {id(table): table for table in tables}.values()) <= MAX_KNOWN
     assert decide(gates[0], request("/a/0", peer="10.1.0.0")).kind == "limited"
     assert decide(gates[0], request("/b", peer="10.1.0.0")).kind == "unmatched"
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    gate = gate_of(Policy(rules=[Rule("a", "5/minute", match=Match(paths=["/a/{x}"]))]))
+    short, long = "p" * MAX_LENGTH, "p" * (MAX_LENGTH + 1)
+    for peer in (short, long):
+        assert decide(gate, request("/a/1", peer=peer)).kind == "limited"
+    remembered = [key for _, key in _order]
+    assert short in remembered
+    assert long not in remembered

@@ -170,7 +170,9 @@ def test_a_client_that_the_user_has_lends_its_certificates(kind: str, strict_ser
         ssl_certfile=files.clients_certificate,
         ssl_keyfile=files.clients_key,
     )
-    with bare_limiter("5/day", storage=KINDS[kind](theirs, prefix=f"theirs-{kind}-", timeout=5)) as limiter:
+    with bare_limiter(
+        "5/day", storage=KINDS[kind](theirs, prefix=f"theirs-{kind}-", timeout=5, connect_timeout=5)
+    ) as limiter:
         assert limiter.hit("k").remaining == 4
 
 

@@ -22,7 +22,7 @@ def held(storage: MemoryStorage) -> int:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_flood_of_keys_neither_grows_memory_nor_frees_an_offender(algorithm: str, clock: FakeClock) -> None:
-    storage = MemoryStorage(max_keys=10_000, clock=clock)
+    storage = MemoryStorage(max_keys=1_000, clock=clock)
     limiter = Limiter(f"5/hour {'burst 5 ' if algorithm in BUCKETS else ''}{algorithm}", storage=storage)
     offenders = [f"offender:{i}" for i in range(20)]
     for offender in offenders:
@@ -30,12 +30,12 @@ def test_a_flood_of_keys_neither_grows_memory_nor_frees_an_offender(algorithm: s
             decision = limiter.hit(offender)
         assert not decision
     served = 0
-    for i in range(100_000):
+    for i in range(10_000):
         served += limiter.hit(f"flood:{i}").allowed
-        clock.now += 100
-    assert held(storage) <= 10_000
-    assert served == 100_000
-    assert storage.evicted >= 90_000
+        clock.now += 1_000
+    assert held(storage) <= 1_000
+    assert served == 10_000
+    assert storage.evicted >= 9_000
     for offender in offenders:
         assert not limiter.hit(offender), "a client that was blocked stays blocked"
     assert all(limiter.hit("honest").allowed for _ in range(5)), "an honest new client is still served"
@@ -85,6 +85,259 @@ def test_a_client_that_was_blocked_stays_so_whatever_limit_the_others_have(clock
     assert not strict.hit("bad")
 
 
+def test_a_blocked_client_stays_blocked_whatever_limits_of_its_scope_flood_memory(clock: FakeClock) -> None:
+    """Tiers and overrides: one state for each key, but not one limit for all keys."""
+    for blocked, flood, each in (
+        ("1000/hour burst 10 as api", "1/hour burst 9 as api", 1),
+        ("100/hour burst 20 as api", "10/hour burst 10 as api", 3),
+        ("5/hour as api sliding-log", "50/hour as api sliding-log", 9),
+        ("5/hour as api fixed-window", "1000/hour as api fixed-window", 9),
+        ("200/hour as api sliding-counter", "3/hour as api sliding-counter", 1),
+    ):
+        storage = MemoryStorage(max_keys=100, clock=clock)
+        strict, other = Limiter(blocked, storage=storage), Limiter(flood, storage=storage)
+        while strict.hit("blocked"):
+            pass
+        for i in range(2_000):
+            for _ in range(each):
+                other.hit(f"flood:{i}")
+        assert not strict.hit("blocked"), (blocked, flood)
+        assert storage.evicted > 1_800
+
+
+def test_a_client_is_judged_by_the_limit_that_it_has_now(clock: FakeClock) -> None:
+    """A denial stores nothing, yet it says which limit a client has."""
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    many = Limiter("1000/hour fixed-window", storage=storage)
+    few = Limiter("5/hour fixed-window", storage=storage)
+    for _ in range(7):
+        many.hit("lowered")
+    assert not few.hit("lowered")
+    for i in range(2_000):
+        for _ in range(9):
+            many.hit(f"flood:{i}")
+    assert not few.hit("lowered")
+
+
+def test_the_limits_of_a_group_judge_their_keys_too(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    limiter = Limiter("1000/hour fixed-window", storage=storage)
+    strict, mild = parse_limit("5/hour fixed-window"), parse_limit("900/hour fixed-window")
+    key = "k" * 300  # kept as a digest
+    limiter.check([Check(key, mild)])
+    while limiter.check([Check(key, strict), Check("b", mild)]):
+        pass
+    for i in range(2_000):
+        limiter.check([Check(f"flood:{i}", mild, cost=9)])
+    assert not limiter.check([Check(key, strict)])
+
+
+def test_a_client_that_one_limit_blocks_stays_blocked_while_it_uses_a_milder_one(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    login, search = Limiter("5/hour fixed-window", storage=storage), Limiter("100/hour fixed-window", storage=storage)
+    while login.hit("blocked"):
+        pass
+    assert search.hit("blocked")
+    for i in range(2_000):
+        for _ in range(9):
+            search.hit(f"flood:{i}")
+    assert not login.hit("blocked")
+
+
+def test_a_client_whose_limit_was_raised_makes_room_again(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    few, many = Limiter("1/hour burst 2", storage=storage), Limiter("1000/hour burst 1000", storage=storage)
+    for i in range(100):
+        few.hit(f"k:{i}", cost=2)
+    clock.advance(7_200)
+    for i in range(100):
+        many.hit(f"k:{i}", cost=4)
+    assert many.hit("new").remaining == 999
+    assert (storage.evicted, storage.overflowed) == (1, 0)
+
+
+def test_the_key_that_used_least_goes_first_though_others_have_more_left(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    free, pro = Limiter("10/hour fixed-window", storage=storage), Limiter("1000/hour fixed-window", storage=storage)
+    pro.hit("heavy", cost=500)
+    for i in range(2_000):
+        free.hit(f"light:{i}")
+    assert pro.peek("heavy").remaining == 500
+
+
+def test_what_is_remembered_of_limits_goes_with_its_keys(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    first, second = Limiter("10/second", storage=storage), Limiter("20/second", storage=storage)
+    first.hit("k")
+    for i in range(50):
+        second.hit(f"new:{i}")
+    (table,) = storage._tables.values()
+    assert len(table.others) == 50
+    second.reset("new:0")
+    assert len(table.others) == 49
+    assert first.hit("new:1")
+    assert len(table.others) == 48
+    clock.advance(2)
+    for _ in range(100):
+        clock.now += 20_000
+        first.hit("k")
+    assert (len(table.others), len(table.states), table.only) == (0, 1, parse_limit("10/second"))
+
+
+def test_one_more_limit_for_a_key_changes_nothing_for_the_others(clock: FakeClock) -> None:
+    """Only the key that was checked is judged by the limit, and by the first one again when that is its limit."""
+    storage = MemoryStorage(clock=clock)
+    first, second = Limiter("10/hour", storage=storage), Limiter("20/hour", storage=storage)
+    same = Limiter("10/hour", storage=storage)
+    for key in ("a", "b"):
+        first.hit(key)
+    (table,) = storage._tables.values()
+    second.hit("a")
+    assert (dict(table.others), table.only) == ({"a": parse_limit("20/hour")}, None)
+    second.hit("b")
+    same.hit("a")
+    assert (dict(table.others), table.only) == ({"b": parse_limit("20/hour")}, None)
+    second.peek("a")
+    assert set(table.others) == {"b"}, "a peek changes nothing"
+    first.hit("b")
+    assert (table.others, table.only) == ({}, parse_limit("10/hour"))
+
+
+def test_of_several_limits_each_judges_the_keys_of_its_own_scope(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    first, second = Limiter("10/hour; 100/day", storage=storage), Limiter("20/hour; 100/day", storage=storage)
+    first.hit("k")
+    second.hit("k")
+    hours, days = storage._tables.values()
+    assert (hours.others, days.others) == ({"k": parse_limit("20/hour")}, {})
+
+
+@pytest.mark.parametrize(("spent", "judge"), [(4, 5), (3, 1_000)])
+def test_a_stricter_limit_judges_while_it_denies_and_no_longer(spent: int, judge: int, clock: FakeClock) -> None:
+    """One unit more is what the milder limit takes."""
+    storage = MemoryStorage(clock=clock)
+    few, many = Limiter("5/hour fixed-window", storage=storage), Limiter("1000/hour fixed-window", storage=storage)
+    few.hit("k", cost=spent)
+    many.hit("k")
+    (table,) = storage._tables.values()
+    assert table.others.get("k", table.limit).count == judge
+
+
+def test_a_lowered_limit_judges_at_once(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    many, few = Limiter("1000/hour fixed-window", storage=storage), Limiter("5/hour fixed-window", storage=storage)
+    many.hit("k", cost=2)
+    few.hit("k")
+    (table,) = storage._tables.values()
+    assert table.others["k"].count == 5
+
+
+def test_of_two_keys_with_one_limit_the_least_used_goes(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    limiter = Limiter("10/hour fixed-window", storage=storage)
+    for i in range(5):
+        limiter.hit(f"much:{i}", cost=8)
+    for i in range(1_000):
+        limiter.hit(f"little:{i}", cost=2)
+    assert all(limiter.peek(f"much:{i}").remaining == 2 for i in range(5))
+
+
+def test_a_key_with_one_unit_left_may_go_and_one_with_none_may_not(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter = Limiter("5/hour fixed-window", storage=storage)
+    limiter.hit("a", cost=4)
+    assert limiter.hit("b", cost=5)
+    assert (storage.evicted, storage.overflowed) == (1, 0)
+    limiter.hit("c")
+    assert (storage.evicted, storage.overflowed) == (1, 1)
+    assert not limiter.hit("b")
+
+
+def test_a_correction_of_nothing_for_an_unknown_key_takes_no_room(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limit = parse_limit("5/hour fixed-window")
+    Limiter(limit, storage=storage).hit("a")
+    storage.evaluate([(("new", (limit,), 0, None, None),)], "force")
+    assert (storage.evicted, storage.overflowed, storage.keys) == (0, 0, 1)
+
+
+def test_a_state_is_swept_after_its_last_instant_and_not_before(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/second sliding-log", storage=storage)
+    limiter.hit("old")
+    clock.advance(1)
+    (table,) = storage._tables.values()
+    for i in range(4):
+        limiter.hit(f"k:{i}")
+    assert "old" in table.states
+    clock.now += 1
+    for i in range(4, 8):
+        limiter.hit(f"k:{i}")
+    assert "old" not in table.states
+    assert held(storage) == 8
+
+
+def test_nothing_is_held_after_clear_and_counting_begins_anew(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for i in range(3):
+        limiter.hit(f"k:{i}")
+    storage.clear()
+    assert held(storage) == 0
+    limiter.hit("k:0")
+    assert held(storage) == 1
+
+
+def test_a_refund_of_all_that_was_spent_frees_the_key(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour sliding-log", storage=storage)
+    limiter.settle(limiter.hit("k"), cost=0)
+    assert held(storage) == 0
+
+
+def test_storages_tell_the_same_time_in_every_mode() -> None:
+    limiter = Limiter("5/hour")
+    first, peek, second = limiter.hit("k"), limiter.peek("k"), limiter.hit("k")
+    assert first.at <= peek.at <= second.at
+    check = limiter.hit_many(["k", "other"])[0]
+    assert second.at <= check.at < second.at + 60 * SECOND
+
+
+def test_the_longest_key_that_is_kept_as_it_is_and_the_shortest_that_is_not(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    for length in (256, 257):
+        limiter.hit("k" * length)
+        assert limiter.peek("k" * length).remaining == 4
+        assert limiter.hit("k" * length).remaining == 3
+    (table,) = storage._tables.values()
+    assert [len(key) for key in table.states] == [256, 16]
+
+
+def test_one_key_is_room_enough(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    assert [limiter.hit("k").remaining for _ in range(3)] == [4, 3, 2]
+    assert held(storage) == 1
+
+
+def test_an_overflow_is_forgotten_when_it_has_expired_and_not_before(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter = Limiter("1/second fixed-window; 1/minute fixed-window", storage=storage)
+    for key in ("a", "b"):
+        limiter.hit(key)
+    other = Limiter("5/hour as other", storage=storage)
+    for _ in range(200):
+        clock.now += 20_000
+        other.peek("k")
+    assert not limiter.hit("c"), "new keys still share what is spent for a minute"
+    clock.advance(120)
+    for _ in range(200):
+        clock.now += 20_000
+        other.peek("k")
+    assert list(storage._tables) == list(storage._turns) == ["other;sliding-log;3600000000"]
+
+
 def test_a_full_table_of_offenders_does_not_keep_others_from_a_table_that_has_room(clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=1_000, clock=clock)
     offenders, mild = Limiter("1/hour as a", storage=storage), Limiter("100/hour as b", storage=storage)
@@ -106,6 +359,37 @@ def test_the_keys_of_a_group_are_not_evicted_to_make_room_for_each_other(clock: 
         if not decision:
             break
     assert limiter.peek("known").remaining == 0
+
+
+def test_the_only_other_key_of_a_group_is_not_evicted_for_a_new_one(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limiter, limit = Limiter("5/hour", storage=storage), parse_limit("5/hour")
+    limiter.hit("known")
+    assert limiter.check([Check("known", limit), Check("new", limit)])
+    assert (held(storage), storage.evicted, storage.overflowed) == (1, 0, 1)
+
+
+def test_a_reset_of_an_unknown_key_frees_nothing(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    limiter.hit("k")
+    limiter.reset("unknown")
+    assert held(storage) == 1
+
+
+def test_a_group_of_two_keys_is_charged_for_both_at_once(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limit = parse_limit("5/hour")
+    group = tuple((key, (limit,), 1, None, None) for key in ("a", "b"))
+    assert [[row[1] for row in storage.at_once(group)] for _ in range(3)] == [[4, 4], [3, 3], [2, 2]]
+
+
+def test_a_place_in_the_future_is_taken_for_one_instant_in_both_of_two_buckets(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    slow, fast = parse_limit("1/second burst 1"), parse_limit("10/second burst 1 as fast")
+    group = (("k", (slow, fast), 1, 5 * SECOND, None),)
+    storage.at_once(group)
+    assert [row[3:5] for row in storage.at_once(group)] == [(2 * SECOND, SECOND), (11 * SECOND // 10, SECOND)]
 
 
 def test_scopes_that_nobody_uses_any_more_are_forgotten(clock: FakeClock) -> None:

@@ -335,7 +335,6 @@ def test_what_is_wrong_raises_at_the_start(arguments: Any, error: Any) -> None:
         {"by": "nobody"},
         {"gate": object()},
     ],
-    ids=str,
 )
 def test_a_wrong_option_raises_at_the_start(options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):

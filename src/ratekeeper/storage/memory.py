@@ -5,7 +5,9 @@ the same keys that makes it possible to look at any of them in constant time. Un
 without a thread: a new key pays for looking at two others, and a little more is swept as time goes by.
 When all tables together are full, a new key takes the place of the least used of a sample of the largest
 table, but never of one that is denying: only when all of the sample deny do new keys share one state, so
-that a flood of keys neither grows memory nor lets an offender go.
+that a flood of keys neither grows memory nor lets an offender go. Tiers and overrides give the keys of one scope
+different limits: each key is judged by the limit that it was last checked against, or by a stricter one that it was
+checked against before and that still denies it.
 """
 
 import threading
@@ -18,7 +20,7 @@ from ratekeeper.clock import Clock, ticking
 from ratekeeper.decision import Row
 from ratekeeper.fork import renew_in_children
 from ratekeeper.kernels import SPEND, State, evaluate, peek
-from ratekeeper.limit import Ask, Group, Limit, Mode
+from ratekeeper.limit import MAX_COUNT, Ask, Group, Limit, Mode
 from ratekeeper.storage.workers import warn_of_many_workers
 
 Key = str | bytes
@@ -31,25 +33,52 @@ SWEEP_SHARE = 6_000  # a sweep looks at one in so many keys: once around in a mi
 
 
 class Table:
-    """The states of one scope. `limit` is the strictest of those that new keys came with: what it calls denying is
-    never dropped."""
+    """The states of one scope.
 
-    __slots__ = ("hand", "limit", "overflow", "ring", "states")
+    Keys are judged by `limit`, or by the limit that `others` has for them. `only` is `limit` while there are no
+    others, else None: one comparison tells a hit that there is nothing to note.
+    """
+
+    __slots__ = ("hand", "limit", "only", "others", "overflow", "ring", "states")
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
+        self.only: Limit | None = limit
+        self.others: dict[Key, Limit] = {}
         self.states: dict[Key, State] = {}
         self.ring: list[Key] = []
         self.hand = 0
         self.overflow: State | None = None
 
     def add(self, key: Key, state: State, limit: Limit) -> None:
-        if (limit.burst, limit.count) < (self.limit.burst, self.limit.count):
-            self.limit = limit
+        if limit is not self.only:
+            self.judge_by(key, limit)
         self.states[key] = state
         self.ring.append(key)
         if len(self.ring) > 2 * len(self.states) + 64:  # keys that were reset and came back are in there twice
             self.ring = list(self.states)
+
+    def note(self, key: Key, limit: Limit, now: int) -> None:
+        """Judge a known key by the limit that it was just checked against, unless a stricter one still blocks it."""
+        judge = self.others.get(key, self.limit)
+        if limit is judge or (limit.unit > judge.unit and not peek(judge, self.states[key], now, 1)[1][0]):
+            return
+        self.judge_by(key, limit)
+
+    def judge_by(self, key: Key, limit: Limit) -> None:
+        if (limit.count, limit.burst) != (self.limit.count, self.limit.burst):  # a scope has one algorithm and period
+            self.others[key] = limit
+            self.only = None
+            return
+        self.others.pop(key, None)
+        if not self.others:
+            self.limit = self.only = limit
+
+    def remove(self, key: Key) -> int:
+        """Forget a key. Returns how many states went with it."""
+        if self.others and self.others.pop(key, None) is not None and not self.others:
+            self.only = self.limit
+        return 0 if self.states.pop(key, None) is None else 1
 
     def sweep(self, looks: int, now: int) -> int:
         """Look at the next `looks` keys of the ring; drop and count those whose state is as if untouched."""
@@ -65,15 +94,17 @@ class Table:
 
     def victim(self, spare: set[Key], now: int) -> int:
         """Where in the ring the least used of a sample is, or -1 if all of them deny or are to be spared."""
-        best, most = -1, 0
+        best, least = -1, MAX_COUNT
         for _ in range(SAMPLE):
             index = int(random() * len(self.ring))
             key = self.ring[index]
             state = self.states.get(key)
             if state is not None and key not in spare:
-                _, row = peek(self.limit, state, now, 1)
-                if row[0] and row[1] > most:
-                    best, most = index, row[1]
+                limit = self.others.get(key, self.limit)
+                _, row = peek(limit, state, now, 1)
+                used = limit.burst - row[1]
+                if row[0] and used < least:
+                    best, least = index, used
         return best
 
     def drop(self, index: int) -> int:
@@ -81,7 +112,7 @@ class Table:
         key, last = self.ring[index], self.ring.pop()
         if index < len(self.ring):
             self.ring[index] = last
-        return 0 if self.states.pop(key, None) is None else 1
+        return self.remove(key)
 
 
 class MemoryStorage:
@@ -127,6 +158,8 @@ class MemoryStorage:
                         after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
                         if after is not state and after is not None:
                             table.states[key] = after
+                        if limit is not table.only:
+                            table.note(key, limit, now)
                         return (row,)
             return self._spent(group, now)
 
@@ -136,7 +169,7 @@ class MemoryStorage:
                 for limit in limits:
                     table = self._tables.get(limit.scope)
                     if table is not None:
-                        self.keys -= table.states.pop(_kept(key), None) is not None
+                        self.keys -= table.remove(_kept(key))
 
     def renew(self) -> None:
         """For a child process: the thread that may have held the lock is not there to release it."""
@@ -181,6 +214,8 @@ class MemoryStorage:
         for (table, key, limit), old, after in zip(places, before, states, strict=True):
             if after is not old:
                 self._store(table, key, limit, after, now)
+            if mode == "spend" and limit is not table.only and key is not None and key in table.states:
+                table.note(key, limit, now)
         return rows
 
     def _spent(self, group: Group, now: int) -> list[Row]:
@@ -208,6 +243,8 @@ class MemoryStorage:
                 self._add(table, key, limit, after, now)
             else:
                 table.states[key] = after
+                if limit is not table.only:
+                    table.note(key, limit, now)
         return rows
 
     def _has_room(self, key: str, new: int) -> bool:
@@ -221,7 +258,7 @@ class MemoryStorage:
         if key is None:
             table.overflow = state
         elif state is None:
-            self.keys -= table.states.pop(key, None) is not None
+            self.keys -= table.remove(key)
         elif key in table.states:
             table.states[key] = state
         else:
