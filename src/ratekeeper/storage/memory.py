@@ -151,11 +151,11 @@ class MemoryStorage:
                 self._sweep(now)
             if len(group) == 1:
                 key, limits, cost, patience, _ = group[0]
-                if len(limits) == 1:
+                if len(limits) == 1 and patience is None:
                     limit = limits[0]
                     table = self._tables.get(limit.scope)
                     if table is not None and (state := table.states.get(key)) is not None:
-                        after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
+                        after, row = SPEND[limit.algorithm](limit, state, now, cost, None, 0)
                         if after is not state and after is not None:
                             table.states[key] = after
                         if limit is not table.only:
