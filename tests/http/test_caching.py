@@ -69,3 +69,15 @@ def test_they_are_sent_everywhere_on_demand() -> None:
 def test_a_choice_that_does_not_exist_raises() -> None:
     with pytest.raises(ValueError, match="cacheable must be 'omit' or 'send', not 'no'"):
         Headers(cacheable="no")
+
+
+@pytest.mark.parametrize("date", ["Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 21 Oct 2099 07:28:00 -0000"])
+def test_a_date_to_come_lets_caches_share_unless_cache_control_says_otherwise(date: str) -> None:
+    assert not Headers().suit(200, [("Expires", date)])
+    assert Headers().suit(200, [("Expires", date), ("Cache-Control", "private")])
+    assert not Headers().suit(200, [("Expires", date), ("CDN-Cache-Control", "max-age=60")])
+
+
+@pytest.mark.parametrize("date", ["0", "-1", "", "Wed, 21 Oct 2015 07:28:00 GMT", "soon"])
+def test_a_date_that_has_passed_or_cannot_be_read_shares_nothing(date: str) -> None:
+    assert Headers().suit(200, [("Expires", date)])

@@ -1,9 +1,11 @@
 """Whether a shared cache may answer other clients with a response: what the response itself says about that."""
 
+import time
 from collections.abc import Iterable
+from email.utils import parsedate_to_datetime
 
-# The last two are for content delivery networks, which obey them instead of the first.
-CACHING = ("Cache-Control", "CDN-Cache-Control", "Surrogate-Control")
+# The second and third are for content delivery networks, which obey them instead of the first.
+CACHING = ("Cache-Control", "CDN-Cache-Control", "Surrogate-Control", "Expires")
 NAMES = frozenset(name.lower() for name in CACHING)
 KEPT_FROM_OTHERS = {"private", "no-store", "no-cache"}  # no-cache: asked for again before each use
 
@@ -22,7 +24,17 @@ def is_shareable(headers: Iterable[tuple[str, str]]) -> bool:
     for name, value in headers:
         if name.lower() in NAMES:
             found.setdefault(name.lower(), []).append(value)
+    expires = found.pop("expires", None)
+    if expires is not None and "cache-control" not in found and _is_to_come(expires[0]):
+        return True
     return any(_shares(",".join(lines)) for lines in found.values())
+
+
+def _is_to_come(date: str) -> bool:
+    try:
+        return parsedate_to_datetime(date).timestamp() > time.time()
+    except (ValueError, OverflowError):
+        return False  # as '0' or '-1': it has expired
 
 
 def _shares(text: str) -> bool:

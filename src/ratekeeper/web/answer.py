@@ -21,7 +21,10 @@ EXPOSE = "access-control-expose-headers"
 CORS = {"access-control-allow-origin", "access-control-allow-methods"}  # in every answer to a preflight
 # Fields of the application that ours stand in for, or that say whether a cache may keep the response. One that has none
 # of them, and is no redirect, takes ours as they are.
-NOTED = frozenset({EXPOSE, "retry-after", *CACHING, *(name.lower() for name in chain(*FIELDS.values()))})
+RATES = frozenset(name.lower() for name in chain(*FIELDS.values()))
+FOR_CDNS = CACHING - {"cache-control", "expires"}
+NONE: frozenset[str] = frozenset()
+NOTED = frozenset({EXPOSE, "retry-after", *CACHING, *RATES})
 COMPLETE = "the response is complete, and what it has cost is settled"
 
 
@@ -204,6 +207,8 @@ class Passed:
         """Take over what was said of a request before this decision, which has the earlier verdicts too."""
         self._costs = earlier._costs
         self._may_settle = self._may_settle or earlier._may_settle
+        if earlier.failed is not None:
+            self.failed = earlier.failed
         if earlier._is_handled:
             self.handle()
             first, own = earlier.terms, self.terms
@@ -274,17 +279,25 @@ def fields_of(answer: Passed | Refused | None) -> Pairs:
     return [] if answer is None else answer.fields
 
 
-def fields_for(answer: Passed | Refused | None, status: int, existing: Iterable[tuple[str, str]]) -> Pairs:
-    """Return the headers to add to any response. What a shared cache may store carries none of one client's numbers; a
-    refusal carries all, with the `no-store` that keeps it out of caches."""
-    if isinstance(answer, Passed) and not answer.verdict.policy.response_headers.suit(status, existing):
-        return []
-    return fields_of(answer)
+def changes(
+    answer: Passed | Refused | None, status: int, existing: Iterable[tuple[str, str]]
+) -> tuple[Pairs, frozenset[str]]:
+    """Return the headers to add to any response, and the names in lower case of those to take off it.
+
+    What a shared cache may store carries none of one client's numbers, not even those that a cache behind us kept from
+    an earlier response. A refusal carries all, with the `no-store` that keeps it out of caches, and without the fields
+    that CDNs obey instead.
+    """
+    if isinstance(answer, Refused):
+        return answer.fields, FOR_CDNS
+    if answer is None or answer.verdict.policy.response_headers.suit(status, existing):
+        return fields_of(answer), NONE
+    return [], RATES
 
 
-def with_headers(existing: Iterable[tuple[str, str]], ours: Pairs) -> Pairs:
-    """The application's headers and ours, each field once: ours win. A list of exposed headers is added to."""
-    taken = {name.lower() for name, _ in ours} - {EXPOSE}
+def with_headers(existing: Iterable[tuple[str, str]], ours: Pairs, dropped: frozenset[str] = NONE) -> Pairs:
+    """Return the application's headers and ours, each field once: ours win. A list of exposed headers is added to."""
+    taken = ({name.lower() for name, _ in ours} - {EXPOSE}) | dropped
     return [*(pair for pair in existing if pair[0].lower() not in taken), *ours]
 
 

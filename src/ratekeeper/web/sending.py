@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import lru_cache
 from typing import Any
 
-from ratekeeper.web.answer import EXPOSE, NOTED, Pairs, Passed, Refused, fields_for, fields_of
+from ratekeeper.web.answer import EXPOSE, NOTED, Pairs, Passed, Refused, changes, fields_of
 from ratekeeper.web.gate import AsyncWebGate
 
 Scope = MutableMapping[str, Any]
@@ -54,12 +54,13 @@ def started(message: Message, answer: Passed | Refused | None) -> Message:
     if is_plain:
         return {**message, "headers": [*headers, *ours(fields_of(answer))]}
     existing = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-    fields = ours(fields_for(answer, status, existing))
-    return {**message, "headers": [*_without(headers, fields), *fields]}
+    pairs, dropped = changes(answer, status, existing)
+    fields = ours(pairs)
+    return {**message, "headers": [*_without(headers, fields, dropped), *fields]}
 
 
-def _without(headers: Iterable[tuple[bytes, bytes]], fields: Fields) -> Fields:
-    taken = {name for name, _ in fields}
+def _without(headers: Iterable[tuple[bytes, bytes]], fields: Fields, dropped: Iterable[str]) -> Fields:
+    taken = {*(name for name, _ in fields), *(name.encode() for name in dropped)}
     return [
         field
         for field in headers

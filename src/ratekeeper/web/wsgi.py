@@ -10,7 +10,7 @@ from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
 from ratekeeper.policy.request import Wire
-from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, fields_for, with_headers
+from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, changes, with_headers
 from ratekeeper.web.gate import WebGate
 from ratekeeper.web.options import AnyPolicy, Options
 from ratekeeper.web.user import User, found_user_id, identified, user_is_told
@@ -331,7 +331,7 @@ def place_of(name: str) -> int:
 
 def _told(answer: Passed | Refused | None, status: str, headers: Pairs) -> Pairs:
     """Return the headers of a response with ours."""
-    return with_headers(headers, fields_for(answer, int(status[:3]), headers))
+    return with_headers(headers, *changes(answer, int(status[:3]), headers))
 
 
 def content_length(headers: Pairs) -> int | None:

@@ -32,8 +32,12 @@ def _mark(request: Any, *, failed: bool) -> None:
         known = _answered.get()
         request = None if known is None else known()
     state: State | None = getattr(getattr(request, "_request", request), STATE, None)
-    passed = None if state is None else state.passed if state.part is None else state.part[0]
-    if passed is not None and not passed.failed:
+    if state is None:
+        return
+    passed = state.passed if state.part is None else state.part[0]
+    if passed is None:
+        state.failed = state.failed or failed
+    elif not passed.failed:
         passed.failed = failed
 
 

@@ -72,7 +72,7 @@ class RateKeeperMiddleware:
                 out_of_hand(hand)
         else:
             answer = gate.through(door, view, stage="late", earlier=earlier)
-        state.answer = request.ratekeeper = answer
+        state.decide(request, answer)
         if isinstance(answer, Refused):
             return keep.refusal(request, answer)
         if door.terms.charges:
@@ -119,7 +119,7 @@ class RateKeeperMiddleware:
                 out_of_hand(hand)
         else:
             answer = await gate.through(door, view, stage="late", earlier=earlier)
-        state.answer = request.ratekeeper = answer
+        state.decide(request, answer)
         if isinstance(answer, Refused):
             return await keep.task_refusal(request, answer)
         if door.terms.charges:

@@ -11,7 +11,7 @@ from django.conf import settings
 from ratekeeper.http.caching import CACHING
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.reading import Paths, configured_prefixes
-from ratekeeper.web.answer import EXPOSE, Passed, Refused, fields_for
+from ratekeeper.web.answer import EXPOSE, Passed, Refused, changes
 from ratekeeper.web.asgi import STATE as AROUND
 from ratekeeper.web.asgi import WIRE as OF_SCOPE
 from ratekeeper.web.asgi import hush
@@ -42,7 +42,7 @@ class State:
     """One request: as rules see it, what was said about it so far, which declared limits were asked and not yet come
     to, and whether somebody will see its response: only then it is told of them, and settled."""
 
-    __slots__ = ("answer", "asked", "facts", "keep", "late", "part", "view", "watched")
+    __slots__ = ("answer", "asked", "facts", "failed", "keep", "late", "part", "view", "watched")
 
     keep: Any  # these two only in the middleware
     facts: Facts
@@ -52,12 +52,19 @@ class State:
         self.answer: Passed | Refused | None = None
         self.asked: tuple[RouteLimit, ...] = ()
         self.late = False
+        self.failed: bool | None = None  # whether a login failed, before anything was decided
         self.part: tuple[Passed | None, int] | None = None  # one was refused: what was before it, and its status
         self.watched = watched
 
     @property
     def passed(self) -> Passed | None:
         return self.answer if isinstance(self.answer, Passed) else None
+
+    def decide(self, request: Any, answer: Passed | Refused) -> None:
+        """Note the decision for the whole request."""
+        self.answer = request.ratekeeper = answer
+        if self.failed is not None and isinstance(answer, Passed):
+            answer.failed = self.failed
 
     def join(self, request: Any, answer: Passed) -> None:
         """One more decision was made for this request, for a function that it runs, and lets it pass."""
@@ -289,13 +296,16 @@ def _told(request: Any, state: State, response: Any) -> Any:
     if answer is None:
         return response
     headers = response.headers
-    fields = fields_for(answer, response.status_code, [(name, headers[name]) for name in CACHING if name in headers])
+    told = [(name, headers[name]) for name in CACHING if name in headers]
+    fields, dropped = changes(answer, response.status_code, told)
+    for name in dropped:
+        del headers[name]  # if it is there
     if fields:
         _hush_around(request)
         for name, value in fields:
             if len(name) == len(EXPOSE) and name.lower() == EXPOSE and name in headers:
-                told = headers[name]
-                value = told if value in told else f"{told}, {value}"  # a response may be sent twice
+                before = headers[name]
+                value = before if value in before else f"{before}, {value}"  # a response may be sent twice
             headers[name] = value
     return response
 
