@@ -1,11 +1,12 @@
 """Workers are counted under the servers themselves: each is started, and says what a process of it knows."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -42,16 +43,18 @@ def started(command: list[str], folder: Path, **environment: str) -> Iterator[No
     (folder / "found").mkdir()
     paths = {"FOUND": str(folder / "found"), "PYTHONPATH": str(folder)}
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=folder, env=clean | paths | environment, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            command, cwd=folder, env=clean | paths | environment, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         yield
     finally:
         server.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # a worker that was just starting may outlive its server
+        server.wait()
 
 
 def found(folder: Path, processes: int) -> set[str]:

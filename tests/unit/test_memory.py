@@ -498,6 +498,31 @@ def test_no_thread_is_started() -> None:
     assert threading.active_count() == before
 
 
+def test_only_a_child_that_goes_on_with_a_limiter_is_warned_and_only_once(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("ratekeeper.storage.memory.warn_of_many_workers", lambda: asked.append("in memory"))
+    storage, limit = MemoryStorage(clock=clock), parse_limit("5/hour")
+
+    def use() -> int:
+        for _ in range(3):
+            clock.now += SECOND
+            storage.evaluate([(("k", (limit,), 1, None, None),)])
+        for thread in threading.enumerate():
+            if thread.name == "ratekeeper warning":
+                thread.join()
+        return len(asked)
+
+    assert use() == 0
+    storage.renew()
+    assert use() == 0
+    storage.is_limiters = True
+    assert use() == 0
+    storage.renew()
+    assert use() == 1
+
+
 def test_a_group_of_new_keys_at_the_cap_stays_within_it(clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=3, clock=clock)
     limiter = Limiter("5/hour; 9/day; 20/week; 30/month", storage=storage)
