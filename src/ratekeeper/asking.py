@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ratekeeper.clock import microseconds
-from ratekeeper.decision import Row
+from ratekeeper.decision import Patience, Row
 from ratekeeper.errors import InvalidKey, InvalidLimit
 from ratekeeper.events import Listener
 from ratekeeper.kernels import peek as peek_at
@@ -22,7 +22,7 @@ def as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...
 
 def as_seconds(label: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ValueError(f"{label} must be seconds, 0 or more, not {value!r}")
+        raise ValueError(f"{label} must be seconds, 0 or more, or math.inf to wait for ever, not {value!r}")
     return value
 
 
@@ -57,8 +57,10 @@ def _is_redis_client(storage: Any) -> bool:
     return "redis" in modules and not hasattr(storage, "evaluate")
 
 
-def as_patience(timeout: float | None, max_delay: float) -> int:
-    return microseconds(max_delay if timeout is None else as_seconds("timeout", timeout), MAX_PERIOD)
+def as_patience(timeout: float | None, max_delay: float) -> Patience:
+    if timeout is None:
+        return Patience("max_delay", max_delay, microseconds(max_delay, MAX_PERIOD))
+    return Patience("timeout", timeout, microseconds(as_seconds("timeout", timeout), MAX_PERIOD))
 
 
 def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:

@@ -136,14 +136,33 @@ def _longest(wait: int | None) -> float:
     return float("inf") if wait is None else wait
 
 
+class Patience(NamedTuple):
+    """The longest time that a wait may take, and the argument that gave it: `timeout` or `max_delay`."""
+
+    argument: str
+    seconds: float
+    microseconds: int
+
+
 class RateLimited(RatekeeperError):
     """Raised by `wait`, `acquire` and decorators; `decision` says which limit and for how long."""
 
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision)
+    def __init__(self, decision: Decision, patience: Patience | None = None) -> None:
+        super().__init__(decision, patience)
         self.decision = decision
+        self.patience = patience
 
     def __str__(self) -> str:
-        wait = self.decision.retry_after
-        when = "no wait can help: the cost is above the limit" if wait is None else f"retry in {wait:.6g} s"
-        return f"over the limit {self.decision.limit}; {when}"
+        if self.decision.unavailable:
+            return "the storage is out of reach and failure is 'closed'; decision.degraded says why"
+        limit, wait = self.decision.limit, self.decision.retry_after
+        if wait is None:
+            return f"over the limit {limit}; no wait can help: the cost is above the limit"
+        if self.patience is None:
+            return f"over the limit {limit}; retry in {wait:.6g} s"
+        argument, given, _ = self.patience
+        longer = "a longer timeout=" if argument == "timeout" else "timeout=, or max_delay=math.inf"
+        return (
+            f"over the limit {limit}: the turn would come after {argument}={given} s;"
+            f" retry in {wait:.6g} s, or give {longer}"
+        )

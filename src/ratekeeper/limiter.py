@@ -163,7 +163,7 @@ class Limiter:
         """Spend `cost`, sleeping for it if need be, up to `timeout` seconds (default `max_delay`; math.inf is fine).
 
         Raises RateLimited, with nothing charged, as soon as it is known that the time will not do; its
-        `decision.retry_after` is when the same wait, with the same timeout, would do.
+        `decision.retry_after` is when the same wait, with the same timeout, would do, not when a hit would pass.
         """
         ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
         patience = as_patience(timeout, self.max_delay)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ratekeeper import switch
 from ratekeeper.clock import seconds
-from ratekeeper.decision import Decision, DegradedRows, RateLimited, Row
+from ratekeeper.decision import Decision, DegradedRows, Patience, RateLimited, Row
 from ratekeeper.fork import renew_in_children
 from ratekeeper.limit import BUCKETS, Ask, Group, Limit, Mode
 from ratekeeper.settling import settlement
@@ -136,20 +136,21 @@ def reserves(limits: tuple[Limit, ...]) -> bool:
     return all(limit.algorithm in BUCKETS for limit in limits)
 
 
-def wait_by_place(key: str, limits: tuple[Limit, ...], cost: int, timeout: int) -> Flow:
-    """Take a place at most `timeout` microseconds away, and sleep until it comes."""
-    group = ((key, limits, cost, timeout, None),)
+def wait_by_place(key: str, limits: tuple[Limit, ...], cost: int, patience: Patience) -> Flow:
+    """Take a place no further away than `patience`, and sleep until it comes."""
+    group = ((key, limits, cost, patience.microseconds, None),)
     decision = yield from _evaluate(group)
     if not decision.allowed:
-        raise RateLimited(decision)
+        raise RateLimited(decision, patience)
     yield from _hold_back(decision)
     return decision
 
 
 def wait_in_line(
-    key: str, limits: tuple[Limit, ...], cost: int, timeout: int, lines: Lines, place: Hashable, ticket: Ticket
+    key: str, limits: tuple[Limit, ...], cost: int, patience: Patience, lines: Lines, place: Hashable, ticket: Ticket
 ) -> Flow:
     """Come to the front of the line, then try, sleep for retry_after and try again."""
+    timeout = patience.microseconds
     first = lines.enter(place, ticket, cost)
     try:
         if first:
@@ -158,15 +159,15 @@ def wait_in_line(
         else:
             decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
             deadline = decision.at + timeout
-            _refuse_if_late(decision, timeout, timeout)
+            _refuse_if_late(decision, timeout, patience)
             in_time = yield Turn(ticket, seconds(timeout))
             if not in_time:
                 # If there is room for all in front and for this one, their turn has come and they are about to go.
                 decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
-                _refuse_if_late(decision, 0, timeout)
+                _refuse_if_late(decision, 0, patience)
             decision = yield from _evaluate(_at_once(key, limits, cost))
         while not decision.allowed:
-            _refuse_if_late(decision, deadline - decision.at, timeout)
+            _refuse_if_late(decision, deadline - decision.at, patience)
             if not switch.sleeping:
                 return (yield from _evaluate(_at_once(key, limits, cost), "force"))
             yield Sleep(decision.retry_after or 0.0)
@@ -199,15 +200,15 @@ def _evaluate(group: Group, mode: Mode = "spend") -> Flow:
     return Decision(group, answers[0])
 
 
-def _refuse_if_late(decision: Decision, left: int, timeout: int) -> None:
+def _refuse_if_late(decision: Decision, left: int, patience: Patience) -> None:
     """Raise RateLimited if the turn is further away than `left`; it says when the same wait would do."""
     waits = [row[2] for row in decision.rows if not row[0]]
     if any(wait is None or wait > left for wait in waits):
         rows = [
-            row if row[0] or row[2] is None else (False, row[1], max(row[2] - timeout, 0), *row[3:])
+            row if row[0] or row[2] is None else (False, row[1], max(row[2] - patience.microseconds, 0), *row[3:])
             for row in decision.rows
         ]
-        raise RateLimited(Decision(decision.asks, _like(decision.rows, rows)))
+        raise RateLimited(Decision(decision.asks, _like(decision.rows, rows)), patience)
 
 
 def _like(rows: Sequence[Row], made: Sequence[Row]) -> Sequence[Row]:

@@ -154,6 +154,26 @@ def test_too_few_replicas_are_told(kind: Callable[[str], Storage], url: str, ser
         assert limiter.hit("k").remaining == 4
 
 
+@pytest.mark.parametrize("failure", ["local", "open", "closed", "raise"])
+def test_too_few_replicas_fall_to_the_failure_mode(failure: str, url: str, server: Server) -> None:
+    with Limiter("6/day burst 6", storage=url, failure=failure, workers=3) as limiter, server.client() as client:
+        limiter.hit("used up", cost=6)
+        client.config_set("min-replicas-to-write", 1)
+        if failure == "raise":
+            assert "min-replicas-to-write" in refusal(limiter)
+            assert client.dbsize() == 1
+            return
+        decision = limiter.hit("k")
+        assert "min-replicas-to-write" in str(decision.degraded)
+        assert (decision.allowed, decision.unavailable) == (failure != "closed", failure == "closed")
+        if failure == "local":
+            assert decision.remaining == 6 // 3 - 1
+        denied = limiter.hit("used up")
+        assert (denied.allowed, denied.degraded) == (False, None)
+        client.config_set("min-replicas-to-write", 0)
+        wait_until(lambda: limiter.peek("k").remaining == (5 if failure == "local" else 6), 10, "the charge")
+
+
 def test_a_server_that_cannot_save_is_told(kind: Callable[[str], Storage], url: str, server: Server) -> None:
     with bare_limiter("5/day burst 5", storage=kind(url)) as limiter, server.client() as client:
         (server.folder / "dump.rdb").mkdir()

@@ -18,6 +18,7 @@ PLACES = [
     "{scheme}://{secret}@cache:99999/0",
     "{scheme}://app:{secret}@cache/service/0/1",
     "{scheme}://app:{secret}@one,two:port/0",
+    "{scheme}://app:{secret}@one,two/0",
     "{scheme}://app:{secret}@[cache/0",
     "{scheme}://app:{secret}@cache/0?timeout=soon",
     "{scheme}://cache/0?secret={secret}&tiemout=1",

@@ -275,6 +275,10 @@ def test_a_group_over_several_slots_is_all_or_nothing(redis_cluster: Cluster) ->
         ("redis://host?timeout=nan", "timeouts are seconds above 0"),
         ("redis://host?ssl_cert_reqs=none", "ssl options need rediss://"),
         ("redis://host?db=-1", "a database is 0 or more"),
+        ("redis://host1:6379,host2:6379", r"redis:// is one server.*redis\+sentinel://.*redis\+cluster://"),
+        ("redis://user:hush@host1,host2:6379/0?secret=hush", r"redis:// is one server.*redis\+cluster://"),
+        ("rediss://:hu,hush@host1,host2", r"rediss\+sentinel://.* or rediss\+cluster://"),
+        ("redis://host,", "redis:// is one server"),
     ],
 )
 def test_a_bad_url_says_what_is_wrong_and_hides_the_password(url: str, message: str) -> None:
@@ -294,6 +298,7 @@ def test_a_url_says_it_all() -> None:
     assert (address.hosts, address.service, address.login) == ([("a", 1), ("b", 26379)], "service", {"db": 2})
     assert parse_url("unix:///run/redis.sock?db=1").login == {"path": "/run/redis.sock", "db": 1}
     assert parse_url("redis://").timeout < 1
+    assert parse_url("redis://me:p,ss@one").login == {"username": "me", "password": "p,ss"}
 
 
 def test_who_waits_for_a_shared_call_when_the_storage_is_closed_is_told_so(fresh_redis: Server) -> None:

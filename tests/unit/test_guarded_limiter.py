@@ -84,6 +84,19 @@ def test_a_decorated_async_function_shares_the_guard_of_its_limiter(clock: FakeC
     assert memory.keys == 0
 
 
+def test_a_wait_that_is_refused_for_an_outage_does_not_blame_the_limit(clock: FakeClock) -> None:
+    storage = Prompt(clock)
+    storage.error = UNKNOWN
+    for text in ("5/minute", "5/minute burst 5"):
+        with (
+            Limiter(text, storage=storage, failure="closed", sleep=clock.sleep) as limiter,
+            pytest.raises(RateLimited, match="^the storage is out of reach and failure is 'closed'") as caught,
+        ):
+            limiter.wait("a", timeout=0)
+        assert caught.value.decision.unavailable
+        assert "limit 5" not in str(caught.value)
+
+
 def test_waiting_works_over_the_guard_in_an_outage(clock: FakeClock) -> None:
     faulty = Prompt(clock)
     faulty.error = UNKNOWN

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import math
+import pickle
 from enum import IntEnum
 from fractions import Fraction
 from typing import Any
@@ -179,10 +180,15 @@ def test_the_sleep_of_an_async_limiter_must_be_awaited(clock: FakeClock) -> None
 
 @pytest.mark.parametrize("seconds", [-1, math.nan, "1", True])
 def test_a_bad_timeout_is_refused(seconds: Any, clock: FakeClock) -> None:
-    with pytest.raises(ValueError, match="max_delay must be seconds"):
+    with pytest.raises(ValueError, match="max_delay must be seconds, 0 or more, or math.inf to wait for ever, not"):
         Limiter("5/minute", max_delay=seconds)
-    with pytest.raises(ValueError, match="timeout must be seconds"):
+    with pytest.raises(ValueError, match="timeout must be seconds, 0 or more, or math.inf to wait for ever, not"):
         limiter_of("5/minute", clock).wait("a", timeout=seconds)
+
+
+def test_no_max_delay_at_all_is_refused_and_told_what_waits_for_ever() -> None:
+    with pytest.raises(ValueError, match=r"max_delay must be .* math\.inf to wait for ever, not None"):
+        Limiter("5/minute", max_delay=None)  # type: ignore[arg-type]
 
 
 def test_the_default_algorithm_can_be_chosen_for_a_whole_limiter() -> None:
@@ -353,11 +359,30 @@ def test_a_listener_that_is_added_later_is_checked_as_well() -> None:
 def test_rate_limited_says_which_limit_and_for_how_long(clock: FakeClock) -> None:
     limiter = limiter_of("1/hour", clock)
     limiter.hit("a")
-    with pytest.raises(RateLimited, match="over the limit 1/hour; retry in 3599 s") as caught:
+    with pytest.raises(RateLimited, match="^over the limit 1/hour: .* retry in 3599 s") as caught:
         limiter.wait("a")
     assert caught.value.decision.retry_after == 3599.0  # then a second of waiting will do
     with pytest.raises(RateLimited, match="no wait can help"):
         limiter.wait("a", cost=2, timeout=math.inf)
+    assert str(RateLimited(limiter.hit("a"))) == "over the limit 1/hour; retry in 3600 s"
+
+
+@pytest.mark.parametrize("text", ["1/minute", "1/minute burst 1"])
+def test_rate_limited_says_that_the_waiting_time_was_too_short_and_what_to_give(text: str, clock: FakeClock) -> None:
+    limiter = limiter_of(text, clock)
+    limiter.hit("a")
+    with pytest.raises(RateLimited) as caught:
+        limiter.wait("a")
+    assert str(caught.value) == (
+        f"over the limit {text}: the turn would come after max_delay=1.0 s;"
+        " retry in 59 s, or give timeout=, or max_delay=math.inf"
+    )
+    with pytest.raises(RateLimited) as caught:
+        limiter.wait("a", timeout=20)
+    assert str(caught.value) == (
+        f"over the limit {text}: the turn would come after timeout=20 s; retry in 40 s, or give a longer timeout="
+    )
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @pytest.mark.parametrize("mode", ["of", "Off", "1"])

@@ -27,7 +27,7 @@ from ratekeeper.decision import Row
 from ratekeeper.limit import ALGORITHMS, Group, Mode
 from ratekeeper.testing import FakeClock
 from ratekeeper.waiting import Line, Lines
-from tests.waiting.virtual import limiter_of, run, seconds
+from tests.waiting.virtual import VirtualLoop, limiter_of, run, seconds
 
 # One that takes places in the future, one that stands in line, one that does the latter with a queue in it.
 KINDS = ["10/second burst 1", "1/100ms", "1/100ms; 10/second burst 100 leaky-bucket"]
@@ -108,6 +108,36 @@ def test_a_cancelled_waiter_gives_its_place_back(text: str) -> None:
     times, lines = run(main())
     assert times == [pytest.approx(0.2)]
     assert lines == 0
+
+
+@pytest.mark.parametrize(("text", "second", "later"), [("10/second burst 1", 0.3, 0.2), ("1/100ms", 0.2, 0.3)])
+def test_a_freed_place_goes_to_the_next_arrival_but_a_line_moves_up(text: str, second: float, later: float) -> None:
+    async def main() -> list[float]:
+        limiter = limiter_of(text)
+        await limiter.wait("k")
+        waiting = [asyncio.create_task(finish_times(limiter, ("k", 1))) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        waiting[1].cancel()
+        await asyncio.sleep(0)
+        arrival = asyncio.create_task(finish_times(limiter, ("k", 1)))
+        return [(await task)[0] for task in (waiting[0], waiting[2], arrival)]
+
+    assert run(main()) == [pytest.approx(0.1), pytest.approx(second), pytest.approx(later)]
+
+
+@pytest.mark.parametrize(
+    ("text", "times"), [("20/second burst 1", [0, 0.3, 0.3, 0.3]), ("1/50ms", [0, 0.3, 0.35, 0.4])]
+)
+def test_waiters_that_wake_late_go_ahead_together_only_where_they_have_places(text: str, times: list[float]) -> None:
+    async def main() -> list[float]:
+        waiting = asyncio.ensure_future(finish_times(limiter_of(text), *[("k", 1)] * 4))
+        await asyncio.sleep(0.01)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.jumping.now = 0.3  # as if something had blocked the loop until then
+        return await waiting
+
+    assert run(main()) == [pytest.approx(time) for time in times]
 
 
 def test_a_cancelled_place_in_several_buckets_is_given_back_in_each() -> None:

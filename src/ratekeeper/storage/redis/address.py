@@ -91,6 +91,11 @@ def parse_url(url: str) -> Address:
     login = {"username": unquote(username) or None, "password": unquote(password) or None}
     path = [unquote(part) for part in parts.path.strip("/").split("/") if part]
     service = ""
+    if parts.scheme in ("redis", "rediss") and "," in hosts:
+        raise ValueError(
+            f"cannot open storage {hidden(url)}: {parts.scheme}:// is one server; for several hosts write"
+            f" {parts.scheme}+sentinel://host:26379,host2:26379/service or {parts.scheme}+cluster://host:6379,host2:6379"
+        )
     if parts.scheme == "unix":
         login["path"] = unquote(parts.path)
         path = []
