@@ -146,3 +146,16 @@ def test_readings_know_their_target() -> None:
     paths = paths_of("/v1/login", "/login")
     assert isinstance(paths, Readings)
     assert RequestView("GET", paths).path == "/v1/login"
+
+
+@pytest.mark.parametrize(
+    "target", ["x:/login", "x:y:/login", "http://h/login", "/http://h/login", "//h/login", "http:///login", "x:login"]
+)
+def test_a_scheme_and_a_host_in_front_of_a_path_do_not_escape_its_rule(target: str) -> None:
+    assert decides(Policy(rules=[LOGIN, REST]), target)[1] == "login"
+
+
+def test_a_reading_that_is_known_releases_although_it_is_found_in_another_way_too() -> None:
+    policy = Policy(rules=[REST], exempt=[Match(paths=["/health"])])
+    others = [(b"/shop/health", True), (b"/health", True), (b"/shop/health", False)]
+    assert decides(policy, read_paths("/api/shop/health", b"/api/shop/health", others, ["/api"])) == ["exempt"]

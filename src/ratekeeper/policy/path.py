@@ -59,17 +59,18 @@ def _odd_spellings(path: str) -> Sequence[Segments]:
 
 
 def _targets(text: str) -> Iterable[str]:
-    """Return a target as it may be taken apart: 'x:/login' is '/login' for some servers, and so is '//x/login'."""
-    absolute = ABSOLUTE.match(text)
-    if absolute is not None:
-        return (text[absolute.end() :],)
-    found = [text]
-    scheme = SCHEME.match(text)
-    if scheme is not None:
-        found.append(text[scheme.end() :])
-    authority = AUTHORITY.match(text)
-    if authority is not None:
-        found.append(text[authority.end() :])
+    """Return a target as it may be taken apart: 'x:/login' is '/login' for some servers, and so is '//x/login'.
+
+    A server and an application behind it may both take something off: three times at most.
+    """
+    found = {text: None}
+    left = [text]
+    for _ in range(3):
+        parts = [(pattern, start) for start in left for pattern in (ABSOLUTE, SCHEME, AUTHORITY)]
+        matches = [pattern.match(start if pattern is AUTHORITY else start.lstrip("/")) for pattern, start in parts]
+        left = [match.string[match.end() :] for match in matches if match is not None]
+        left = [rest for rest in left if rest not in found]
+        found |= dict.fromkeys(left)
     return found
 
 

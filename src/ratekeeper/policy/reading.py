@@ -62,6 +62,7 @@ def read_paths(
     apart: dict[bytes, str] = {}
     for other, is_known in others:
         (same if is_known else apart).setdefault(other, quote(other, safe=SAFE))
+    apart = {other: text for other, text in apart.items() if other not in same}
     told = same[path] if target is None else target
     decoded = unquote_to_bytes(told.encode("utf-8", "replace"))
     # As received, wherever it is one of them: the encoding of a path says more than its decoded form.
