@@ -178,3 +178,39 @@ async def test_an_exempt_endpoint_is_exempt_from_limits_of_its_users() -> None:
     def other() -> None: ...
 
     assert await statuses(app, "/", "/", "/other", "/other") == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize("by", ["address", "global"])
+async def test_a_limit_with_a_user_counts_by_user(by: str) -> None:
+    app = FastAPI()
+    limits = RateLimits("100/minute", app=app, by=by)
+
+    def current(request: Request) -> str | None:
+        return request.headers.get("x-user")
+
+    @app.get("/", dependencies=[Depends(limits.limit("1/minute", user=current))])
+    def home() -> None: ...
+
+    answers = [(await fetch(app, "GET", "/", {"x-user": user})).status for user in ("ann", "bob", "ann")]
+    assert answers == [200, 200, 429]
+
+
+@pytest.mark.parametrize("key", ["address", ["address"], "global"])
+def test_a_user_that_nothing_looks_at_is_refused(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"user= is for a limit that counts by user.*key='user'"):
+        RateLimits().limit("1/minute", key=key, user=lambda: "ann")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": "user + address"},
+        {"key": ["user", "address"]},
+        {"key": lambda view: view.user},
+        {"key": "address", "exempt_when": lambda view: view.user == "ann"},
+        {"key": "address", "cost": lambda view: 1},
+    ],
+)
+def test_a_user_that_something_may_look_at_is_taken(options: Any) -> None:
+    RateLimits().limit("1/minute", user=lambda: "ann", **options)
+    RateLimits(tiers=["pro"]).limit({"pro": "9/minute", "default": "1/minute"}, key="address", user=lambda: "ann")

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
 from ratekeeper import switch
-from ratekeeper.policy import RequestView
+from ratekeeper.policy import Computed, RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.reading import apart
 from ratekeeper.web.answer import Passed, Refused
@@ -115,9 +115,18 @@ class RateLimits:
     ) -> "Declared":
         """Limits of one endpoint: a decorator below the route's, or `Depends(limits.limit("5/minute"))`.
 
-        The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only.
+        The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only; with it,
+        `key` is "user" unless you say more.
         """
         given: dict[str, Any] = {**options}
+        if user is not None:
+            if given.get("key") is None:
+                given["key"] = "user"
+            elif not _may_look_at_user(limits, given):
+                raise TypeError(
+                    f"user= is for a limit that counts by user, and key={given['key']!r} does not: write key='user', or"
+                    " leave out user="
+                )
         for name in ("key", "cost", "exempt_when"):
             if name in given:
                 given[name] = taking_view(given[name])
@@ -355,6 +364,16 @@ def _dependencies(route: Any) -> list[Declared]:
             found.append(call)
         left += reversed(getattr(dependant, "dependencies", ()))
     return found
+
+
+def _may_look_at_user(limits: Any, options: Mapping[str, Any]) -> bool:
+    """Return True if a limit counts by user or by tier, or has a function, which may look at the user."""
+    key = options["key"]
+    listed = key if isinstance(key, list | tuple) else [key]
+    if any("user" in [name.strip() for name in one.split("+")] for one in listed if isinstance(one, str)):
+        return True
+    functions = (*listed, limits, options.get("cost"), options.get("exempt_when"))
+    return isinstance(limits, Mapping | Computed) or any(callable(one) for one in functions)
 
 
 def _signature(user: Callable[..., Any] | None) -> inspect.Signature:
