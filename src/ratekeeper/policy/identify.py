@@ -16,6 +16,7 @@ from uuid import UUID
 from ratekeeper.http.client_ip import ClientAddress, Proxies
 from ratekeeper.http.prefix import MAX_TEXT, prefix_key
 from ratekeeper.policy.function_errors import function_errors
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.problem import Problems, nearest, shown
 from ratekeeper.policy.request import Identity, RequestView
 from ratekeeper.policy.source import KIND, Source, check_kind
@@ -180,6 +181,7 @@ class Kinds:
 
     def _parts(self, one: Any, functions: Sequence[Any]) -> tuple[Kind, ...]:
         if callable(one):
+            check_takes(one, "the RequestView")
             alike = [other for other in functions if _function_name(other) == _function_name(one)]
             place = alike.index(one)  # two lambdas have one name
             return (_kind(f"call.{_function_name(one)}{f'-{place + 1}' if place else ''}", one, early=True),)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from ratekeeper.policy import Identity, Policy
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.identify import MAX_BITS, id_text
 from ratekeeper.policy.problem import shown
 
@@ -64,8 +65,10 @@ def found_user_id(user: Any) -> User:
         return None
 
 
-def identified(user: Callable[..., Any]) -> Callable[..., User]:
-    """A function of the application that finds the user, as one that returns the user's id."""
+def identified(user: Callable[..., Any], argument: str) -> Callable[..., User]:
+    """A function of the application that finds the user, as one that returns the user's id. `argument` is what it is
+    called with; raises TypeError for a function that needs more."""
+    check_takes(user, argument, option="user")
 
     @functools.wraps(user)
     def called(source: Any) -> User:

@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 
 from ratekeeper.policy import Policy, PolicyFile
 from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.django.names import view_name
@@ -52,6 +53,8 @@ class Keeper:
     def __init__(self, given: Any) -> None:
         options = dict(given) if isinstance(given, Mapping) else {"policy": given}
         policy, self._user = options.pop("policy", None), _imported(options.pop("user", None))
+        if self._user is not None:
+            check_takes(self._user, "the HttpRequest", option="user")
         of_gate = {name: options.pop(name) for name in OF_GATE if name in options}
         sleep = {"sleep": options.pop("sleep")} if "sleep" in options else {}
         found: Policy | PolicyFile = as_policy(policy, options)

@@ -27,11 +27,12 @@ from ratekeeper.web.fastapi.checked import HELD_UP, UNASKED, Left, can_be_checke
 from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.places import Innermost, Outermost
 from ratekeeper.web.fastapi.site import PENDING, ROUTED, Asked, Site, has
+from ratekeeper.web.functions import taking_request
 from ratekeeper.web.gate import AsyncWebGate
 from ratekeeper.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
 from ratekeeper.web.sending import REFUSED
 from ratekeeper.web.user import identified, user_id, user_is_told
-from ratekeeper.web.views import description, taking_view
+from ratekeeper.web.views import description
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,9 +71,9 @@ class RateLimits:
         if hasattr(policy, "build_middleware_stack"):
             raise TypeError("the application goes by name: RateLimits('100/minute', app=app)")
         if "by" in options:
-            options["by"] = taking_view(options["by"])
+            options["by"] = taking_request(options["by"], "by")
         self.gate = AsyncWebGate(policy, **options)
-        self.user = user if user is user_of else identified(user)
+        self.user = user if user is user_of else identified(user, "the scope")
         self.key = f"ratekeeper.{id(self)}"  # under which a scope has the record of its request
         if isinstance(messages, str):
             messages = RouteLimit(limits=messages, name="messages")
@@ -127,10 +128,7 @@ class RateLimits:
                     f"user= is for a limit that counts by user, and key={given['key']!r} does not: write key='user', or"
                     " leave out user="
                 )
-        for name in ("key", "cost", "exempt_when"):
-            if name in given:
-                given[name] = taking_view(given[name])
-        limit = route_limit(taking_view(limits) if callable(limits) else limits, given)
+        limit = route_limit(limits, given)
         if self.current.get() is None:  # in a request the decision itself tells
             self.gate.check(limit)
         OWNERS[limit] = self._mark
