@@ -98,13 +98,17 @@ class Keeper:
         self._facts = Facts(self._facts.policy, functions=False)
 
     def mistakes(self) -> list[str]:
-        """Make the limits of all views in the root URLconf ready, and return what is wrong with them. A URLconf that
-        cannot be loaded is for Django to report."""
+        """Make the limits of all views in the root URLconf ready, and return what is wrong with them, and with its
+        handler429. A URLconf that cannot be loaded is for Django to report."""
         try:
             views = list(_views(getattr(settings, "ROOT_URLCONF", None)))
         except Exception:
             return []
         found: dict[str, None] = {}
+        try:
+            _check_handler429()
+        except Exception as error:  # an import runs the site's code: it may fail in any way
+            found[f"handler429 of the root URLconf: {error}"] = None
         for view in views:
             for method in METHODS:
                 try:
@@ -257,6 +261,15 @@ def _handler429() -> Any:
         return getattr(get_resolver(get_urlconf()).urlconf_module, "handler429", None)
     except ModuleNotFoundError:
         return None  # a view that is called without a site around it
+
+
+def _check_handler429() -> None:
+    """Raise if the handler cannot be imported, or cannot be called as it will be."""
+    handler = _imported(_handler429())
+    if handler is not None and not callable(handler):
+        raise TypeError(f"expected a view, not {handler!r}")
+    if handler is not None:
+        check_takes(handler, "the HttpRequest", "the refusal")
 
 
 def _urlconf() -> Any:
