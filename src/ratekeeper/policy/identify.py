@@ -222,7 +222,8 @@ class Kinds:
         for source, one in self._sources.items():
             if name in one.kinds:
                 raise ValueError(f"{name!r} is a kind that {source!r} gives: count by {source!r}")
-        known = [*BUILT_IN, *CLAIMED, *self._sources]
+        kinds = [kind for one in self._sources.values() for kind in one.kinds]
+        known = [*BUILT_IN, *CLAIMED, *self._sources, *kinds]
         raise ValueError(f"unknown identity {name!r}: {nearest(name, known)}")
 
     def _claim(self, name: str, source_name: str, source: Source) -> Kind:

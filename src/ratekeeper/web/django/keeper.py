@@ -25,7 +25,7 @@ from ratekeeper.web.django.request import State, paths_of, state_of
 from ratekeeper.web.django.seen import METHODS, Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
-from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions
+from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions, check_options
 from ratekeeper.web.user import User, found_user_id, user_id
 from ratekeeper.web.views import Facts, body_type
 
@@ -52,6 +52,7 @@ class Keeper:
 
     def __init__(self, given: Any) -> None:
         options = dict(given) if isinstance(given, Mapping) else {"policy": given}
+        check_options((name for name in options if name != "rules"), tuple(Settings.__annotations__))
         policy, self._user = options.pop("policy", None), _imported(options.pop("user", None))
         if self._user is not None:
             check_takes(self._user, "the HttpRequest", option="user")
