@@ -8,6 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from ratekeeper.policy import Identity, Policy
+from ratekeeper.policy.functions import check_takes
+from ratekeeper.policy.identify import MAX_BITS, id_text
+from ratekeeper.policy.problem import shown
 
 log = logging.getLogger("ratekeeper")
 
@@ -37,16 +40,19 @@ def user_id(user: Any) -> User:
         found = _plain(value)
         if found not in (None, ""):
             return found
+    of_value = f" with the value {shown(user.value)}" if isinstance(user, Identity) else ""
     raise TypeError(
-        f"cannot tell who the user is from {type(user).__qualname__}: expected text, a whole number, a UUID, an"
-        f" Identity, or a mapping or an object with one of {', '.join(NAMES)}"
+        f"cannot tell who the user is from {type(user).__qualname__}{of_value}: expected text, a whole number of up to"
+        f" {MAX_BITS} bits, a UUID, an Identity of one of these, or a mapping or an object with one of"
+        f" {', '.join(NAMES)}"
     )
 
 
 def _plain(value: Any) -> User:
-    if isinstance(value, UUID):
-        return str(value)
-    return value if isinstance(value, str | int | Identity) and not isinstance(value, bool) else None
+    if isinstance(value, Identity):
+        return value if id_text(value.value) else None
+    text = id_text(value)
+    return text if text is None or isinstance(value, UUID) else value
 
 
 def found_user_id(user: Any) -> User:
@@ -59,8 +65,10 @@ def found_user_id(user: Any) -> User:
         return None
 
 
-def identified(user: Callable[..., Any]) -> Callable[..., User]:
-    """A function of the application that finds the user, as one that returns the user's id."""
+def identified(user: Callable[..., Any], argument: str) -> Callable[..., User]:
+    """A function of the application that finds the user, as one that returns the user's id. `argument` is what it is
+    called with; raises TypeError for a function that needs more."""
+    check_takes(user, argument, option="user")
 
     @functools.wraps(user)
     def called(source: Any) -> User:
