@@ -170,7 +170,7 @@ class Limiter:
         if self._reserves:
             flow = wait_by_place(key, limits, cost, patience)
         else:
-            flow = wait_in_line(key, limits, cost, patience, self._lines, key, threading.Event())
+            flow = wait_in_line(key, limits, cost, patience, self._lines, (None, key), threading.Event())
         return drive(flow, self._evaluate_or_undo, self._sleep, self._listeners)
 
     @contextmanager
@@ -393,7 +393,7 @@ class AsyncLimiter:
         if self._reserves:
             flow = wait_by_place(key, limits, cost, patience)
         else:
-            place = (asyncio.get_running_loop(), key)  # one line for each loop: a ticket is set in its own
+            place = (asyncio.get_running_loop(), key)
             flow = wait_in_line(key, limits, cost, patience, self._lines, place, asyncio.Event())
         return await drive_async(flow, self._evaluate_or_undo, self._sleep, self._listeners)
 
