@@ -237,15 +237,24 @@ class Interruption(Exception):
 
 
 @pytest.fixture
-def interruption() -> Iterator[None]:
-    """SIGUSR1 raises in the main thread."""
+def interruption() -> Iterator[threading.Event]:
+    """SIGUSR1 raises in the main thread, once. Set when it has."""
+    raised = threading.Event()
 
     def handler(number: int, frame: FrameType | None) -> None:
-        raise Interruption
+        if not raised.is_set():
+            raised.set()
+            raise Interruption
 
     before = signal.signal(signal.SIGUSR1, handler)
-    yield
+    yield raised
     signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt_until(raised: threading.Event) -> None:
+    """A signal that comes just before the main thread blocks does not wake it."""
+    while not raised.wait(0.01):
+        os.kill(os.getpid(), signal.SIGUSR1)
 
 
 class Blocked:
@@ -253,8 +262,9 @@ class Blocked:
 
     deadline: float = 60.0
 
-    def __init__(self) -> None:
+    def __init__(self, interruption: threading.Event) -> None:
         self.memory = MemoryStorage(clock=FakeClock())
+        self.interruption = interruption
         self.answers = threading.Event()
         self.asked: list[Mode] = []
 
@@ -262,7 +272,7 @@ class Blocked:
         rows = self.memory.evaluate(groups, mode)
         self.asked.append(mode)
         if not self.answers.is_set():
-            os.kill(os.getpid(), signal.SIGUSR1)
+            interrupt_until(self.interruption)
             self.answers.wait(60)
         return rows
 
@@ -274,8 +284,8 @@ class Blocked:
 
 
 @pytest.mark.parametrize("text", KINDS)
-def test_a_thread_interrupted_during_its_call_gives_its_place_back(text: str, interruption: None) -> None:
-    storage = Blocked()
+def test_a_thread_interrupted_during_its_call_gives_its_place_back(text: str, interruption: threading.Event) -> None:
+    storage = Blocked(interruption)
     with Limiter(text, storage=storage) as limiter:
         with pytest.raises(Interruption):
             limiter.wait("k", timeout=10_000)
@@ -286,7 +296,7 @@ def test_a_thread_interrupted_during_its_call_gives_its_place_back(text: str, in
 
 
 def test_a_thread_interrupted_before_a_slow_answer_of_redis_leaves_nothing_behind(
-    fresh_redis: Server, interruption: None
+    fresh_redis: Server, interruption: threading.Event
 ) -> None:
     with (
         proxy(fresh_redis) as between,
@@ -298,7 +308,7 @@ def test_a_thread_interrupted_before_a_slow_answer_of_redis_leaves_nothing_behin
 
         def interrupt_when_spent() -> None:
             wait_until(lambda: not direct.peek("k"), 10, "a spend")
-            os.kill(os.getpid(), signal.SIGUSR1)
+            interrupt_until(interruption)
 
         helper = threading.Thread(target=interrupt_when_spent)
         helper.start()
@@ -308,7 +318,7 @@ def test_a_thread_interrupted_before_a_slow_answer_of_redis_leaves_nothing_behin
         wait_until(lambda: direct.peek("k").allowed, 10, "a place given back")
 
 
-def test_what_a_storage_raises_reaches_the_waiter(clock: FakeClock) -> None:
+def test_what_a_storage_raises_reaches_the_waiter() -> None:
     class Broken(Blocked):
         def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
             raise StorageError("down")
@@ -324,4 +334,4 @@ def test_what_a_storage_raises_reaches_the_waiter(clock: FakeClock) -> None:
 
     asyncio.run(main())
     with pytest.raises(StorageError, match="down"):
-        Limiter("1/second burst 1", storage=Broken(), failure="raise").wait("k")
+        Limiter("1/second burst 1", storage=Broken(threading.Event()), failure="raise").wait("k")
