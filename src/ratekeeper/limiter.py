@@ -164,6 +164,10 @@ class Limiter:
 
         Raises RateLimited, with nothing charged, as soon as it is known that the time will not do; its
         `decision.retry_after` is when the same wait, with the same timeout, would do, not when a hit would pass.
+        Behind others both are exact for buckets, and for one window if all costs are 1. Otherwise they are estimates
+        that are never too long: `retry_after` may be too short, and a late waiter may be refused only at its timeout.
+
+        A waiter that is interrupted or cancelled gives its place back, also while the storage is being asked.
         """
         ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
         patience = as_patience(timeout, self.max_delay)

@@ -3,7 +3,7 @@
 Where every limit is a bucket, a waiter takes a place in the future and sleeps until it comes: no polling,
 fair between all who share the storage. Other limits have no places, so waiters on one key stand in line
 inside this process, and the first of them sleeps for retry_after. Whoever cannot come through in time, with all those
-in front, is refused at once. No waiter ever holds up another key.
+in front, is refused at once, as far as `_after_those_in_front` can tell. No waiter ever holds up another key.
 """
 
 import threading
@@ -197,7 +197,11 @@ def wait_in_line(
 
 
 def _after_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, front: int) -> Flow:
-    """Ask when the turn comes if all in front are served first, each as soon as it may."""
+    """Ask when the turn comes if all in front are served first, each as soon as it may.
+
+    Those in front are one sum, which each limit may divide as it likes, and each limit is asked alone. So the answer is
+    exact for one limit and costs of 1. Otherwise it may be too short, and never too long: nobody is refused in error.
+    """
     asks: list[Ask] = [(key, limits, units, 0, None) for units in (front, cost) if units]
     rows = (yield from _evaluate(asks, "peek")).rows
     return Decision(asks[-1:], _like(rows, rows[-len(limits) :]))

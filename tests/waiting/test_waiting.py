@@ -486,6 +486,36 @@ def test_event_loops_that_are_closed_with_waiters_are_forgotten(monkeypatch: pyt
     assert not noise
 
 
+@pytest.mark.parametrize(
+    ("text", "costs", "passes"),
+    [
+        ("10/second fixed-window", (6, 6, 6), 3.0),  # each takes a window of its own, though two would hold them all
+        ("10/second", (6, 6, 6), 3.0),
+        ("10/second fixed-window; 3/2 seconds fixed-window as slow", (1, 1, 1, 1), 4.0),
+    ],
+)
+def test_behind_costs_that_do_not_fit_nobody_is_refused_in_error_nor_later_than_his_timeout(
+    text: str, costs: tuple[int, ...], passes: float
+) -> None:
+    async def last(timeout: float) -> tuple[bool, float]:
+        limiter = limiter_of(text)
+        await limiter.hit("k", cost=10 if costs[0] > 1 else 3)
+        front = [asyncio.create_task(limiter.wait("k", cost=cost, timeout=100)) for cost in costs[:-1]]
+        await asyncio.sleep(0)
+        try:
+            return (await limiter.wait("k", cost=costs[-1], timeout=timeout)).allowed, seconds()
+        except RateLimited:
+            return False, seconds()
+        finally:
+            await asyncio.gather(*front)
+            assert not limiter._lines._lines
+
+    assert run(last(passes)) == (True, pytest.approx(passes))
+    allowed, when = run(last(passes - 0.1))
+    assert not allowed
+    assert when <= passes - 0.1
+
+
 def test_one_whose_turn_never_comes_leaves_the_line_at_his_timeout() -> None:
     async def main() -> None:
         limiter = limiter_of("2/second")
