@@ -148,11 +148,12 @@ def test_places_that_are_cancelled_and_settled_down_and_up_keep_every_bucket(
         if granted and data.draw(st.integers(0, 2)) > 0:
             places, group, rows = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
             charged, more = group[0][2], min(limit.count for limit in places)
-            cost = data.draw(st.one_of(st.integers(0, charged), near(1, more).map(lambda more: charged + more)))
-            storage.evaluate((settlement(group, rows, [min(cost, charged + more)]),), "force")
+            cost = data.draw(st.one_of(st.integers(0, charged), near(charged + 1, charged + more)))
+            cost = min(cost, charged + more)
+            storage.evaluate((settlement(group, rows, [cost]),), "force")
             for limit, place in places.items():
                 if cost > charged:
-                    went[limit].append(Went(clock.now, min(cost - charged, more), settled=True))
+                    went[limit].append(Went(clock.now, cost - charged, settled=True))
                 else:
                     went[limit][place] = went[limit][place]._replace(cost=cost)
         else:

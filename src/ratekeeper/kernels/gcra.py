@@ -22,13 +22,13 @@ the arrival time moves back to where it begins. Beyond MAX_HOLES the latest are 
 their time has passed.
 
 What a settlement charges on top has been used already, so its places may end later than a burst from then: those
-stretches are debts. They take the holes first, and move into every place in front of them that is given back: the end of
-the last debt is what becomes a hole. Else a hole would admit at once what the debt has used before. A debt that ends
-within a burst from now is a place like any other.
+stretches are debts. They take the holes first, and move into every place in front of them that is given back: the end
+of the last debt is what becomes a hole. Else a hole would admit at once what the debt has used before. A debt that
+ends within a burst from now is a place like any other.
 
 A state with holes, debts or a turn is longer: (…, turn, number of holes, start, part, end, part, …), the holes and then
-the debts, each in order. `turn` is the latest instant at which somebody goes ahead, where the arrival time does not tell:
-several buckets agreed on it (see `kernels.evaluate`), or there are debts.
+the debts, each in order. `turn` is the latest instant at which somebody goes ahead, where the arrival time does not
+tell: several buckets agreed on it (see `kernels.evaluate`), or there are debts.
 """
 
 from ratekeeper.decision import Row
@@ -297,8 +297,8 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 def _overdraw(line: _Line, span: int) -> None:
     """Charge what has been used already: the first time that is free, up to one count behind the burst or the line.
 
-    Without that bound one settlement could shut a key out for as long as it likes. Together they are bounded where numbers
-    would no longer be exact.
+    Without that bound one settlement could shut a key out for as long as it likes. Together they are bounded where
+    numbers would no longer be exact.
     """
     count = line.limit.count
     span = min(span, max(line.depth - line.end, 0) + line.limit.period * count)
