@@ -15,6 +15,7 @@ local function load(key)
   local state = {}
   for i = 1, #value / 8 do state[i] = unpack('<d', value, 8 * i - 7) end
   if older then table.insert(state, 7, (#state - 6) / 4) end
+  if state[7] and state[7] > (#state - 7) / 4 then error('FOREIGN') end
   return state
 end
 
