@@ -294,6 +294,46 @@ def a_leaky_bucket_gives_each_its_turn(storage: Storage, clock: FakeClock) -> No
     assert answers[4].retry_after == 100_000
 
 
+def what_is_settled_upward_is_paid_before_a_refund_is_given(storage: Storage, clock: FakeClock) -> None:
+    for name in ("token-bucket", "leaky-bucket"):
+        limit = Limit(10, 10 * SECOND, 10, name)
+        spends = [ask(storage, "a", limit) for _ in range(10)]
+        ask(storage, "a", limit, 10, "force", spent=spends[0])
+        for spent in spends[1:]:
+            ask(storage, "a", limit, -1, "force", spent=spent)
+        denied = ask(storage, "a", limit)
+        assert (denied.allowed, denied.retry_after, denied.reset_after) == (False, 2 * SECOND, 11 * SECOND), limit
+
+
+def settling_upward_is_charged_behind_a_long_line(storage: Storage, clock: FakeClock) -> None:
+    limit = parse_limit("60/minute burst 10")
+    first, *_ = [ask(storage, "a", limit, patience=1_000 * SECOND) for _ in range(140)]
+    assert ask(storage, "a", limit, 49, "force", spent=first).reset_after == 189 * SECOND
+    assert ask(storage, "a", limit, 1_000, "force", spent=first).reset_after == 249 * SECOND, "at most one count"
+
+
+def a_refund_moves_no_place_of_a_group_that_waits_for_another_bucket(storage: Storage, clock: FakeClock) -> None:
+    own, shared = parse_limit("30/25 seconds burst 30 as own"), parse_limit("60/minute burst 60 as shared")
+    both: Group = (("a", (own, shared), 30, 60 * SECOND, None),)
+    first, second = [storage.evaluate((both,))[0] for _ in range(2)]
+    assert max(row[4] for row in second) == 25 * SECOND
+    storage.evaluate(((("a", (own, shared), -30, None, [spent_of(row) for row in first]),),), "force")
+    clock.now += 25 * SECOND  # the second goes ahead
+    assert sum(ask(storage, "a", shared).allowed for _ in range(60)) == 30
+
+
+def buckets_whose_holes_never_meet_give_the_end_of_their_lines(storage: Storage, clock: FakeClock) -> None:
+    pair = parse_limit("1/second burst 1 as one"), parse_limit("1/second burst 1 as other")
+    for odd, limit in enumerate(pair):
+        places = [ask(storage, "a", limit, patience=100 * SECOND) for _ in range(62)]
+        for place in places[odd:60:2]:
+            ask(storage, "a", limit, -1, "force", spent=place)
+    rows = storage.evaluate(((("a", pair, 1, 100 * SECOND, None),),))[0]
+    assert [row[4] for row in rows] == [62 * SECOND, 62 * SECOND]
+    rows = storage.evaluate(((("a", pair, 1, 50 * SECOND, None),),))[0]
+    assert not all(row[0] for row in rows)
+
+
 def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> None:
     limit = parse_limit("10/second burst 2")
     answers = [ask(storage, "a", limit, patience=250_000) for _ in range(5)]
@@ -423,6 +463,10 @@ STORAGE_CONTRACT: list[Claim] = [
     a_refund_at_the_same_instant_is_as_if_it_never_happened,
     a_late_refund_mints_nothing,
     an_overdraft_is_capped_and_shows,
+    what_is_settled_upward_is_paid_before_a_refund_is_given,
+    settling_upward_is_charged_behind_a_long_line,
+    a_refund_moves_no_place_of_a_group_that_waits_for_another_bucket,
+    buckets_whose_holes_never_meet_give_the_end_of_their_lines,
     a_reset_forgets_that_key_alone,
     no_key_can_be_mistaken_for_another,
     a_changed_count_keeps_the_state_and_a_changed_period_starts_anew,

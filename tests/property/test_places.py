@@ -4,19 +4,20 @@ import itertools
 from collections.abc import Sequence
 from contextlib import closing
 from fractions import Fraction
+from typing import NamedTuple
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ratekeeper import Limit, MemoryStorage
 from ratekeeper.decision import Row
 from ratekeeper.kernels.gcra import MAX_HOLES
-from ratekeeper.limit import BUCKETS, Group, Mode
+from ratekeeper.limit import BUCKETS, MAX_SPAN, Group, Mode
 from ratekeeper.settling import settlement
 from ratekeeper.storage.redis.storage import RedisStorage
 from ratekeeper.testing import FakeClock, ask
 from tests.property.places import Bucket, Place
-from tests.property.strategies import EXAMPLES, START, costs, gaps, limits
+from tests.property.strategies import EXAMPLES, START, costs, gaps, limits, near
 from tests.property.test_redis import Plain
 from tests.servers import Server
 
@@ -111,35 +112,90 @@ def assert_within(limit: Limit, kept: list[tuple[int, int]]) -> None:
                 assert total <= limit.count
 
 
-@given(st.lists(limits(BUCKETS), min_size=2, max_size=3, unique_by=lambda limit: limit.scope), st.data())
-def test_places_in_several_buckets_that_are_cancelled_and_settled_keep_every_bucket(
+class Went(NamedTuple):
+    """What went ahead, or was settled upward, in the order in which it was charged."""
+
+    instant: int
+    cost: int
+    settled: bool = False
+
+
+def assert_admitted_rightly(limit: Limit, went: list[Went]) -> None:
+    """Whatever was admitted kept the limit, with all that had been settled upward before it was admitted."""
+    for n, last in enumerate(went):
+        if last.settled or not last.cost:
+            continue
+        total = 0
+        before = [each for i, each in enumerate(went) if each.instant <= last.instant and (i < n or not each.settled)]
+        for each in sorted(before, reverse=True):
+            total += each.cost
+            assert total <= limit.burst + Fraction(limit.count * (last.instant + 1 - each.instant), limit.period)
+
+
+@given(st.lists(limits(BUCKETS), min_size=1, max_size=3, unique_by=lambda limit: limit.scope), st.data())
+def test_places_that_are_cancelled_and_settled_down_and_up_keep_every_bucket(
     pool: list[Limit], data: st.DataObject
 ) -> None:
     """Waiters for all of them, and others for one of them alone, go ahead at the instant that they were told."""
+    assume(all(limit.depth < MAX_SPAN // 4 for limit in pool))  # debts of a hundred years are not charged in full
     clock = FakeClock(START)
     storage = MemoryStorage(clock=clock)
-    went: dict[Limit, list[tuple[int, int]]] = {limit: [] for limit in pool}
+    went: dict[Limit, list[Went]] = {limit: [] for limit in pool}
     granted: list[tuple[dict[Limit, int], Group, Sequence[Row]]] = []
+    patience = st.one_of(st.none(), st.integers(0, 3 * max(limit.period for limit in pool)))
     for _ in range(data.draw(st.integers(1, 25))):
         clock.now += data.draw(st.one_of(st.just(0), gaps(data.draw(st.sampled_from(pool)))))
-        if granted and data.draw(st.integers(0, 2)) == 0:
+        if granted and data.draw(st.integers(0, 2)) > 0:
             places, group, rows = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
-            cost = data.draw(st.integers(0, group[0][2]))
+            charged, more = group[0][2], min(limit.count for limit in places)
+            cost = data.draw(st.one_of(st.integers(0, charged), near(charged + 1, charged + more)))
+            cost = min(cost, charged + more)
             storage.evaluate((settlement(group, rows, [cost]),), "force")
             for limit, place in places.items():
-                went[limit][place] = (went[limit][place][0], cost)
+                if cost > charged:
+                    went[limit].append(Went(clock.now, cost - charged, settled=True))
+                else:
+                    went[limit][place] = went[limit][place]._replace(cost=cost)
         else:
-            asked = tuple(data.draw(st.sampled_from([pool, pool[:1], pool[1:]])))
-            cost = data.draw(st.integers(1, min(min(limit.burst for limit in asked), 3)))
-            group = (("k", asked, cost, data.draw(st.integers(0, 3 * max(limit.period for limit in pool))), None),)
+            asked = tuple(data.draw(st.sampled_from([pool, pool[:1], pool[1:] or pool])))
+            least = min(limit.burst for limit in asked)
+            cost = data.draw(st.one_of(st.integers(1, min(least, 3)), st.just(least)))
+            group = (("k", asked, cost, data.draw(patience), None),)
             rows = storage.evaluate((group,))[0]
             if all(row[0] for row in rows):
                 goes = clock.now + max(row[4] for row in rows)
                 granted.append(({limit: len(went[limit]) for limit in asked}, group, rows))
                 for limit in asked:
-                    went[limit].append((goes, cost))
-    for limit, kept in went.items():
-        assert_within(limit, kept)
+                    went[limit].append(Went(goes, cost))
+    for limit, all_of_it in went.items():
+        assert_admitted_rightly(limit, all_of_it)
+
+
+@given(st.lists(limits(BUCKETS), min_size=2, max_size=3, unique_by=lambda limit: limit.scope), st.data())
+def test_all_waiters_for_several_buckets_that_go_leave_what_was_there_before_them(
+    pool: list[Limit], data: st.DataObject
+) -> None:
+    clock = FakeClock(START)
+    storage, alone = MemoryStorage(clock=clock), MemoryStorage(clock=clock)
+    least = min(limit.burst for limit in pool)
+    for _ in range(data.draw(st.integers(0, 4))):
+        clock.now += data.draw(gaps(pool[0]))
+        first: Group = (("k", tuple(pool), data.draw(st.integers(1, least)), None, None),)
+        for each in (storage, alone):
+            each.evaluate((first,))
+    waiting = []
+    for _ in range(data.draw(st.integers(1, MAX_HOLES // 2))):
+        asked = tuple(data.draw(st.sampled_from([pool, pool, pool[:1], pool[1:]])))
+        patience = 200 * max(limit.unit[2] + 1 for limit in asked)
+        group: Group = (("k", asked, data.draw(st.integers(1, min(least, 3))), patience, None),)
+        rows = storage.evaluate((group,))[0]
+        if all(row[0] for row in rows):
+            waiting.append((group, rows))
+    for group, rows in data.draw(st.permutations(waiting)):
+        storage.evaluate((settlement(group, rows, [0]),), "force")
+    clock.now += data.draw(gaps(pool[0]))
+    for limit in pool:
+        assert ask(storage, "k", limit, mode="peek") == ask(alone, "k", limit, mode="peek")
 
 
 @given(limits(BUCKETS), st.data())
@@ -204,7 +260,8 @@ def test_any_order_of_waits_and_cancellations_is_answered_alike_by_redis(
             mode: Mode = data.draw(st.sampled_from(["spend", "spend", "force", "peek"]))
             if mode == "force" and granted:
                 group, rows = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
-                group = settlement(group, rows, [data.draw(st.integers(0, 2)) for _ in group])
+                actual = st.one_of(st.integers(0, 2), near(pool[0].burst, 2 * pool[0].count))
+                group = settlement(group, rows, [data.draw(actual) for _ in group])
             else:
                 mode = "peek" if mode == "peek" else "spend"
                 asked = tuple(data.draw(st.sampled_from([pool, pool[:1]])))

@@ -1,6 +1,8 @@
 """Settling: what is given back, what is charged on top, and that nothing is minted by it."""
 
+import sys
 import threading
+from types import FrameType
 
 import pytest
 
@@ -12,6 +14,7 @@ from ratekeeper import (
     MemoryStorage,
     parse_limit,
 )
+from ratekeeper.kernels import MAX_ROUNDS, gcra
 from ratekeeper.limit import ALGORITHMS
 from ratekeeper.testing import FakeClock, ask
 from tests.limiters import limiter_of
@@ -154,3 +157,34 @@ def test_a_bad_settlement_is_refused_and_can_be_tried_again(clock: FakeClock) ->
         with pytest.raises(InvalidCost, match="whole number from 0"):
             limiter.settle(decision, cost=cost)  # type: ignore[arg-type]
     assert limiter.settle(decision, cost=1).remaining == 9
+
+
+def test_a_spend_from_before_a_step_back_is_not_refunded_once_its_bucket_was_forgotten(clock: FakeClock) -> None:
+    limiter = Limiter("10/minute burst 10", storage=MemoryStorage(clock=clock))
+    before = limiter.hit("k", cost=10)
+    clock.advance(-3600)
+    limiter.peek("k")
+    clock.advance(61)
+    limiter.hit("other")  # sweeps
+    assert limiter.hit("k", cost=10)
+    limiter.settle(before, cost=0)
+    assert not limiter.hit("k")
+
+
+def test_the_search_for_an_instant_that_suits_several_buckets_is_bounded(clock: FakeClock) -> None:
+    pair = tuple(Limit(1, 1_000_000, 1, "token-bucket", name) for name in ("one", "other"))
+    storage = MemoryStorage(clock=clock)
+    for odd, limit in enumerate(pair):  # holes of the one where places of the other are
+        places = [ask(storage, "k", limit, patience=10**8) for _ in range(62)]
+        for place in places[odd:60:2]:
+            ask(storage, "k", limit, -1, "force", spent=place)
+    spends = 0
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal spends
+        spends += event == "call" and frame.f_code is gcra.spend.__code__
+
+    sys.setprofile(profile)
+    storage.evaluate(((("k", pair, 1, 10**8, None),),))
+    sys.setprofile(None)
+    assert spends <= 2 * (MAX_ROUNDS + 4)

@@ -64,6 +64,7 @@ KERNELS: dict[str, Kernel] = {
         sliding_log.grows_after,
     ),
 }
+MAX_ROUNDS = 8  # of the search for an instant at which several buckets have room; then only the ends of the lines count
 SPEND: dict[str, Spend] = {algorithm: kernel.spend for algorithm, kernel in KERNELS.items()}
 
 
@@ -78,9 +79,10 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State 
         return _force(group, slots, states, now)
     if mode == "peek":
         return _peek(group, slots, states, now)
-    lead = 0
+    lead = rounds = 0
+    searched = states
     while True:
-        after = states.copy()
+        after = searched.copy()
         rows = _spend(group, slots, after, now, lead)
         if not rows[-1][0]:
             answers = _peek(group, slots, states, now)
@@ -91,9 +93,25 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State 
         # room then moves it further; equal ones, of which one comes after the other, would move it for ever.
         longest = max([row[4] for row in rows])
         if longest <= lead or len(rows) == 1 or (lead and len(set(slots)) < len(slots)):
-            states[:] = after
-            return rows
+            break
         lead = longest
+        rounds += 1
+        if rounds == MAX_ROUNDS:
+            searched = _without_holes(group, slots, states)
+    if searched is not states:  # what the ends of all lines allow is allowed with holes in them
+        after = states.copy()
+        rows = _spend(group, slots, after, now, lead)
+    states[:] = after
+    return rows
+
+
+def _without_holes(group: Group, slots: Sequence[int], states: list[State | None]) -> list[State | None]:
+    ends = states.copy()
+    for slot, limit, _, _ in _asked(group, slots):
+        state = ends[slot]
+        if state is not None and KERNELS[limit.algorithm] is _GCRA:
+            ends[slot] = gcra.without_holes(state)
+    return ends
 
 
 def _asked(group: Group, slots: Sequence[int]) -> Iterator[tuple[int, Limit, int, int | None]]:

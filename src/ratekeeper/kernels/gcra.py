@@ -18,18 +18,25 @@ ahead no later than its place begins, and no earlier than a whole burst before i
 overlap and each keeps these two bounds, the bucket holds: what goes ahead in D microseconds has its places within D
 and a whole burst. So a place that is given back, with others behind it, can be handed out again: it is kept as a hole,
 and the first hole that is large enough is taken before the end of the line. A hole that reaches the end is no hole:
-the arrival time moves back to where it begins. Then the state is longer: (…, turn, start, part, end, part, …) with the
-holes in order. Beyond MAX_HOLES the latest are forgotten: they count as taken until their time has passed. `turn` is
-the latest instant that several buckets agreed on (see `kernels.evaluate`), since then a place may begin later than
-a burst before the arrival time says.
+the arrival time moves back to where it begins. Beyond MAX_HOLES the latest are forgotten: they count as taken until
+their time has passed.
+
+What a settlement charges on top has been used already, so its places may end later than a burst from then: those
+stretches are debts. They take the holes first, and move into every place in front of them that is given back: the end
+of the last debt is what becomes a hole. Else a hole would admit at once what the debt has used before. A debt that
+ends within a burst from now is a place like any other.
+
+A state with holes, debts or a turn is longer: (…, turn, number of holes, start, part, end, part, …), the holes and then
+the debts, each in order. `turn` is the latest instant at which somebody goes ahead, where the arrival time does not
+tell: several buckets agreed on it (see `kernels.evaluate`), or there are debts.
 """
 
 from ratekeeper.decision import Row
-from ratekeeper.limit import Limit, Spent, spans
+from ratekeeper.limit import MAX_PERIOD, MAX_SPAN, Limit, Spent, spans
 
 State = tuple[int, ...]
 
-MAX_HOLES = 32
+MAX_HOLES = 32  # and as many debts
 
 
 def spend(
@@ -38,20 +45,16 @@ def spend(
     """Charge `cost` if it conforms, `lead` microseconds from now or later; a denial leaves the state as it is."""
     count = limit.count
     if state is None:
-        if lead:
-            return _spend_between(limit, state, now, cost, patience, lead)
         ahead, part, since, given = 0, 0, now, 0
     else:
         try:
             tat, part, last, since, given = state
-        except ValueError:  # it has holes; to look at its length first would cost those that have none
+        except ValueError:  # it is longer; to look at its length first would cost those that are not
             return _spend_between(limit, state, now, cost, patience, lead)
         if now < last or part >= count:
             state = tat, part, last, since, given = repair(limit, state, now)
         ahead = tat - now  # how far ahead of now the arrival time lies
-        if ahead < lead:
-            if lead:
-                return _spend_between(limit, state, now, cost, patience, lead)
+        if ahead < 0:
             since, given = max(since, now), 0
             ahead = part = 0
     if cost == 1:
@@ -66,6 +69,8 @@ def spend(
         early -= 1
     delay = ahead if limit.queues else early if early > 0 else 0
     if patience is not None:
+        if lead:  # here, because without patience there is none
+            return _spend_between(limit, state, now, cost, patience, lead)
         early = delay - patience
     if early > 0:
         remaining, reset_after = _plain_standing(limit, state, now)
@@ -84,18 +89,34 @@ def spend(
     return (now + ahead, part, now, since, given), (True, remaining, 0, reset_after, delay, now, given, part)
 
 
-class _Line:
-    """A state with its instants in 1/count microseconds from `now`: the end of the line of places, and the holes."""
+Stretches = list[tuple[int, int]]
 
-    __slots__ = ("end", "given", "holes", "limit", "now", "since", "turn")
+
+def _joined(stretches: Stretches, start: int, end: int) -> Stretches:
+    """Return the stretches with one more, joined with those that it touches."""
+    apart = []
+    for each in stretches:
+        if each[1] < start or end < each[0]:
+            apart.append(each)
+        else:
+            start, end = min(start, each[0]), max(end, each[1])
+    return sorted([*apart, (start, end)])
+
+
+class _Line:
+    """A state with its instants in 1/count microseconds from `now`: the end of the line of places, holes and debts."""
+
+    __slots__ = ("debts", "depth", "end", "given", "holes", "limit", "now", "since", "turn")
 
     def __init__(self, limit: Limit, state: State | None, now: int) -> None:
         """Of a state that needs no repair."""
         self.limit = limit
         self.now = now
+        self.depth = limit.burst * limit.period
         self.end = 0
         self.since, self.given, self.turn = now, 0, 0
-        self.holes: list[tuple[int, int]] = []
+        self.holes: Stretches = []
+        self.debts: Stretches = []
         if state is not None:
             self.since = state[3]
             if state[0] < now:
@@ -104,10 +125,18 @@ class _Line:
                 self.end, self.given = self.ahead(state[0], state[1]), state[4]
         if state is not None and len(state) > 5:
             self.turn = state[5]
-            for i in range(6, len(state), 4):
-                end = self.ahead(state[i + 2], state[i + 3])
-                if end > 0:
-                    self.holes.append((max(self.ahead(state[i], state[i + 1]), 0), end))
+            middle = 7 + 4 * state[6]
+            self.holes = self._stretches(state[7:middle], 0)
+            self.debts = self._stretches(state[middle:], self.depth)
+
+    def _stretches(self, numbers: State, begin: int) -> Stretches:
+        """Return what of them lies behind `begin`."""
+        found = []
+        for i in range(0, len(numbers), 4):
+            end = self.ahead(numbers[i + 2], numbers[i + 3])
+            if end > begin:
+                found.append((max(self.ahead(numbers[i], numbers[i + 1]), begin), end))
+        return found
 
     def ahead(self, instant: int, part: int) -> int:
         return (instant - self.now) * self.limit.count + part
@@ -138,25 +167,46 @@ class _Line:
             self.holes += rest
             self.end = end
 
+    def last_turn(self) -> int:
+        """Return the instant from which on nobody waits for a place. It is never too early."""
+        if self.debts:
+            return self.turn
+        most = self.limit.unit[2] if self.limit.queues else self.limit.depth
+        return max(self.turn, self.now + self.end // self.limit.count - most)
+
+    def owe(self, start: int, end: int) -> None:
+        """Note a stretch that has been used already, as far as that is earlier than a place may be used."""
+        start = max(start, self.depth)
+        if start < end:
+            self.debts = _joined(self.debts, start, end)
+
     def free(self, start: int, end: int) -> None:
-        """Make a hole, joined with those that it touches."""
-        apart = []
-        for hole in self.holes:
-            if hole[1] < start or end < hole[0]:
-                apart.append(hole)
-            else:
-                start, end = min(start, hole[0]), max(end, hole[1])
-        self.holes = sorted([*apart, (start, end)])
+        """Make a hole, of the last debts behind it as far as there are any: they move into the place that is free."""
+        while start < end and self.debts and self.debts[-1][0] >= end:
+            begin, last = self.debts.pop()
+            size = min(end - start, last - begin)
+            if begin < last - size:
+                self.debts.append((begin, last - size))
+            self.holes = _joined(self.holes, last - size, last)
+            self.owe(start, start + size)
+            start += size
+        if start < end:
+            self.holes = _joined(self.holes, start, end)
 
     def state(self) -> State:
         """As it is stored: without holes at the end, or more of them than there may be."""
         while self.holes and self.holes[-1][1] >= self.end:
             self.end = min(self.end, self.holes.pop()[0])
         del self.holes[MAX_HOLES:]
+        self.debts = [(start, min(end, self.end)) for start, end in self.debts if start < self.end]
+        if len(self.debts) > MAX_HOLES:  # what is given back could not move them: so nothing is, of spends up to now
+            del self.debts[MAX_HOLES:]
+            self.since = self.now + 1
         kept = (*self._instant(self.end), self.now, self.since, self.given)
-        if not self.holes and self.turn <= self.now:
+        if not self.holes and not self.debts and self.turn <= self.now:
             return kept
-        return (*kept, self.turn, *[number for hole in self.holes for edge in hole for number in self._instant(edge)])
+        edges = [edge for stretch in self.holes + self.debts for edge in stretch]
+        return (*kept, self.turn, len(self.holes), *[number for edge in edges for number in self._instant(edge)])
 
     def _instant(self, ahead: int) -> tuple[int, int]:
         whole, part = divmod(ahead, self.limit.count)
@@ -173,7 +223,7 @@ class _Line:
 def _spend_between(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
-    """`spend` where there are holes, or the place must not begin before `lead`."""
+    """`spend` where the state is longer, or the place must not begin before `lead`."""
     if state is not None:
         state = repair(limit, state, now)
     line = _Line(limit, state, now)
@@ -192,8 +242,8 @@ def _spend_between(
         remaining, reset_after = line.standing()
         return state, (False, remaining, early, reset_after, 0, now, 0, 0)
     line.take(size, place, hole)
-    if lead:
-        line.turn = max(line.turn, now + lead)
+    if lead > delay or line.debts:
+        line.turn = max(line.turn, now + lead, now + delay)
     state = line.state()
     remaining, reset_after = line.standing()
     ahead, part = divmod(place + size, limit.count)
@@ -226,7 +276,7 @@ def _plain_standing(limit: Limit, state: State | None, now: int) -> tuple[int, i
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Apply a signed cost without asking: overdraw by at most one count, or refund what is still owed."""
+    """Apply a signed cost without asking: overdraw by at most one count each time, or refund what is still owed."""
     if state is not None:
         state = repair(limit, state, now)
     if cost <= 0 and (state is None or state[0] < now):
@@ -234,15 +284,36 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
     line = _Line(limit, state, now)
     span = abs(cost) * limit.period
     if cost > 0:
-        most = max(line.end, (limit.depth + limit.period) * limit.count)  # max: places already taken stay taken
-        line.end = min(line.end + span, most)
+        _overdraw(line, span)
     elif spent is None:
         _move_back(line, span)
-    elif cost < 0 and spent[0] >= line.since:
+    elif cost < 0 and line.since <= spent[0] <= now:  # later than now: it was before a step back of the clock
         _refund(line, span, spent)
     state = line.state()
     remaining, reset_after = line.standing()
     return state, (True, remaining, 0, reset_after, 0, now, line.given, 0)
+
+
+def _overdraw(line: _Line, span: int) -> None:
+    """Charge what has been used already: the first time that is free, up to one count behind the burst or the line.
+
+    Without that bound one settlement could shut a key out for as long as it likes. Together they are bounded where
+    numbers would no longer be exact.
+    """
+    count = line.limit.count
+    span = min(span, max(line.depth - line.end, 0) + line.limit.period * count)
+    line.turn = line.last_turn()
+    holes = []
+    for start, end in line.holes:
+        taken = min(span, end - start)
+        span -= taken
+        line.owe(start, start + taken)
+        if start + taken < end:
+            holes.append((start + taken, end))
+    line.holes = holes
+    before = line.end
+    line.end = max(before, min(before + span, (MAX_SPAN + MAX_PERIOD) * count))
+    line.owe(before, line.end)
 
 
 def _refund(line: _Line, span: int, spent: Spent) -> None:
@@ -253,20 +324,20 @@ def _refund(line: _Line, span: int, spent: Spent) -> None:
     Debt is paid off oldest first, so such a spend is owed at most what is left until its place ends, and less by what
     was given back since, which may have moved it.
     """
-    limit, now = line.limit, line.now
+    now = line.now
     at, until, part, given = spent
     end = line.ahead(until, part)
     known = given == line.given
     if known and end == line.end:
         line.end = max(end - span, 0)
-    elif line.holes or line.turn > now or line.end // limit.count > (limit.unit[2] if limit.queues else limit.depth):
+    elif line.holes or line.last_turn() > now:
         if known and 0 < end < line.end:
             line.free(max(end - span, 0), end)
     elif now == at:
         _move_back(line, span)
     else:
         owed = until + (part > 0) + given - line.given - 1 - now
-        _move_back(line, min(span, max(owed, 0) * limit.count))
+        _move_back(line, min(span, max(owed, 0) * line.limit.count))
 
 
 def _move_back(line: _Line, span: int) -> None:
@@ -288,17 +359,28 @@ def repair(limit: Limit, state: State, now: int) -> State:
         tat, last, since = tat - back, now, max(since, last + 1)
     if not more:
         return tat, part, last, since, given
-    holes = []
-    for i in range(1, len(more), 4):
-        start, start_part, end, end_part = more[i : i + 4]
+    middle = 2 + 4 * more[1]
+    holes, debts = (_mended(limit, numbers, back) for numbers in (more[2:middle], more[middle:]))
+    mended = (tat, part, last, since, given, more[0] - back, len(holes) // 4, *holes, *debts)
+    return state if mended == state else mended
+
+
+def _mended(limit: Limit, stretches: list[int], back: int) -> list[int]:
+    mended = []
+    for i in range(0, len(stretches), 4):
+        start, start_part, end, end_part = stretches[i : i + 4]
         if start_part >= limit.count:
             start, start_part = start + 1, 0
         if end_part >= limit.count:
             end_part = 0
         if (start, start_part) < (end, end_part):
-            holes += [start - back, start_part, end - back, end_part]
-    mended = (tat, part, last, since, given, more[0] - back, *holes)
-    return state if mended == state else mended
+            mended += [start - back, start_part, end - back, end_part]
+    return mended
+
+
+def without_holes(state: State) -> State:
+    """Return a state that gives places at the end of the line only."""
+    return state if len(state) == 5 else (*state[:6], 0, *state[7 + 4 * state[6] :])
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:

@@ -11,6 +11,7 @@ local names = 1
 if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 end
 
 local MAX_SPAN = 3153600000000000 -- as in limit.py
+local MAX_ROUNDS = 8
 
 local made = {}
 local function kernel_of(algorithm)
@@ -121,14 +122,24 @@ local function force(asks, states, text)
   return rows
 end
 
+local function without_holes(asks, states, places)
+  local ends = copied(states, places)
+  for _, ask in ipairs(asks) do
+    local state = ends[ask.place]
+    if state and ask.kernel.without_holes then ends[ask.place] = ask.kernel.without_holes(state) end
+  end
+  return ends
+end
+
 -- `states` becomes what to store.
 local function evaluate(asks, states, places, text)
   if mode == 'force' then return force(asks, states, text) end
   if mode == 'peek' then return peek(asks, states) end
-  local lead = 0
+  local lead, rounds, searched = 0, 0, states
+  local rows, allowed, after
   while true do
-    local after = copied(states, places)
-    local rows, allowed = spend(asks, after, lead)
+    after = copied(searched, places)
+    rows, allowed = spend(asks, after, lead)
     if not allowed then
       local answers = peek(asks, states)
       if answers[#rows][1] == 1 then answers[#rows] = rows[#rows] end
@@ -136,12 +147,17 @@ local function evaluate(asks, states, places, text)
     end
     local longest = 0
     for _, row in ipairs(rows) do longest = max(longest, row[5]) end
-    if longest <= lead or #rows == 1 or lead > 0 and places < #asks then
-      for place = 1, places do states[place] = after[place] end
-      return rows
-    end
+    if longest <= lead or #rows == 1 or lead > 0 and places < #asks then break end
     lead = longest
+    rounds = rounds + 1
+    if rounds == MAX_ROUNDS then searched = without_holes(asks, states, places) end
   end
+  if searched ~= states then
+    after = copied(states, places)
+    rows = spend(asks, after, lead)
+  end
+  for place = 1, places do states[place] = after[place] end
+  return rows
 end
 
 -- All reads come before any write, so that a group that cannot be read leaves nothing behind.
