@@ -20,8 +20,9 @@ from starlette.applications import Starlette
 from starlette.authentication import AuthenticationBackend, AuthenticationError
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
+from werkzeug.local import LocalProxy
 
-from ratekeeper.policy import Gate, Identity, Policy, RequestView, Rule, Source
+from ratekeeper.policy import Computed, Gate, Identity, Policy, RequestView, Rule, Source
 from ratekeeper.web import RouteLimit
 from ratekeeper.web.asgi import RateLimitMiddleware
 from ratekeeper.web.fastapi import RateLimits
@@ -62,9 +63,22 @@ SHAPES = [
     Object(id=ANN, is_authenticated=True),
     Unnamed(),
 ]
-NOBODY = [None, False, "", Object(id=ANN, is_authenticated=False)]
+NOBODY = [None, False, "", Object(id=ANN, is_authenticated=False), {"id": ANN, "is_authenticated": False}]
 ANYBODY = [Object(), object(), True, {"name": "ann"}, [7], 1.5]
+UNSTABLE = [b"\x07", 1.5, object(), True, [7]]  # ids that are there, and cannot be used
 MINE = Policy(rules=[Rule("mine", "2/minute", by="user")])
+
+
+def twice(user: Any) -> Any:
+    return LocalProxy(lambda: SimpleLazyObject(lambda: user))
+
+
+PROXIES = [
+    lambda user: LocalProxy(lambda: user),
+    lambda user: SimpleLazyObject(lambda: user),
+    twice,
+]
+proxied = pytest.mark.parametrize("proxy", PROXIES, ids=["werkzeug", "django", "both"])
 
 
 @pytest.mark.parametrize("user", SHAPES)
@@ -81,6 +95,35 @@ def test_a_user_may_be_a_number(user: Any, known: int) -> None:
 @pytest.mark.parametrize("user", NOBODY)
 def test_who_is_not_authenticated_is_nobody(user: Any) -> None:
     assert user_id(user) is None
+
+
+@proxied
+@pytest.mark.parametrize("user", SHAPES)
+def test_a_user_behind_a_proxy_is_the_same(user: Any, proxy: Callable[[Any], Any]) -> None:
+    found = user_id(proxy(user))
+    assert (found.value if isinstance(found, Identity) else found) == str(ANN)
+    assert user_id({"id": proxy(ANN)}) == str(ANN)
+
+
+@proxied
+def test_a_number_behind_a_proxy_is_a_plain_number(proxy: Callable[[Any], Any]) -> None:
+    assert user_id(proxy(7)) == 7
+    assert type(user_id(proxy(7))) is int
+    assert type(user_id(proxy("ann"))) is str
+
+
+@proxied
+@pytest.mark.parametrize("user", NOBODY)
+def test_nobody_behind_a_proxy_is_nobody(user: Any, proxy: Callable[[Any], Any]) -> None:
+    assert user_id(proxy(user)) is None
+
+
+@pytest.mark.parametrize("unstable", UNSTABLE)
+@pytest.mark.parametrize("name", ["pk", "id"])
+def test_an_id_that_cannot_be_used_is_not_replaced_by_a_name(name: str, unstable: Any) -> None:
+    for user in (Object(**{name: unstable, "username": "ann"}), {name: unstable, "display_name": "ann"}):
+        with pytest.raises(TypeError, match=rf"{name} .* is {type(unstable).__name__}: .* str\(user\.{name}\)"):
+            user_id(user)
 
 
 @pytest.mark.parametrize("user", ANYBODY)
@@ -138,6 +181,33 @@ def test_a_user_has_one_quota_in_whatever_shape_the_application_has_it(adapter: 
     with adapter(policy=MINE, user=lambda _: next(users)) as send:
         assert [send("GET", "/", {}).status for _ in SHAPES] == [200, 200] + [429] * (len(SHAPES) - 2)
         assert send("GET", "/", {}).status == 200
+
+
+@proxied
+def test_a_user_behind_a_proxy_has_its_own_quota_in_every_adapter(
+    adapter: Callable[..., Any], proxy: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    users = iter([Object(id="ann"), "ann", {"id": "ann"}, 7, 7, 7, "bob", *NOBODY])
+    with adapter(policy=MINE, user=lambda _: proxy(next(users))) as send:
+        assert [send("GET", "/", {}).status for _ in range(7)] == [200, 200, 429, 200, 200, 429, 200]
+        assert [send("GET", "/", {}).status for _ in NOBODY] == [200, 200, 429, 429, 429]
+    assert not warnings(caplog)
+
+
+@proxied
+def test_a_function_that_finds_the_key_the_cost_or_the_limits_may_return_a_proxy(
+    adapter: Callable[..., Any], proxy: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = iter(["ann", "ann", "ann", "bob", None, Identity("user", "cid")])
+    rule = Rule(
+        "mine",
+        Computed(lambda view: proxy("4/minute"), "1/minute"),
+        by=lambda view: proxy(next(keys)),
+        cost=lambda view: proxy(2),
+    )
+    with adapter(policy=Policy(rules=[rule])) as send:
+        assert [send("GET", "/", {}).status for _ in range(6)] == [200, 200, 429, 200, 200, 200]
+    assert not warnings(caplog)
 
 
 def test_a_user_without_a_stable_id_is_an_error_of_the_application(adapter: Callable[..., Any]) -> None:

@@ -4,7 +4,6 @@
 user's own functions, and is sent the answer. Nothing in it does I/O.
 """
 
-import inspect
 import logging
 import math
 import operator
@@ -19,6 +18,7 @@ from ratekeeper.limit import MAX_COUNT, Ask, Group
 from ratekeeper.policy.clients import Clients
 from ratekeeper.policy.identify import Found, Kind, Pending, resolve, take
 from ratekeeper.policy.index import Index
+from ratekeeper.policy.lazy import is_awaitable, unwrapped
 from ratekeeper.policy.match import methods_of
 from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import Identity, RequestView
@@ -277,7 +277,7 @@ def _warn_of_tier(tier: str) -> None:
 
 def _verified(pending: Pending, found: Found) -> Generator[Step, Any, None]:
     try:
-        found.verified[pending.source] = yield pending.answer
+        found.verified[pending.source] = unwrapped((yield pending.answer))
     except Exception:
         log.exception("identifying by %s failed; the client counts as not identified by it", pending.source)
         found.verified[pending.source] = None
@@ -286,9 +286,9 @@ def _verified(pending: Pending, found: Found) -> Generator[Step, Any, None]:
 def _called(function: Callable[[RequestView], Any], request: RequestView, what: str) -> Generator[Step, Any, Any]:
     """What the user's function says, None if it fails."""
     try:
-        value = function(request)
-        if inspect.isawaitable(value):
-            value = yield value
+        value = unwrapped(function(request))
+        if is_awaitable(value):
+            value = unwrapped((yield value))
         return value
     except Exception:
         log.exception("%s failed", what)

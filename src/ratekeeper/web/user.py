@@ -8,10 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from ratekeeper.policy import Identity, Policy
+from ratekeeper.policy.lazy import unwrapped
 
 log = logging.getLogger("ratekeeper")
 
 NAMES = ("identity", "pk", "id", "username", "sub", "display_name")  # attributes or items, in this order
+STABLE = ("pk", "id")  # where one of these is there, nothing else is the id
 
 User = str | int | Identity | None
 
@@ -19,28 +21,39 @@ User = str | int | Identity | None
 def user_id(user: Any) -> User:
     """Return the stable id of a user, None if nobody is authenticated.
 
-    A user is text, a whole number, a UUID, an Identity, or a mapping or an object with one of NAMES. Raises TypeError
-    if it has no stable id: to count by something else would be a quota that everybody shares, or nobody.
+    A user is text, a whole number, a UUID, an Identity, a mapping or an object with one of NAMES, or a lazy proxy of one
+    of these. Raises TypeError if it has no stable id: to count by something else would be a quota that everybody
+    shares, or nobody.
     """
+    user = unwrapped(user)
     if user is None or user is False:
         return None
     found = _plain(user)
     if found is not None:
         return found or None if isinstance(found, str) else found
-    if not getattr(user, "is_authenticated", True):
+    if not _part(user, "is_authenticated", True):
         return None
     for name in NAMES:
         try:
-            value = user.get(name) if isinstance(user, Mapping) else getattr(user, name, None)
+            value = unwrapped(_part(user, name, None))
         except NotImplementedError:
             continue  # Starlette's users need not have an identity
         found = _plain(value)
         if found not in (None, ""):
             return found
+        if name in STABLE and found is None and value is not None:  # a name instead may be another's tomorrow
+            raise TypeError(
+                f"the {name} of the user {type(user).__qualname__} is {type(value).__qualname__}: expected text, a whole"
+                f" number or a UUID; write user=, a function that returns for example str(user.{name})"
+            )
     raise TypeError(
         f"cannot tell who the user is from {type(user).__qualname__}: expected text, a whole number, a UUID, an"
         f" Identity, or a mapping or an object with one of {', '.join(NAMES)}"
     )
+
+
+def _part(user: Any, name: str, missing: Any) -> Any:
+    return user.get(name, missing) if isinstance(user, Mapping) else getattr(user, name, missing)
 
 
 def _plain(value: Any) -> User:

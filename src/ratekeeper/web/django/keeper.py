@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 
 from ratekeeper.policy import Policy, PolicyFile
 from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.policy.lazy import is_awaitable
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.django.names import view_name
@@ -134,7 +135,7 @@ class Keeper:
     def _told(self, request: Any) -> Any:
         """What the function of the settings says; looked at where it is called, for a lazy user may block."""
         answer = self._user(request)
-        return answer if inspect.isawaitable(answer) else user_id(answer)
+        return answer if is_awaitable(answer) else user_id(answer)
 
     async def task_user(self, request: Any) -> User:
         if self._user is not None:

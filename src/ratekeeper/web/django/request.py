@@ -10,6 +10,7 @@ from django.conf import settings
 
 from ratekeeper.http.caching import CACHING
 from ratekeeper.policy import RequestView
+from ratekeeper.policy.lazy import unwrapped
 from ratekeeper.policy.reading import Paths, configured_prefixes
 from ratekeeper.web.answer import EXPOSE, Passed, Refused, changes
 from ratekeeper.web.asgi import STATE as AROUND
@@ -339,13 +340,16 @@ def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
     if getattr(function, "reads_body", False):
         return function
 
+    def find(request: Any) -> Any:
+        return unwrapped(function(request))
+
     @functools.wraps(function)
     def called(_: RequestView) -> Any:
         request, is_task, _ = _hand.get()
         try:
-            return function(request)
+            return find(request)
         except SynchronousOnlyOperation:  # it looks into the database, as for a lazy user
-            return sync_to_async(function)(request) if is_task else in_thread(function, request)
+            return sync_to_async(find)(request) if is_task else in_thread(find, request)
 
     return called
 
