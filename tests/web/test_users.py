@@ -25,6 +25,7 @@ from werkzeug.local import LocalProxy
 from ratekeeper.policy import Computed, Gate, Identity, Policy, RequestView, Rule, Source
 from ratekeeper.web import RouteLimit
 from ratekeeper.web.asgi import RateLimitMiddleware
+from ratekeeper.web.django import limit
 from ratekeeper.web.fastapi import RateLimits
 from ratekeeper.web.flask import RateKeeper
 from ratekeeper.web.user import counts_by_user_alone, found_user_id, user_id
@@ -311,6 +312,34 @@ def test_a_function_of_django_s_settings_may_return_a_lazy_user(kind: str) -> No
     view = view_for(kind, lambda request: request.ratekeeper.verdict.identities[0].value)
     with running(kind, path("", view), settings={"policy": MINE, "user": user}) as site:
         assert site.get("/").body == str(ANN).encode()
+
+
+@pytest.mark.parametrize("stage", ["late", "early"])
+@pytest.mark.parametrize("middleware", [[MIDDLEWARE], []], ids=["middleware", "decorator"])
+def test_a_view_s_limit_that_inherits_by_user_lets_anonymous_clients_pass_in_django(
+    kind: str, stage: str, middleware: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    view = limit("2/minute", name="own")(view_for(kind))
+    rule = {"name": "all", "limits": "10/minute", "by": "address", "stage": stage}
+    policy = {"by": "user", "rules": [rule]}
+    with running(kind, path("", view), settings={"policy": policy}, middleware=middleware) as site:
+        assert [site.get("/").status for _ in range(3)] == [200, 200, 429]
+    (warning,) = warnings(caplog)
+    assert "'own' counts by user" in warning
+
+
+def test_a_view_of_a_django_request_can_be_read_when_the_request_is_over(kind: str) -> None:
+    seen = []
+
+    def key(view: RequestView) -> str:
+        seen.append(view)
+        return "ann"
+
+    policy = Policy(rules=[Rule("all", "10/minute", by=key)])
+    with running(kind, path("", view_for(kind)), settings=policy) as site:
+        assert site.get("/").status == 200
+    assert (seen[0].path_params, seen[0].session, seen[0].state, seen[0].request) == ({}, None, None, None)
+    assert seen[0].no_user == ""
 
 
 @pytest.mark.parametrize(

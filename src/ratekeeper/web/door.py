@@ -16,7 +16,9 @@ log = logging.getLogger("ratekeeper")
 
 
 class Door:
-    """All that holds for one endpoint. `base` is the policy in force without what the endpoint declares."""
+    """All that holds for one endpoint. `base` is the policy in force without what the endpoint declares. `looks` says
+    whether the framework's own request may be looked at: by functions of the application, or to find out why no user is
+    known."""
 
     __slots__ = (
         "_breaches",
@@ -27,6 +29,7 @@ class Door:
         "compiled",
         "has_early",
         "last_stage",
+        "looks",
         "may_queue",
         "reads_body",
         "terms",
@@ -53,6 +56,7 @@ class Door:
         names = [rule.name for rule, _ in pairs]
         self.terms = Terms(owner, [limit for _, limit in pairs], names, {**charges, **own})
         self._by_user = rules_by_user_alone(compiled.policy)
+        self.looks = bool(self._by_user) or any(True for _ in compiled.functions())
         self._warned = warned
         self.answer: Callable[..., Passed | Refused] = self._checked_answer if self._by_user else self._answer
 

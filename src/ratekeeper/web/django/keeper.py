@@ -31,7 +31,7 @@ from ratekeeper.web.views import Facts, body_type
 
 OF_GATE = tuple(GateOptions.__annotations__)
 OF_STORAGE = ("storage", "deadline", "workers")
-NOTHING = Seen((), None, False, False)
+NOTHING = Seen((), None, False)
 UNREADABLE = bytes(MAX_BODY + 1)
 
 

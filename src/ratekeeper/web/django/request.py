@@ -36,7 +36,7 @@ UNKNOWN_USER = (
 # The request, whether a task waits for it, and the limits that it is asked for, by their places.
 Hand = tuple[Any, bool, Any]
 
-_hand: ContextVar[Hand] = ContextVar("ratekeeper_request")
+_hand: ContextVar[Hand] = ContextVar("ratekeeper_request", default=(None, False, ()))
 
 
 class State:
@@ -127,12 +127,13 @@ def state_of(request: Any) -> State:
 
 
 def _at_hand() -> Any:
-    """The request whose limits are asked. It is not kept in its view: that would be a cycle for every request."""
+    """Return the request whose limits are asked, None if it is over. It is not kept in its view: that would be a cycle
+    for every request."""
     return _hand.get()[0]
 
 
 def _path_params(_: Any) -> Any:
-    match = _at_hand().resolver_match
+    match = getattr(_at_hand(), "resolver_match", None)
     return {} if match is None else match.kwargs
 
 
@@ -140,7 +141,7 @@ def _no_user(_: Any) -> str:
     given = getattr(settings, "RATEKEEPER", None)
     is_told = isinstance(given, Mapping) and given.get("user") is not None
     request = _at_hand()
-    is_answered = request.resolver_match is None  # maybe before the middleware that finds the user was reached
+    is_answered = getattr(request, "resolver_match", None) is None  # maybe before the middleware that finds the user was reached
     return "" if is_told or is_answered or hasattr(request, "user") else UNKNOWN_USER
 
 

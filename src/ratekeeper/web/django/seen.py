@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from ratekeeper.web.declared import Endpoint, RouteLimit, declared, join
 from ratekeeper.web.django.anew import Kept, content, endpoint_anew
 from ratekeeper.web.django.names import Places, class_of, numbered, places, view_name
-from ratekeeper.web.user import counts_by_user_alone
 
 Mark = RouteLimit | None  # None: exempt
 
@@ -23,7 +22,6 @@ class Seen(NamedTuple):
     limits: tuple[RouteLimit, ...]
     endpoint: Endpoint | None
     reads_body: bool
-    looks: bool  # at the HttpRequest: functions of the application do, and limits that count by user alone
 
 
 class Views:
@@ -131,8 +129,7 @@ class Views:
         endpoint = self.joined(self._stable(full, marks, marks), own)
         stand = (*declared(view), *(() if function is None else declared(function)))
         limits = tuple(mark for mark in stand if mark is not None)
-        looks = any(map(callable, _parts(endpoint))) or any(counts_by_user_alone(limit.key) for limit in limits)
-        return Seen(limits, endpoint, looks_at_body(endpoint), looks)
+        return Seen(limits, endpoint, looks_at_body(endpoint))
 
 
 def _joined(parts: list[Endpoint], full: str, marks: Sequence[Mark]) -> Endpoint:
