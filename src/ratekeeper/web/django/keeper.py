@@ -60,7 +60,7 @@ class Keeper:
         self.gate = WebGate(found, **of_gate, **({} if of_tasks else sleep))
         self._found, self._of_gate = found, {**of_gate, **(sleep if of_tasks else {})}
         self._tasks: AsyncWebGate | None = None
-        self.views = Views(_urlconf, _views, self.forget)
+        self.views = Views(_root, _urlconf, _views, self.forget)
         self._facts = Facts(self.gate.policy, functions=False)
 
     @property
@@ -99,7 +99,7 @@ class Keeper:
         """Make the limits of all views in the root URLconf ready, and return what is wrong with them. A URLconf that
         cannot be loaded is for Django to report."""
         try:
-            views = list(_views(getattr(settings, "ROOT_URLCONF", None)))
+            views = list(_views(_root()))
         except Exception:
             return []
         found: dict[str, None] = {}
@@ -121,7 +121,7 @@ class Keeper:
                 state.view.route = self.views.template(found.route)
         if view is None:
             return NOTHING
-        seen = self.views.of(view, request.method)
+        seen = self.views.of(view, request.method, getattr(request, "urlconf", None))
         state.asked = seen.limits
         return seen
 
@@ -257,8 +257,12 @@ def _handler429() -> Any:
         return None  # a view that is called without a site around it
 
 
+def _root() -> Any:
+    return getattr(settings, "ROOT_URLCONF", None)
+
+
 def _urlconf() -> Any:
-    return get_urlconf() or getattr(settings, "ROOT_URLCONF", None)
+    return get_urlconf() or _root()
 
 
 def _views(urlconf: Any) -> Iterator[Callable[..., Any]]:
