@@ -4,6 +4,7 @@ says so."""
 from tests.web.django_site import MIDDLEWARE  # first: it makes the settings
 
 # isort: split
+import functools
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -260,6 +261,49 @@ def test_an_anonymous_client_of_a_site_that_knows_users_does_not_warn(
     with adapter(policy=MINE, user=lambda _: None) as send:
         send("GET", "/", {})
     assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("user", [5, "ann", {"id": 7}, Object(id=7)])
+def test_a_user_that_is_no_function_raises_when_the_application_is_made(adapter: Callable[..., Any], user: Any) -> None:
+    with pytest.raises((TypeError, ImportError)) as raised, adapter(policy=MINE, user=user):  # noqa: PT012
+        pass
+    assert "user" in str(raised.value) or isinstance(user, str)  # for Django, text is a name to import
+
+
+async def find_later(_: Any) -> str:
+    return "ann"
+
+
+class Later:
+    async def __call__(self, _: Any) -> str:
+        return "ann"
+
+
+@pytest.mark.parametrize("user", [find_later, Later(), functools.partial(find_later)], ids=["function", "object", "part"])
+def test_an_async_user_is_awaited_or_raises_when_the_application_is_made(
+    adapter: Callable[..., Any], user: Any, request: pytest.FixtureRequest
+) -> None:
+    awaits = "flask" in request.node.name or "django" in request.node.name
+    if awaits:
+        with adapter(policy=MINE, user=user) as send:
+            assert [send("GET", "/", {}).status for _ in range(3)] == [200, 200, 429]
+    else:
+        with pytest.raises(TypeError, match=r"user=.* cannot be awaited here: .*middleware"):
+            adapter(policy=MINE, user=user)
+
+
+@pytest.mark.parametrize("charge", [5, "failure", ["mine"], len])
+def test_charges_that_are_not_by_rule_raise_when_the_application_is_made(
+    adapter: Callable[..., Any], charge: Any
+) -> None:
+    expected = r"expected charges by the names of rules, .*\{'login': 'failure'\}, not "
+    with pytest.raises(TypeError, match=expected), adapter(policy=MINE, charge=charge):
+        pass
+
+
+def test_a_dependency_for_the_user_has_to_be_a_function() -> None:
+    with pytest.raises(TypeError, match="expected a function as user=, not 5"):
+        RateLimits().limit("5/minute", user=5)  # type: ignore[arg-type]
 
 
 # Where users come from elsewhere.

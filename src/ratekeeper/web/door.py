@@ -91,6 +91,10 @@ class Doors:
     def __init__(self, gate: Any, charge: Mapping[str, Charge] | None) -> None:
         self.gate = gate
         self._current: Callable[[], Compiled] = gate.current
+        if charge is not None and not isinstance(charge, Mapping):
+            raise TypeError(
+                f"expected charges by the names of rules, for example charge={{'login': 'failure'}}, not {charge!r}"
+            )
         found = {name: charge_function(one) for name, one in (charge or {}).items()}
         self._charges = {name: one for name, one in found.items() if one is not None}
         unknown = found.keys() - {rule.name for rule in gate.policy.rules}

@@ -2,6 +2,7 @@
 can know. One function for all adapters, so that a user is the same one wherever it is found."""
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -72,8 +73,21 @@ def found_user_id(user: Any) -> User:
         return None
 
 
+def check_user(user: Any) -> None:
+    """Raise TypeError unless `user` is a function."""
+    if not callable(user):
+        raise TypeError(f"expected a function as user=, not {user!r}: one that returns who is authenticated, or None")
+
+
 def identified(user: Callable[..., Any]) -> Callable[..., User]:
-    """A function of the application that finds the user, as one that returns the user's id."""
+    """Return a function that calls the application's `user`, and returns the user's id. Raises TypeError if `user` is no
+    function, or has to be awaited."""
+    check_user(user)
+    if inspect.iscoroutinefunction(user) or inspect.iscoroutinefunction(type(user).__call__):
+        raise TypeError(
+            f"user={user!r} cannot be awaited here: find the user in an authentication middleware around the limits, and"
+            " let user= read what it has found"
+        )
 
     @functools.wraps(user)
     def called(source: Any) -> User:

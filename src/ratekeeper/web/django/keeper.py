@@ -26,7 +26,7 @@ from ratekeeper.web.django.seen import METHODS, Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
 from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions
-from ratekeeper.web.user import User, found_user_id, user_id
+from ratekeeper.web.user import User, check_user, found_user_id, user_id
 from ratekeeper.web.views import Facts, body_type
 
 OF_GATE = tuple(GateOptions.__annotations__)
@@ -53,6 +53,8 @@ class Keeper:
     def __init__(self, given: Any) -> None:
         options = dict(given) if isinstance(given, Mapping) else {"policy": given}
         policy, self._user = options.pop("policy", None), _imported(options.pop("user", None))
+        if self._user is not None:
+            check_user(self._user)
         of_gate = {name: options.pop(name) for name in OF_GATE if name in options}
         sleep = {"sleep": options.pop("sleep")} if "sleep" in options else {}
         found: Policy | PolicyFile = as_policy(policy, options)

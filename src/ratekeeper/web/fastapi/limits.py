@@ -30,7 +30,7 @@ from ratekeeper.web.fastapi.site import PENDING, ROUTED, Asked, Site, has
 from ratekeeper.web.gate import AsyncWebGate
 from ratekeeper.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
 from ratekeeper.web.sending import REFUSED
-from ratekeeper.web.user import identified, user_id, user_is_told
+from ratekeeper.web.user import check_user, identified, user_id, user_is_told
 from ratekeeper.web.views import description, taking_view
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
@@ -117,6 +117,8 @@ class RateLimits:
 
         The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only.
         """
+        if user is not None:
+            check_user(user)
         given: dict[str, Any] = {**options}
         for name in ("key", "cost", "exempt_when"):
             if name in given:

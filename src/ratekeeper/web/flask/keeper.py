@@ -19,7 +19,7 @@ from ratekeeper.web.flask.parts import Part
 from ratekeeper.web.flask.routes import Routes, listed, of_view
 from ratekeeper.web.gate import WebGate, log
 from ratekeeper.web.options import AnyLimits, AnyPolicy, Function, LimitOptions, Limits, Options, checking_call
-from ratekeeper.web.user import counts_by_user_alone
+from ratekeeper.web.user import check_user, counts_by_user_alone
 from ratekeeper.web.views import dotted_name, taking_view
 
 P = ParamSpec("P")
@@ -68,9 +68,11 @@ class RateKeeper:
         on_breach: Callable[[Refused], Any] | None = None,
         **settings: Unpack[Options],
     ) -> None:
+        if user is not None:
+            check_user(user)
         self._policy = policy
         self._settings: dict[str, Any] = {**settings}
-        self.user = user and taking_view(user)
+        self.user = None if user is None else taking_view(user)
         self.exempt_when = exempt_when and taking_view(exempt_when)
         self.on_breach = on_breach
         self.blueprints: dict[Any, list[RouteLimit]] = {}
