@@ -24,15 +24,16 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from werkzeug.local import LocalProxy
 
 from ratekeeper.policy import Computed, Gate, Identity, Policy, RequestView, Rule, Source
-from ratekeeper.web import RouteLimit
+from ratekeeper.policy.request import ANONYMOUS
+from ratekeeper.web import RouteLimit, wsgi
 from ratekeeper.web.asgi import RateLimitMiddleware
 from ratekeeper.web.django import limit
 from ratekeeper.web.fastapi import RateLimits
 from ratekeeper.web.flask import RateKeeper
 from ratekeeper.web.user import counts_by_user_alone, found_user_id, user_id
-from tests.web.applications import ADAPTERS, bare_asgi
+from tests.web.applications import ADAPTERS, bare_asgi, bare_wsgi
 from tests.web.django_running import running, view_for
-from tests.web.drivers import fetch
+from tests.web.drivers import environ_of, fetch, wsgi_fetch
 
 ANN = UUID("6f1c1f0e-31d5-4a2f-9d7c-1f0b8c2f7a11")
 
@@ -226,14 +227,31 @@ def test_a_limit_by_user_where_no_user_can_be_known_warns_once(
 ) -> None:
     with adapter(policy=MINE) as send:
         assert [send("GET", "/", {}).status for _ in range(3)] == [200, 200, 429]
+        for _ in range(ANONYMOUS):
+            send("GET", "/", {})
     (warning,) = warnings(caplog)
     assert "'mine' counts by user" in warning
     assert "user=" in warning or "'user':" in warning  # what to do
 
 
+def test_a_framework_that_knows_of_each_request_whether_it_has_a_user_warns_at_once(
+    adapter: Callable[..., Any], request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    knows = "flask" in request.node.name or "django" in request.node.name
+    with adapter(policy=MINE) as send:
+        send("GET", "/", {})
+        assert len(warnings(caplog)) == knows
+        for _ in range(ANONYMOUS - 2):
+            send("GET", "/", {})
+        assert len(warnings(caplog)) == knows
+        send("GET", "/", {})
+        assert len(warnings(caplog)) == 1
+
+
 def test_a_shadow_by_user_warns_too(adapter: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     with adapter(policy=Policy(rules=[Rule("tried", "2/minute", by="user + address", mode="shadow")])) as send:
-        send("GET", "/", {})
+        for _ in range(ANONYMOUS):
+            send("GET", "/", {})
     assert len(warnings(caplog)) == 1
 
 
@@ -265,7 +283,7 @@ def test_an_anonymous_client_of_a_site_that_knows_users_does_not_warn(
 
 @pytest.mark.parametrize("user", [5, "ann", {"id": 7}, Object(id=7)])
 def test_a_user_that_is_no_function_raises_when_the_application_is_made(adapter: Callable[..., Any], user: Any) -> None:
-    with pytest.raises((TypeError, ImportError)) as raised, adapter(policy=MINE, user=user):  # noqa: PT012
+    with pytest.raises((TypeError, ImportError)) as raised, adapter(policy=MINE, user=user):
         pass
     assert "user" in str(raised.value) or isinstance(user, str)  # for Django, text is a name to import
 
@@ -279,7 +297,9 @@ class Later:
         return "ann"
 
 
-@pytest.mark.parametrize("user", [find_later, Later(), functools.partial(find_later)], ids=["function", "object", "part"])
+@pytest.mark.parametrize(
+    "user", [find_later, Later(), functools.partial(find_later)], ids=["function", "object", "part"]
+)
 def test_an_async_user_is_awaited_or_raises_when_the_application_is_made(
     adapter: Callable[..., Any], user: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -315,6 +335,25 @@ async def test_an_anonymous_client_of_an_authentication_middleware_does_not_warn
     user: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fetch(RateLimitMiddleware(bare_asgi, MINE), "GET", "/", user=user)
+    assert not warnings(caplog)
+
+
+@pytest.mark.anyio
+async def test_an_authentication_middleware_that_sets_only_known_users_does_not_warn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, starlette = RateLimitMiddleware(bare_asgi, MINE), Starlette()
+    RateLimits(MINE, app=starlette)
+    for one in (app, starlette):
+        for more in [{}] * 9 + [{"user": "ann"}] + [{}] * ANONYMOUS:
+            await fetch(one, "GET", "/", **more)
+    assert not warnings(caplog)
+
+
+def test_a_server_that_sets_only_known_users_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
+    app = wsgi.RateLimitMiddleware(bare_wsgi, MINE)
+    for more in [{}] * 9 + [{"REMOTE_USER": "ann"}] + [{}] * ANONYMOUS:
+        wsgi_fetch(app, environ_of("GET", "/") | more)
     assert not warnings(caplog)
 
 

@@ -57,7 +57,7 @@ def known_workers() -> int | None:
     return (
         _of_uwsgi()
         or _of_stack()
-        or _of_command(_words(getattr(sys, "argv", None)))
+        or _of_command(command_line())
         or _of_command(_parent())
         or _of_command(["gunicorn", *os.environ.get("GUNICORN_CMD_ARGS", "").split()])
         or max([_number(os.environ.get(name, "")) or 0 for name in ENVIRONMENT])
@@ -179,8 +179,9 @@ def _subcommand(words: Sequence[str]) -> str:
     return ""
 
 
-def _words(given: Any) -> list[str]:
+def command_line() -> list[str]:
     """Return `sys.argv` as text, whatever the program that embeds Python has put there."""
+    given = getattr(sys, "argv", None)
     if not isinstance(given, list | tuple):
         return []
     return [os.fsdecode(word) for word in given if isinstance(word, str | bytes | os.PathLike)]

@@ -141,7 +141,9 @@ def _no_user(_: Any) -> str:
     given = getattr(settings, "RATEKEEPER", None)
     is_told = isinstance(given, Mapping) and given.get("user") is not None
     request = _at_hand()
-    is_answered = getattr(request, "resolver_match", None) is None  # maybe before the middleware that finds the user was reached
+    is_answered = (
+        getattr(request, "resolver_match", None) is None
+    )  # maybe before the middleware that finds the user was reached
     return "" if is_told or is_answered or hasattr(request, "user") else UNKNOWN_USER
 
 
@@ -152,8 +154,8 @@ OF_DJANGO: dict[str, Callable[[Any], Any]] = {
     "request": lambda _: _at_hand(),
     "no_user": _no_user,
 }
-ENVIRON_WIRE = OF_ENVIRON._replace(**OF_DJANGO)
-SCOPE_WIRE = OF_SCOPE._replace(**OF_DJANGO)
+ENVIRON_WIRE = OF_ENVIRON._replace(**OF_DJANGO, anonymous=1)
+SCOPE_WIRE = OF_SCOPE._replace(**OF_DJANGO, anonymous=1)
 
 
 def _view(request: Any) -> RequestView:

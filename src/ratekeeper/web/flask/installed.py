@@ -44,6 +44,7 @@ FLASK_WIRE = WIRE._replace(
     session=lambda _: current_session(),
     state=lambda _: current_globals(),
     request=lambda _: current_request(),
+    anonymous=1,
 )
 
 
