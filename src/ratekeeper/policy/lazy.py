@@ -5,7 +5,8 @@ without being of that type, and werkzeug's have `__await__` whatever is behind t
 """
 
 import inspect
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeGuard
 
 MAX_PROXIES = 8  # of a proxy: one that stands for itself has no end
 
@@ -28,6 +29,6 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
-def is_awaitable(value: Any) -> bool:
+def is_awaitable(value: Any) -> TypeGuard[Awaitable[Any]]:
     """Return True if the value has to be awaited. A proxy is awaitable only if the value behind it is."""
     return inspect.isawaitable(unwrapped(value))

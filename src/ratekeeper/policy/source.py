@@ -148,9 +148,9 @@ def _as_cache(given: Any) -> float:
 class VerifierCache:
     """A verifier that remembers what it found, for some seconds.
 
-    Only an answer that identifies somebody is remembered: `is_usable` says so. A credential that was rejected, and an exception, are not: they take
-    no room, so that a flood of invented keys cannot push out a good one, and a key that was just made works at once.
-    Credentials are kept as digests under a key of this process.
+    Only an answer that identifies somebody is remembered: `is_usable` says so. A credential that was rejected, and an
+    exception, are not: they take no room, so that a flood of invented keys cannot push out a good one, and a key that
+    was just made works at once. Credentials are kept as digests under a key of this process.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ User = str | int | Identity | None
 def user_id(user: Any) -> User:
     """Return the stable id of a user, None if nobody is authenticated.
 
-    A user is text, a whole number, a UUID, an Identity, a mapping or an object with one of NAMES, or a lazy proxy of one
-    of these. Raises TypeError if it has no stable id: to count by something else would be a quota that everybody
+    A user is text, a whole number, a UUID, an Identity, a mapping or an object with one of NAMES, or a lazy proxy of
+    one of these. Raises TypeError if it has no stable id: to count by something else would be a quota that everybody
     shares, or nobody.
     """
     user = unwrapped(user)
@@ -44,8 +44,8 @@ def user_id(user: Any) -> User:
             return found
         if name in STABLE and found is None and value is not None:  # a name instead may be another's tomorrow
             raise TypeError(
-                f"the {name} of the user {type(user).__qualname__} is {type(value).__qualname__}: expected text, a whole"
-                f" number or a UUID; write user=, a function that returns for example str(user.{name})"
+                f"the {name} of the user {type(user).__qualname__} is {type(value).__qualname__}: expected text, a"
+                f" whole number or a UUID; write user=, a function that returns for example str(user.{name})"
             )
     raise TypeError(
         f"cannot tell who the user is from {type(user).__qualname__}: expected text, a whole number, a UUID, an"
@@ -80,13 +80,13 @@ def check_user(user: Any) -> None:
 
 
 def identified(user: Callable[..., Any]) -> Callable[..., User]:
-    """Return a function that calls the application's `user`, and returns the user's id. Raises TypeError if `user` is no
-    function, or has to be awaited."""
+    """Return a function that calls the application's `user`, and returns the user's id. Raises TypeError if `user` is
+    no function, or has to be awaited."""
     check_user(user)
     if inspect.iscoroutinefunction(user) or inspect.iscoroutinefunction(type(user).__call__):
         raise TypeError(
-            f"user={user!r} cannot be awaited here: find the user in an authentication middleware around the limits, and"
-            " let user= read what it has found"
+            f"user={user!r} cannot be awaited here: find the user in an authentication middleware around the limits,"
+            " and let user= read what it has found"
         )
 
     @functools.wraps(user)

@@ -63,7 +63,8 @@ def _marks_in_code(view: Any) -> tuple[RouteLimit | None, ...]:
     if of_class is not None:
         return declared(of_class.dispatch)
     module = sys.modules.get(getattr(view, "__module__", ""))
-    return declared(getattr(module, getattr(view, "__name__", ""), None))
+    found: Any = getattr(module, getattr(view, "__name__", ""), None)
+    return declared(found)
 
 
 def urlconf_name(urlconf: Any) -> str:
