@@ -281,7 +281,7 @@ def test_an_anonymous_client_of_a_site_that_knows_users_does_not_warn(
     assert not warnings(caplog)
 
 
-@pytest.mark.parametrize("user", [5, "ann", {"id": 7}, Object(id=7)])
+@pytest.mark.parametrize("user", [5, "ann", {"id": 7}, Object(id=7), LocalProxy(lambda: Object(id=7))])
 def test_a_user_that_is_no_function_raises_when_the_application_is_made(adapter: Callable[..., Any], user: Any) -> None:
     with pytest.raises((TypeError, ImportError)) as raised, adapter(policy=MINE, user=user):
         pass

@@ -74,8 +74,8 @@ def found_user_id(user: Any) -> User:
 
 
 def check_user(user: Any) -> None:
-    """Raise TypeError unless `user` is a function."""
-    if not callable(user):
+    """Raise TypeError unless `user` is a function. A proxy of a user can be called, but is none."""
+    if not callable(unwrapped(user)):
         raise TypeError(f"expected a function as user=, not {user!r}: one that returns who is authenticated, or None")
 
 
