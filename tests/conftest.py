@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from ratekeeper.policy.function_errors import function_errors
 from ratekeeper.testing import FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
 
@@ -27,6 +28,12 @@ def pytest_xdist_auto_num_workers() -> int:
     """Two more than there are cores: much of the time some worker waits for a server that was broken on purpose. Not
     many more: every worker has servers of its own."""
     return min((os.cpu_count() or 2) + 2, 8)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_errors() -> None:
+    """The log speaks once a minute of a function that fails: no test may silence the next."""
+    function_errors.forget()
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ class Outcome(NamedTuple):
 
     `retry_after` is 0 when allowed and None when no wait can help; `reset_after` is the time until the
     state is as if untouched; `at` is the storage's instant of the answer. The others are for settling: `given` is
-    what a bucket had given back by then, `part` the fraction of the instant at which this spend's place in it ends, and
-    `ahead` that instant, in microseconds from `at`, unless it is told by `reset_after`.
+    what a bucket had given back by then, and of a fixed window since when it counts; `part` is the fraction of the
+    instant at which this spend's place in a bucket ends, and `ahead` that instant, in microseconds from `at`, unless it
+    is told by `reset_after`.
     """
 
     allowed: bool

@@ -166,7 +166,8 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
 # `patience` (microseconds) lets a bucket say yes to what would pass within that time: it is charged now and
 # told its delay; a peek with patience tells when it would pass after the asks before it, one after the other. `spent`
 # belongs to force: for each limit, of the spend that is corrected, its instant, the instant to which it filled a
-# bucket, that instant's fraction in 1/count microseconds, and what the bucket had given back by then.
+# bucket, that instant's fraction in 1/count microseconds, and what the bucket had given back by then. A fixed window
+# has there since when it counted.
 Spent = tuple[int, int, int, int]
 Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Spent] | None]
 

@@ -164,14 +164,18 @@ class Limiter:
 
         Raises RateLimited, with nothing charged, as soon as it is known that the time will not do; its
         `decision.retry_after` is when the same wait, with the same timeout, would do, not when a hit would pass.
+        Behind others both are exact for buckets, and for one window if all costs are 1. Otherwise they are estimates
+        that are never too long: `retry_after` may be too short, and a late waiter may be refused only at its timeout.
+
+        A waiter that is interrupted or cancelled gives its place back, also while the storage is being asked.
         """
         ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
         patience = as_patience(timeout, self.max_delay)
         if self._reserves:
             flow = wait_by_place(key, limits, cost, patience)
         else:
-            flow = wait_in_line(key, limits, cost, patience, self._lines, key, threading.Event())
-        return drive(flow, self._evaluate, self._sleep, self._listeners)
+            flow = wait_in_line(key, limits, cost, patience, self._lines, (None, key), threading.Event())
+        return drive(flow, self._evaluate_or_undo, self._sleep, self._listeners)
 
     @contextmanager
     def acquire(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> Iterator[Decision]:
@@ -277,6 +281,13 @@ class Limiter:
         if self._use.closed:
             self._use.check()
         return self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+
+    def _evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
+        """Evaluate for a waiter, which may be interrupted; memory answers without a pause."""
+        if mode == "peek" or not switch.limiting or not isinstance(self.storage, GuardedStorage):
+            return self._evaluate(groups, mode)
+        self._use.check()
+        return self.storage.evaluate_or_undo(groups, mode)
 
     def _for_tasks(self) -> "AsyncLimiter":
         """One twin for all async functions that are decorated, so that they stand in one line."""
@@ -386,9 +397,9 @@ class AsyncLimiter:
         if self._reserves:
             flow = wait_by_place(key, limits, cost, patience)
         else:
-            place = (asyncio.get_running_loop(), key)  # one line for each loop: a ticket is set in its own
+            place = (asyncio.get_running_loop(), key)
             flow = wait_in_line(key, limits, cost, patience, self._lines, place, asyncio.Event())
-        return await drive_async(flow, self._evaluate, self._sleep, self._listeners)
+        return await drive_async(flow, self._evaluate_or_undo, self._sleep, self._listeners)
 
     @asynccontextmanager
     async def acquire(self, key: str, *, cost: int = ONE, timeout: float | None = None) -> AsyncIterator[Decision]:
@@ -473,3 +484,10 @@ class AsyncLimiter:
         if self._use.closed:
             self._use.check()
         return await self.storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+
+    async def _evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
+        """Evaluate for a waiter, which may be cancelled; memory answers without a pause."""
+        if mode == "peek" or not switch.limiting or not isinstance(self.storage, AsyncGuardedStorage):
+            return await self._evaluate(groups, mode)
+        self._use.check()
+        return await self.storage.evaluate_or_undo(groups, mode)

@@ -358,6 +358,24 @@ def a_refund_of_what_a_reset_forgot_mints_nothing(storage: Storage, clock: FakeC
         assert ask(storage, "a", limit, mode="peek") == before, limit
 
 
+def a_refund_after_the_clock_stepped_back_mints_nothing(storage: Storage, clock: FakeClock) -> None:
+    """Also when the clock comes by the spend's instant again: in a window that is entered for the second time."""
+    begin = clock.now - clock.now % (60 * SECOND)
+    for back, on, later in ((3600, 120, 0), (60, 15, 0), (60, 15, 50), (60, 25, 50), (90, 61, 40), (61, 62, 70)):
+        for limit in _each(10, 60 * SECOND):
+            key, clock.now = f"{back} {on} {later}", begin + 50 * SECOND + 7
+            spent = ask(storage, key, limit, 10)
+            clock.now -= back * SECOND
+            ask(storage, key, limit, mode="peek")
+            clock.now += on * SECOND
+            again = ask(storage, key, limit, 10).allowed
+            clock.now += later * SECOND
+            before = ask(storage, key, limit, mode="peek")
+            ask(storage, key, limit, -10, "force", spent=spent)
+            if again:
+                assert ask(storage, key, limit, mode="peek") == before, (key, limit)
+
+
 def a_peek_with_patience_tells_when_a_line_will_have_passed(storage: Storage, clock: FakeClock) -> None:
     clock.now -= clock.now % (10 * SECOND)
     for limit in _each(5, 10 * SECOND):
@@ -415,6 +433,7 @@ STORAGE_CONTRACT: list[Claim] = [
     a_place_for_a_later_instant_leaves_the_time_before_it_to_others,
     settling_to_what_was_charged_changes_nothing,
     a_refund_of_what_a_reset_forgot_mints_nothing,
+    a_refund_after_the_clock_stepped_back_mints_nothing,
     a_peek_with_patience_tells_when_a_line_will_have_passed,
     places_in_several_buckets_are_for_one_instant,
     closing_twice_is_fine,

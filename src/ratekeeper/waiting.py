@@ -3,12 +3,13 @@
 Where every limit is a bucket, a waiter takes a place in the future and sleeps until it comes: no polling,
 fair between all who share the storage. Other limits have no places, so waiters on one key stand in line
 inside this process, and the first of them sleeps for retry_after. Whoever cannot come through in time, with all those
-in front, is refused at once. No waiter ever holds up another key.
+in front, is refused at once, as far as `_after_those_in_front` can tell. No waiter ever holds up another key.
 """
 
 import threading
+from asyncio import AbstractEventLoop
 from collections import OrderedDict
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -45,6 +46,7 @@ class Turn(NamedTuple):
 
 
 Step = Evaluate | Sleep | Turn
+Place = tuple[AbstractEventLoop | None, str]  # one line for each key and event loop: a ticket is set in its own
 Flow = Generator[Step, object, Decision]
 
 
@@ -96,7 +98,10 @@ class Line:
 
 
 class Lines:
-    """Who stands in line for what, and for how much. The lock is held only to look, or to step in or out."""
+    """Who stands in line for what, and for how much. The lock is held only to look, or to step in or out.
+
+    A line keeps its event loop alive. Lines of closed loops are dropped when the first waiter of another loop comes.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -104,31 +109,45 @@ class Lines:
 
     def renew(self) -> None:
         """Nobody stands in line. In a child process those who did are not there."""
-        self._lock = threading.Lock()
-        self._lines: dict[Hashable, Line] = {}
+        # Reentrant: under the lock the collector may destroy waiters of a closed loop, and they leave.
+        self._lock = threading.RLock()
+        self._lines: dict[AbstractEventLoop | None, dict[str, Line]] = {}
 
-    def enter(self, place: Hashable, ticket: Ticket, cost: int) -> bool:
+    def enter(self, place: Place, ticket: Ticket, cost: int) -> bool:
         """Return True if the ticket is the first in its line."""
+        loop, key = place
         with self._lock:
-            line = self._lines.setdefault(place, Line())
+            if loop not in self._lines:
+                for other in list(self._lines):
+                    if other is not None and other.is_closed():
+                        del self._lines[other]
+                self._lines[loop] = {}
+            line = self._lines[loop].setdefault(key, Line())
             line.append(ticket, cost)
             return len(line) == 1
 
-    def in_front_of(self, place: Hashable, ticket: Ticket) -> int:
+    def in_front_of(self, place: Place, ticket: Ticket) -> int:
         """Return what those in front of the ticket cost."""
+        loop, key = place
         with self._lock:
-            return self._lines[place].in_front_of(ticket)
+            return self._lines[loop][key].in_front_of(ticket)
 
-    def leave(self, place: Hashable, ticket: Ticket) -> None:
+    def leave(self, place: Place, ticket: Ticket) -> None:
         """Tell whoever is first then, also when the one that leaves was never served."""
+        loop, key = place
         with self._lock:
-            line = self._lines[place]
+            lines = self._lines.get(loop)
+            if lines is None:  # the loop is closed and its lines are dropped
+                return
+            line = lines[key]
             line.remove(ticket)
             if len(line):
                 with suppress(RuntimeError):  # the event loop of those in line is closed: nobody waits any more
                     line.first().set()
-            else:
-                del self._lines[place]
+                return
+            del lines[key]
+            if not lines:
+                del self._lines[loop]
 
 
 def reserves(limits: tuple[Limit, ...]) -> bool:
@@ -147,7 +166,7 @@ def wait_by_place(key: str, limits: tuple[Limit, ...], cost: int, patience: Pati
 
 
 def wait_in_line(
-    key: str, limits: tuple[Limit, ...], cost: int, patience: Patience, lines: Lines, place: Hashable, ticket: Ticket
+    key: str, limits: tuple[Limit, ...], cost: int, patience: Patience, lines: Lines, place: Place, ticket: Ticket
 ) -> Flow:
     """Come to the front of the line, then try, sleep for retry_after and try again."""
     timeout = patience.microseconds
@@ -178,7 +197,11 @@ def wait_in_line(
 
 
 def _after_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, front: int) -> Flow:
-    """Ask when the turn comes if all in front are served first, each as soon as it may."""
+    """Ask when the turn comes if all in front are served first, each as soon as it may.
+
+    Those in front are one sum, which each limit may divide as it likes, and each limit is asked alone. So the answer is
+    exact for one limit and costs of 1. Otherwise it may be too short, and never too long: nobody is refused in error.
+    """
     asks: list[Ask] = [(key, limits, units, 0, None) for units in (front, cost) if units]
     rows = (yield from _evaluate(asks, "peek")).rows
     return Decision(asks[-1:], _like(rows, rows[-len(limits) :]))

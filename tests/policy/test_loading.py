@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ratekeeper import parse_limit
 from ratekeeper.policy import (
     ANY_FUNCTION,
     SCHEMA_PATH,
+    Gate,
     Identity,
     Match,
     Override,
@@ -24,6 +26,7 @@ from ratekeeper.policy import (
     read_policy,
 )
 from ratekeeper.policy.schema import KEYS
+from ratekeeper.web.gate import WebGate
 from tests.policy.gates import decide, gate_of, passes, request
 
 
@@ -86,7 +89,9 @@ RULE = "  - {name: a, limits: 5/minute}\n"
 @pytest.mark.parametrize(
     ("text", "where", "message"),
     [
-        ("", "", "expected keys with values"),
+        ("", "", "the policy is empty: give it 'rules'"),
+        ("# nothing\n", "", "the policy is empty: give it 'rules'"),
+        ("{}", "", "the policy is empty: give it 'rules'"),
         ("[]", "", "expected keys with values"),
         ("rules: []", "rules", "limits nothing"),
         ("rules: 5", "rules", "expected a list"),
@@ -398,3 +403,27 @@ except ModuleNotFoundError as error:
 def test_an_alias_bomb_is_refused_in_time() -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
     assert "too deep or too large" in problem(bomb)[2]
+
+
+@pytest.mark.parametrize("make", [lambda: Gate({}), lambda: WebGate({}), lambda: read_policy({})])
+def test_an_empty_policy_says_what_it_lacks(make: Callable[[], Any]) -> None:
+    with pytest.raises(PolicyError, match="^the policy is empty: give it 'rules'$"):
+        make()
+
+
+@pytest.mark.parametrize("trusted", ["['*']", "['10.0.0.1/8']", "{proxies: ['10.0.0.1/8']}", "x"])
+def test_a_problem_does_not_repeat_the_name_of_its_place(trusted: str) -> None:
+    with pytest.raises(PolicyError) as raised:
+        read_policy(f"trusted: {trusted}\nrules: [{{name: a, limits: 5/minute}}]")
+    (problem,) = raised.value.problems
+    assert problem.where.startswith("trusted")
+    assert not problem.message.startswith("trusted: ")
+
+
+def test_an_unknown_identity_is_told_every_name_once_and_kinds_too() -> None:
+    text = "identities: {api-key: {verify: find, kinds: [customer]}}\nrules: [{name: a, by: zzz, limits: 5/minute}]"
+    with pytest.raises(PolicyError) as raised:
+        read_policy(text, functions={"find": str})
+    said = str(raised.value).partition("known are ")[2].split(", ")
+    assert sorted(set(said)) == said
+    assert {"customer", "api-key", "user"} <= {*said}

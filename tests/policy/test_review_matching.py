@@ -54,6 +54,25 @@ def test_a_host_without_a_name_is_refused(host: str) -> None:
         Match(hosts=(host,))
 
 
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("http://api.example", "without a scheme and a path"),
+        ("api.example/x", "without a scheme and a path"),
+        ("https://api.example/", "without a scheme and a path"),
+        ("api.example:80", "ports are not compared: write 'api.example'"),
+        ("*.api.example:80", r"ports are not compared: write '\*.api.example'"),
+        ("[::1]:80", r"ports are not compared: write '\[::1\]'"),
+        ("api.example?x", "is no host"),
+        ("u@api.example", "is no host"),
+        ("::1", "is no host"),
+    ],
+)
+def test_a_host_that_is_more_than_a_host_is_refused(host: str, words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        Match(hosts=(host,))
+
+
 @pytest.mark.parametrize("target", ["http://api.example/x", "HTTP://API.example:80/x", "http://u:p@api.example/x"])
 def test_the_host_of_a_whole_url_counts_as_the_header_does(target: str) -> None:
     match = Match(hosts=("api.example",))

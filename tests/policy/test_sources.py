@@ -4,12 +4,28 @@ import asyncio
 import logging
 import threading
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from ratekeeper.policy import AsyncGate, Gate, Identity, Override, Policy, PolicyError, Rule, Source, read_policy
+from ratekeeper.clock import SECOND
+from ratekeeper.policy import (
+    AsyncGate,
+    Computed,
+    Gate,
+    Identity,
+    Override,
+    Policy,
+    PolicyError,
+    RequestView,
+    Rule,
+    Source,
+    read_policy,
+)
+from ratekeeper.policy.function_errors import function_errors
 from ratekeeper.policy.source import VerifierCache
-from tests.policy.gates import decide, gate_of, request
+from ratekeeper.testing import FakeClock
+from tests.policy.gates import decide, gate_of, passes, request
 
 CUSTOMERS = {"k1": Identity("customer", "42", "pro"), "k2": Identity("customer", "42", "pro")}
 
@@ -343,3 +359,100 @@ def test_threads_may_share_a_cache(verifier: Verifier) -> None:
     for thread in threads:
         thread.join()
     assert len(verifier.asked) >= 16
+
+
+# What an Identity may hold, and what the log says of one that cannot be used.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (13, "13"),
+        (0, "0"),
+        (UUID("6f1c1f0e-31d5-4a2f-9d7c-1f0b8c2f7a11"), "6f1c1f0e-31d5-4a2f-9d7c-1f0b8c2f7a11"),
+        ("13", "13"),
+    ],
+)
+def test_the_value_of_an_identity_may_be_a_number_or_a_uuid(value: Any, text: str) -> None:
+    source = Source(verify=lambda key: Identity("customer", value, "pro"), kinds=["customer"])
+    rules = [Rule("api", "2/minute", by="api-key")]
+    policy = Policy(rules=rules, identities={"api-key": source}, block=[f"customer:{text}"], tiers=["pro"])
+    view = request(headers={"x-api-key": "k"})
+    assert decide(gate_of(policy), view).kind == "block"
+    policy = Policy(rules=rules, identities={"api-key": source}, tiers=["pro"])
+    assert decide(gate_of(policy), view).identity == Identity("customer", text, "pro")
+
+
+@pytest.mark.parametrize("value", [None, "", True, 1.5, b"13", 2**300, ["13"]])
+def test_an_identity_that_cannot_be_used_is_logged_once(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"unusable-{type(value).__name__.lower()}"
+    source = Source(call=lambda view: Identity("customer", value))
+    gate = gate_of(Policy(rules=[Rule("api", "9/minute", by=name)], identities={name: source}))
+    with caplog.at_level(logging.ERROR, "ratekeeper"):
+        for _ in range(3):
+            verdict = decide(gate, request())
+            assert verdict.identity is not None
+            assert verdict.identity.kind == "address"
+    (record,) = caplog.records
+    assert f"identifying by {name} gave an Identity whose value is" in record.getMessage()
+
+
+def test_a_tier_that_the_policy_does_not_know_is_logged_with_its_source(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source(call=lambda view: Identity("", "acme", "platinum"))
+    limits = {"pro": "9/minute", "default": "5/minute"}
+    policy = Policy(rules=[Rule("api", limits, by="team")], identities={"team": source}, tiers=["pro"], by=["team"])
+    with caplog.at_level(logging.ERROR, "ratekeeper"):
+        assert passes(gate_of(policy), request()) == 5
+    assert "identifying by team gave the tier 'platinum'" in caplog.text
+    assert "known are pro" in caplog.text
+
+
+# Functions that fail.
+
+
+def failing(*_: Any) -> Any:
+    raise LookupError("no such thing")
+
+
+FAILING = {
+    "identifying by call.failing for rule api": Rule("api", "9/minute", by=failing),
+    "identifying by team for rule api": Rule("api", "9/minute", by="team"),
+    "identifying by api-key for rule api": Rule("api", "9/minute", by="api-key"),
+    "finding the cost for rule api": Rule("api", "9/minute", cost=failing),
+    "finding the limits of rule api": Rule("api", Computed(failing, "9/minute")),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_a_function_that_fails_is_logged_with_its_traceback_once_a_minute(
+    what: str, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function_errors, "clock", lambda: clock.now / SECOND)
+    sources = {"team": Source(call=failing), "api-key": Source(verify=failing)}
+    gate = gate_of(Policy(rules=[FAILING[what]], identities=sources))
+    view = {"x-api-key": "k"}
+    with caplog.at_level(logging.ERROR, "ratekeeper"):
+        assert passes(gate, request(headers=view)) == 9
+        (first,) = caplog.records
+        clock.now += 60 * SECOND
+        decide(gate, request(headers=view))
+    last = caplog.records[-1]
+    assert len(caplog.records) == 2
+    assert what in first.getMessage()
+    assert first.exc_info is not None
+    assert "9 more" in last.getMessage()
+    assert last.exc_info is not None
+
+
+def test_an_async_function_that_fails_is_logged_by_its_rule(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(view: RequestView) -> str:
+        raise LookupError("no such thing")
+
+    async def decided() -> None:
+        gate = AsyncGate(Policy(rules=[Rule("api", "9/minute", by=broken)]), storage="memory://")
+        await gate.decide(request())
+
+    with caplog.at_level(logging.ERROR, "ratekeeper"):
+        asyncio.run(decided())
+    (record,) = caplog.records
+    assert "identifying by call.broken for rule api failed" in record.getMessage()

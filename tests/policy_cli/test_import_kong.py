@@ -197,6 +197,14 @@ def test_who_is_counted(config: dict[str, Any], by: str) -> None:
     assert loaded.rules[0].by == json.loads(by)
 
 
+def test_the_port_of_a_host_is_left_out_and_told() -> None:
+    routes = [{"name": "about", "hosts": ["www.example:8443"], "plugins": [{"name": "rate-limiting", "config": {}}]}]
+    routes[0]["plugins"][0]["config"] = {"minute": 3}  # type: ignore[index]
+    imported = import_kong(json.dumps({"services": [{"name": "free", "routes": routes}]}))
+    assert "about: the port of www.example:8443 is left out" in lost(imported)
+    assert passes(gate_of(imported.text), request(host="www.example:8443")) == 3
+
+
 def test_a_header_is_not_believed_until_it_is_verified() -> None:
     imported = kong({"minute": 3, "limit_by": "header", "header_name": "x-key"})
     tenants = gate_of(imported.text, functions={"find_x_key": lambda key: key if key.startswith("good") else None})

@@ -10,7 +10,7 @@ from ratekeeper import Limit, MemoryStorage, Outcome
 from ratekeeper.limit import BUCKETS
 from ratekeeper.testing import FakeClock, ask
 from tests.property import oracle
-from tests.property.strategies import START, costs, gaps, limits
+from tests.property.strategies import START, costs, gaps, limits, near
 
 EXACT_WINDOWS = ("sliding-log", "fixed-window")
 
@@ -172,6 +172,34 @@ def test_a_late_refund_never_leaves_more_than_if_the_spend_had_never_been(limit:
     else:
         assert after.remaining <= never.remaining
         assert never.reset_after <= after.reset_after
+
+
+@given(limits(("fixed-window", "sliding-log", "sliding-counter")), st.data())
+def test_a_refund_in_a_window_mints_nothing_wherever_the_clock_has_stepped(limit: Limit, data: st.DataObject) -> None:
+    """`history` spends and is refunded later, `silent` never spends: the first must not end up richer."""
+    history, silent = History(limit), History(limit)
+    cost = data.draw(costs(limit))
+    spent = history.hit(cost)
+    assume(spent.allowed)
+    left = False  # the window of the spend, backwards
+    for _ in range(data.draw(st.integers(1, 6))):
+        gap, other = data.draw(gaps(limit)), data.draw(costs(limit))
+        if data.draw(st.booleans()):
+            gap = -data.draw(near(1, 1_000, limit.period, 3 * limit.period, 10**14))
+        for each in (history, silent):
+            each.clock.now += gap
+        assume((history.clock.now - START) % limit.period)  # a window that begins in step with the first looks like it
+        left = left or history.clock.now < START
+        silent.peek()  # both see the clock step back
+        if history.hit(other).allowed:
+            ask(silent.storage, "k", limit, other, "force")
+    before = history.peek()
+    ask(history.storage, "k", limit, -cost, "force", spent=spent)
+    after, never = history.peek(), silent.peek()
+    if limit.algorithm != "sliding-counter":  # of which the spend says where its windows begin
+        assert after.remaining <= never.remaining
+    elif left:
+        assert after == before
 
 
 @given(limits(BUCKETS + EXACT_WINDOWS), st.data())

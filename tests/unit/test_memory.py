@@ -7,7 +7,7 @@ import pytest
 from ratekeeper import Check, Limiter, MemoryStorage, parse_limit
 from ratekeeper.clock import SECOND
 from ratekeeper.limit import ALGORITHMS, BUCKETS
-from ratekeeper.testing import FakeClock
+from ratekeeper.testing import FakeClock, ask
 
 
 def held(storage: MemoryStorage) -> int:
@@ -347,6 +347,23 @@ def test_a_full_table_of_offenders_does_not_keep_others_from_a_table_that_has_ro
         mild.hit(f"k:{i}")
     assert all(mild.hit(f"new:{i}").remaining == 99 for i in range(300))
     assert storage.overflowed == 0
+
+
+def test_a_key_with_waiters_is_not_evicted_though_a_place_among_them_is_free(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=1, clock=clock)
+    limit = parse_limit("1/second burst 1")
+    places = [ask(storage, "waiting", limit, patience=60 * SECOND) for _ in range(5)]
+    ask(storage, "waiting", limit, -1, "force", spent=places[1])
+    clock.advance(1)
+    assert ask(storage, "waiting", limit, mode="peek").allowed, "the free place"
+    for i in range(50):
+        ask(storage, f"new {i}", limit)
+    assert storage.evicted == 0
+    assert ask(storage, "waiting", limit, mode="peek").reset_after == 4 * SECOND
+    clock.advance(5)  # all have gone ahead
+    overflowed = storage.overflowed
+    assert ask(storage, "other", limit).allowed
+    assert storage.overflowed == overflowed
 
 
 def test_the_keys_of_a_group_are_not_evicted_to_make_room_for_each_other(clock: FakeClock) -> None:

@@ -5,6 +5,7 @@ import gc
 import math
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -417,14 +418,14 @@ def test_a_line_takes_logarithmic_time_to_enter_and_to_leave(backwards: bool) ->
     count = 4096
     lines, tickets = Lines(), [threading.Event() for _ in range(count)]
     for i, ticket in enumerate(tickets):
-        assert lines.enter("k", ticket, Counting(2)) == (i == 0)
-        assert lines.in_front_of("k", ticket) == 2 * i
+        assert lines.enter((None, "k"), ticket, Counting(2)) == (i == 0)
+        assert lines.in_front_of((None, "k"), ticket) == 2 * i
     for i, ticket in enumerate(tickets):
         if i % 2:
-            lines.leave("k", ticket)
-    assert [lines.in_front_of("k", ticket) for ticket in tickets[::2]] == list(range(0, count, 2))
+            lines.leave((None, "k"), ticket)
+    assert [lines.in_front_of((None, "k"), ticket) for ticket in tickets[::2]] == list(range(0, count, 2))
     for ticket in tickets[-2::-2] if backwards else tickets[::2]:
-        lines.leave("k", ticket)
+        lines.leave((None, "k"), ticket)
     assert not lines._lines
     assert Counting.additions < 5 * count * 12
 
@@ -457,6 +458,64 @@ def test_a_loop_that_is_closed_with_waiters_makes_no_noise(text: str, monkeypatc
     loop.close()
     gc.collect()
     assert not noise
+
+
+def test_event_loops_that_are_closed_with_waiters_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", noise.append)
+    limiter = AsyncLimiter("1/second sliding-log")
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def main() -> None:
+        await limiter.hit("k")
+        for _ in range(5):
+            asyncio.ensure_future(limiter.wait("k", timeout=1_000))  # noqa: RUF006 - the line keeps it
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    for _ in range(20):
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda loop, context: None)  # asyncio itself says that tasks were pending
+        loop.run_until_complete(main())
+        loop.close()
+        loops.append(weakref.ref(loop))
+        del loop
+    gc.collect()
+    assert sum(loop() is not None for loop in loops) <= 1
+    assert len(limiter._lines._lines) <= 1
+    assert not noise
+
+
+@pytest.mark.parametrize(
+    ("text", "costs", "passes"),
+    [
+        ("10/second fixed-window", (6, 6, 6), 3.0),  # each takes a window of its own, though two would hold them all
+        ("10/second", (6, 6, 6), 3.0),
+        ("10/second fixed-window; 3/2 seconds fixed-window as slow", (1, 1, 1, 1), 4.0),
+    ],
+)
+def test_behind_costs_that_do_not_fit_nobody_is_refused_in_error_nor_later_than_his_timeout(
+    text: str, costs: tuple[int, ...], passes: float
+) -> None:
+    async def last(timeout: float) -> tuple[bool, float]:
+        limiter = limiter_of(text)
+        await limiter.hit("k", cost=10 if costs[0] > 1 else 3)
+        front = [asyncio.create_task(limiter.wait("k", cost=cost, timeout=100)) for cost in costs[:-1]]
+        await asyncio.sleep(0)
+        try:
+            return (await limiter.wait("k", cost=costs[-1], timeout=timeout)).allowed, seconds()
+        except RateLimited:
+            return False, seconds()
+        finally:
+            await asyncio.gather(*front)
+            assert not limiter._lines._lines
+
+    allowed, when = run(last(passes))
+    assert allowed
+    assert when == pytest.approx(passes)
+    allowed, when = run(last(passes - 0.1))
+    assert not allowed
+    assert when <= passes - 0.1
 
 
 def test_one_whose_turn_never_comes_leaves_the_line_at_his_timeout() -> None:

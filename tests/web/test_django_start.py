@@ -20,6 +20,7 @@ from django.views import View
 from ratekeeper.policy import Source
 from ratekeeper.web import RouteLimit
 from ratekeeper.web.django import apps, limit
+from ratekeeper.web.django.keeper import Keeper
 from ratekeeper.web.fastapi import RateLimits
 from ratekeeper.web.flask import RateKeeper
 from tests.web.django_running import view_for
@@ -161,3 +162,12 @@ def test_flask_finds_a_limit_that_the_policy_cannot_keep_before_the_first_reques
 def test_fastapi_finds_a_limit_that_the_policy_cannot_keep_where_it_is_written() -> None:
     with pytest.raises(ValueError, match="'partner'"):
         RateLimits("100/minute").limit("5/minute", key="partner")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("polcy", "did you mean 'policy'"), ("usr", "did you mean 'user'"), ("zzz", ", policy, .*, user,")],
+)
+def test_an_unknown_setting_names_the_one_that_was_meant(name: str, told: str) -> None:
+    with pytest.raises(TypeError, match=f"unknown option '{name}': .*{told}"):
+        Keeper({name: "5/minute"})

@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
 from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.views import taking_view
+from ratekeeper.web.functions import taking_request
 from tests.web.drivers import fetch
 from tests.web.test_fastapi import remaining, statuses
 
@@ -137,11 +137,11 @@ async def test_functions_may_take_nothing() -> None:
 
 def test_a_function_that_takes_the_request_gets_it() -> None:
     view = RequestView("GET", "/")
-    assert taking_view(lambda request: request)(view) is view
-    assert taking_view(lambda request=None: request)(view) is view
-    assert taking_view(lambda *all: all)(view) == (view,)
-    assert taking_view(lambda: "nothing")(view) == "nothing"
-    assert taking_view(json_batch_cost) is json_batch_cost
+    assert taking_request(lambda request: request, "key")(view) is view
+    assert taking_request(lambda request=None: request, "key")(view) is view
+    assert taking_request(lambda *all: all, "key")(view) == (view,)
+    assert taking_request(lambda: "nothing", "key")(view) == "nothing"
+    assert taking_request(json_batch_cost, "cost") is json_batch_cost
 
 
 def test_a_function_that_takes_nothing_may_look_at_the_body_by_its_mark() -> None:
@@ -149,7 +149,7 @@ def test_a_function_that_takes_nothing_may_look_at_the_body_by_its_mark() -> Non
         return 1
 
     cost.reads_body = True  # type: ignore[attr-defined]
-    assert taking_view(cost).reads_body
+    assert taking_request(cost, "cost").reads_body
 
 
 async def test_an_override_of_a_limit_has_no_effect_where_it_is_foreseen() -> None:
@@ -178,3 +178,39 @@ async def test_an_exempt_endpoint_is_exempt_from_limits_of_its_users() -> None:
     def other() -> None: ...
 
     assert await statuses(app, "/", "/", "/other", "/other") == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize("by", ["address", "global"])
+async def test_a_limit_with_a_user_counts_by_user(by: str) -> None:
+    app = FastAPI()
+    limits = RateLimits("100/minute", app=app, by=by)
+
+    def current(request: Request) -> str | None:
+        return request.headers.get("x-user")
+
+    @app.get("/", dependencies=[Depends(limits.limit("1/minute", user=current))])
+    def home() -> None: ...
+
+    answers = [(await fetch(app, "GET", "/", {"x-user": user})).status for user in ("ann", "bob", "ann")]
+    assert answers == [200, 200, 429]
+
+
+@pytest.mark.parametrize("key", ["address", ["address"], "global"])
+def test_a_user_that_nothing_looks_at_is_refused(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"user= is for a limit that counts by user.*key='user'"):
+        RateLimits().limit("1/minute", key=key, user=lambda: "ann")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": "user + address"},
+        {"key": ["user", "address"]},
+        {"key": lambda view: view.user},
+        {"key": "address", "exempt_when": lambda view: view.user == "ann"},
+        {"key": "address", "cost": lambda view: 1},
+    ],
+)
+def test_a_user_that_something_may_look_at_is_taken(options: Any) -> None:
+    RateLimits().limit("1/minute", user=lambda: "ann", **options)
+    RateLimits(tiers=["pro"]).limit({"pro": "9/minute", "default": "1/minute"}, key="address", user=lambda: "ann")

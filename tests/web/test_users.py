@@ -57,6 +57,7 @@ SHAPES = [
     ANN,
     str(ANN),
     Identity("user", str(ANN)),
+    Identity("user", ANN),  # type: ignore[arg-type]
     {"id": ANN},
     {"sub": str(ANN)},
     Object(id=ANN),
@@ -67,7 +68,19 @@ SHAPES = [
     Unnamed(),
 ]
 NOBODY = [None, False, "", Object(id=ANN, is_authenticated=False), {"id": ANN, "is_authenticated": False}]
-ANYBODY = [Object(), object(), True, {"name": "ann"}, [7], 1.5]
+ANYBODY = [
+    Object(),
+    object(),
+    True,
+    {"name": "ann"},
+    [7],
+    1.5,
+    2**300,
+    Identity("user", ""),
+    Identity("user", 1.5),  # type: ignore[arg-type]
+    Identity("user", None),  # type: ignore[arg-type]
+    {"id": Identity("user", "")},
+]
 UNSTABLE = [b"\x07", 1.5, object(), True, [7]]  # ids that are there, and cannot be used
 MINE = Policy(rules=[Rule("mine", "2/minute", by="user")])
 
@@ -87,7 +100,7 @@ proxied = pytest.mark.parametrize("proxy", PROXIES, ids=["werkzeug", "django", "
 @pytest.mark.parametrize("user", SHAPES)
 def test_a_user_is_the_same_in_every_shape(user: Any) -> None:
     found = user_id(user)
-    assert (found.value if isinstance(found, Identity) else found) == str(ANN)
+    assert str(found.value if isinstance(found, Identity) else found) == str(ANN)
 
 
 @pytest.mark.parametrize(("user", "known"), [(7, 7), (0, 0), ({"id": 0}, 0), (Object(pk=7, id=8), 7)])
@@ -104,7 +117,7 @@ def test_who_is_not_authenticated_is_nobody(user: Any) -> None:
 @pytest.mark.parametrize("user", SHAPES)
 def test_a_user_behind_a_proxy_is_the_same(user: Any, proxy: Callable[[Any], Any]) -> None:
     found = user_id(proxy(user))
-    assert (found.value if isinstance(found, Identity) else found) == str(ANN)
+    assert str(found.value if isinstance(found, Identity) else found) == str(ANN)
     assert user_id({"id": proxy(ANN)}) == str(ANN)
 
 
@@ -125,7 +138,7 @@ def test_nobody_behind_a_proxy_is_nobody(user: Any, proxy: Callable[[Any], Any])
 @pytest.mark.parametrize("name", ["pk", "id"])
 def test_an_id_that_cannot_be_used_is_not_replaced_by_a_name(name: str, unstable: Any) -> None:
     for user in (Object(**{name: unstable, "username": "ann"}), {name: unstable, "display_name": "ann"}):
-        with pytest.raises(TypeError, match=rf"{name} .* is {type(unstable).__name__}: .* str\(user\.{name}\)"):
+        with pytest.raises(TypeError, match=rf"its {name} is {type(unstable).__name__}: .* str\(user\.{name}\)"):
             user_id(user)
 
 
@@ -168,6 +181,21 @@ def test_by_says_what_anonymous_clients_count_by_or_does_not(by: Any, alone: boo
 
 
 # In every adapter.
+
+
+def numbered_customer(key: str) -> Identity:
+    return Identity("customer", int(key))  # type: ignore[arg-type]
+
+
+def test_an_identity_with_a_number_has_a_quota_of_its_own_and_is_on_lists(adapter: Callable[..., Any]) -> None:
+    policy = Policy(
+        rules=[Rule("api", "2/minute", by="api-key")],
+        identities={"api-key": Source(verify=numbered_customer, kinds=["customer"])},
+        block=["customer:13"],
+    )
+    with adapter(policy=policy) as send:
+        keys = ["7", "7", "7", "8", "13"]
+        assert [send("GET", "/", {"x-api-key": key}).status for key in keys] == [200, 200, 429, 200, 403]
 
 
 @pytest.fixture(params=ADAPTERS.values(), ids=list(ADAPTERS))

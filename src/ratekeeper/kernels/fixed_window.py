@@ -1,7 +1,8 @@
 """Fixed window: a counter for each window, windows aligned to the clock.
 
-State is (end, used, since): the instant at which the window ends, what was spent in it, and since when: what was
-spent before that, and forgotten by a reset, is not to be refunded. Simple and small, but a client may spend one full
+State is (end, used, since): the instant at which the window ends, what was spent in it, and since when. A spend is told
+`since`, as `given`. Only what has the same is refunded: what was spent before a reset, or before a clock that stepped
+back entered the window again, is not in `used`. Simple and small, but a client may spend one full
 count just before a boundary and another just after it.
 """
 
@@ -24,7 +25,7 @@ def spend(
             state = (end, used, since)
     if used + cost <= count:
         used += cost
-        return (end, used, since), (True, count - used, 0, end - now, 0, now, 0, 0)
+        return (end, used, since), (True, count - used, 0, end - now, 0, now, since, 0)
     retry_after = end - now if cost <= count else None
     return state, (False, max(count - used, 0), retry_after, end - now if used else 0, 0, now, 0, 0)
 
@@ -36,11 +37,11 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Overdraw this window by at most one count, or refund what was spent in this window and is not forgotten."""
+    """Overdraw this window by at most one count, or refund what is in `used` of the spend."""
     end = now - now % limit.period + limit.period
     if state is not None:
         state = repair(limit, state, now) if state[0] >= end else None
-    if cost > 0 or (state is not None and (spent is None or max(end - limit.period, state[2]) <= spent[0] < end)):
+    if cost > 0 or (state is not None and (spent is None or spent[3] == state[2])):
         used, since = (state[1], state[2]) if state is not None else (0, now)
         state = (end, max(min(used + cost, max(used, 2 * limit.count)), 0), since)
     remaining, reset_after = standing(limit, state, now)

@@ -94,15 +94,18 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Overdraw this window by at most one count, or refund the window that the spend was made in."""
+    """Overdraw this window by at most one count, or refund the window that the spend was made in.
+
+    A window is known by its end: one that began anew when the clock stepped back, or after a reset, has another.
+    """
     left, current, previous = limit.period, 0, 0
     if state is not None:
         _, left, current, previous = _moved(limit, state, now)
     end = now + left
-    at = now if cost > 0 or spent is None else spent[0]
-    if end - limit.period <= at:
+    expires = end + limit.period if cost > 0 or spent is None else spent[1]
+    if expires == end + limit.period:
         current = max(min(current + cost, max(current, 2 * limit.count)), 0)
-    elif end - 2 * limit.period <= at:
+    elif expires == end:
         previous = max(previous + cost, 0)
     if current:
         state = (end + limit.period, current, previous)

@@ -16,7 +16,8 @@ from ratekeeper.errors import StorageError
 from ratekeeper.http.client_ip import ClientAddress
 from ratekeeper.limit import MAX_COUNT, Ask, Group
 from ratekeeper.policy.clients import Clients
-from ratekeeper.policy.identify import Found, Kind, Pending, resolve, take
+from ratekeeper.policy.function_errors import function_errors
+from ratekeeper.policy.identify import UNIDENTIFIED, Found, Kind, Pending, resolve, take
 from ratekeeper.policy.index import Index
 from ratekeeper.policy.lazy import is_awaitable, unwrapped
 from ratekeeper.policy.match import methods_of
@@ -162,10 +163,10 @@ class Compiled:
         case = Case()
         for bound in bounds:
             rule = bound.rule
-            who = resolve(bound.by, request, found)
+            who = resolve(bound.by, request, found, rule.name)
             while isinstance(who, Pending):
                 yield from _verified(who, found)
-                who = resolve(bound.by, request, found)
+                who = resolve(bound.by, request, found, rule.name)
             assert who is not None  # the address is always there
             plan = bound.flat
             if plan is None or found.said:
@@ -231,12 +232,13 @@ class Compiled:
         if bound.flat is not None:
             return bound.flat
         if rule.computed is not None:
-            value = yield from _called(rule.computed.function, request, f"finding the limits of rule {rule.name}")
+            what, otherwise = f"finding the limits of rule {rule.name}", "its other limits hold"
+            value = yield from _called(rule.computed.function, request, what, otherwise)
             try:
                 if value is not None:
                     return with_failure_cached(rule.plan(value, bound.wide), bound.failure)
             except Exception:  # whatever it is that the function gave
-                log.exception("the limits found for rule %s cannot be used; its other limits hold", rule.name)
+                function_errors.note(f"using the limits found for rule {rule.name}", otherwise)
         return (yield from self._of_tier(bound.plans, request, found, who))
 
     def _of_tier(
@@ -266,45 +268,55 @@ class Compiled:
             if identity is not None and identity.tier is not None:
                 if identity.tier in policy.tier_names:
                     return identity.tier
-                _warn_of_tier(identity.tier)
+                _warn_of_tier("+".join(kind.name for kind in parts), identity.tier, ", ".join(policy.tier_names))
         return policy.default_tier
 
 
 @lru_cache(maxsize=64)
-def _warn_of_tier(tier: str) -> None:
-    log.error("a verifier gave the tier %r, which the policy does not know; the client counts as having none", tier)
+def _warn_of_tier(source: str, tier: str, known: str) -> None:
+    log.error(
+        "identifying by %s gave the tier %r; the client counts as having none. The tiers of the policy: known are %s",
+        source,
+        tier,
+        known or "none",
+    )
 
 
 def _verified(pending: Pending, found: Found) -> Generator[Step, Any, None]:
     try:
         found.verified[pending.source] = unwrapped((yield pending.answer))
     except Exception:
-        log.exception("identifying by %s failed; the client counts as not identified by it", pending.source)
+        function_errors.note(pending.what, UNIDENTIFIED)
         found.verified[pending.source] = None
 
 
-def _called(function: Callable[[RequestView], Any], request: RequestView, what: str) -> Generator[Step, Any, Any]:
-    """What the user's function says, None if it fails."""
+def _called(
+    function: Callable[[RequestView], Any], request: RequestView, what: str, otherwise: str, value: Any = None
+) -> Generator[Step, Any, Any]:
+    """What the user's function says, `value` if it fails: `otherwise` says what holds then, for the log."""
     try:
-        value = unwrapped(function(request))
-        if is_awaitable(value):
-            value = unwrapped((yield value))
-        return value
+        answer = unwrapped(function(request))
+        if is_awaitable(answer):
+            answer = unwrapped((yield answer))
+        return answer
     except Exception:
-        log.exception("%s failed", what)
-        return None
+        function_errors.note(what, otherwise)
+        return value
 
 
 def _cost(rule: Rule, function: Callable[[RequestView], Any], request: RequestView) -> Generator[Step, Any, int]:
     """A cost that no client can turn against us: never below 1, and what is beyond counting never passes."""
-    value = yield from _called(function, request, f"finding the cost for rule {rule.name}")
+    value = yield from _called(function, request, f"finding the cost for rule {rule.name}", "it counts as 1", 1)
     try:
         if isinstance(value, float) and not math.isfinite(value):
             return MAX_COUNT
         cost = 0 if isinstance(value, bool) else operator.index(math.ceil(value) if isinstance(value, float) else value)
         return min(max(cost, 1), MAX_COUNT)
     except Exception:
-        log.error(
-            "the cost for rule %s is %s: expected a whole number; it counts as 1", rule.name, type(value).__name__
-        )
+        _log_cost(rule.name, type(value).__name__)
         return 1
+
+
+@lru_cache(maxsize=256)
+def _log_cost(rule: str, given: str) -> None:
+    log.error("the cost for rule %s is %s: expected a whole number; it counts as 1", rule, given)

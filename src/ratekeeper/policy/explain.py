@@ -61,7 +61,7 @@ def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explan
             why = "another rule matched" if rule.default else "a final rule before it matched"
             reports.append(RuleReport(rule, False, why))
         else:
-            who = resolve(bound.by, request, found)
+            who = resolve(bound.by, request, found, rule.name)
             identity = None if isinstance(who, Pending) else who
             own = _run(compiled.tier(request, found, identity))
             plan = next((plans[rule.name] for _, plans in found.said if rule.name in plans), None)

@@ -1,6 +1,7 @@
 """The functions that a policy names: handed over by name, Ratekeeper's own, or imported."""
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +34,34 @@ def find_function(given: Any, functions: Functions) -> Callable[..., Any]:
     if not callable(found):
         raise ValueError(f"{given!r} is not a function")
     return found  # type: ignore[no-any-return]
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Return True if a function can be called with so many arguments. A decorator may add some, or take some away: the
+    function as it is called and the one that it wraps may both say so. One without a signature is taken at its word."""
+    return binds(function, count) or binds(function, count, follow_wrapped=False)
+
+
+def binds(function: Callable[..., Any], count: int, *, follow_wrapped: bool = True) -> bool:
+    """Return True if a signature has room for so many arguments."""
+    try:
+        inspect.signature(function, follow_wrapped=follow_wrapped).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # one of those that have no signature
+        return count > 0
+    return True
+
+
+def check_takes(function: Callable[..., Any], *arguments: str, option: str = "") -> None:
+    """Raise TypeError if a function cannot be called with these arguments, which are told as they are written here."""
+    if not takes(function, len(arguments)):
+        name = getattr(function, "__name__", type(function).__name__)
+        count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
+        raise TypeError(
+            f"{option}{': ' if option else ''}{name}{inspect.signature(function)} is called with {count},"
+            f" {' and '.join(arguments)}: let it take {'that' if len(arguments) == 1 else 'these'} and no more"
+        )
 
 
 def find_nothing(*arguments: Any) -> None:

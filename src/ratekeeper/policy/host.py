@@ -47,7 +47,7 @@ def is_host(text: str) -> bool:
     return (
         len(host) <= MAX_HOST
         and all(0 < len(label) <= MAX_LABEL for label in labels)
-        and not any(mark in host for mark in "*/@[]")
+        and not any(mark in host for mark in "*/@[]?#")
         and not any(c.isspace() for c in host)
     )
 

@@ -14,6 +14,8 @@ from uuid import UUID
 
 from ratekeeper.http.client_ip import ClientAddress, Proxies
 from ratekeeper.http.prefix import MAX_TEXT, prefix_key
+from ratekeeper.policy.function_errors import function_errors
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.lazy import is_awaitable, unwrapped
 from ratekeeper.policy.problem import Problems, nearest, shown
 from ratekeeper.policy.request import Identity, RequestView
@@ -28,6 +30,7 @@ PLAIN = (str, int, Identity, type(None))  # types of answers that are neither pr
 MAX_CLAIM = 8192  # characters: what is longer is no token
 MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
 MAX_KNOWN = 8192  # addresses whose identities are remembered
+UNIDENTIFIED = "the client counts as not identified by it"
 AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
 
 
@@ -49,10 +52,11 @@ class Found:
 
 
 class Pending(NamedTuple):
-    """An answer that has to be awaited, and under which source it is to be noted."""
+    """An answer that has to be awaited, under which source it is to be noted, and what the log calls it."""
 
     source: str
     answer: Awaitable[Any]
+    what: str
 
 
 class Kind(NamedTuple):
@@ -73,8 +77,9 @@ class Kind(NamedTuple):
 Alternatives = tuple[tuple[Kind, ...], ...]
 
 
-def take(kind: Kind, request: RequestView, found: Found) -> Identity | Pending | None:
-    """What this kind says of a request; asked once. Whatever a function of the user's answers, nothing is raised."""
+def take(kind: Kind, request: RequestView, found: Found, rule: str = "") -> Identity | Pending | None:
+    """What this kind says of a request; asked once. Whatever a function of the user's answers, nothing is raised.
+    `rule` is the one that asks, for the log."""
     place = kind.place or kind.name
     if place in found.identities:
         return found.identities[place]
@@ -87,27 +92,31 @@ def take(kind: Kind, request: RequestView, found: Found) -> Identity | Pending |
             if type(answer) not in PLAIN:
                 answer = unwrapped(answer)
                 if is_awaitable(answer):
-                    return Pending(kind.source, answer)
+                    return Pending(kind.source, answer, _asked_by(kind, rule))
             found.verified[kind.source] = answer
         identity = kind.pick(answer)
     except Exception:
-        log.exception("identifying by %s failed; the client counts as not identified by it", kind.name)
+        function_errors.note(_asked_by(kind, rule), UNIDENTIFIED)
         found.verified.setdefault(kind.source, None)
     found.identities[place] = found.identities[kind.name] = identity  # by name for those who explain
     return identity
 
 
-def resolve(by: Alternatives, request: RequestView, found: Found) -> Identity | Pending | None:
+def _asked_by(kind: Kind, rule: str) -> str:
+    return f"identifying by {kind.name}{f' for rule {rule}' if rule else ''}"
+
+
+def resolve(by: Alternatives, request: RequestView, found: Found, rule: str = "") -> Identity | Pending | None:
     """The first alternative of which all parts are present."""
     for parts in by:
         if len(parts) == 1:
-            identity = take(parts[0], request, found)
+            identity = take(parts[0], request, found, rule)
             if identity is not None:
                 return identity
             continue
         identities: list[Identity] = []
         for kind in parts:
-            identity = take(kind, request, found)
+            identity = take(kind, request, found, rule)
             if isinstance(identity, Pending):
                 return identity
             if identity is None:
@@ -174,6 +183,7 @@ class Kinds:
 
     def _parts(self, one: Any, functions: Sequence[Any]) -> tuple[Kind, ...]:
         if callable(one):
+            check_takes(one, "the RequestView")
             alike = [other for other in functions if _function_name(other) == _function_name(one)]
             place = alike.index(one)  # two lambdas have one name
             return (_kind(f"call.{_function_name(one)}{f'-{place + 1}' if place else ''}", one, early=True),)
@@ -214,7 +224,8 @@ class Kinds:
         for source, one in self._sources.items():
             if name in one.kinds:
                 raise ValueError(f"{name!r} is a kind that {source!r} gives: count by {source!r}")
-        known = [*BUILT_IN, *CLAIMED, *self._sources]
+        kinds = [kind for one in self._sources.values() for kind in one.kinds]
+        known = [*BUILT_IN, *CLAIMED, *self._sources, *kinds]
         raise ValueError(f"unknown identity {name!r}: {nearest(name, known)}")
 
     def _claim(self, name: str, source_name: str, source: Source) -> Kind:
@@ -267,37 +278,52 @@ def _spelled(name: str) -> str:
 
 
 def as_identity(kind: str, value: object) -> Identity | None:
-    """What a verifier, a function or a framework answered, as an identity of this kind."""
+    """Return what a verifier, a function or a framework answered, as an identity of this kind. None if it is nobody, or
+    cannot be used, which is logged once for each kind and type."""
+    if isinstance(value, Identity):
+        text = id_text(value.value)
+        if text:
+            return Identity(kind, text, _as_tier(kind, value.tier))
+        _log_unusable(kind, f"an Identity whose value is {_described(value.value)}")
+        return None
     if value is None or value is False:
         return None
-    tier = None
-    if isinstance(value, Identity):
-        tier = _as_tier(kind, value.tier)
-        value = value.value
-        if not isinstance(value, str):
-            value = ""
-    if isinstance(value, UUID):
-        value = str(value)
+    text = id_text(value)
+    if text is None:
+        _log_unusable(kind, _described(value))
+    return Identity(kind, text) if text else None
+
+
+def id_text(value: object) -> str | None:
+    """Return a stable id as text: text, a whole number of up to MAX_BITS, or a UUID. None for anything else."""
     if isinstance(value, str):
-        text = str.__str__(value)  # plain text, whatever a subclass makes of comparing it
-        return Identity(kind, text, tier) if text else None
+        return str.__str__(value)  # plain text, whatever a subclass makes of comparing it
     if isinstance(value, int) and not isinstance(value, bool) and int.bit_length(value) <= MAX_BITS:
-        return Identity(kind, int.__repr__(value))
+        return int.__repr__(value)
+    return str(value) if isinstance(value, UUID) else None
+
+
+def _described(value: object) -> str:
+    if value == "" and isinstance(value, str):
+        return "empty"
+    return "a number of too many bits" if type(value) is int else type(value).__name__
+
+
+@lru_cache(maxsize=256)
+def _log_unusable(kind: str, what: str) -> None:
     log.error(
-        "identifying by %s gave %s: expected text, a whole number of no more than %d bits, a UUID, an Identity or None",
+        "identifying by %s gave %s; %s. Expected text, a whole number of up to %d bits, a UUID, an Identity of one of"
+        " these, or None",
         kind,
-        type(value).__name__,
+        what,
+        UNIDENTIFIED,
         MAX_BITS,
     )
-    return None
 
 
 def is_somebody(value: object) -> bool:
     """Return True if `as_identity` makes an identity of the value. Logs nothing."""
-    value = value.value if isinstance(value, Identity) else value
-    if isinstance(value, int):
-        return not isinstance(value, bool) and int.bit_length(value) <= MAX_BITS
-    return isinstance(value, UUID) or (isinstance(value, str) and bool(str.__str__(value)))
+    return bool(id_text(value.value if isinstance(value, Identity) else value))
 
 
 def of_function(kind: str, value: object) -> Identity | None:

@@ -108,6 +108,9 @@ class _Reading:
         self._broken: dict[Place, set[str]] = {}  # of rules and exemptions, by place: the keys that cannot be read
 
     def policy(self, tree: Any) -> Policy | None:
+        if tree is None or tree == {}:
+            self.problems.add((), "the policy is empty: give it 'rules'")
+            return None
         tree = self.filled(tree, ())
         unset = [*self.problems.found]
         known = self.mapping(tree, (), "policy")

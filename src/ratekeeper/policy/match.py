@@ -245,8 +245,13 @@ def _with_head(methods: Iterable[str]) -> tuple[str, ...]:
 
 
 def _check_host(text: str) -> None:
-    if not is_host(text):
-        raise ValueError(f"{shown(text)} is no host: expected for example 'api.example.com' or '*.example.com'")
+    if "/" in text or not is_host(text):
+        hint = ", without a scheme and a path" if "/" in text else ""
+        raise ValueError(f"{shown(text)} is no host: expected for example 'api.example.com' or '*.example.com'{hint}")
+    bracket = text.rfind("]") + 1
+    port = text.find(":", bracket)
+    if port >= 0:  # an exemption would hold for all ports
+        raise ValueError(f"{shown(text)} has a port, and ports are not compared: write {shown(text[:port])}")
 
 
 def _header_matches(headers: object, problems: Problems) -> Iterator[HeaderMatch]:

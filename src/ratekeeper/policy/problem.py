@@ -55,13 +55,15 @@ class Problems:
 
     @contextmanager
     def at(self, *place: str | int) -> Iterator[None]:
-        """What is raised inside for a bad value becomes a problem at this place."""
+        """What is raised inside for a bad value becomes a problem at this place, whose name it does not repeat."""
+        name = f"{place[-1]}: " if place else ""
         try:
             yield
         except PolicyError as error:
-            self.found += [Problem((*place, *problem.place), problem.message) for problem in error.problems]
+            for problem in error.problems:
+                self.add((*place, *problem.place), problem.message.removeprefix(name))
         except (ValueError, TypeError) as error:
-            self.add(place, str(error))
+            self.add(place, str(error).removeprefix(name))
 
     def check(self) -> None:
         if self.found:
@@ -70,7 +72,7 @@ class Problems:
 
 def nearest(word: object, known: Iterable[str]) -> str:
     """'did you mean …', or all that is known."""
-    names = sorted(filter(None, known))
+    names = sorted({*filter(None, known)})
     near = difflib.get_close_matches(str(word)[:80].lower(), names, 1)
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names) or 'none'}"
 

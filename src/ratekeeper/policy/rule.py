@@ -10,6 +10,7 @@ from ratekeeper.errors import InvalidLimit
 from ratekeeper.http.rejection import is_sendable
 from ratekeeper.limit import Limit, checked_cost, default_algorithm, limit_set
 from ratekeeper.notation import parse_limits
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.match import Match
 from ratekeeper.policy.problem import Problems, chosen, shown
 from ratekeeper.policy.request import RequestView
@@ -104,7 +105,9 @@ class Rule:
                 wrong.add((), "a candidate that is unlimited tells nothing")
             wrong.check()
         with problems.at("cost"):
-            if not callable(self.cost):
+            if callable(self.cost):
+                check_takes(self.cost, "the RequestView")
+            else:
                 put(self, "cost", checked_cost(self.cost))
         if self.final and self.mode == "shadow":
             problems.add(("final",), "a rule in shadow must not change what is enforced: it cannot be final")
@@ -116,6 +119,8 @@ class Rule:
         computed = self.limits if isinstance(self.limits, Computed) else None
         if computed is None and callable(self.limits):
             raise ValueError("a function needs limits for when it fails: Computed(function, otherwise='10/minute')")
+        if computed is not None:
+            check_takes(computed.function, "the RequestView")
         put, wrong = object.__setattr__, Problems()
         put(self, "computed", computed)
         put(self, "written", _by_tier(self.limits if computed is None else computed.otherwise, wrong))

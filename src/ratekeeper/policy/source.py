@@ -13,7 +13,7 @@ from typing import Any
 from ratekeeper.clock import SECOND
 from ratekeeper.fork import renew_in_children
 from ratekeeper.notation import UNIT_NAMES
-from ratekeeper.policy.functions import Functions, find_function, find_nothing
+from ratekeeper.policy.functions import Functions, check_takes, find_function, find_nothing
 from ratekeeper.policy.lazy import is_awaitable, unwrapped
 from ratekeeper.policy.problem import Place, Problems, as_texts, nearest, shown
 from ratekeeper.policy.request import RequestView
@@ -57,10 +57,13 @@ class Source:
         for name, kind, expected in PLAIN_KEYS:
             if not isinstance(getattr(self, name), kind):
                 problems.add((name,), f"expected {expected}, not {shown(getattr(self, name))}")
-        for name in ("verify", "call"):
+        for name, argument in (("verify", "what the client sent, as text"), ("call", "the RequestView")):
             function = getattr(self, name)
-            if function is not None and not callable(function):
-                problems.add((name,), f"expected a function, not {shown(function)}")
+            with problems.at(name):
+                if function is not None and not callable(function):
+                    raise ValueError(f"expected a function, not {shown(function)}")
+                if function is not None:
+                    check_takes(function, argument)
         if sum((self.verify is not None, self.call is not None, bool(self.proxy))) != 1:
             problems.add((), "expected one of verify, call and proxy: what a client sends counts for nothing by itself")
         if self.header and self.cookie:

@@ -115,7 +115,7 @@ class Matched:
             return remember(self.known, request.peer, asked) if is_peer and is_short else asked
         found = request.found = Found(owner, client)
         for bound, plan, cost in self._asked:
-            identity = resolve(bound.by, request, found)
+            identity = resolve(bound.by, request, found, bound.rule.name)
             if not isinstance(identity, Identity):
                 return None
             identities.append(identity)

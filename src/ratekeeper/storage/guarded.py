@@ -6,6 +6,7 @@ It has a deadline for every call, a breaker for every node, an answer of its own
 
 import asyncio
 import inspect
+import logging
 import threading
 import time
 import weakref
@@ -20,6 +21,7 @@ from ratekeeper.decision import Row
 from ratekeeper.errors import RatekeeperError, StorageError
 from ratekeeper.events import Listener
 from ratekeeper.limit import Group, Mode
+from ratekeeper.settling import settlement
 from ratekeeper.storage import AsyncStorage, Storage
 from ratekeeper.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratekeeper.storage.guard import Guard, NodesOf, WriteBack, check_options
@@ -29,6 +31,9 @@ from ratekeeper.storage.workers import warn_of_many_workers
 
 DEADLINE = 0.25  # seconds, for a storage that has no deadline of its own
 CLOSED = Blameless("the storage is closed", undone=True)
+LEFT = "a storage call failed after its caller had gone: %s"
+
+log = logging.getLogger("ratekeeper")
 
 
 def _deadline(inner: Any, given: float | None) -> float:
@@ -97,6 +102,7 @@ class GuardedStorage:
         self._twins: weakref.WeakSet[AsyncGuardedStorage] = weakref.WeakSet()
         self._writer: threading.Thread | None = None
         self._stop = threading.Event()  # of the writer
+        self._left: set[threading.Event] = set()  # calls whose callers have gone: each is set when all is undone
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
@@ -109,6 +115,47 @@ class GuardedStorage:
             if _is_callers(error):
                 raise
             return guard.lost(groups, mode, self._nodes_of, ticket, error)
+
+    def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Return what `evaluate` does, for a waiter that takes places.
+
+        If a signal handler raises meanwhile (control-C, an alarm), that exception goes on at once. The call goes on in
+        its own thread, and gives back what it spends. Handlers run in the main thread only: others call directly.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return self.evaluate(groups, mode)
+        handed = threading.Lock()  # taken by the call when it has an answer, or by the caller when it goes
+        ended = threading.Event()
+        found: list[list[Sequence[Row]]] = []
+
+        def call() -> None:
+            try:
+                if mode == "spend" and handed.locked():
+                    return
+                found.append(self.evaluate(groups, mode))
+                if not handed.acquire(blocking=False) and mode == "spend":
+                    self.evaluate(_undoing(groups, found[0]), "force")
+            except BaseException as error:
+                if not handed.locked():
+                    raise
+                log.warning(LEFT, error)
+            finally:
+                ended.set()
+                self._left.discard(ended)
+
+        try:
+            replies = self._threads.start(call)
+            error = None if replies is None else replies.get().error
+        except BaseException:
+            if handed.acquire(blocking=False):
+                self._left.add(ended)
+            elif mode == "spend":
+                with suppress(Exception):  # a storage that fails now must not hide why the caller goes
+                    self.evaluate(_undoing(groups, found[0]), "force")
+            raise
+        if error is not None:
+            raise error
+        return found[0] if found else self.evaluate(groups, mode)  # no thread to be had
 
     def reset(self, group: Group) -> None:
         """Here and in the storage. Raises StorageError when that is out of reach, whatever the failure mode: then only
@@ -127,6 +174,9 @@ class GuardedStorage:
 
         What was made by `for_tasks` is closed as well: by each event loop that still runs, as soon as it gets to it.
         """
+        ends = time.monotonic() + self.guard.deadline
+        for ended in list(self._left):
+            ended.wait(max(ends - time.monotonic(), 0.0))
         self._threads.close()
         writer, self._writer = self._writer, None
         if writer is not None and writer is not threading.current_thread():
@@ -263,6 +313,7 @@ class AsyncGuardedStorage:
         self._nodes_of = _nodes_of(inner)
         self._writers: set[asyncio.Task[None]] = set()
         self._closers: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[None]] = set()  # of waiters: a loop alone would forget those that nobody awaits
 
     @classmethod
     def _sharing(cls, inner: AsyncStorage, guard: Guard) -> "AsyncGuardedStorage":
@@ -283,6 +334,44 @@ class AsyncGuardedStorage:
                 raise
             return guard.lost(groups, mode, self._nodes_of, ticket, error)
 
+    async def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Return what `evaluate` does, for a waiter that takes places.
+
+        If the caller is cancelled, that returns at once. The call goes on in its own task, and gives back what it
+        spends. A call that has not begun by then is not made.
+        """
+        answer: asyncio.Future[list[Sequence[Row]]] = asyncio.get_running_loop().create_future()
+        call = answer.get_loop().create_task(self._answer_or_undo(groups, mode, answer), name="ratekeeper-wait")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # The answer may have come in the same turn of the loop: then the call has left it here.
+            if not answer.cancelled() and answer.exception() is None and mode == "spend":
+                with suppress(Exception):  # a storage that fails now must not hide the cancellation
+                    await self.evaluate(_undoing(groups, answer.result()), "force")
+            raise
+
+    async def _answer_or_undo(
+        self, groups: Sequence[Group], mode: Mode, answer: "asyncio.Future[list[Sequence[Row]]]"
+    ) -> None:
+        if answer.cancelled() and mode == "spend":
+            return
+        try:
+            rows = await self.evaluate(groups, mode)
+            if not answer.cancelled():
+                answer.set_result(rows)
+            elif mode == "spend":
+                await self.evaluate(_undoing(groups, rows), "force")
+        except Exception as error:
+            if answer.cancelled():
+                log.warning(LEFT, error)
+            else:
+                answer.set_exception(error)
+        finally:
+            answer.cancel()  # the event loop ends, and has cancelled this: whoever waits must not wait for ever
+
     async def reset(self, group: Group) -> None:
         """Here and in the storage; see `GuardedStorage.reset`."""
         guard = self.guard
@@ -297,6 +386,12 @@ class AsyncGuardedStorage:
     async def close(self) -> None:
         """Close the storage, and end what this event loop does in the background."""
         loop = asyncio.get_running_loop()
+        calls = [call for call in self._calls if call.get_loop() is loop]
+        if calls:
+            _, hanging = await asyncio.wait(calls, timeout=self.guard.deadline)
+            for call in hanging:
+                call.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
         writers = [writer for writer in self._writers if writer.get_loop() is loop]
         for writer in writers:
             writer.cancel()
@@ -393,6 +488,15 @@ def guarded(
     for listener in listeners:
         storage.listen(listener)
     return storage
+
+
+def _undoing(groups: Sequence[Group], answers: Sequence[Sequence[Row]]) -> list[Group]:
+    """Return what to force so that nothing of these answers stays charged."""
+    return [
+        settlement(group, rows, [0] * len(group))
+        for group, rows in zip(groups, answers, strict=True)
+        if all(row[0] for row in rows)
+    ]
 
 
 def _is_callers(error: BaseException) -> bool:

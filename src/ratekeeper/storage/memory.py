@@ -4,7 +4,7 @@ Bounded memory that is not a bypass (law 7) lives here. A table holds the states
 the same keys that makes it possible to look at any of them in constant time. Untouched states are swept
 without a thread: a new key pays for looking at two others, and a little more is swept as time goes by.
 When all tables together are full, a new key takes the place of the least used of a sample of the largest
-table, but never of one that is denying: only when all of the sample deny do new keys share one state, so
+table, but never of one that is denying or has waiters: only when all of the sample deny do new keys share one state, so
 that a flood of keys neither grows memory nor lets an offender go. Tiers and overrides give the keys of one scope
 different limits: each key is judged by the limit that it was last checked against, or by a stricter one that it was
 checked against before and that still denies it.
@@ -20,7 +20,7 @@ from ratekeeper.clock import Clock, ticking
 from ratekeeper.decision import Row
 from ratekeeper.fork import renew_in_children
 from ratekeeper.kernels import SPEND, State, evaluate, peek
-from ratekeeper.limit import MAX_COUNT, Ask, Group, Limit, Mode
+from ratekeeper.limit import BUCKETS, MAX_COUNT, Ask, Group, Limit, Mode
 from ratekeeper.storage.workers import warn_of_many_workers
 
 Key = str | bytes
@@ -103,7 +103,7 @@ class Table:
                 limit = self.others.get(key, self.limit)
                 _, row = peek(limit, state, now, 1)
                 used = limit.burst - row[1]
-                if row[0] and used < least:
+                if row[0] and used < least and not _has_waiters(limit, row):
                     best, least = index, used
         return best
 
@@ -294,6 +294,11 @@ class MemoryStorage:
                 self._turns.append(scope)
             else:
                 del self._tables[scope]
+
+
+def _has_waiters(limit: Limit, row: Row) -> bool:
+    """Return True if places further ahead than a whole burst are taken. One of them may be free, so that it allows."""
+    return limit.algorithm in BUCKETS and row[3] > limit.depth + 1
 
 
 def _kept(key: str) -> Key:

@@ -1,7 +1,9 @@
 """What an adapter is told: go ahead, with these headers; or answer this, and go no further."""
 
+import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -14,6 +16,8 @@ from ratekeeper.limit import MAX_COUNT, checked_cost
 from ratekeeper.policy import RequestView, Verdict
 from ratekeeper.web.charge import Outcome
 from ratekeeper.web.declared import RouteLimit
+
+log = logging.getLogger("ratekeeper")
 
 Pairs = list[tuple[str, str]]
 Charges = Mapping[str, Callable[[Outcome], int]]  # by name of the rule
@@ -272,11 +276,26 @@ def refusal(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable
     return Refused(verdict, response, None if rule is None else breaches.get(rule.name))
 
 
-def fields_of(answer: Passed | Refused | None) -> Pairs:
+def fields_of(answer: Passed | Refused | None, status: int) -> Pairs:
     """Return the headers to add to a plain response: no redirect, and none of its own headers is NOTED."""
     if isinstance(answer, Passed):
         return answer.headers
-    return [] if answer is None else answer.fields
+    if answer is None:
+        return []
+    if 0 < status < 400:  # 0: the start of a WebSocket
+        rule = answer.verdict.rule
+        _log_mild_status("" if rule is None else rule.name, status, answer.status)
+    return answer.fields
+
+
+@lru_cache(maxsize=256)
+def _log_mild_status(rule: str, status: int, expected: int) -> None:
+    log.warning(
+        "a refusal%s was answered with status %d, which clients take for a success: answer with status %d",
+        f" by rule {rule}" if rule else "",
+        status,
+        expected,
+    )
 
 
 def changes(
@@ -289,9 +308,9 @@ def changes(
     that CDNs obey instead.
     """
     if isinstance(answer, Refused):
-        return answer.fields, FOR_CDNS
+        return fields_of(answer, status), FOR_CDNS
     if answer is None or answer.verdict.policy.response_headers.suit(status, existing):
-        return fields_of(answer), NONE
+        return fields_of(answer, status), NONE
     return [], RATES
 
 

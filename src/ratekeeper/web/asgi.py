@@ -167,7 +167,7 @@ class RateLimitMiddleware:
         self.app: App = app
         self.gate = AsyncWebGate(policy, **options) if gate is None else gate
         self._is_own = gate is None
-        self.user = user if user is user_of else identified(user)
+        self.user = user if user is user_of else identified(user, "the scope")
         self.find = find
         self._wire = WIRE._replace(paths=self._first_paths)
         if user is not user_of:

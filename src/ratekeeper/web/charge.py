@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from ratekeeper.policy.functions import check_takes
+
 
 class Outcome(NamedTuple):
     """A complete response: its status, the bytes of its body, and what was charged before. `failed` is what the
@@ -39,8 +41,11 @@ def charge_function(charge: Any) -> Callable[[Outcome], int] | None:
         raise ValueError(
             "a charge cannot be awaited: let the handler say it, with request.state.ratekeeper.charge(cost)"
         )
-    if charge is None or callable(charge):
+    if callable(charge):
+        check_takes(charge, "the Outcome", option="charge")
         return charge  # type: ignore[no-any-return]
+    if charge is None:
+        return None
     if isinstance(charge, str) and charge in CHARGES:
         return CHARGES[charge]
     raise ValueError(f"a charge is 'failure', 'success' or a function of an Outcome, not {charge!r}")

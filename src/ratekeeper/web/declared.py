@@ -11,11 +11,13 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
 from ratekeeper.policy import Computed, Match, RequestView, Rule
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.identify import check_by
 from ratekeeper.policy.lazy import is_awaitable
 from ratekeeper.policy.problem import shown
 from ratekeeper.policy.rule import Failure, Mode
 from ratekeeper.web.charge import Charge, Outcome, charge_function
+from ratekeeper.web.functions import taking_request
 from ratekeeper.web.options import Limits, check_limit_options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,12 +25,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__ratekeeper__"
 MADE = "__ratekeeper_endpoint__"
 NAME = 40  # characters, as for any rule
+FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # of a limit, where it may have a function of the request
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RouteLimit:
     """`limits` and `key` are as in a Rule: text, limits by tier, or a function of the RequestView, which then needs
-    limits `otherwise`. `charge` says what a request has cost when its result is known.
+    limits `otherwise`. A function may also take nothing. `charge` says what a request has cost when its result
+    is known.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They stand in
     for the policy's default rules, unless `keep_defaults`.
@@ -60,6 +64,8 @@ class RouteLimit:
                 "limits that a function finds need others for when it fails: otherwise='10/minute'; and a decorator"
                 " needs its limits: limit('5/minute')"
             )
+        for name in FUNCTIONS:
+            object.__setattr__(self, name, taking_request(getattr(self, name), name))
         for name in ("exempt_when", "on_breach"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ValueError(f"{name} must be a function, not {getattr(self, name)!r}")
@@ -89,10 +95,13 @@ class RouteLimit:
         )
 
 
-def route_limit(limits: Any, options: Mapping[str, Any]) -> RouteLimit:
-    """One limit, as a decorator is told of it."""
+def route_limit(limits: Any, options: Mapping[str, Any], breach_takes: Sequence[str] = ("the refusal",)) -> RouteLimit:
+    """One limit, as a decorator is told of it. `breach_takes` is what `on_breach` is called with."""
     check_limit_options(options)
-    return RouteLimit(limits=limits, **options)
+    limit = RouteLimit(limits=limits, **options)
+    if limit.on_breach is not None:
+        check_takes(limit.on_breach, *breach_takes, option="on_breach")
+    return limit
 
 
 def _found(

@@ -60,11 +60,11 @@ def is_by_tier(given: Mapping[Any, Any], tiers: Any) -> bool:
     names = {*as_texts("tiers", tiers if not isinstance(tiers, Mapping) else list(tiers)), DEFAULT}
     if given and given.keys() <= names:
         return True  # a tier may have the name of a policy's key
-    if given.keys() & KEYS["policy"]:
+    if not given or given.keys() & KEYS["policy"]:
         return False
-    if given and all(_is_limits(one) for one in given.values()):
+    if all(_is_limits(one) for one in given.values()):
         return True
-    name = next(iter(given), "")
+    name = next(iter(given))
     raise TypeError(
         f"expected a policy with 'rules', or limits by tier like {{'free': '10/minute'}}, not {shown(given)}:"
         f" a policy has no key {shown(name)}, {nearest(name, KEYS['policy'])}"

@@ -52,7 +52,7 @@ def started(message: Message, answer: Passed | Refused | None) -> Message:
             is_plain = False
             break
     if is_plain:
-        return {**message, "headers": [*headers, *ours(fields_of(answer))]}
+        return {**message, "headers": [*headers, *ours(fields_of(answer, status))]}
     existing = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     pairs, dropped = changes(answer, status, existing)
     fields = ours(pairs)

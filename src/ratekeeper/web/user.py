@@ -9,7 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from ratekeeper.policy import Identity, Policy
+from ratekeeper.policy.functions import check_takes
+from ratekeeper.policy.identify import MAX_BITS, id_text
 from ratekeeper.policy.lazy import unwrapped
+from ratekeeper.policy.problem import shown
 
 log = logging.getLogger("ratekeeper")
 
@@ -44,12 +47,15 @@ def user_id(user: Any) -> User:
             return found
         if name in STABLE and found is None and value is not None:  # a name instead may be another's tomorrow
             raise TypeError(
-                f"the {name} of the user {type(user).__qualname__} is {type(value).__qualname__}: expected text, a"
-                f" whole number or a UUID; write user=, a function that returns for example str(user.{name})"
+                f"cannot tell who the user is from {type(user).__qualname__}: its {name} is"
+                f" {type(value).__qualname__}: expected text, a whole number or a UUID; write user=, a function"
+                f" that returns for example str(user.{name})"
             )
+    of_value = f" with the value {shown(user.value)}" if isinstance(user, Identity) else ""
     raise TypeError(
-        f"cannot tell who the user is from {type(user).__qualname__}: expected text, a whole number, a UUID, an"
-        f" Identity, or a mapping or an object with one of {', '.join(NAMES)}"
+        f"cannot tell who the user is from {type(user).__qualname__}{of_value}: expected text, a whole number of up to"
+        f" {MAX_BITS} bits, a UUID, an Identity of one of these, or a mapping or an object with one of"
+        f" {', '.join(NAMES)}"
     )
 
 
@@ -58,9 +64,10 @@ def _part(user: Any, name: str, missing: Any) -> Any:
 
 
 def _plain(value: Any) -> User:
-    if isinstance(value, UUID):
-        return str(value)
-    return value if isinstance(value, str | int | Identity) and not isinstance(value, bool) else None
+    if isinstance(value, Identity):
+        return value if id_text(value.value) else None
+    text = id_text(value)
+    return text if text is None or isinstance(value, UUID) else value
 
 
 def found_user_id(user: Any) -> User:
@@ -79,10 +86,11 @@ def check_user(user: Any) -> None:
         raise TypeError(f"expected a function as user=, not {user!r}: one that returns who is authenticated, or None")
 
 
-def identified(user: Callable[..., Any]) -> Callable[..., User]:
-    """Return a function that calls the application's `user`, and returns the user's id. Raises TypeError if `user` is
-    no function, or has to be awaited."""
+def identified(user: Callable[..., Any], argument: str) -> Callable[..., User]:
+    """Return a function that calls the application's `user`, and returns the user's id. `argument` is what `user` is
+    called with. Raises TypeError if `user` is no function, needs more arguments, or has to be awaited."""
     check_user(user)
+    check_takes(user, argument, option="user")
     if inspect.iscoroutinefunction(user) or inspect.iscoroutinefunction(type(user).__call__):
         raise TypeError(
             f"user={user!r} cannot be awaited here: find the user in an authentication middleware around the limits,"

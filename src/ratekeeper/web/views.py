@@ -1,7 +1,5 @@
 """What adapters of frameworks with views share: names of views, and refusals in the application's own words."""
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -72,28 +70,3 @@ def description(refused: Refused) -> str:
     if verdict.decision is None:
         return verdict.message or "This request is not allowed."
     return verdict.policy.rejection.refusal(verdict.decision, verdict.message or None).detail
-
-
-def taking_view(function: Any) -> Any:
-    """A function of a RequestView, also if it takes nothing, for it may look at a request of the framework's own.
-    Anything else as it is, and what is in a list likewise."""
-    if isinstance(function, list | tuple):
-        return [taking_view(one) for one in function]
-    if not callable(function) or _binds(function, None) or not _binds(function):
-        return function
-
-    @functools.wraps(function)
-    def called(_: Any) -> Any:
-        return function()  # which may be a coroutine, to be awaited
-
-    return called
-
-
-def _binds(function: Callable[..., Any], *arguments: object) -> bool:
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # one of those that have no signature
-        return bool(arguments)
-    return True

@@ -119,7 +119,7 @@ class RateLimitMiddleware:
         self.app = app
         self.gate = WebGate(policy, **options) if gate is None else gate
         self._place = f"{PASSED} {id(self)}"  # its own, where another one may stand behind it
-        self.user = user if user is user_of else identified(user)
+        self.user = user if user is user_of else identified(user, "the environ")
         self._wire = WIRE if user is user_of else WIRE._replace(no_user=user_is_told)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:

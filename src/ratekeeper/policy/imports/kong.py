@@ -161,6 +161,11 @@ class _Reading:
         if paths:
             match["paths"] = paths
         match |= {key: _texts(route[key]) for key in ("methods", "hosts") if route.get(key)}
+        for place, host in enumerate(match.get("hosts", ())):
+            bare, colon, _ = host.rpartition(":")
+            if colon and not host.endswith("]"):
+                self.draft.lose(f"route {name}: the port of {host} is left out")
+                match["hosts"][place] = bare
         if isinstance(route.get("headers"), Mapping):
             match["headers"] = {str(key): _texts(value) for key, value in route["headers"].items()}
         for key in ("snis", "sources", "destinations", "expression"):

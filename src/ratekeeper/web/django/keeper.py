@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 
 from ratekeeper.policy import Policy, PolicyFile
 from ratekeeper.policy.cost import MAX_BODY
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.lazy import is_awaitable
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
@@ -25,7 +26,7 @@ from ratekeeper.web.django.request import State, paths_of, state_of
 from ratekeeper.web.django.seen import METHODS, Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
-from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions
+from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions, check_options
 from ratekeeper.web.user import User, check_user, found_user_id, user_id
 from ratekeeper.web.views import Facts, body_type
 
@@ -52,9 +53,11 @@ class Keeper:
 
     def __init__(self, given: Any) -> None:
         options = dict(given) if isinstance(given, Mapping) else {"policy": given}
+        check_options((name for name in options if name != "rules"), tuple(Settings.__annotations__))
         policy, self._user = options.pop("policy", None), _imported(options.pop("user", None))
         if self._user is not None:
             check_user(self._user)
+            check_takes(self._user, "the HttpRequest", option="user")
         of_gate = {name: options.pop(name) for name in OF_GATE if name in options}
         sleep = {"sleep": options.pop("sleep")} if "sleep" in options else {}
         found: Policy | PolicyFile = as_policy(policy, options)
@@ -98,13 +101,17 @@ class Keeper:
         self._facts = Facts(self._facts.policy, functions=False)
 
     def mistakes(self) -> list[str]:
-        """Make the limits of all views in the root URLconf ready, and return what is wrong with them. A URLconf that
-        cannot be loaded is for Django to report."""
+        """Make the limits of all views in the root URLconf ready, and return what is wrong with them, and with its
+        handler429. A URLconf that cannot be loaded is for Django to report."""
         try:
             views = list(_views(_root()))
         except Exception:
             return []
         found: dict[str, None] = {}
+        try:
+            _check_handler429()
+        except Exception as error:  # an import runs the site's code: it may fail in any way
+            found[f"handler429 of the root URLconf: {error}"] = None
         for view in views:
             for method in METHODS:
                 try:
@@ -257,6 +264,15 @@ def _handler429() -> Any:
         return getattr(get_resolver(get_urlconf()).urlconf_module, "handler429", None)
     except ModuleNotFoundError:
         return None  # a view that is called without a site around it
+
+
+def _check_handler429() -> None:
+    """Raise if the handler cannot be imported, or cannot be called as it will be."""
+    handler = _imported(_handler429())
+    if handler is not None and not callable(handler):
+        raise TypeError(f"expected a view, not {handler!r}")
+    if handler is not None:
+        check_takes(handler, "the HttpRequest", "the refusal")
 
 
 def _root() -> Any:

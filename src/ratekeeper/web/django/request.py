@@ -17,9 +17,10 @@ from ratekeeper.web.asgi import STATE as AROUND
 from ratekeeper.web.asgi import WIRE as OF_SCOPE
 from ratekeeper.web.asgi import hush
 from ratekeeper.web.asgi import request_view as view_of_scope
-from ratekeeper.web.declared import RouteLimit
+from ratekeeper.web.declared import FUNCTIONS, RouteLimit
 from ratekeeper.web.declared import route_limit as made_limit
 from ratekeeper.web.django.waiting import SynchronousOnlyOperation, in_thread, status_of
+from ratekeeper.web.functions import taking_request
 from ratekeeper.web.gate import AsyncWebGate, WebGate
 from ratekeeper.web.views import Facts
 from ratekeeper.web.wsgi import PASSED, paths_below
@@ -337,11 +338,14 @@ def limit_at_hand(place: Hashable) -> RouteLimit:
     return found
 
 
-def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
+def of_request(given: Any, option: str) -> Any:
     """A function of the HttpRequest as one of the RequestView. One that looks at the body is that already: what was
-    read for it is there."""
-    if getattr(function, "reads_body", False):
-        return function
+    read for it is there. Anything else is returned as it is, and what is in a list likewise."""
+    if isinstance(given, list | tuple):
+        return [of_request(one, option) for one in given]
+    if not callable(given) or getattr(given, "reads_body", False):
+        return given
+    function = taking_request(given, option, "the HttpRequest")
 
     def find(request: Any) -> Any:
         return unwrapped(function(request))
@@ -359,11 +363,6 @@ def of_request(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def route_limit(limits: Any, options: Mapping[str, Any]) -> RouteLimit:
     """A limit whose functions are given the HttpRequest."""
-    found = dict(options)
-    for name in ("key", "cost", "exempt_when"):
-        value = options.get(name)
-        if callable(value):
-            found[name] = of_request(value)
-        elif isinstance(value, list | tuple):
-            found[name] = [of_request(one) if callable(one) else one for one in value]
-    return made_limit(of_request(limits) if callable(limits) else limits, found)
+    found = {name: of_request(one, name) if name in FUNCTIONS else one for name, one in options.items()}
+    limits = of_request(limits, "limits") if callable(limits) else limits
+    return made_limit(limits, found, ("the HttpRequest", "the refusal"))

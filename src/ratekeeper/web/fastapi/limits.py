@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
 from ratekeeper import switch
-from ratekeeper.policy import RequestView
+from ratekeeper.policy import Computed, RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.reading import apart
 from ratekeeper.web.answer import Passed, Refused
@@ -27,11 +27,12 @@ from ratekeeper.web.fastapi.checked import HELD_UP, UNASKED, Left, can_be_checke
 from ratekeeper.web.fastapi.names import Names
 from ratekeeper.web.fastapi.places import Innermost, Outermost
 from ratekeeper.web.fastapi.site import PENDING, ROUTED, Asked, Site, has
+from ratekeeper.web.functions import taking_request
 from ratekeeper.web.gate import AsyncWebGate
 from ratekeeper.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
 from ratekeeper.web.sending import REFUSED
 from ratekeeper.web.user import check_user, identified, user_id, user_is_told
-from ratekeeper.web.views import description, taking_view
+from ratekeeper.web.views import description
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,9 +71,9 @@ class RateLimits:
         if hasattr(policy, "build_middleware_stack"):
             raise TypeError("the application goes by name: RateLimits('100/minute', app=app)")
         if "by" in options:
-            options["by"] = taking_view(options["by"])
+            options["by"] = taking_request(options["by"], "by")
         self.gate = AsyncWebGate(policy, **options)
-        self.user = user if user is user_of else identified(user)
+        self.user = user if user is user_of else identified(user, "the scope")
         self.key = f"ratekeeper.{id(self)}"  # under which a scope has the record of its request
         if isinstance(messages, str):
             messages = RouteLimit(limits=messages, name="messages")
@@ -115,15 +116,21 @@ class RateLimits:
     ) -> "Declared":
         """Limits of one endpoint: a decorator below the route's, or `Depends(limits.limit("5/minute"))`.
 
-        The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only.
+        The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only; with it,
+        `key` is "user" unless you say more.
         """
         if user is not None:
             check_user(user)
         given: dict[str, Any] = {**options}
-        for name in ("key", "cost", "exempt_when"):
-            if name in given:
-                given[name] = taking_view(given[name])
-        limit = route_limit(taking_view(limits) if callable(limits) else limits, given)
+        if user is not None:
+            if given.get("key") is None:
+                given["key"] = "user"
+            elif not _may_look_at_user(limits, given):
+                raise TypeError(
+                    f"user= is for a limit that counts by user, and key={given['key']!r} does not: write key='user', or"
+                    " leave out user="
+                )
+        limit = route_limit(limits, given)
         if self.current.get() is None:  # in a request the decision itself tells
             self.gate.check(limit)
         OWNERS[limit] = self._mark
@@ -357,6 +364,16 @@ def _dependencies(route: Any) -> list[Declared]:
             found.append(call)
         left += reversed(getattr(dependant, "dependencies", ()))
     return found
+
+
+def _may_look_at_user(limits: Any, options: Mapping[str, Any]) -> bool:
+    """Return True if a limit counts by user or by tier, or has a function, which may look at the user."""
+    key = options["key"]
+    listed = key if isinstance(key, list | tuple) else [key]
+    if any("user" in [name.strip() for name in one.split("+")] for one in listed if isinstance(one, str)):
+        return True
+    functions = (*listed, limits, options.get("cost"), options.get("exempt_when"))
+    return isinstance(limits, Mapping | Computed) or any(callable(one) for one in functions)
 
 
 def _signature(user: Callable[..., Any] | None) -> inspect.Signature:

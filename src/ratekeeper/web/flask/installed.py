@@ -4,6 +4,7 @@ Who is turned away by another hook, before ours is reached, is asked for all the
 hook. A refusal in the midst of a view is one only if it leaves the view: who catches it has a request that passed.
 """
 
+import math
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, Protocol
@@ -316,7 +317,14 @@ class Installed:
                 return response
         known = default_exceptions.get(refused.status, default_exceptions[429])
         ours = self._app.response_class(refused.body, refused.status, content_type=body_type(refused))
-        raise known(description=description(refused), response=ours)
+        error: Any = known(description=description(refused), response=ours)
+        error.refused = refused
+        if refused.retry_after is not None:
+            error.retry_after = math.ceil(refused.retry_after)
+        try:
+            raise error
+        finally:
+            del error  # with its traceback it would be garbage for a collector
 
     def meet(self, route: Route, request: flask.Request) -> Passed | Refused:
         """Ask, where something was decided before: by a gate around the application, by early rules, or for what a hook
@@ -407,7 +415,7 @@ def _responding(gate: WebGate, app: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refused(error: Any) -> Refused | None:
-    """What an exception stands for, if it is that of a part."""
+    """Return what an exception stands for, if it is a refusal of ours."""
     refused = getattr(error, "refused", None)
     return refused if isinstance(refused, Refused) else None
 

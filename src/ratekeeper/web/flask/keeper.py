@@ -11,16 +11,18 @@ from weakref import WeakSet
 import flask
 from flask.views import View
 
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import RouteLimit, declare, declared, route_limit
 from ratekeeper.web.declared import exempt as mark_exempt
 from ratekeeper.web.flask.installed import ANSWER, ASKED, Installed, current_request, installed
 from ratekeeper.web.flask.parts import Part
-from ratekeeper.web.flask.routes import Routes, listed, of_view
+from ratekeeper.web.flask.routes import Routes, listed
+from ratekeeper.web.functions import taking_request
 from ratekeeper.web.gate import WebGate, log
 from ratekeeper.web.options import AnyLimits, AnyPolicy, Function, LimitOptions, Limits, Options, checking_call
 from ratekeeper.web.user import check_user, counts_by_user_alone
-from ratekeeper.web.views import dotted_name, taking_view
+from ratekeeper.web.views import dotted_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,8 +74,10 @@ class RateKeeper:
             check_user(user)
         self._policy = policy
         self._settings: dict[str, Any] = {**settings}
-        self.user = None if user is None else taking_view(user)
-        self.exempt_when = exempt_when and taking_view(exempt_when)
+        self.user = None if user is None else taking_request(user, "user")
+        self.exempt_when = exempt_when and taking_request(exempt_when, "exempt_when")
+        if on_breach is not None:
+            check_takes(on_breach, "the refusal", option="on_breach")
         self.on_breach = on_breach
         self.blueprints: dict[Any, list[RouteLimit]] = {}
         self.exempted: set[Any] = set()
@@ -103,7 +107,7 @@ class RateKeeper:
         policy = settings.pop("policy", self._policy)
         default, common = settings.pop("default_limits", None), settings.pop("application_limits", None)
         if "by" in settings:
-            settings["by"] = taking_view(settings["by"])
+            settings["by"] = taking_request(settings["by"], "by")
         of_each = self._default if default is None else listed(default)
         of_all = self._common if common is None else listed(common, "application")
         gate = WebGate(policy, **settings)
@@ -124,7 +128,7 @@ class RateKeeper:
 
         Options are those of RouteLimit. `per_method` counts each method by itself.
         """
-        limit = of_view(route_limit(limits, options))
+        limit = route_limit(limits, options)
         if not flask.has_request_context():  # in a request the decision itself tells
             self._check([limit], *(made.gate for made in self._installed))
         if per_method:

@@ -12,8 +12,7 @@ from typing import Any
 from ratekeeper.decision import Decision
 from ratekeeper.policy import RequestView, Verdict
 from ratekeeper.web.answer import Passed
-from ratekeeper.web.declared import Endpoint, RouteLimit
-from ratekeeper.web.flask.routes import FUNCTIONS
+from ratekeeper.web.declared import FUNCTIONS, Endpoint, RouteLimit
 
 MOST = 256  # parts that are kept ready: a message may be another one for each request
 VARYING = ("limits", "cost")

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from ratekeeper.policy.functions import check_takes
 from ratekeeper.web.declared import NAME, Endpoint, RouteLimit, declared, short_name
 from ratekeeper.web.door import log
-from ratekeeper.web.views import dotted_name, method_name, taking_view
+from ratekeeper.web.views import dotted_name, method_name
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 OTHER = ""  # stands for a method that nobody has heard of: the table is not the client's to fill
-FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # of a limit, where it may have a function
 
 Key = tuple[str | None, str]  # the name of an endpoint, None where none was found, and the method
 Holding = tuple[Endpoint | None, tuple[RouteLimit, ...]]  # as the gate wants it, and as its view declares it
@@ -128,14 +128,10 @@ def listed(limits: Any, name: str = "") -> list[RouteLimit]:
         texts = ["; ".join(texts)]
     found = [RouteLimit(limits=text) for text in texts] + [one for one in several if isinstance(one, RouteLimit)]
     names = _named(name, found) if name else {limit: limit.name for limit in found}
-    return [replace(of_view(limit), name=limit.name or names[limit], keep_defaults=True) for limit in found]
-
-
-def of_view(limit: RouteLimit) -> RouteLimit:
-    """Its functions as those of a RequestView."""
-    said = {name: getattr(limit, name) for name in FUNCTIONS}
-    taking: dict[str, Any] = {name: taking_view(one) for name, one in said.items()}
-    return replace(limit, **taking)
+    for limit in found:
+        if limit.on_breach is not None:
+            check_takes(limit.on_breach, "the refusal", option="on_breach")
+    return [replace(limit, name=limit.name or names[limit], keep_defaults=True) for limit in found]
 
 
 def _limits(marks: Iterable[RouteLimit | None]) -> list[RouteLimit]:

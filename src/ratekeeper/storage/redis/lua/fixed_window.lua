@@ -36,7 +36,7 @@ local function spend(limit, state, now, cost, patience, lead)
   end
   if used + cost <= limit.count then
     used = used + cost
-    return {finish, used, since}, {1, limit.count - used, 0, finish - now, 0, 0, 0}
+    return {finish, used, since}, {1, limit.count - used, 0, finish - now, 0, since, 0}
   end
   local retry_after = cost <= limit.count and finish - now or NEVER
   return state, {0, max(limit.count - used, 0), retry_after, used > 0 and finish - now or 0, 0, 0, 0}
@@ -54,8 +54,7 @@ local function force(limit, state, now, cost, spent)
   if state then
     if state[1] >= finish then state = repair(limit, state, now) else state = nil end
   end
-  local known = state and max(finish - limit.period, state[3]) <= spent.at and spent.at < finish
-  if cost > 0 or (state and (spent.at == NEVER or known)) then
+  if cost > 0 or (state and (spent.at == NEVER or spent.given == state[3])) then
     local used, since = state and state[2] or 0, state and state[3] or now
     state = {finish, max(min(used + cost, max(used, 2 * limit.count)), 0), since}
   end

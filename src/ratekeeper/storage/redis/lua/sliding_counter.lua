@@ -96,11 +96,11 @@ local function force(limit, state, now, cost, spent)
     _, left, current, previous = moved(limit, state, now)
   end
   local finish = now + left
-  local at = spent.at
-  if cost > 0 or at == NEVER then at = now end
-  if finish - limit.period <= at then
+  local expires = spent.till
+  if cost > 0 or spent.at == NEVER then expires = finish + limit.period end
+  if expires == finish + limit.period then
     current = max(min(current + cost, max(current, 2 * limit.count)), 0)
-  elseif finish - 2 * limit.period <= at then
+  elseif expires == finish then
     previous = max(previous + cost, 0)
   end
   if current > 0 then

@@ -55,6 +55,7 @@ if mode == 'spend' and #ARGV == first then
         if ends > finish then break end
         if ends == finish then used, since = before + cost, begun end
       end
+      given = since
       left, reset_after = count - used, finish - now
       values[n + 1], spans[n + 1] = pack('<ddd', finish, used, since), reset_after
 
