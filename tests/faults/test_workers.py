@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper.storage.workers import _of_command
+from ratekeeper.storage.workers import ENVIRONMENT, _of_command, known_workers
 from tests.servers import free_port
 
 PROBE = """
@@ -104,11 +104,27 @@ def test_a_process_knows_how_many_workers_its_server_has(
         assert found(tmp_path, 2) == {"2"}
 
 
-def test_one_worker_that_is_started_anew_at_changes_is_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("environment", [{}, {"WEB_CONCURRENCY": "4"}], ids=["plain", "environment"])
+def test_one_worker_that_is_started_anew_at_changes_is_one(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "probe.py").write_text(PROBE)
     (tmp_path / "app.py").write_text(ASGI)
     command = [sys.executable, "-m", "uvicorn", "--port", str(free_port()), "--reload", "app:app"]
-    with started(command, tmp_path):
+    with started(command, tmp_path, **environment):
+        assert found(tmp_path, 1) == {"1"}
+
+
+@pytest.mark.parametrize("command", [["-m", "waitress", "--port={port}", "app:app"], ["serve.py", "{port}"]])
+def test_a_server_of_one_process_is_one_whatever_the_environment_says(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(PROBE)
+    (tmp_path / "app.py").write_text(WSGI)
+    (tmp_path / "serve.py").write_text(
+        "import sys, threading, waitress\n"
+        "def later():\n    import app\n"
+        "threading.Timer(1, later).start()\n"
+        "waitress.serve(lambda environ, start_response: None, host='127.0.0.1', port=int(sys.argv[1]))\n"
+    )
+    words = [word.format(port=free_port()) for word in command]
+    with started([sys.executable, *words], tmp_path, WEB_CONCURRENCY="4"):
         assert found(tmp_path, 1) == {"1"}
 
 
@@ -142,22 +158,78 @@ def test_the_processes_of_a_celery_worker_are_known(
 
 
 @pytest.mark.parametrize(
+    ("settings", "processes", "number"),
+    [({"worker_concurrency": 3}, 2, "3"), ({"worker_pool": "solo"}, 1, "1"), ({"worker_pool": "threads"}, 1, "1")],
+)
+def test_the_settings_of_a_celery_application_are_known(
+    settings: dict[str, object], processes: int, number: str, tmp_path: Path
+) -> None:
+    (tmp_path / "probe.py").write_text(PROBE)
+    assigned = "".join(f"app.conf.{name} = {value!r}\n" for name, value in settings.items())
+    (tmp_path / "work.py").write_text(CELERY.replace("note()\n", f"{assigned}note()\n"))
+    command = [sys.executable, "-m", "celery", "-A", "work", "worker", "--without-gossip"]
+    with started(command, tmp_path):
+        assert found(tmp_path, processes) == {number}
+
+
+def test_the_scheduler_of_celery_is_no_worker(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(PROBE)
+    (tmp_path / "worker.py").write_text(CELERY)
+    with started([sys.executable, "-m", "celery", "-A", "worker", "beat"], tmp_path):
+        assert found(tmp_path, 1) == {"1"}
+
+
+@pytest.mark.parametrize(
     ("command", "workers"),
     [
         ("/usr/bin/fastapi run main.py --workers 4", 4),
         ("python -m fastapi run --workers=4", 4),
-        ("fastapi dev main.py", None),
+        ("fastapi dev main.py", 1),
+        ("uvicorn --workers 4 --reload app:app", 1),
+        ("/srv/env/bin/python3.11 -X dev -W error /srv/env/bin/gunicorn -w 4 app:app", 4),
+        ("python -mgunicorn -w 4 app:app", 4),
+        ("/srv/env/lib/site-packages/gunicorn/__main__.py -w 4 app:app", 4),
+        ("python /srv/fastapi/train.py --workers 8", None),
+        ("/srv/uvicorn/train.py --workers 8", None),
+        ("python train.py gunicorn --workers 8", None),
+        ("python -c pass gunicorn --workers 8", None),
+        ("python", None),
+        ("", None),
+        ("waitress-serve --port=80 app:app", 1),
         ("granian --interface wsgi --workers 4 app:app", 4),
         ("celery -A app worker -c 4", 4),
         ("celery -A app worker -c4 -P threads", 1),
         ("celery -A app worker --pool=gevent --concurrency 100", 1),
         ("celery -A app worker --autoscale 10,3 -c 4", 10),
-        ("celery -A app beat -c 4", None),
+        ("celery -A app beat -c 4", 1),
+        ("celery -A worker beat", 1),
+        ("celery -A worker --quiet beat -s worker", 1),
+        ("celery --app=worker -C worker -c 4", 4),
         ("myprogram --workers 4", None),
     ],
 )
 def test_a_command_says_how_many_there_are(command: str, workers: int | None) -> None:
     assert _of_command(command.split()) == workers
+
+
+@pytest.mark.parametrize("odd", [None, (), [], [None], [b"gunicorn", b"-w"], [Path("/bin/gunicorn"), 7], "gunicorn", 7])
+def test_an_odd_command_line_says_nothing(odd: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "argv", odd)
+    assert known_workers() is None
+
+
+def test_a_missing_command_line_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delattr(sys, "argv")
+    assert known_workers() is None
+
+
+def test_a_command_line_of_bytes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [b"/bin/gunicorn", b"-w", b"3"])
+    assert known_workers() == 3
 
 
 # multiprocessing

@@ -1,6 +1,8 @@
 """Every path that a request may be routed by binds; what releases must match them all (law 13)."""
 
 import sys
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
@@ -76,10 +78,12 @@ def test_such_a_prefix_releases_what_matches_with_and_without_it() -> None:
         (["serve", "--root-path=/api/"], ""),
         (["serve", "--url-prefix", "/api"], ""),
         (["serve"], "/api"),
+        ([b"serve", Path("--root-path=/api"), None], ""),
+        (None, "/api"),
     ],
 )
 def test_a_prefix_of_the_command_line_or_the_environment_is_configured(
-    arguments: list[str], variable: str, monkeypatch: pytest.MonkeyPatch
+    arguments: Any, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv("SCRIPT_NAME", variable)

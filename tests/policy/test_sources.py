@@ -257,6 +257,51 @@ def test_a_rejection_and_an_exception_are_not_remembered(verifier: Verifier, clo
     assert verifier.asked == ["bad", "bad", "trouble", "trouble"]
 
 
+@pytest.mark.parametrize(
+    "rejected",
+    [None, False, True, "", {}, [], 1.5, b"key", 2**300, Identity("customer", ""), Identity("", None)],  # type: ignore[arg-type]
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_an_answer_that_identifies_nobody_is_not_remembered(rejected: Any, is_async: bool) -> None:
+    asked = []
+
+    def verify(key: str) -> Any:
+        asked.append(key)
+        return rejected
+
+    async def verify_async(key: str) -> Any:
+        return verify(key)
+
+    call = verify_async if is_async else verify
+    policy = policy_of({"call": call, "cache": 60}, rules=[Rule("a", "9/minute", by="api-key")])
+
+    async def main() -> list[Any]:
+        async with AsyncGate(policy) as gate:
+            return [(await gate.decide(with_key("odd"))).identity for _ in range(2)]
+
+    assert asyncio.run(main()) == [Identity("address", "192.0.2.1")] * 2
+    assert asked == ["odd", "odd"]
+
+
+@pytest.mark.parametrize(("claims", "times"), [({"org": 7}, 2), ({"sub": ""}, 2), ({"sub": None}, 2), ({"sub": 0}, 1)])
+def test_claims_are_remembered_only_with_the_claim_that_is_counted_by(claims: dict[str, Any], times: int) -> None:
+    asked = []
+
+    def verify(token: str) -> dict[str, Any]:
+        asked.append(token)
+        return claims
+
+    gate = gate_of(
+        Policy(
+            rules=[Rule("a", "9/minute", by="jwt:sub")],
+            identities={"jwt": {"verify": {"call": verify, "cache": 60}}},
+        )
+    )
+    for _ in range(2):
+        decide(gate, request(headers={"authorization": "Bearer token"}))
+    assert len(asked) == times
+
+
 def test_a_flood_of_invented_keys_pushes_out_no_good_one(verifier: Verifier, clock: Clock) -> None:
     cached = VerifierCache(verifier, 60, size=2, clock=clock)
     cached("good 1")

@@ -105,6 +105,13 @@ def test_the_system_check_tells_what_is_wrong_with_the_settings() -> None:
     assert found[0].msg.startswith("RATEKEEPER in the settings: ")
 
 
+@pytest.mark.parametrize("wrong", [{"user": 5}, {"user": "no.such.function"}, {"charge": 5}])
+def test_the_system_check_tells_what_is_no_function_and_what_is_no_charge(wrong: dict[str, Any]) -> None:
+    with site({"policy": "5/minute", **wrong}):
+        found = [one for one in run_checks() if str(one.id).startswith("ratekeeper.")]
+    assert [one.id for one in found] == ["ratekeeper.E001"]
+
+
 def test_the_system_check_is_silent_where_all_is_well() -> None:
     with site("100/minute"):
         assert not [one for one in run_checks() if str(one.id).startswith("ratekeeper.")]

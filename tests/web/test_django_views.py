@@ -1,8 +1,10 @@
 """Django: under which names limits count, and which views they are for."""
 
+from types import ModuleType
 from typing import Any
 
 import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpResponse
 from django.test import RequestFactory
 from django.urls import include, path
@@ -11,6 +13,7 @@ from django.views import View
 from django.views.generic import RedirectView
 
 from ratekeeper import MemoryStorage
+from ratekeeper.web.declared import short_name
 from ratekeeper.web.django import exempt, keeper, limit
 from tests.web.django_running import running, view_for
 from tests.web.django_site import site
@@ -69,6 +72,78 @@ def test_a_number_is_that_of_the_urlconf_whoever_is_asked_first(kind: str, middl
         names.append((told["a"], told["b"]))
     assert names[0] == names[1]
     assert names[0][0] != names[0][1]
+
+
+URLCONFS: dict[str, ModuleType] = {}
+
+
+class ByHost:
+    """Picks the URLconf by the first part of the path."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Any) -> None:
+        self._get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: Request) -> Any:
+        name = request.path.split("/")[1]
+        if name in URLCONFS:
+            request.urlconf = URLCONFS[name]
+        return self._get_response(request)
+
+
+def hosts(**patterns: list[Any]) -> None:
+    URLCONFS.clear()
+    for name, listed in patterns.items():
+        URLCONFS[name] = ModuleType(f"shop.{name}_urls")
+        URLCONFS[name].__dict__["urlpatterns"] = listed
+
+
+@limit("9/minute")
+def noted(request: Request) -> Any:
+    return HttpResponse("noted")
+
+
+def test_one_class_in_several_urlconfs_has_the_limits_of_each(kind: str, middleware: list[str]) -> None:
+    page = Page if kind == "wsgi" else AsyncPage
+    hosts(
+        api=[path("api/", limit("3/minute")(page.as_view()))],
+        shop=[path("shop/", limit("4/minute")(page.as_view()))],
+    )
+    own = [f"{__name__}.ByHost", *middleware]
+    with running(kind, path("", limit("2/minute")(page.as_view())), middleware=own) as sender:
+        assert [sender.passes("/shop/"), sender.passes("/"), sender.passes("/api/")] == [4, 2, 3]
+
+
+def test_names_do_not_depend_on_which_urlconf_is_asked_first(kind: str, middleware: list[str]) -> None:
+    page = Page if kind == "wsgi" else AsyncPage
+    names = []
+    for order in (["/", "/api/", "/shop/"], ["/shop/", "/api/", "/"]):
+        hosts(
+            api=[path("api/", limit("9/minute")(page.as_view()))],
+            shop=[path("shop/", limit("9/minute")(page.as_view()))],
+        )
+        settings = {"headers": {"cacheable": "send"}}
+        view = limit("9/minute")(page.as_view())
+        own = [f"{__name__}.ByHost", *middleware]
+        with running(kind, path("", view), middleware=own, settings=settings) as sender:
+            told = {one: dict(sender.get(one).headers)["ratelimit-policy"].partition(";")[0] for one in order}
+        names.append([told[one] for one in ("/", "/api/", "/shop/")])
+    assert names[0] == names[1]
+    assert len(set(names[0])) == 3
+    assert names[0][0] == f'"{short_name(f"{__name__}.{page.__name__}")}/minute"'  # as of a site with one URLconf
+
+
+@pytest.mark.parametrize("in_root", [True, False])
+def test_a_limit_that_stands_in_the_code_is_one_quota_in_all_urlconfs(in_root: bool, middleware: list[str]) -> None:
+    hosts(api=[path("api/", noted)], shop=[path("shop/", noted)])
+    root = [path("", noted)] if in_root else [path("", view_for("wsgi"))]
+    with running("wsgi", *root, middleware=[f"{__name__}.ByHost", *middleware]) as sender:
+        assert [sender.passes("/shop/", 5), sender.passes("/api/", 9)] == [5, 4]
+        told = dict(sender.get("/shop/").headers)["ratelimit-policy"]
+    assert f'"{short_name(f"{__name__}.noted")}/minute"' in told
 
 
 def test_decorators_of_one_inner_name_do_not_make_views_share(kind: str, middleware: list[str]) -> None:

@@ -4,6 +4,7 @@ says so."""
 from tests.web.django_site import MIDDLEWARE  # first: it makes the settings
 
 # isort: split
+import functools
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -20,16 +21,19 @@ from starlette.applications import Starlette
 from starlette.authentication import AuthenticationBackend, AuthenticationError
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
+from werkzeug.local import LocalProxy
 
-from ratekeeper.policy import Gate, Identity, Policy, RequestView, Rule, Source
-from ratekeeper.web import RouteLimit
+from ratekeeper.policy import Computed, Gate, Identity, Policy, RequestView, Rule, Source
+from ratekeeper.policy.request import ANONYMOUS
+from ratekeeper.web import RouteLimit, wsgi
 from ratekeeper.web.asgi import RateLimitMiddleware
+from ratekeeper.web.django import limit
 from ratekeeper.web.fastapi import RateLimits
 from ratekeeper.web.flask import RateKeeper
 from ratekeeper.web.user import counts_by_user_alone, found_user_id, user_id
-from tests.web.applications import ADAPTERS, bare_asgi
+from tests.web.applications import ADAPTERS, bare_asgi, bare_wsgi
 from tests.web.django_running import running, view_for
-from tests.web.drivers import fetch
+from tests.web.drivers import environ_of, fetch, wsgi_fetch
 
 ANN = UUID("6f1c1f0e-31d5-4a2f-9d7c-1f0b8c2f7a11")
 
@@ -63,7 +67,7 @@ SHAPES = [
     Object(id=ANN, is_authenticated=True),
     Unnamed(),
 ]
-NOBODY = [None, False, "", Object(id=ANN, is_authenticated=False)]
+NOBODY = [None, False, "", Object(id=ANN, is_authenticated=False), {"id": ANN, "is_authenticated": False}]
 ANYBODY = [
     Object(),
     object(),
@@ -77,7 +81,20 @@ ANYBODY = [
     Identity("user", None),  # type: ignore[arg-type]
     {"id": Identity("user", "")},
 ]
+UNSTABLE = [b"\x07", 1.5, object(), True, [7]]  # ids that are there, and cannot be used
 MINE = Policy(rules=[Rule("mine", "2/minute", by="user")])
+
+
+def twice(user: Any) -> Any:
+    return LocalProxy(lambda: SimpleLazyObject(lambda: user))
+
+
+PROXIES = [
+    lambda user: LocalProxy(lambda: user),
+    lambda user: SimpleLazyObject(lambda: user),
+    twice,
+]
+proxied = pytest.mark.parametrize("proxy", PROXIES, ids=["werkzeug", "django", "both"])
 
 
 @pytest.mark.parametrize("user", SHAPES)
@@ -94,6 +111,35 @@ def test_a_user_may_be_a_number(user: Any, known: int) -> None:
 @pytest.mark.parametrize("user", NOBODY)
 def test_who_is_not_authenticated_is_nobody(user: Any) -> None:
     assert user_id(user) is None
+
+
+@proxied
+@pytest.mark.parametrize("user", SHAPES)
+def test_a_user_behind_a_proxy_is_the_same(user: Any, proxy: Callable[[Any], Any]) -> None:
+    found = user_id(proxy(user))
+    assert str(found.value if isinstance(found, Identity) else found) == str(ANN)
+    assert user_id({"id": proxy(ANN)}) == str(ANN)
+
+
+@proxied
+def test_a_number_behind_a_proxy_is_a_plain_number(proxy: Callable[[Any], Any]) -> None:
+    assert user_id(proxy(7)) == 7
+    assert type(user_id(proxy(7))) is int
+    assert type(user_id(proxy("ann"))) is str
+
+
+@proxied
+@pytest.mark.parametrize("user", NOBODY)
+def test_nobody_behind_a_proxy_is_nobody(user: Any, proxy: Callable[[Any], Any]) -> None:
+    assert user_id(proxy(user)) is None
+
+
+@pytest.mark.parametrize("unstable", UNSTABLE)
+@pytest.mark.parametrize("name", ["pk", "id"])
+def test_an_id_that_cannot_be_used_is_not_replaced_by_a_name(name: str, unstable: Any) -> None:
+    for user in (Object(**{name: unstable, "username": "ann"}), {name: unstable, "display_name": "ann"}):
+        with pytest.raises(TypeError, match=rf"its {name} is {type(unstable).__name__}: .* str\(user\.{name}\)"):
+            user_id(user)
 
 
 @pytest.mark.parametrize("user", ANYBODY)
@@ -168,6 +214,33 @@ def test_a_user_has_one_quota_in_whatever_shape_the_application_has_it(adapter: 
         assert send("GET", "/", {}).status == 200
 
 
+@proxied
+def test_a_user_behind_a_proxy_has_its_own_quota_in_every_adapter(
+    adapter: Callable[..., Any], proxy: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    users = iter([Object(id="ann"), "ann", {"id": "ann"}, 7, 7, 7, "bob", *NOBODY])
+    with adapter(policy=MINE, user=lambda _: proxy(next(users))) as send:
+        assert [send("GET", "/", {}).status for _ in range(7)] == [200, 200, 429, 200, 200, 429, 200]
+        assert [send("GET", "/", {}).status for _ in NOBODY] == [200, 200, 429, 429, 429]
+    assert not warnings(caplog)
+
+
+@proxied
+def test_a_function_that_finds_the_key_the_cost_or_the_limits_may_return_a_proxy(
+    adapter: Callable[..., Any], proxy: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = iter(["ann", "ann", "ann", "bob", None, Identity("user", "cid")])
+    rule = Rule(
+        "mine",
+        Computed(lambda view: proxy("4/minute"), "1/minute"),
+        by=lambda view: proxy(next(keys)),
+        cost=lambda view: proxy(2),
+    )
+    with adapter(policy=Policy(rules=[rule])) as send:
+        assert [send("GET", "/", {}).status for _ in range(6)] == [200, 200, 429, 200, 200, 200]
+    assert not warnings(caplog)
+
+
 def test_a_user_without_a_stable_id_is_an_error_of_the_application(adapter: Callable[..., Any]) -> None:
     with adapter(policy=MINE, user=lambda _: object()) as send:
         try:
@@ -182,14 +255,31 @@ def test_a_limit_by_user_where_no_user_can_be_known_warns_once(
 ) -> None:
     with adapter(policy=MINE) as send:
         assert [send("GET", "/", {}).status for _ in range(3)] == [200, 200, 429]
+        for _ in range(ANONYMOUS):
+            send("GET", "/", {})
     (warning,) = warnings(caplog)
     assert "'mine' counts by user" in warning
     assert "user=" in warning or "'user':" in warning  # what to do
 
 
+def test_a_framework_that_knows_of_each_request_whether_it_has_a_user_warns_at_once(
+    adapter: Callable[..., Any], request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    knows = "flask" in request.node.name or "django" in request.node.name
+    with adapter(policy=MINE) as send:
+        send("GET", "/", {})
+        assert len(warnings(caplog)) == knows
+        for _ in range(ANONYMOUS - 2):
+            send("GET", "/", {})
+        assert len(warnings(caplog)) == knows
+        send("GET", "/", {})
+        assert len(warnings(caplog)) == 1
+
+
 def test_a_shadow_by_user_warns_too(adapter: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     with adapter(policy=Policy(rules=[Rule("tried", "2/minute", by="user + address", mode="shadow")])) as send:
-        send("GET", "/", {})
+        for _ in range(ANONYMOUS):
+            send("GET", "/", {})
     assert len(warnings(caplog)) == 1
 
 
@@ -219,6 +309,51 @@ def test_an_anonymous_client_of_a_site_that_knows_users_does_not_warn(
     assert not warnings(caplog)
 
 
+@pytest.mark.parametrize("user", [5, "ann", {"id": 7}, Object(id=7), LocalProxy(lambda: Object(id=7))])
+def test_a_user_that_is_no_function_raises_when_the_application_is_made(adapter: Callable[..., Any], user: Any) -> None:
+    with pytest.raises((TypeError, ImportError)) as raised, adapter(policy=MINE, user=user):
+        pass
+    assert "user" in str(raised.value) or isinstance(user, str)  # for Django, text is a name to import
+
+
+async def find_later(_: Any) -> str:
+    return "ann"
+
+
+class Later:
+    async def __call__(self, _: Any) -> str:
+        return "ann"
+
+
+@pytest.mark.parametrize(
+    "user", [find_later, Later(), functools.partial(find_later)], ids=["function", "object", "part"]
+)
+def test_an_async_user_is_awaited_or_raises_when_the_application_is_made(
+    adapter: Callable[..., Any], user: Any, request: pytest.FixtureRequest
+) -> None:
+    awaits = "flask" in request.node.name or "django" in request.node.name
+    if awaits:
+        with adapter(policy=MINE, user=user) as send:
+            assert [send("GET", "/", {}).status for _ in range(3)] == [200, 200, 429]
+    else:
+        with pytest.raises(TypeError, match=r"user=.* cannot be awaited here: .*middleware"):
+            adapter(policy=MINE, user=user)
+
+
+@pytest.mark.parametrize("charge", [5, "failure", ["mine"], len])
+def test_charges_that_are_not_by_rule_raise_when_the_application_is_made(
+    adapter: Callable[..., Any], charge: Any
+) -> None:
+    expected = r"expected charges by the names of rules, .*\{'login': 'failure'\}, not "
+    with pytest.raises(TypeError, match=expected), adapter(policy=MINE, charge=charge):
+        pass
+
+
+def test_a_dependency_for_the_user_has_to_be_a_function() -> None:
+    with pytest.raises(TypeError, match="expected a function as user=, not 5"):
+        RateLimits().limit("5/minute", user=5)  # type: ignore[arg-type]
+
+
 # Where users come from elsewhere.
 
 
@@ -228,6 +363,27 @@ async def test_an_anonymous_client_of_an_authentication_middleware_does_not_warn
     user: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fetch(RateLimitMiddleware(bare_asgi, MINE), "GET", "/", user=user)
+    assert not warnings(caplog)
+
+
+@pytest.mark.anyio
+async def test_an_authentication_middleware_that_sets_only_known_users_does_not_warn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, starlette = RateLimitMiddleware(bare_asgi, MINE), Starlette()
+    RateLimits(MINE, app=starlette)
+    for one in (app, starlette):
+        for place in range(ANONYMOUS + 10):
+            known: dict[str, Any] = {"user": "ann"} if place == 9 else {}
+            await fetch(one, "GET", "/", **known)
+    assert not warnings(caplog)
+
+
+def test_a_server_that_sets_only_known_users_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
+    app = wsgi.RateLimitMiddleware(bare_wsgi, MINE)
+    for place in range(ANONYMOUS + 10):
+        known = {"REMOTE_USER": "ann"} if place == 9 else {}
+        wsgi_fetch(app, environ_of("GET", "/") | known)
     assert not warnings(caplog)
 
 
@@ -269,6 +425,34 @@ def test_a_function_of_django_s_settings_may_return_a_lazy_user(kind: str) -> No
     view = view_for(kind, lambda request: request.ratekeeper.verdict.identities[0].value)
     with running(kind, path("", view), settings={"policy": MINE, "user": user}) as site:
         assert site.get("/").body == str(ANN).encode()
+
+
+@pytest.mark.parametrize("stage", ["late", "early"])
+@pytest.mark.parametrize("middleware", [[MIDDLEWARE], []], ids=["middleware", "decorator"])
+def test_a_view_s_limit_that_inherits_by_user_lets_anonymous_clients_pass_in_django(
+    kind: str, stage: str, middleware: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    view = limit("2/minute", name="own")(view_for(kind))
+    rule = {"name": "all", "limits": "10/minute", "by": "address", "stage": stage}
+    policy = {"by": "user", "rules": [rule]}
+    with running(kind, path("", view), settings={"policy": policy}, middleware=middleware) as site:
+        assert [site.get("/").status for _ in range(3)] == [200, 200, 429]
+    (warning,) = warnings(caplog)
+    assert "'own' counts by user" in warning
+
+
+def test_a_view_of_a_django_request_can_be_read_when_the_request_is_over(kind: str) -> None:
+    seen = []
+
+    def key(view: RequestView) -> str:
+        seen.append(view)
+        return "ann"
+
+    policy = Policy(rules=[Rule("all", "10/minute", by=key)])
+    with running(kind, path("", view_for(kind)), settings=policy) as site:
+        assert site.get("/").status == 200
+    assert (seen[0].path_params, seen[0].session, seen[0].state, seen[0].request) == ({}, None, None, None)
+    assert seen[0].no_user == ""
 
 
 @pytest.mark.parametrize(

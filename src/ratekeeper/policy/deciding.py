@@ -4,7 +4,6 @@
 user's own functions, and is sent the answer. Nothing in it does I/O.
 """
 
-import inspect
 import logging
 import math
 import operator
@@ -20,6 +19,7 @@ from ratekeeper.policy.clients import Clients
 from ratekeeper.policy.function_errors import function_errors
 from ratekeeper.policy.identify import UNIDENTIFIED, Found, Kind, Pending, resolve, take
 from ratekeeper.policy.index import Index
+from ratekeeper.policy.lazy import is_awaitable, unwrapped
 from ratekeeper.policy.match import methods_of
 from ratekeeper.policy.policy import Policy
 from ratekeeper.policy.request import Identity, RequestView
@@ -284,7 +284,7 @@ def _warn_of_tier(source: str, tier: str, known: str) -> None:
 
 def _verified(pending: Pending, found: Found) -> Generator[Step, Any, None]:
     try:
-        found.verified[pending.source] = yield pending.answer
+        found.verified[pending.source] = unwrapped((yield pending.answer))
     except Exception:
         function_errors.note(pending.what, UNIDENTIFIED)
         found.verified[pending.source] = None
@@ -295,9 +295,9 @@ def _called(
 ) -> Generator[Step, Any, Any]:
     """What the user's function says, `value` if it fails: `otherwise` says what holds then, for the log."""
     try:
-        answer = function(request)
-        if inspect.isawaitable(answer):
-            answer = yield answer
+        answer = unwrapped(function(request))
+        if is_awaitable(answer):
+            answer = unwrapped((yield answer))
         return answer
     except Exception:
         function_errors.note(what, otherwise)

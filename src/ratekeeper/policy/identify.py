@@ -4,11 +4,10 @@ What a client sends is a claim. A header, a cookie or a token counts only when a
 it, or when a trusted proxy set it: else a random API key per request would be a fresh quota per request.
 """
 
-import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,16 +16,17 @@ from ratekeeper.http.client_ip import ClientAddress, Proxies
 from ratekeeper.http.prefix import MAX_TEXT, prefix_key
 from ratekeeper.policy.function_errors import function_errors
 from ratekeeper.policy.functions import check_takes
+from ratekeeper.policy.lazy import is_awaitable, unwrapped
 from ratekeeper.policy.problem import Problems, nearest, shown
 from ratekeeper.policy.request import Identity, RequestView
-from ratekeeper.policy.source import KIND, Source, check_kind
+from ratekeeper.policy.source import KIND, Source, VerifierCache, check_kind
 
 log = logging.getLogger("ratekeeper")
 
 BUILT_IN = ("address", "agent", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # known by name, once a verifier stands behind them
 ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # what other packages call an address
-KNOWN = (str, int, Identity)  # what an identity is made of, and nothing to wait for
+PLAIN = (str, int, Identity, type(None))  # types of answers that are neither proxies nor to be awaited
 MAX_CLAIM = 8192  # characters: what is longer is no token
 MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
 MAX_KNOWN = 8192  # addresses whose identities are remembered
@@ -89,8 +89,10 @@ def take(kind: Kind, request: RequestView, found: Found, rule: str = "") -> Iden
             answer = found.verified[kind.source]
         else:
             answer = kind.look(request, found)
-            if answer is not None and not isinstance(answer, KNOWN) and inspect.isawaitable(answer):
-                return Pending(kind.source, answer, _asked_by(kind, rule))
+            if type(answer) not in PLAIN:
+                answer = unwrapped(answer)
+                if is_awaitable(answer):
+                    return Pending(kind.source, answer, _asked_by(kind, rule))
             found.verified[kind.source] = answer
         identity = kind.pick(answer)
     except Exception:
@@ -244,9 +246,14 @@ class Kinds:
         assert verify is not None
         assert verifier is not None
 
+        verify_one: Callable[[str], Any] = verifier
+        if isinstance(verifier, VerifierCache):
+            is_usable = partial(_has_claim, claim) if source_name == "jwt" else is_somebody
+            verify_one = partial(verifier, is_usable=is_usable)
+
         def verified(request: RequestView, found: Found) -> Any:
             value = read(request)
-            return verifier(value) if value and len(value) <= MAX_CLAIM else None
+            return verify_one(value) if value and len(value) <= MAX_CLAIM else None
 
         if source_name == "jwt":
             if not claim:
@@ -312,6 +319,11 @@ def _log_unusable(kind: str, what: str) -> None:
         UNIDENTIFIED,
         MAX_BITS,
     )
+
+
+def is_somebody(value: object) -> bool:
+    """Return True if `as_identity` makes an identity of the value. Logs nothing."""
+    return bool(id_text(value.value if isinstance(value, Identity) else value))
 
 
 def of_function(kind: str, value: object) -> Identity | None:
@@ -428,6 +440,10 @@ def _only(request: RequestView, header: str) -> str | None:
 def _bearer(request: RequestView) -> str | None:
     scheme, _, token = (_only(request, "authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _has_claim(claim: str, claims: object) -> bool:
+    return isinstance(claims, Mapping) and is_somebody(claims.get(claim))
 
 
 def _of_claims(label: str, claims: object, claim: str, tier: str) -> Identity | None:

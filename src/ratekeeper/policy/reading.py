@@ -8,12 +8,13 @@ and do not say so: a prefix that nobody is known to have configured counts as br
 """
 
 import os
-import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
+
+from ratekeeper.storage.workers import command_line
 
 # How servers are told the prefix under which they serve, and how we are, where no server is.
 VARIABLES = ("SCRIPT_NAME", "UVICORN_ROOT_PATH", "GRANIAN_URL_PATH_PREFIX")
@@ -115,7 +116,7 @@ def is_configured(prefix: str) -> bool:
 def configured_prefixes() -> frozenset[str]:
     """Return the prefixes that the environment and the command line of the server name, without outer slashes."""
     found = [*(os.environ.get(name, "") for name in VARIABLES), *os.environ.get(OURS, "").split(",")]
-    for word, following in pairwise([*sys.argv, ""]):
+    for word, following in pairwise([*command_line(), ""]):
         name, equals, value = word.partition("=")
         if name in OPTIONS:
             found.append(value if equals else following)

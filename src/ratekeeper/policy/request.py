@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Self
 from ratekeeper.http.rejection import is_preflight
 from ratekeeper.policy.reading import Paths
 
+ANONYMOUS = 100  # requests without a user, and none with one, after which nobody seems to look for users
+
 
 class Identity(NamedTuple):
     """Who is asking, as it was verified: a kind, a value that stays the same, and a tier if one is known."""
@@ -34,6 +36,8 @@ class Wire(NamedTuple):
     state: Callable[[Any], Any]
     request: Callable[[Any], Any]
     no_user: Callable[[Any], str]  # why no user can be known here, and what to do; "" where users are known
+    # How many requests without a user it takes to believe `no_user`: many, where only known users are told of.
+    anonymous: int = 1
 
 
 def _on_demand(name: str) -> Any:
@@ -153,6 +157,11 @@ class RequestView:
         view.route = route
         view.body = view.found = view._by_name = None
         return view
+
+    @property
+    def anonymous(self) -> int:
+        """How many requests without a user it takes to believe `no_user`."""
+        return 1 if self._wire is None else self._wire.anonymous
 
     @property
     def path(self) -> str:

@@ -1,6 +1,5 @@
 """Where an identity comes from, and how long the word of its verifier holds."""
 
-import inspect
 import math
 import re
 import threading
@@ -15,6 +14,7 @@ from ratekeeper.clock import SECOND
 from ratekeeper.fork import renew_in_children
 from ratekeeper.notation import UNIT_NAMES
 from ratekeeper.policy.functions import Functions, check_takes, find_function, find_nothing
+from ratekeeper.policy.lazy import is_awaitable, unwrapped
 from ratekeeper.policy.problem import Place, Problems, as_texts, nearest, shown
 from ratekeeper.policy.request import RequestView
 from ratekeeper.policy.schema import KEYS
@@ -151,9 +151,9 @@ def _as_cache(given: Any) -> float:
 class VerifierCache:
     """A verifier that remembers what it found, for some seconds.
 
-    Only an identity that was found is remembered. A credential that was rejected, and an exception, are not: they take
-    no room, so that a flood of invented keys cannot push out a good one, and a key that was just made works at once.
-    Credentials are kept as digests under a key of this process.
+    Only an answer that identifies somebody is remembered: `is_usable` says so. A credential that was rejected, and an
+    exception, are not: they take no room, so that a flood of invented keys cannot push out a good one, and a key that
+    was just made works at once. Credentials are kept as digests under a key of this process.
     """
 
     def __init__(
@@ -173,23 +173,26 @@ class VerifierCache:
         self._lock = threading.Lock()
         renew_in_children(self)
 
-    def __call__(self, credential: str) -> Any:
+    def __call__(self, credential: str, is_usable: Callable[[Any], bool] = bool) -> Any:
         digest = blake2b(credential.encode("utf-8", "surrogatepass"), digest_size=16, key=self._secret).digest()
         found = self._known.get(digest)
         if found is not None and found[0] > self._clock():
             return found[1]
         answer = self._verify(credential)
-        return self._awaited(digest, answer) if inspect.isawaitable(answer) else self._noted(digest, answer)
+        if is_awaitable(answer):
+            return self._awaited(digest, answer, is_usable)
+        return self._noted(digest, answer, is_usable)
 
     def renew(self) -> None:
         """Make a new lock in a child process: a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
-    async def _awaited(self, digest: bytes, answer: Awaitable[Any]) -> Any:
-        return self._noted(digest, await answer)
+    async def _awaited(self, digest: bytes, answer: Awaitable[Any], is_usable: Callable[[Any], bool]) -> Any:
+        return self._noted(digest, await answer, is_usable)
 
-    def _noted(self, digest: bytes, answer: Any) -> Any:
-        if answer is None or answer is False:
+    def _noted(self, digest: bytes, answer: Any, is_usable: Callable[[Any], bool]) -> Any:
+        answer = unwrapped(answer)
+        if not is_usable(answer):
             with self._lock:
                 self._known.pop(digest, None)
             return answer

@@ -7,11 +7,13 @@ and the environment are read. A number that is too large is safe, one that is to
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 log = logging.getLogger("ratekeeper")
 
@@ -26,7 +28,24 @@ IN_STACK = {
     "granian.server.common": ("self", "workers"),
     "granian.server.mp": ("self", "workers"),
 }
+# Servers of one process, by module and by program: what the environment says is not meant for them.
+SINGLE_IN_STACK = (
+    "waitress",
+    "waitress.runner",
+    "waitress.server",
+    "daphne.cli",
+    "daphne.server",
+    "cheroot.server",
+    "werkzeug.serving",
+    "wsgiref.simple_server",
+    "django.core.servers.basehttp",
+    "django.utils.autoreload",
+)
+SINGLE = ("waitress-serve", "waitress", "daphne")
+RELOADING = ("uvicorn", "fastapi")  # they have one worker where they start it anew at changes
+PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:\.exe)?")
 IN_ONE_PROCESS = ("solo", "threads", "gevent", "eventlet")  # pools of Celery
+OF_CELERY = ("-A", "--app", "-b", "--broker", "--result-backend", "--loader", "--config", "--workdir")  # with values
 
 _asked_in = 0  # the process that has looked already
 _told = False
@@ -38,7 +57,7 @@ def known_workers() -> int | None:
     return (
         _of_uwsgi()
         or _of_stack()
-        or _of_command(sys.argv)
+        or _of_command(command_line())
         or _of_command(_parent())
         or _of_command(["gunicorn", *os.environ.get("GUNICORN_CMD_ARGS", "").split()])
         or max([_number(os.environ.get(name, "")) or 0 for name in ENVIRONMENT])
@@ -96,13 +115,18 @@ def _of_uwsgi() -> int | None:
 
 def _of_stack() -> int | None:
     """What the server's own object says, which called what runs in the main thread."""
-    found = []
+    found, is_single = [], False
     for frame in _frames():
-        variable, attribute = IN_STACK.get(frame.f_globals.get("__name__", ""), ("", ""))
-        number = getattr(frame.f_locals.get(variable), attribute, None) if variable else None
+        module = frame.f_globals.get("__name__", "")
+        is_single = is_single or module in SINGLE_IN_STACK
+        variable, attribute = IN_STACK.get(module, ("", ""))
+        server = frame.f_locals.get(variable) if variable else None
+        number = getattr(server, attribute, None)
+        if module == "uvicorn._subprocess" and getattr(server, "should_reload", False):
+            number = 1
         if isinstance(number, int) and number > 0:
             found.append(number)
-    return max(found, default=None)
+    return max(found, default=1 if is_single else None)
 
 
 def _frames() -> Iterator[FrameType]:
@@ -114,31 +138,82 @@ def _frames() -> Iterator[FrameType]:
 
 def _of_command(command: Sequence[str]) -> int | None:
     """`-w 4`, `-w4`, `--workers 4` or `--workers=4`, behind the name of a server that knows them; or Celery's words."""
-    paths = [Path(word) for word in command[:6]]  # python, its options and -m may come first
-    names = {name for path in paths for name in (path.name, path.parent.name)}  # gunicorn/__main__.py
-    if "celery" in names and "worker" in command:
-        return _of_celery(command)
-    return _number(_option(command, "-w", "--workers")) if names & {*SERVERS} else None
+    program, words = _program(command)
+    if program == "celery":
+        return _of_celery(words) if _subcommand(words) == "worker" else 1
+    if program in SINGLE or (program in RELOADING and ("--reload" in words or words[:1] == ["dev"])):
+        return 1
+    return _number(_option(words, "-w", "--workers")) if program in SERVERS else None
+
+
+def _program(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the program that a command runs, and its arguments: `uvicorn` for `python -m uvicorn`."""
+    if not command or not PYTHON.fullmatch(Path(command[0]).name):
+        return _name(command[0]) if command else "", command[1:]
+    place = 1
+    while place < len(command):
+        word = command[place]
+        if word.startswith("-m"):
+            own = word == "-m"
+            return "".join(command[place + 1 : place + 2]) if own else word[2:], command[place + 1 + own :]
+        if word.startswith("-c"):
+            break
+        if not word.startswith("-"):
+            return _name(word), command[place + 1 :]
+        place += 2 if word in ("-W", "-X") else 1
+    return "", ()
+
+
+def _name(word: str) -> str:
+    path = Path(word)
+    return path.parent.name if path.name == "__main__.py" else path.name.removesuffix(".exe")
+
+
+def _subcommand(words: Sequence[str]) -> str:
+    """Return the first of Celery's arguments that is neither an option nor its value: `worker`, `beat`."""
+    place = 0
+    while place < len(words):
+        if not words[place].startswith("-"):
+            return words[place]
+        place += 2 if words[place] in OF_CELERY else 1
+    return ""
+
+
+def command_line() -> list[str]:
+    """Return `sys.argv` as text, whatever the program that embeds Python has put there."""
+    given = getattr(sys, "argv", None)
+    if not isinstance(given, list | tuple):
+        return []
+    return [os.fsdecode(word) for word in given if isinstance(word, str | bytes | os.PathLike)]
 
 
 def _of_celery(command: Sequence[str]) -> int | None:
     """Processes of a Celery worker: as many as there are cores, unless it was told."""
-    if _option(command, "-P", "--pool") in IN_ONE_PROCESS:
+    if (_option(command, "-P", "--pool") or _celery_setting("worker_pool")) in IN_ONE_PROCESS:
         return 1
     most = _option(command, "--autoscale").partition(",")[0]
-    return _number(most) or _number(_option(command, "-c", "--concurrency")) or _of_celery_app() or os.cpu_count()
+    told = _number(most) or _number(_option(command, "-c", "--concurrency"))
+    number = _celery_setting("worker_concurrency")
+    return told or (number if isinstance(number, int) and number > 0 else os.cpu_count())
 
 
-def _of_celery_app() -> int | None:
-    """What the application is configured with, if that was read already: reading it here could import the caller."""
-    app = getattr(sys.modules.get("celery"), "current_app", None)
-    number = app.conf.worker_concurrency if app is not None and app.configured else None
-    return number if isinstance(number, int) and number > 0 else None
+def _celery_setting(name: str) -> Any:
+    """Return what the application is configured with, as far as that was read: to read it here could import the caller.
+    What was assigned to `app.conf` is known before."""
+    state = sys.modules.get("celery._state")
+    # Not celery.current_app: in a thread without one it would make an application, for everybody.
+    app = getattr(getattr(state, "_tls", None), "current_app", None) or getattr(state, "default_app", None)
+    if app is None:
+        apps = list(getattr(state, "_apps", ()))
+        app = apps[0] if len(apps) == 1 else None
+    if app is None:
+        return None
+    return app.conf.get(name) if app.configured else getattr(app, "_preconf", {}).get(name)
 
 
 def _option(command: Sequence[str], *names: str) -> str:
     """The value of an option: `-w 4`, `-w4`, `--workers 4`, `--workers=4`; empty if it is not there."""
-    for word, following in zip(command, [*command[1:], ""], strict=True):
+    for word, following in zip(command, [*command[1:], ""], strict=False):
         for name in names:
             if word == name:
                 return following

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
-from ratekeeper.policy.request import Wire
+from ratekeeper.policy.request import ANONYMOUS, Wire
 from ratekeeper.policy.rule import Stage
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.gate import AsyncWebGate, Passed, Refused
@@ -131,6 +131,7 @@ WIRE = Wire(
     state=lambda scope: scope.get("state"),
     request=lambda scope: scope,
     no_user=lambda scope: "" if "user" in scope else UNKNOWN_USER,
+    anonymous=ANONYMOUS,
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from ratekeeper.policy import Computed, Match, RequestView, Rule
 from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.identify import check_by
+from ratekeeper.policy.lazy import is_awaitable
 from ratekeeper.policy.problem import shown
 from ratekeeper.policy.rule import Failure, Mode
 from ratekeeper.web.charge import Charge, Outcome, charge_function
@@ -115,11 +116,11 @@ def _found(
         if await answer:
             return "unlimited"
         value = limits(request) if limits is not None else None
-        return await value if inspect.isawaitable(value) else value
+        return await value if is_awaitable(value) else value
 
     def found(request: RequestView) -> Any:
         exempt = exempt_when(request)
-        if inspect.isawaitable(exempt):
+        if is_awaitable(exempt):
             return awaited(exempt, request)
         return "unlimited" if exempt else limits(request) if limits is not None else None
 

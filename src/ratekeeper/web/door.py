@@ -15,18 +15,33 @@ from ratekeeper.web.user import rules_by_user_alone
 log = logging.getLogger("ratekeeper")
 
 
+class Users:
+    """What was seen of users by all doors of one gate: whether a request had one, and the rules by user that were asked
+    without one."""
+
+    __slots__ = ("anonymous", "are_known", "warned")
+
+    def __init__(self) -> None:
+        self.are_known = False
+        self.anonymous: dict[str, int] = {}  # requests by the name of a rule
+        self.warned: set[str] = set()
+
+
 class Door:
-    """All that holds for one endpoint. `base` is the policy in force without what the endpoint declares."""
+    """All that holds for one endpoint. `base` is the policy in force without what the endpoint declares. `looks` says
+    whether the framework's own request may be looked at: by functions of the application, or to find out why no user is
+    known."""
 
     __slots__ = (
         "_breaches",
         "_by_user",
-        "_warned",
+        "_users",
         "answer",
         "base",
         "compiled",
         "has_early",
         "last_stage",
+        "looks",
         "may_queue",
         "reads_body",
         "terms",
@@ -39,7 +54,7 @@ class Door:
         compiled: Compiled,
         endpoint: Endpoint | None,
         charges: Mapping[str, Callable[[Outcome], int]],
-        warned: set[str],
+        users: Users,
     ) -> None:
         self.base = base
         self.compiled = compiled
@@ -53,7 +68,8 @@ class Door:
         names = [rule.name for rule, _ in pairs]
         self.terms = Terms(owner, [limit for _, limit in pairs], names, {**charges, **own})
         self._by_user = rules_by_user_alone(compiled.policy)
-        self._warned = warned
+        self.looks = bool(self._by_user) or any(True for _ in compiled.functions())
+        self._users = users
         self.answer: Callable[..., Passed | Refused] = self._checked_answer if self._by_user else self._answer
 
     def asks_early(self, stage: str | None) -> bool:
@@ -61,11 +77,17 @@ class Door:
 
     def _checked_answer(self, view: RequestView, verdicts: list[Verdict], slept: int = 0) -> Passed | Refused:
         """`answer`, where rules count by users only. Warn once of each rule if no user can be known."""
-        if view.user is None:
+        users = self._users
+        if view.user is not None:
+            users.are_known = True
+        elif not users.are_known:
             verdict = verdicts[-1]
             for rule in (*verdict.asked, *(shadow.rule for shadow in verdict.shadows)):
-                if rule.name in self._by_user and rule.name not in self._warned and (reason := view.no_user):
-                    self._warned.add(rule.name)
+                if rule.name in self._by_user and rule.name not in users.warned and (reason := view.no_user):
+                    asked = users.anonymous[rule.name] = users.anonymous.get(rule.name, 0) + 1
+                    if asked < view.anonymous:
+                        continue
+                    users.warned.add(rule.name)
                     log.warning(
                         "the limit %r counts by user, but here it counts by address, and users behind one address share"
                         " it: %s. If that is what you want, write key=['user', 'address']",
@@ -87,6 +109,10 @@ class Doors:
     def __init__(self, gate: Any, charge: Mapping[str, Charge] | None) -> None:
         self.gate = gate
         self._current: Callable[[], Compiled] = gate.current
+        if charge is not None and not isinstance(charge, Mapping):
+            raise TypeError(
+                f"expected charges by the names of rules, for example charge={{'login': 'failure'}}, not {charge!r}"
+            )
         found = {name: charge_function(one) for name, one in (charge or {}).items()}
         self._charges = {name: one for name, one in found.items() if one is not None}
         unknown = found.keys() - {rule.name for rule in gate.policy.rules}
@@ -95,7 +121,7 @@ class Doors:
         self._doors: dict[Endpoint | None, Door] = {}
         self._alone: dict[Endpoint | None, Door] = {}
         self._named: dict[str, RouteLimit] = {}
-        self._warned: set[str] = set()  # names of rules
+        self._users = Users()
         self._good = self._current()  # the last policy that went with what an endpoint declares
         self.of(None)
 
@@ -150,7 +176,7 @@ class Doors:
 
     def _made(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
         if endpoint is None or not endpoint.rules:
-            return Door(self.gate, base, base, endpoint, self._charges, self._warned)
+            return Door(self.gate, base, base, endpoint, self._charges, self._users)
         self._check_names(endpoint)
         policy = base.policy
         kept = [with_defaults(rule) if endpoint.keep_defaults else rule for rule in policy.rules]
@@ -168,7 +194,7 @@ class Doors:
             trusted=policy.proxies,
         )
         ready, charges = self.gate.ready(joined), {} if alone else self._charges
-        return Door(self.gate, base, ready, endpoint, charges, self._warned)
+        return Door(self.gate, base, ready, endpoint, charges, self._users)
 
     def _check_names(self, endpoint: Endpoint) -> None:
         for rule, limit in zip(endpoint.rules, endpoint.limits, strict=True):

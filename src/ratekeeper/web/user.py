@@ -2,6 +2,7 @@
 can know. One function for all adapters, so that a user is the same one wherever it is found."""
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,11 +11,13 @@ from uuid import UUID
 from ratekeeper.policy import Identity, Policy
 from ratekeeper.policy.functions import check_takes
 from ratekeeper.policy.identify import MAX_BITS, id_text
+from ratekeeper.policy.lazy import unwrapped
 from ratekeeper.policy.problem import shown
 
 log = logging.getLogger("ratekeeper")
 
 NAMES = ("identity", "pk", "id", "username", "sub", "display_name")  # attributes or items, in this order
+STABLE = ("pk", "id")  # where one of these is there, nothing else is the id
 
 User = str | int | Identity | None
 
@@ -22,30 +25,42 @@ User = str | int | Identity | None
 def user_id(user: Any) -> User:
     """Return the stable id of a user, None if nobody is authenticated.
 
-    A user is text, a whole number, a UUID, an Identity, or a mapping or an object with one of NAMES. Raises TypeError
-    if it has no stable id: to count by something else would be a quota that everybody shares, or nobody.
+    A user is text, a whole number, a UUID, an Identity, a mapping or an object with one of NAMES, or a lazy proxy of
+    one of these. Raises TypeError if it has no stable id: to count by something else would be a quota that everybody
+    shares, or nobody.
     """
+    user = unwrapped(user)
     if user is None or user is False:
         return None
     found = _plain(user)
     if found is not None:
         return found or None if isinstance(found, str) else found
-    if not getattr(user, "is_authenticated", True):
+    if not _part(user, "is_authenticated", True):
         return None
     for name in NAMES:
         try:
-            value = user.get(name) if isinstance(user, Mapping) else getattr(user, name, None)
+            value = unwrapped(_part(user, name, None))
         except NotImplementedError:
             continue  # Starlette's users need not have an identity
         found = _plain(value)
         if found not in (None, ""):
             return found
+        if name in STABLE and found is None and value is not None:  # a name instead may be another's tomorrow
+            raise TypeError(
+                f"cannot tell who the user is from {type(user).__qualname__}: its {name} is"
+                f" {type(value).__qualname__}: expected text, a whole number or a UUID; write user=, a function"
+                f" that returns for example str(user.{name})"
+            )
     of_value = f" with the value {shown(user.value)}" if isinstance(user, Identity) else ""
     raise TypeError(
         f"cannot tell who the user is from {type(user).__qualname__}{of_value}: expected text, a whole number of up to"
         f" {MAX_BITS} bits, a UUID, an Identity of one of these, or a mapping or an object with one of"
         f" {', '.join(NAMES)}"
     )
+
+
+def _part(user: Any, name: str, missing: Any) -> Any:
+    return user.get(name, missing) if isinstance(user, Mapping) else getattr(user, name, missing)
 
 
 def _plain(value: Any) -> User:
@@ -65,10 +80,22 @@ def found_user_id(user: Any) -> User:
         return None
 
 
+def check_user(user: Any) -> None:
+    """Raise TypeError unless `user` is a function. A proxy of a user can be called, but is none."""
+    if not callable(unwrapped(user)):
+        raise TypeError(f"expected a function as user=, not {user!r}: one that returns who is authenticated, or None")
+
+
 def identified(user: Callable[..., Any], argument: str) -> Callable[..., User]:
-    """A function of the application that finds the user, as one that returns the user's id. `argument` is what it is
-    called with; raises TypeError for a function that needs more."""
+    """Return a function that calls the application's `user`, and returns the user's id. `argument` is what `user` is
+    called with. Raises TypeError if `user` is no function, needs more arguments, or has to be awaited."""
+    check_user(user)
     check_takes(user, argument, option="user")
+    if inspect.iscoroutinefunction(user) or inspect.iscoroutinefunction(type(user).__call__):
+        raise TypeError(
+            f"user={user!r} cannot be awaited here: find the user in an authentication middleware around the limits,"
+            " and let user= read what it has found"
+        )
 
     @functools.wraps(user)
     def called(source: Any) -> User:

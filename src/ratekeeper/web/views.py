@@ -6,7 +6,6 @@ from typing import Any
 from ratekeeper.policy import Policy, Rule
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint, short_name
-from ratekeeper.web.user import rules_by_user_alone
 
 
 def full_name(view: Callable[..., Any] | type) -> str:
@@ -28,16 +27,14 @@ class Facts:
     """What adapters ask about a policy for each request, found out once.
 
     `functions` says whether functions of declared limits are given the RequestView, and so may look at its user.
-    `looks` says whether the policy may look at the framework's own request: it has functions, or rules by user alone.
     """
 
-    __slots__ = ("_endpoints", "_for_user", "_functions", "has_early", "has_paths", "looks", "policy")
+    __slots__ = ("_endpoints", "_for_user", "_functions", "has_early", "has_paths", "policy")
 
     def __init__(self, policy: Policy, *, functions: bool) -> None:
         self.policy = policy
         self.has_early = any(rule.stage == "early" for rule in policy.rules)
         self.has_paths = bool(policy.exempt) or any(rule.match.paths for rule in policy.rules)
-        self.looks = bool(rules_by_user_alone(policy)) or _has_functions(policy)
         self._functions = functions
         lists = (policy.tier_names, policy.allow, policy.block, policy.overrides, policy.identities)
         late = [rule for rule in policy.rules if rule.stage == "late"]
@@ -60,16 +57,6 @@ class Facts:
         if functions and any(callable(one) for one in (*listed, rule.cost, rule.computed and rule.computed.function)):
             return True
         return any("user" in {name.strip() for name in one.split("+")} for one in listed if isinstance(one, str))
-
-
-def _has_functions(policy: Policy) -> bool:
-    """Return True if a function of the application may be called for a request."""
-    if any(source.call is not None for source in policy.identities.values()):
-        return True
-    alternatives = (policy.alternatives, *policy.rule_by.values())
-    if any(kind.functions for by in alternatives for parts in by for kind in parts):
-        return True
-    return any(callable(rule.cost) or rule.computed is not None for rule in policy.rules)
 
 
 def body_type(refused: Refused) -> str:

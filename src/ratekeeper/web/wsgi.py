@@ -9,7 +9,7 @@ from urllib.parse import quote
 from ratekeeper.policy import RequestView
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
-from ratekeeper.policy.request import Wire
+from ratekeeper.policy.request import ANONYMOUS, Wire
 from ratekeeper.web.answer import NOTED, Pairs, Passed, Refused, changes, with_headers
 from ratekeeper.web.gate import WebGate
 from ratekeeper.web.options import AnyPolicy, Options
@@ -86,6 +86,7 @@ WIRE = Wire(
     state=lambda environ: environ,
     request=lambda environ: environ,
     no_user=lambda environ: "" if "REMOTE_USER" in environ else UNKNOWN_USER,
+    anonymous=ANONYMOUS,
 )
 
 

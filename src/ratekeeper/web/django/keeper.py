@@ -18,6 +18,7 @@ from django.utils.module_loading import import_string
 from ratekeeper.policy import Policy, PolicyFile
 from ratekeeper.policy.cost import MAX_BODY
 from ratekeeper.policy.functions import check_takes
+from ratekeeper.policy.lazy import is_awaitable
 from ratekeeper.web.answer import Refused
 from ratekeeper.web.declared import Endpoint
 from ratekeeper.web.django.names import view_name
@@ -26,12 +27,12 @@ from ratekeeper.web.django.seen import METHODS, Seen, Views, looks_at_body
 from ratekeeper.web.django.waiting import apart, at_once, awaited
 from ratekeeper.web.gate import AsyncWebGate, WebGate, as_policy
 from ratekeeper.web.options import AnyPolicy, GateOptions, PolicyOptions, check_options
-from ratekeeper.web.user import User, found_user_id, user_id
+from ratekeeper.web.user import User, check_user, found_user_id, user_id
 from ratekeeper.web.views import Facts, body_type
 
 OF_GATE = tuple(GateOptions.__annotations__)
 OF_STORAGE = ("storage", "deadline", "workers")
-NOTHING = Seen((), None, False, False)
+NOTHING = Seen((), None, False)
 UNREADABLE = bytes(MAX_BODY + 1)
 
 
@@ -55,6 +56,7 @@ class Keeper:
         check_options((name for name in options if name != "rules"), tuple(Settings.__annotations__))
         policy, self._user = options.pop("policy", None), _imported(options.pop("user", None))
         if self._user is not None:
+            check_user(self._user)
             check_takes(self._user, "the HttpRequest", option="user")
         of_gate = {name: options.pop(name) for name in OF_GATE if name in options}
         sleep = {"sleep": options.pop("sleep")} if "sleep" in options else {}
@@ -63,7 +65,7 @@ class Keeper:
         self.gate = WebGate(found, **of_gate, **({} if of_tasks else sleep))
         self._found, self._of_gate = found, {**of_gate, **(sleep if of_tasks else {})}
         self._tasks: AsyncWebGate | None = None
-        self.views = Views(_urlconf, _views, self.forget)
+        self.views = Views(_root, _urlconf, _views, self.forget)
         self._facts = Facts(self.gate.policy, functions=False)
 
     @property
@@ -102,7 +104,7 @@ class Keeper:
         """Make the limits of all views in the root URLconf ready, and return what is wrong with them, and with its
         handler429. A URLconf that cannot be loaded is for Django to report."""
         try:
-            views = list(_views(getattr(settings, "ROOT_URLCONF", None)))
+            views = list(_views(_root()))
         except Exception:
             return []
         found: dict[str, None] = {}
@@ -128,7 +130,7 @@ class Keeper:
                 state.view.route = self.views.template(found.route)
         if view is None:
             return NOTHING
-        seen = self.views.of(view, request.method)
+        seen = self.views.of(view, request.method, getattr(request, "urlconf", None))
         state.asked = seen.limits
         return seen
 
@@ -142,7 +144,7 @@ class Keeper:
     def _told(self, request: Any) -> Any:
         """What the function of the settings says; looked at where it is called, for a lazy user may block."""
         answer = self._user(request)
-        return answer if inspect.isawaitable(answer) else user_id(answer)
+        return answer if is_awaitable(answer) else user_id(answer)
 
     async def task_user(self, request: Any) -> User:
         if self._user is not None:
@@ -273,8 +275,12 @@ def _check_handler429() -> None:
         check_takes(handler, "the HttpRequest", "the refusal")
 
 
+def _root() -> Any:
+    return getattr(settings, "ROOT_URLCONF", None)
+
+
 def _urlconf() -> Any:
-    return get_urlconf() or getattr(settings, "ROOT_URLCONF", None)
+    return get_urlconf() or _root()
 
 
 def _views(urlconf: Any) -> Iterator[Callable[..., Any]]:

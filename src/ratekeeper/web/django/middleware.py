@@ -57,14 +57,14 @@ class RateKeeperMiddleware:
         state: State = getattr(request, STATE)
         keep, view = state.keep, state.view
         gate = keep.gate
-        _, endpoint, reads_body, looks = keep.begin(request, state, callback)
+        _, endpoint, reads_body = keep.begin(request, state, callback)
         if state.facts.wants_user(endpoint):
             view.user = keep.user(request)
         door = gate.door(endpoint)
         if reads_body or door.reads_body:
             view.body = keep.body(request)
         earlier = None if state.answer is None else state.resume()
-        if looks or state.facts.looks:
+        if door.looks:
             hand = at_hand(request)
             try:
                 answer = gate.through(door, view, stage="late", earlier=earlier)
@@ -104,14 +104,14 @@ class RateKeeperMiddleware:
         state: State = getattr(request, STATE)
         keep, view = state.keep, state.view
         gate = keep.tasks
-        _, endpoint, reads_body, looks = keep.begin(request, state, callback)
+        _, endpoint, reads_body = keep.begin(request, state, callback)
         if state.facts.wants_user(endpoint):
             view.user = await keep.task_user(request)
         door = gate.door(endpoint)
         if reads_body or door.reads_body:
             view.body = keep.body(request)
         earlier = None if state.answer is None else state.resume()
-        if looks or state.facts.looks:
+        if door.looks:
             hand = at_hand(request, is_task=True)
             try:
                 answer = await gate.through(door, view, stage="late", earlier=earlier)

@@ -1,8 +1,10 @@
 """Under which names the limits of views count. They are those of the code; where that has one name for several views,
-as for one class at two URLs, their order in the URLconf tells them apart: it is the same in every process."""
+as for one class at two URLs, their order in the URLconf tells them apart: it is the same in every process. A limit that
+was put on a view in another URLconf than the root one has that URLconf's name in its own."""
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -43,15 +45,33 @@ def owner_of(function: Callable[..., Any]) -> tuple[Any, str]:
     return getattr(method, "__self__", None), getattr(method, "__name__", "")
 
 
-def places(views: Iterable[Callable[..., Any]]) -> Places:
-    """Where limits stand, by the order of all views."""
+def places(views: Iterable[Callable[..., Any]], *, in_code: bool = True) -> Places:
+    """Return where limits stand, by the order of all views; without `in_code` only those that the URLconf adds."""
     found: Places = {}
     for view in views:
+        left_out = () if in_code else _marks_in_code(view)
         for mark in declared(view):
-            if mark is not None:
+            if mark is not None and mark not in left_out:
                 known = found.setdefault(view_name(view), {})
                 known.setdefault(mark, len(known))
     return found
+
+
+def _marks_in_code(view: Any) -> tuple[RouteLimit | None, ...]:
+    """Return what is declared where the view is defined: every URLconf that has the view has these."""
+    of_class = class_of(view)
+    if of_class is not None:
+        return declared(of_class.dispatch)
+    module = sys.modules.get(getattr(view, "__module__", ""))
+    found: Any = getattr(module, getattr(view, "__name__", ""), None)
+    return declared(found)
+
+
+def urlconf_name(urlconf: Any) -> str:
+    """Return the name of a URLconf, given as a module's name, a module, or patterns."""
+    if isinstance(urlconf, str):
+        return urlconf
+    return str(getattr(urlconf, "__name__", None) or repr(urlconf))
 
 
 def numbered(full: str, place: int) -> str:

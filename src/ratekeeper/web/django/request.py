@@ -10,6 +10,7 @@ from django.conf import settings
 
 from ratekeeper.http.caching import CACHING
 from ratekeeper.policy import RequestView
+from ratekeeper.policy.lazy import unwrapped
 from ratekeeper.policy.reading import Paths, configured_prefixes
 from ratekeeper.web.answer import EXPOSE, Passed, Refused, changes
 from ratekeeper.web.asgi import STATE as AROUND
@@ -36,7 +37,7 @@ UNKNOWN_USER = (
 # The request, whether a task waits for it, and the limits that it is asked for, by their places.
 Hand = tuple[Any, bool, Any]
 
-_hand: ContextVar[Hand] = ContextVar("ratekeeper_request")
+_hand: ContextVar[Hand] = ContextVar("ratekeeper_request", default=(None, False, ()))
 
 
 class State:
@@ -127,12 +128,13 @@ def state_of(request: Any) -> State:
 
 
 def _at_hand() -> Any:
-    """The request whose limits are asked. It is not kept in its view: that would be a cycle for every request."""
+    """Return the request whose limits are asked, None if it is over. It is not kept in its view: that would be a cycle
+    for every request."""
     return _hand.get()[0]
 
 
 def _path_params(_: Any) -> Any:
-    match = _at_hand().resolver_match
+    match = getattr(_at_hand(), "resolver_match", None)
     return {} if match is None else match.kwargs
 
 
@@ -140,7 +142,9 @@ def _no_user(_: Any) -> str:
     given = getattr(settings, "RATEKEEPER", None)
     is_told = isinstance(given, Mapping) and given.get("user") is not None
     request = _at_hand()
-    is_answered = request.resolver_match is None  # maybe before the middleware that finds the user was reached
+    is_answered = (
+        getattr(request, "resolver_match", None) is None
+    )  # maybe before the middleware that finds the user was reached
     return "" if is_told or is_answered or hasattr(request, "user") else UNKNOWN_USER
 
 
@@ -151,8 +155,8 @@ OF_DJANGO: dict[str, Callable[[Any], Any]] = {
     "request": lambda _: _at_hand(),
     "no_user": _no_user,
 }
-ENVIRON_WIRE = OF_ENVIRON._replace(**OF_DJANGO)
-SCOPE_WIRE = OF_SCOPE._replace(**OF_DJANGO)
+ENVIRON_WIRE = OF_ENVIRON._replace(**OF_DJANGO, anonymous=1)
+SCOPE_WIRE = OF_SCOPE._replace(**OF_DJANGO, anonymous=1)
 
 
 def _view(request: Any) -> RequestView:
@@ -343,13 +347,16 @@ def of_request(given: Any, option: str) -> Any:
         return given
     function = taking_request(given, option, "the HttpRequest")
 
+    def find(request: Any) -> Any:
+        return unwrapped(function(request))
+
     @functools.wraps(function)
     def called(_: RequestView) -> Any:
         request, is_task, _ = _hand.get()
         try:
-            return function(request)
+            return find(request)
         except SynchronousOnlyOperation:  # it looks into the database, as for a lazy user
-            return sync_to_async(function)(request) if is_task else in_thread(function, request)
+            return sync_to_async(find)(request) if is_task else in_thread(find, request)
 
     return called
 

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from ratekeeper.web.declared import Endpoint, RouteLimit, declared, join
 from ratekeeper.web.django.anew import Kept, content, endpoint_anew
-from ratekeeper.web.django.names import Places, class_of, numbered, places, view_name
-from ratekeeper.web.user import counts_by_user_alone
+from ratekeeper.web.django.names import Places, class_of, numbered, places, urlconf_name, view_name
 
 Mark = RouteLimit | None  # None: exempt
 
@@ -23,33 +22,37 @@ class Seen(NamedTuple):
     limits: tuple[RouteLimit, ...]
     endpoint: Endpoint | None
     reads_body: bool
-    looks: bool  # at the HttpRequest: functions of the application do, and limits that count by user alone
 
 
 class Views:
-    """What each view declares; found out once. `urlconf` says which is in force, `views` what is in it, in order."""
+    """What each view declares; found out once. `root` and `urlconf` say which URLconf is the root one and
+    which is in force, `views` what is in one, in order."""
 
     def __init__(
         self,
+        root: Callable[[], Any],
         urlconf: Callable[[], Any],
         views: Callable[[Any], Iterable[Callable[..., Any]]],
         forget: Callable[[Endpoint], None],
     ) -> None:
+        self._root = root
         self._urlconf = urlconf
         self._views = views
         self.anew = Kept(forget)
-        self._seen: dict[tuple[Callable[..., Any], str], Seen] = {}
-        self._endpoints: dict[tuple[str, tuple[Mark, ...], tuple[Mark, ...]], Endpoint] = {}
+        self._seen: dict[tuple[Callable[..., Any], str, Any], Seen] = {}
+        self._endpoints: dict[tuple[str, tuple[Mark, ...], tuple[Mark, ...], Any], Endpoint] = {}
         self._joined: dict[tuple[Endpoint | None, ...], Endpoint | None] = {}
         self._routes: dict[str, str] = {}
         self._places: dict[Any, Places] = {}  # by URLconf
+        self._added: dict[Any, Places] = {}  # by URLconf: those that it adds to what stands in the code
 
-    def of(self, view: Callable[..., Any], method: str) -> Seen:
-        seen = self._seen.get((view, method))
+    def of(self, view: Callable[..., Any], method: str, urlconf: Any = None) -> Seen:
+        """Return what a view of this URLconf declares; None is the root one."""
+        seen = self._seen.get((view, method, urlconf))
         if seen is None:
-            seen = self._look(view, method)
+            seen = self._look(view, method, self._root() if urlconf is None else urlconf)
             if method in METHODS:  # what a client invents is not kept
-                self._seen[view, method] = seen
+                self._seen[view, method, urlconf] = seen
         return seen
 
     def endpoint(self, full: str, marks: Sequence[Mark], asked: Sequence[Mark] = ()) -> Endpoint | None:
@@ -58,30 +61,31 @@ class Views:
         todo = tuple(mark for mark in marks if not is_among(mark, asked)) if asked else tuple(marks)
         if not todo:
             return None
-        found = self._endpoints.get((full, tuple(marks), todo))
+        urlconf = self._urlconf()
+        found = self._endpoints.get((full, tuple(marks), todo, urlconf))
         if found is not None:
             return found
-        placed = self._placed(full)
+        placed = self._placed(full, urlconf)
         if all(mark in placed for mark in todo):
-            return self._stable(full, todo, marks)
+            return self._stable(full, todo, marks, urlconf)
         which = tuple(place for place, mark in enumerate(marks) if mark in todo)
         says = tuple(None if mark is None else content(mark) for mark in marks)
-        return self.anew.get((full, says, which), lambda: self._made(full, marks, which))
+        return self.anew.get((full, says, which), lambda: self._made(full, marks, which, urlconf))
 
-    def _stable(self, full: str, todo: tuple[Mark, ...], marks: Sequence[Mark]) -> Endpoint | None:
+    def _stable(self, full: str, todo: tuple[Mark, ...], marks: Sequence[Mark], urlconf: Any) -> Endpoint | None:
         """That of limits that stand in the code once."""
         if not todo:
             return None
-        known = full, tuple(marks), todo
+        known = full, tuple(marks), todo, urlconf
         found = self._endpoints.get(known)
         if found is None:
-            names = self._names(full, marks)
+            names = self._names(full, marks, urlconf)
             found = _joined([Endpoint(names[one], [one]) for one in todo if one is not None], full, todo)
             found = self._endpoints.setdefault(known, found)
         return found
 
-    def _made(self, full: str, marks: Sequence[Mark], which: Sequence[int]) -> Endpoint:
-        names, todo = self._names(full, marks), [(marks[place], place) for place in which]
+    def _made(self, full: str, marks: Sequence[Mark], which: Sequence[int], urlconf: Any) -> Endpoint:
+        names, todo = self._names(full, marks, urlconf), [(marks[place], place) for place in which]
         parts = [endpoint_anew(names[one], one, place) for one, place in todo if one is not None]
         return _joined(parts, full, [one for one, _ in todo])
 
@@ -97,19 +101,30 @@ class Views:
         found = [self._joined.pop(key, None) for key in keys]
         return [one for one in found if one is not None]
 
-    def _placed(self, full: str) -> dict[RouteLimit, int]:
-        urlconf = self._urlconf()
+    def _placed(self, full: str, urlconf: Any) -> dict[RouteLimit, int]:
         if urlconf not in self._places:
             self._places[urlconf] = places(self._views(urlconf))
         return self._places[urlconf].get(full, NOWHERE)
 
-    def _names(self, full: str, marks: Sequence[Mark]) -> dict[RouteLimit, str]:
-        """By place in the URLconf; behind them come those that it does not have, as of a function that a view calls."""
-        found = dict(self._placed(full))
+    def _names(self, full: str, marks: Sequence[Mark], urlconf: Any) -> dict[RouteLimit, str]:
+        """By place in the root URLconf. Those that another URLconf adds have its name, and last come those that no
+        URLconf has, as of a function that a view calls. So which URLconf is asked first does not matter."""
+        found = dict(self._placed(full, self._root()))
+        added = self._added_by(full, urlconf)
+        own = [limit for limit in added if limit not in found]
         for mark in marks:
-            if mark is not None:
+            if mark is not None and mark not in own:
                 found.setdefault(mark, len(found))
-        return {limit: numbered(full, place) for limit, place in found.items()}
+        names = {limit: numbered(full, place) for limit, place in found.items()}
+        other = f"{full}:{urlconf_name(urlconf)}"
+        return names | {limit: numbered(other, added[limit]) for limit in own}
+
+    def _added_by(self, full: str, urlconf: Any) -> dict[RouteLimit, int]:
+        if urlconf_name(urlconf) == urlconf_name(self._root()):
+            return NOWHERE
+        if urlconf not in self._added:
+            self._added[urlconf] = places(self._views(urlconf), in_code=False)
+        return self._added[urlconf].get(full, NOWHERE)
 
     def template(self, route: str) -> str:
         """`users/<int:pk>/` and `^users/(?P<pk>[0-9]+)/$` as `/users/{pk}/`."""
@@ -120,19 +135,18 @@ class Views:
             template = self._routes[route] = "/" + text.lstrip("/")
         return template
 
-    def _look(self, view: Any, method: str) -> Seen:
+    def _look(self, view: Any, method: str, urlconf: Any) -> Seen:
         """At the view, and at the method of its class that will answer."""
         full, marks = view_name(view), tuple(dict.fromkeys(declared(view)))
         function = None if class_of(view) is None else method_of(class_of(view), method, getattr(view, "actions", None))
         more = () if function is None else tuple(one for one in dict.fromkeys(declared(function)) if one not in marks)
         if not any((*marks, *more)) and None in declared(class_of(view)):
             marks = (None,)  # exempt as a class: not where a limit is said
-        own = self._stable(f"{full}.{getattr(function, '__name__', method.lower())}", more, more)
-        endpoint = self.joined(self._stable(full, marks, marks), own)
+        own = self._stable(f"{full}.{getattr(function, '__name__', method.lower())}", more, more, urlconf)
+        endpoint = self.joined(self._stable(full, marks, marks, urlconf), own)
         stand = (*declared(view), *(() if function is None else declared(function)))
         limits = tuple(mark for mark in stand if mark is not None)
-        looks = any(map(callable, _parts(endpoint))) or any(counts_by_user_alone(limit.key) for limit in limits)
-        return Seen(limits, endpoint, looks_at_body(endpoint), looks)
+        return Seen(limits, endpoint, looks_at_body(endpoint))
 
 
 def _joined(parts: list[Endpoint], full: str, marks: Sequence[Mark]) -> Endpoint:

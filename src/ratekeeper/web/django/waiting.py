@@ -2,7 +2,6 @@
 what becomes of their errors."""
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -14,11 +13,13 @@ from django.db import connections
 from django.http import Http404
 from django.http.multipartparser import MultiPartParserError
 
+from ratekeeper.policy.lazy import is_awaitable
+
 __all__ = ["SynchronousOnlyOperation", "apart", "at_once", "awaited", "in_loop", "in_thread", "status_of"]
 
 
 async def awaited(answer: Any) -> Any:
-    return await answer if inspect.isawaitable(answer) else answer
+    return await answer if is_awaitable(answer) else answer
 
 
 async def apart(function: Callable[..., Any], *args: Any) -> Any:
@@ -34,7 +35,7 @@ def at_once(function: Callable[..., Any], *args: Any) -> Any:
         answer = function(*args)
     except SynchronousOnlyOperation:
         answer = in_thread(function, *args)
-    return _finished(answer) if inspect.isawaitable(answer) else answer
+    return _finished(answer) if is_awaitable(answer) else answer
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -31,7 +31,7 @@ from ratekeeper.web.functions import taking_request
 from ratekeeper.web.gate import AsyncWebGate
 from ratekeeper.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
 from ratekeeper.web.sending import REFUSED
-from ratekeeper.web.user import identified, user_id, user_is_told
+from ratekeeper.web.user import check_user, identified, user_id, user_is_told
 from ratekeeper.web.views import description
 from ratekeeper.web.websocket import POLICY_VIOLATION
 
@@ -119,6 +119,8 @@ class RateLimits:
         The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only; with it,
         `key` is "user" unless you say more.
         """
+        if user is not None:
+            check_user(user)
         given: dict[str, Any] = {**options}
         if user is not None:
             if given.get("key") is None:

@@ -4,7 +4,6 @@ Who is turned away by another hook, before ours is reached, is asked for all the
 hook. A refusal in the midst of a view is one only if it leaves the view: who catches it has a request that passed.
 """
 
-import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ import flask
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from ratekeeper.policy import RequestView
+from ratekeeper.policy.lazy import is_awaitable
 from ratekeeper.web.answer import Passed, Refused
 from ratekeeper.web.declared import Endpoint, RouteLimit
 from ratekeeper.web.door import Door
@@ -45,6 +45,7 @@ FLASK_WIRE = WIRE._replace(
     session=lambda _: current_session(),
     state=lambda _: current_globals(),
     request=lambda _: current_request(),
+    anonymous=1,
 )
 
 
@@ -306,7 +307,7 @@ class Installed:
 
     def _settled(self, answer: Any) -> Any:
         """What a function of the extension has said, also if it is async."""
-        return self._app.ensure_sync(_awaited)(answer) if inspect.isawaitable(answer) else answer
+        return self._app.ensure_sync(_awaited)(answer) if is_awaitable(answer) else answer
 
     def refuse(self, refused: Refused, breach: Callable[..., Any] | None = None) -> Any:
         """The response of who wants to be told, else an error that Flask knows how to answer."""

@@ -21,7 +21,7 @@ from ratekeeper.web.flask.routes import Routes, listed
 from ratekeeper.web.functions import taking_request
 from ratekeeper.web.gate import WebGate, log
 from ratekeeper.web.options import AnyLimits, AnyPolicy, Function, LimitOptions, Limits, Options, checking_call
-from ratekeeper.web.user import counts_by_user_alone
+from ratekeeper.web.user import check_user, counts_by_user_alone
 from ratekeeper.web.views import dotted_name
 
 P = ParamSpec("P")
@@ -70,9 +70,11 @@ class RateKeeper:
         on_breach: Callable[[Refused], Any] | None = None,
         **settings: Unpack[Options],
     ) -> None:
+        if user is not None:
+            check_user(user)
         self._policy = policy
         self._settings: dict[str, Any] = {**settings}
-        self.user = user and taking_request(user, "user")
+        self.user = None if user is None else taking_request(user, "user")
         self.exempt_when = exempt_when and taking_request(exempt_when, "exempt_when")
         if on_breach is not None:
             check_takes(on_breach, "the refusal", option="on_breach")
