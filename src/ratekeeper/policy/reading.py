@@ -60,23 +60,23 @@ def read_paths(
     `prefix` are as in Readings, but not encoded.
     """
     same = {path: quote(path, safe=SAFE)}
-    apart: dict[bytes, str] = {}
+    single: dict[bytes, str] = {}
     for other, is_known in others:
-        (same if is_known else apart).setdefault(other, quote(other, safe=SAFE))
-    apart = {other: text for other, text in apart.items() if other not in same}
+        (same if is_known else single).setdefault(other, quote(other, safe=SAFE))
+    single = {other: text for other, text in single.items() if other not in same}
     told = same[path] if target is None else target
     decoded = unquote_to_bytes(told.encode("utf-8", "replace"))
     # As received, wherever it is one of them: the encoding of a path says more than its decoded form.
-    for texts in (same, apart):
+    for texts in (same, single):
         if decoded in texts:
             texts[decoded] = told
             break
     else:
-        apart[decoded] = told
-    spelled = tuple(_encoded(one) for one in {*prefixes, *configured_prefixes()})
-    if len(same) == 1 and not apart and not spelled:
+        single[decoded] = told
+    spelled = tuple(dict.fromkeys(map(_encoded, (*prefixes, *configured_prefixes()))))
+    if len(same) == 1 and not single and not spelled:
         return told
-    groups = dict.fromkeys([tuple(same.values()), *((text,) for text in apart.values())])
+    groups = dict.fromkeys([tuple(same.values()), *((text,) for text in single.values())])
     return Readings(told, tuple(groups), spelled, _encoded(prefix) if prefix else "")
 
 

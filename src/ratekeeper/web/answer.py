@@ -41,6 +41,11 @@ class Terms(NamedTuple):
     own: Sequence[str]
     charges: Charges
 
+    def joined(self, later: "Terms") -> "Terms":
+        """Return these terms and later ones of the same request."""
+        limits, own = (*self.limits, *later.limits), (*self.own, *later.own)
+        return Terms(self.owner, limits, own, {**self.charges, **later.charges})
+
 
 class Passed:
     """The request may go ahead, `delay` seconds from now. This is also what a handler sees of the decision."""
@@ -200,10 +205,8 @@ class Passed:
     def join(self, later: "Passed") -> None:
         """One more decision was made for the same request: the headers tell of all."""
         self.verdicts += later.verdicts
-        mine, other = self.terms, later.terms
-        limits, own = (*mine.limits, *other.limits), (*mine.own, *other.own)
-        self.terms = Terms(mine.owner, limits, own, {**mine.charges, **other.charges})
-        self._may_settle = self._may_settle or bool(other.charges)
+        self.terms = self.terms.joined(later.terms)
+        self._may_settle = self._may_settle or bool(later.terms.charges)
         if later._is_handled:
             self.handle()
 
@@ -215,9 +218,7 @@ class Passed:
             self.failed = earlier.failed
         if earlier._is_handled:
             self.handle()
-            first, own = earlier.terms, self.terms
-            limits, names = (*first.limits, *own.limits), (*first.own, *own.own)
-            self.terms = Terms(own.owner, limits, names, {**first.charges, **own.charges})
+            self.terms = earlier.terms.joined(self.terms)
 
     def _asked(self) -> set[str]:
         return {rule.name for verdict in self.verdicts for rule in verdict.asked}

@@ -37,8 +37,8 @@ UNLISTED = Rule("unlisted", "unlimited", default=True)  # where only endpoints h
 
 
 def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
-    """Return a policy as it is, that of a file or of a mapping, or one made of limits, which hold where no endpoint has
-    its own. Raises PolicyError for a policy that is wrong, and TypeError for settings that do not go with it."""
+    """Return the policy that was given: as an object, a file, a mapping or limits. Limits hold where no endpoint has
+    its own. Raises PolicyError for a wrong policy, and TypeError for settings that do not go with it."""
     if "rules" in settings:
         raise TypeError("unknown option 'rules': give the whole policy as one dict, policy={'rules': […], …}")
     check_options(settings)
