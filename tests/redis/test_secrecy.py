@@ -49,6 +49,8 @@ def _chain(error: BaseException) -> str:
 @example("redis", PLACES[0], "[", "")
 @example("redis", PLACES[0], "\u2100", "")  # urllib refuses it, and would show the whole of it
 @example("redis", PLACES[7], "&", "@")
+@example("unix", PLACES[2], "", "/")
+@example("redis", PLACES[15], "", "://")
 @given(
     st.sampled_from(SCHEMES),
     st.sampled_from(PLACES),

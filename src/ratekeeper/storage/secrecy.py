@@ -1,5 +1,6 @@
 """Storage URLs in messages (law 10): no password, secret or option of a URL is ever shown."""
 
+import re
 from urllib.parse import SplitResult, urlsplit
 
 
@@ -19,11 +20,11 @@ def hidden(url: str) -> str:
     last '@' is hidden, and all but the scheme if that '@' may as well belong to an option.
     """
     scheme, mark, rest = url.partition("://")
-    if not mark:
-        scheme, rest = "", url
+    if not re.fullmatch(r"[A-Za-z0-9+.-]*", scheme) or not mark:  # no scheme: a password with '://' in it
+        scheme, mark, rest = "", "", url
     ends = [place for place in (rest.find("?"), rest.find("#")) if place >= 0]
     head, tail = (rest[: min(ends)], rest[min(ends) :]) if ends else (rest, "")
-    if "@" in tail or "@" in scheme:
-        return repr(f"{scheme if '@' not in scheme else ''}{mark}…")
+    if "@" in tail:
+        return repr(f"{scheme}{mark}…")
     _, at, after = head.rpartition("@")
     return repr(f"{scheme}{mark}{'…@' if at else ''}{after}{tail[:1] and tail[:1] + '…'}")

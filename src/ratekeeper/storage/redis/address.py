@@ -96,6 +96,8 @@ def parse_url(url: str) -> Address:
             f"cannot open storage {hidden(url)}: {parts.scheme}:// is one server; for several hosts write"
             f" {parts.scheme}+sentinel://host:26379,host2:26379/service or {parts.scheme}+cluster://host:6379,host2:6379"
         )
+    if parts.scheme == "unix" and hosts:  # the beginning of the path, or of a password: neither may be shown as a host
+        raise ValueError(f"cannot open storage {hidden(url)}: a socket has no host; write unix:///path/of/redis.sock")
     if parts.scheme == "unix":
         login["path"] = unquote(parts.path)
         path = []
