@@ -14,10 +14,10 @@ run: .venv/ready  ## serve an example API with limits, and show where to look; P
 	@$(BIN)/python examples/api/serve.py
 
 demo: .venv/ready  ## play the same traffic through all algorithms, side by side
-	@$(BIN)/ratekeeper demo
+	@$(BIN)/ratebound demo
 	@echo
-	@echo "Next: $(BIN)/ratekeeper explain \"10/second burst 20; 500/hour\""
-	@echo "      $(BIN)/ratekeeper --help, README.md, docs/algorithms.md"
+	@echo "Next: $(BIN)/ratebound explain \"10/second burst 20; 500/hour\""
+	@echo "      $(BIN)/ratebound --help, README.md, docs/algorithms.md"
 
 test: check  ## the whole suite: checks, then pytest in parallel; brings the servers it needs
 	@tools/get_servers
@@ -41,7 +41,7 @@ check-imports:
 
 test-long: .venv/ready  ## the property tests with far more examples, and whether tests notice changes of the code
 	@tools/get_servers
-	RATEKEEPER_LONG=1 RATEKEEPER_EXAMPLES=2000 $(PYTEST) tests/property tests/redis tests/faults tests/web
+	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/property tests/redis tests/faults tests/web
 	$(BIN)/python tools/mutate.py
 
 bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter, in memory and on Redis

@@ -1,1 +1,1 @@
-"""Ratekeeper in memory, side by side with limits, throttled-py and pyrate-limiter: `python -m benchmarks`."""
+"""Ratebound in memory, side by side with limits, throttled-py and pyrate-limiter: `python -m benchmarks`."""

@@ -17,7 +17,7 @@ import pyrate_limiter
 import throttled
 import throttled.asyncio
 
-from ratekeeper import AsyncLimiter, Limiter
+from ratebound import AsyncLimiter, Limiter
 
 Block = Callable[[Sequence[str]], int]
 AsyncBlock = Callable[[Sequence[str]], Awaitable[int]]
@@ -80,7 +80,7 @@ def ours(text: str, how: str) -> Contender:
 
         return block
 
-    return Contender("ratekeeper", how, "Decision", make)
+    return Contender("ratebound", how, "Decision", make)
 
 
 def ours_async(text: str, how: str) -> AsyncContender:
@@ -96,7 +96,7 @@ def ours_async(text: str, how: str) -> AsyncContender:
 
         return block
 
-    return AsyncContender("ratekeeper", how, "Decision", make)
+    return AsyncContender("ratebound", how, "Decision", make)
 
 
 def limits_hit(strategy: str, rate: Rate) -> Contender:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.contenders import Block, Contender, counting
 from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
-from ratekeeper import Limiter
-from ratekeeper.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source
+from ratebound import Limiter
+from ratebound.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source
 
 MOST_BARE, MOST_MANY = 15.0, 1.5
 LIMIT = "1000000/minute"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.contenders import Block
 from benchmarks.measure import Done, Spread, spread
-from ratekeeper import Limiter, MemoryStorage
+from ratebound import Limiter, MemoryStorage
 
 # One hit counts for 259 seconds, longer than the measurement: states that run out would be swept.
 LIMITS = {"gcra": "10000/month gcra", "default": "10000/month"}

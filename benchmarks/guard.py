@@ -19,15 +19,15 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
 from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
-from ratekeeper import AsyncLimiter, Limiter, limiter, parse_limit
-from ratekeeper.decision import Row
-from ratekeeper.events import Listener
-from ratekeeper.limit import Group, Mode
-from ratekeeper.observe import AlertListener, LogListener, TopListener
-from ratekeeper.observe.otel import OpenTelemetryListener
-from ratekeeper.observe.prometheus import PrometheusListener
-from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
-from ratekeeper.storage.memory import MemoryStorage
+from ratebound import AsyncLimiter, Limiter, limiter, parse_limit
+from ratebound.decision import Row
+from ratebound.events import Listener
+from ratebound.limit import Group, Mode
+from ratebound.observe import AlertListener, LogListener, TopListener
+from ratebound.observe.otel import OpenTelemetryListener
+from ratebound.observe.prometheus import PrometheusListener
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.memory import MemoryStorage
 
 MOST_ADDED = 2.0  # microseconds, by the guard to a sync call
 MOST_UNHEARD = 1.05  # times a hit that does not ask; below that this machine cannot tell two equal functions apart
@@ -137,7 +137,7 @@ def _unasked_hit() -> Callable[..., Any]:
 
 def _quiet() -> logging.Logger:
     """A logger whose lines go nowhere: what handlers do with them is not the listener's."""
-    log = logging.getLogger("ratekeeper.benchmark")
+    log = logging.getLogger("ratebound.benchmark")
     log.propagate = False
     log.setLevel(logging.INFO)
     log.handlers = [logging.NullHandler()]

@@ -20,9 +20,9 @@ from tests.servers import redis_server
 
 from benchmarks.contenders import Block, Rate, counting
 from benchmarks.measure import Done, Spread, keys, ratios, spread
-from ratekeeper import AsyncLimiter, Limiter
-from ratekeeper.limit import ALGORITHMS
-from ratekeeper.storage.redis.storage import RedisStorage
+from ratebound import AsyncLimiter, Limiter
+from ratebound.limit import ALGORITHMS
+from ratebound.storage.redis.storage import RedisStorage
 
 RATE = Rate(1_000, "minute")
 FIVE = "1000/second{0}; 2000/minute{0}; 3000/hour{0}; 4000/day{0}; 5000/week{0}"
@@ -35,10 +35,10 @@ THROTTLED = ("fixed_window", "sliding_window", "leaking_bucket", "token_bucket",
 
 BARE = "bare EVALSHA"
 OURS = {
-    "ratekeeper default": str(RATE),
-    **{f"ratekeeper {algorithm}": f"{RATE} {algorithm}" for algorithm in ALGORITHMS},
-    "ratekeeper 5 × default": FIVE.format(""),
-    "ratekeeper 5 × gcra": FIVE.format(" gcra"),
+    "ratebound default": str(RATE),
+    **{f"ratebound {algorithm}": f"{RATE} {algorithm}" for algorithm in ALGORITHMS},
+    "ratebound 5 × default": FIVE.format(""),
+    "ratebound 5 × gcra": FIVE.format(" gcra"),
 }
 PEERS = (*(f"limits {name}" for name in LIMITS), *(f"throttled-py {name}" for name in THROTTLED))
 WHO = (BARE, *OURS, *PEERS)
@@ -73,11 +73,11 @@ class Trips:
             return []
         judged = []
         for how, most in (("default", MOST), ("gcra", MOST), ("5 × default", MOST_OF_FIVE), ("5 × gcra", MOST_OF_FIVE)):
-            found = self.times_bare(f"ratekeeper {how}")
+            found = self.times_bare(f"ratebound {how}")
             judged.append(Judged(f"{how}: times a {BARE}", f"at most {most:g}", found, found.median <= most))
         for how in ("default", "gcra", "fixed-window"):
             for peer in PEERS:
-                found = spread(ratios(self.times[f"ratekeeper {how}"], self.times[peer]))
+                found = spread(ratios(self.times[f"ratebound {how}"], self.times[peer]))
                 judged.append(Judged(f"{how}: times as fast as {peer}", "above 1", found, found.median > 1))
         return judged
 

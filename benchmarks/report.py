@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-import ratekeeper
+import ratebound
 from benchmarks.cases import REQUIRED
 from benchmarks.gate import Gating
 from benchmarks.growth import MOST, SMALL, Growth
@@ -23,7 +23,7 @@ from benchmarks.redis_trips import Trips
 from benchmarks.web import Webbing
 
 PACKAGES = (
-    "ratekeeper",
+    "ratebound",
     "limits",
     "throttled-py",
     "pyrate-limiter",
@@ -129,7 +129,7 @@ def machine() -> dict[str, Any]:
 def sources() -> str:
     """A digest of our own files: a version number does not tell one working tree from the next."""
     digest = blake2b(digest_size=8)
-    for path in sorted(path for kind in ("*.py", "*.lua") for path in Path(ratekeeper.__file__).parent.rglob(kind)):
+    for path in sorted(path for kind in ("*.py", "*.lua") for path in Path(ratebound.__file__).parent.rglob(kind)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -268,7 +268,7 @@ def _figures(found: Spread, scale: float = 1) -> tuple[str, str]:
 def _growth_rows(growth: Growth) -> list[Sequence[str]]:
     times = f"{growth.times.median:.2f} ({_between(growth.times)})"
     return [
-        (f"ratekeeper {growth.algorithm}", f"{growth.keys:,}", *_added(*growth.ours), times),
+        (f"ratebound {growth.algorithm}", f"{growth.keys:,}", *_added(*growth.ours), times),
         ("bare dict", f"{growth.keys:,}", *_added(*growth.bare), ""),
     ]
 
@@ -292,7 +292,7 @@ def heading(results: Results) -> str:
 def show(results: Results, console: Console) -> None:
     console.print(heading(results), highlight=False)
     if results.changed:
-        console.print("ratekeeper's files changed during the run: its memory figures may be of other code")
+        console.print("ratebound's files changed during the run: its memory figures may be of other code")
     for sheet in sheets(results):
         table = Table(title=sheet.title, title_justify="left")
         for place, name in enumerate(sheet.head):

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.servers import redis_server
 
-from ratekeeper import Limiter, parse_limit
+from ratebound import Limiter, parse_limit
 
 ENTRIES = (1_000, 10_000)
 CALLS = 50

@@ -27,9 +27,9 @@ from tests.servers import redis_server
 
 from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
 from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
 
 LIMIT = "1000000/minute"
 HEADERS = {
@@ -44,8 +44,8 @@ VARIABLES = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in 
 BARE = "without a limiter"
 # The asked for: how many times less ours must add than the peer, and who stands for ours.
 REQUIRED = (
-    ("asgi", "slowapi, ASGI middleware", "ratekeeper, ASGI middleware", 4.0),
-    ("flask", "Flask-Limiter, default limits", "ratekeeper, Flask extension", 5.0),
+    ("asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 4.0),
+    ("flask", "Flask-Limiter, default limits", "ratebound, Flask extension", 5.0),
 )
 PEERS = {
     "asgi": "slowapi, ASGI middleware",
@@ -241,12 +241,12 @@ def flask_limiter_decorator() -> flask.Flask:
 
 def our_flask(storage: str = "memory://", limits: str = LIMIT) -> flask.Flask:
     app = flask_app()
-    RateKeeper(app, limits, storage=storage)
+    FlaskLimits(app, limits, storage=storage)
     return app
 
 
 def our_flask_decorator() -> flask.Flask:
-    keeper = RateKeeper()
+    keeper = FlaskLimits()
     app = flask_app(keeper.limit(LIMIT))
     keeper.init_app(app)
     return app
@@ -259,9 +259,9 @@ CASES = (
             asgi(BARE, starlette),
             asgi("slowapi, ASGI middleware", slowapi_middleware),
             asgi("slowapi, decorator", slowapi_decorator),
-            asgi("ratekeeper, ASGI middleware", our_middleware),
-            asgi("ratekeeper, RateLimits", our_limits),
-            asgi("ratekeeper, decorator", our_decorator),
+            asgi("ratebound, ASGI middleware", our_middleware),
+            asgi("ratebound, RateLimits", our_limits),
+            asgi("ratebound, decorator", our_decorator),
         ],
     ),
     Case(
@@ -270,8 +270,8 @@ CASES = (
             wsgi(BARE, flask_app),
             wsgi("Flask-Limiter, default limits", flask_limiter_defaults),
             wsgi("Flask-Limiter, decorator", flask_limiter_decorator),
-            wsgi("ratekeeper, Flask extension", our_flask),
-            wsgi("ratekeeper, decorator", our_flask_decorator),
+            wsgi("ratebound, Flask extension", our_flask),
+            wsgi("ratebound, decorator", our_flask_decorator),
         ],
     ),
 )
@@ -302,7 +302,7 @@ class Webbing:
                     Judged(f"{ours}: times less than {peer}", f"at least {times:g}", found, found.median >= times)
                 )
         for who, trips in self.trips.items():
-            if "ratekeeper" in who:
+            if "ratebound" in who:
                 judged.append(Judged(f"{who}: commands to Redis", "exactly 1", Spread(trips, trips, trips), trips == 1))
         return judged
 
@@ -313,7 +313,7 @@ class Webbing:
             for name, one in times.items():
                 who = name.partition(": ")[2]
                 peer = PEERS[f"{case}, by decorator" if "decorator" in who else case]
-                less = self.less(case, peer, who) if "ratekeeper" in who else None
+                less = self.less(case, peer, who) if "ratebound" in who else None
                 found.append((case, who, spread(one), spread(self.added(case, who)), less))
         return found
 
@@ -344,9 +344,9 @@ def measure_web(webbing: Webbing, rounds: int, each: int, done: Done) -> None:
 TWO = ("1000000/minute", "1000000/hour")
 TRIPS: dict[str, Callable[[str], flask.Flask]] = {
     "Flask-Limiter, one limit": lambda url: flask_limiter_defaults(url),
-    "ratekeeper, one limit": lambda url: our_flask(url),
+    "ratebound, one limit": lambda url: our_flask(url),
     "Flask-Limiter, two limits": lambda url: flask_limiter_defaults(url, TWO),
-    "ratekeeper, two limits": lambda url: our_flask(url, "; ".join(TWO)),
+    "ratebound, two limits": lambda url: our_flask(url, "; ".join(TWO)),
 }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ratekeeper import AsyncLimiter
+from ratebound import AsyncLimiter
 
 limiter = AsyncLimiter("200/second burst 1", max_delay=10)
 

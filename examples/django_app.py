@@ -12,8 +12,8 @@ settings.configure(
     ROOT_URLCONF=__name__,
     SECRET_KEY="an example has none",
     LOGGING_CONFIG=None,
-    MIDDLEWARE=["ratekeeper.web.django.RateKeeperMiddleware"],
-    RATEKEEPER={
+    MIDDLEWARE=["ratebound.web.django.RateLimitMiddleware"],
+    RATEBOUND={
         "policy": {
             "rules": [
                 {"name": "site", "limits": "100/minute"},
@@ -30,7 +30,7 @@ from django.http import HttpResponse  # noqa: E402
 from django.test import AsyncClient, Client  # noqa: E402
 from django.urls import path  # noqa: E402
 
-from ratekeeper.web.django import limit  # noqa: E402
+from ratebound.web.django import limit  # noqa: E402
 
 
 def user(request: Any, number: int) -> Any:
@@ -45,7 +45,7 @@ def login(request: Any) -> Any:
 
 @limit("2/minute")
 async def report(request: Any) -> Any:
-    return HttpResponse(f"{request.ratekeeper.decision.remaining} left")
+    return HttpResponse(f"{request.ratebound.decision.remaining} left")
 
 
 def too_many(request: Any, refused: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Annotated
 import httpx
 from fastapi import Depends, FastAPI, HTTPException, Request, WebSocket
 
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.web.fastapi import Passed, RateLimits
+from ratebound.policy import Match, Policy, Rule
+from ratebound.web.fastapi import Passed, RateLimits
 
 policy = Policy(
     rules=[
@@ -52,7 +52,7 @@ async def report(id: int) -> str:
 @limits.limit("1000/minute", name="tokens")
 async def answer(request: Request) -> str:
     words = "as many words as the model has said"
-    request.state.ratekeeper.charge(len(words.split()))
+    request.state.ratebound.charge(len(words.split()))
     return words
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from flask import Blueprint, Flask, g, request
 
-from ratekeeper.web.flask import RateKeeper
+from ratebound.web.flask import RateLimits
 
 app = Flask(__name__)
-limiter = RateKeeper(app, "100/minute", user=lambda: request.headers.get("x-verified-user"))
+limiter = RateLimits(app, "100/minute", user=lambda: request.headers.get("x-verified-user"))
 reports = Blueprint("reports", __name__, url_prefix="/reports")
 limiter.limit("2/minute", key="user")(reports)
 
@@ -16,7 +16,7 @@ limiter.limit("2/minute", key="user")(reports)
 @app.get("/users/<int:number>")
 @limiter.limit("3/minute")
 def user(number: int) -> dict[str, int]:
-    return {"number": number, "left": g.ratekeeper.decision.remaining}
+    return {"number": number, "left": g.ratebound.decision.remaining}
 
 
 @app.post("/login")

@@ -10,13 +10,13 @@ import httpx
 from litestar import Litestar, Request, get
 from litestar.params import FromPath
 
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.web.asgi import RateLimitMiddleware
+from ratebound.policy import Match, Policy, Rule
+from ratebound.web.asgi import RateLimitMiddleware
 
 
 @get("/users/{id:int}")
 async def user(id: FromPath[int], request: Request[Any, Any, Any]) -> dict[str, int]:
-    return {"id": id, "left": request.state.ratekeeper.decision.remaining}
+    return {"id": id, "left": request.state.ratebound.decision.remaining}
 
 
 policy = Policy(

@@ -1,6 +1,6 @@
 """Only failed logins count: charge before, give back after a success. No race in between."""
 
-from ratekeeper import Limiter
+from ratebound import Limiter
 
 limiter = Limiter("5/15 minutes as login")
 

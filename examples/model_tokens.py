@@ -1,6 +1,6 @@
 """Requests and tokens per minute in one decision; what was not used is given back."""
 
-from ratekeeper import Check, Limiter, parse_limit
+from ratebound import Check, Limiter, parse_limit
 
 REQUESTS = parse_limit("60/minute as requests")
 TOKENS = parse_limit("10000/minute burst 10000 as tokens")

@@ -7,15 +7,15 @@ import asyncio
 
 from quart import Quart, request, websocket
 
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.web.asgi import RateLimitMiddleware
+from ratebound.policy import Match, Policy, Rule
+from ratebound.web.asgi import RateLimitMiddleware
 
 app = Quart(__name__)
 
 
 @app.get("/users/<int:number>")
 async def user(number: int) -> dict[str, int]:
-    return {"number": number, "left": request.scope["state"]["ratekeeper"].decision.remaining}
+    return {"number": number, "left": request.scope["state"]["ratebound"].decision.remaining}
 
 
 @app.post("/login")

@@ -1,7 +1,7 @@
 """Hit a limit until it denies, and do what it says."""
 
-from ratekeeper import Limiter, MemoryStorage
-from ratekeeper.testing import FakeClock
+from ratebound import Limiter, MemoryStorage
+from ratebound.testing import FakeClock
 
 clock = FakeClock()  # so that this example does not sleep; leave it out in a program of yours
 limiter = Limiter("5/minute; 2/second burst 3", storage=MemoryStorage(clock=clock), sleep=clock.sleep)

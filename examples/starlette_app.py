@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratekeeper.web.asgi import RateLimitMiddleware
+from ratebound.web.asgi import RateLimitMiddleware
 
 
 async def home(request: Request) -> PlainTextResponse:
-    left = request.state.ratekeeper.decision.remaining
+    left = request.state.ratebound.decision.remaining
     return PlainTextResponse(f"hello, {left} left")
 
 

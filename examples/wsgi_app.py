@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
-from ratekeeper.web.wsgi import RateLimitMiddleware
+from ratebound.web.wsgi import RateLimitMiddleware
 
 
 def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

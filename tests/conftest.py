@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from ratekeeper.policy.function_errors import function_errors
-from ratekeeper.testing import FakeClock
+from ratebound.policy.function_errors import function_errors
+from ratebound.testing import FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
 
 # The same examples in every run, so that a change is what makes a test fail; `make test-long` asks for more of them and
 # draws them at random. A busy machine is no failure: examples have no deadline.
-EXAMPLES = int(os.environ.get("RATEKEEPER_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("RATEBOUND_EXAMPLES", "0"))
 settings.register_profile(
-    "ratekeeper", max_examples=EXAMPLES or 150, derandomize=not EXAMPLES, deadline=None, print_blob=True
+    "ratebound", max_examples=EXAMPLES or 150, derandomize=not EXAMPLES, deadline=None, print_blob=True
 )
-settings.load_profile("ratekeeper")
+settings.load_profile("ratebound")
 
 
 def pytest_configure() -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ratekeeper import Limiter, MemoryStorage
-from ratekeeper.testing import FakeClock
+from ratebound import Limiter, MemoryStorage
+from ratebound.testing import FakeClock
 
 
 def limiter_of(text: str, clock: FakeClock, **options: Any) -> Limiter:

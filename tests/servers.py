@@ -77,7 +77,7 @@ def wait_until(condition: Callable[[], bool], timeout: float, what: str) -> None
 
 class Server:
     def __init__(self, *options: str) -> None:
-        self._home = tempfile.TemporaryDirectory(prefix="ratekeeper-", ignore_cleanup_errors=True)
+        self._home = tempfile.TemporaryDirectory(prefix="ratebound-", ignore_cleanup_errors=True)
         self._options = options
         self.folder = Path(self._home.name)
         self.port = free_port()

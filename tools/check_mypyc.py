@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mypyc.build import mypycify
 
-KERNELS = sorted(map(str, Path("src/ratekeeper/kernels").glob("*.py")))
+KERNELS = sorted(map(str, Path("src/ratebound/kernels").glob("*.py")))
 
 
 def main() -> None:

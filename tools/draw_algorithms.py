@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from ratekeeper.cli.traffic import CYCLE, Event, bursty, busiest, play, standing_at, variants
-from ratekeeper.clock import SECOND
-from ratekeeper.limit import Limit
-from ratekeeper.notation import parse_limit
+from ratebound.cli.traffic import CYCLE, Event, bursty, busiest, play, standing_at, variants
+from ratebound.clock import SECOND
+from ratebound.limit import Limit
+from ratebound.notation import parse_limit
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 LIMIT = parse_limit("10/second burst 5")

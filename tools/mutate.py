@@ -36,7 +36,7 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "ratekeeper"
+PACKAGE = ROOT / "src" / "ratebound"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.txt"
 SAMPLE = 60
 TIMEOUT = 120  # seconds for the tests of one mutant: one that loops for ever was noticed
@@ -218,10 +218,10 @@ def run_tests(source: Path, tests: list[str], said: Path) -> None:
 
 def survives(mutant: Mutant) -> tuple[bool, str]:
     """Run the tests of a mutant. Returns whether all of them pass, and what they said."""
-    with tempfile.TemporaryDirectory(prefix="ratekeeper-mutant-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ratebound-mutant-") as folder:
         source = Path(folder) / "src"
-        shutil.copytree(PACKAGE, source / "ratekeeper", ignore=shutil.ignore_patterns("__pycache__"))
-        (source / "ratekeeper" / mutant.module).write_text(mutant.source)
+        shutil.copytree(PACKAGE, source / "ratebound", ignore=shutil.ignore_patterns("__pycache__"))
+        (source / "ratebound" / mutant.module).write_text(mutant.source)
         said = Path(folder) / "said"
         child = multiprocessing.get_context("fork").Process(target=run_tests, args=(source, TESTS[mutant.module], said))
         child.start()

@@ -5,9 +5,9 @@ from pathlib import Path
 from fastapi import FastAPI, HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from ratekeeper.observe.prometheus import PrometheusListener
-from ratekeeper.policy import Identity, PolicyFile
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.observe.prometheus import PrometheusListener
+from ratebound.policy import Identity, PolicyFile
+from ratebound.web.fastapi import RateLimits
 
 KEYS = {"key-of-ann": ("ann", "pro"), "key-of-bob": ("bob", "free")}
 
@@ -24,7 +24,7 @@ registry = CollectorRegistry()
 metrics = PrometheusListener(registry)
 policy = PolicyFile(Path(__file__).with_name("policy.yaml"), functions={"find_key": find_key})
 
-app = FastAPI(title="Ratekeeper's example")
+app = FastAPI(title="Ratebound's example")
 limits = RateLimits(policy, app=app, listeners=[metrics])
 
 
@@ -56,7 +56,7 @@ async def login(request: Request) -> dict[str, str]:
 
 @app.get("/items/{id}")
 async def item(id: int, request: Request) -> dict[str, int]:
-    decision = request.state.ratekeeper.decision
+    decision = request.state.ratebound.decision
     return {"id": id, "left": decision.remaining}
 
 

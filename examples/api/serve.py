@@ -9,7 +9,7 @@ from contextlib import suppress
 import uvicorn
 
 LOOK = """
-Ratekeeper's example API is at {url}; its policy is examples/api/policy.yaml. In another terminal:
+Ratebound's example API is at {url}; its policy is examples/api/policy.yaml. In another terminal:
 
   # allowed: 200, with what is left in the headers
   curl -i {url}/items/1
@@ -29,9 +29,9 @@ Ratekeeper's example API is at {url}; its policy is examples/api/policy.yaml. In
   curl -s {url}/metrics | grep shadow_decisions_total
 
   # all metrics
-  curl -s {url}/metrics | grep ^ratekeeper_
+  curl -s {url}/metrics | grep ^ratebound_
 
-Ctrl-C ends it. Next: README.md, docs/web.md, docs/policy.md, and `.venv/bin/ratekeeper demo`.
+Ctrl-C ends it. Next: README.md, docs/web.md, docs/policy.md, and `.venv/bin/ratebound demo`.
 """
 
 

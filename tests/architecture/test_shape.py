@@ -5,10 +5,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ratekeeper import Limiter
-from ratekeeper.kernels import gcra
+from ratebound import Limiter
+from ratebound.kernels import gcra
 
-SOURCE = Path(__file__).parents[2] / "src" / "ratekeeper"
+SOURCE = Path(__file__).parents[2] / "src" / "ratebound"
 
 
 def test_the_arithmetic_is_at_most_six_calls_away() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, AsyncMemoryStorage, Check, Limiter, MemoryStorage, parse_limit
-from ratekeeper.kernels import SPEND
-from ratekeeper.limit import ALGORITHMS, BUCKETS
+from ratebound import AsyncLimiter, AsyncMemoryStorage, Check, Limiter, MemoryStorage, parse_limit
+from ratebound.kernels import SPEND
+from ratebound.limit import ALGORITHMS, BUCKETS
 
 THREADS = 8
 GRANTS = 1_000

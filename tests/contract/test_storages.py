@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncMemoryStorage, MemoryStorage
-from ratekeeper.storage import Storage
-from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
-from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
-from ratekeeper.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
+from ratebound import AsyncMemoryStorage, MemoryStorage
+from ratebound.storage import Storage
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
 
 runs = itertools.count()
 SLOW = "timeout=5&connect_timeout=5"  # a busy machine must not look like a dead server

@@ -11,7 +11,7 @@ import threading
 import time
 from itertools import repeat
 
-from ratekeeper import AsyncLimiter, Decision, Limiter
+from ratebound import AsyncLimiter, Decision, Limiter
 
 HANDS = {"threads": 3, "tasks": 20}
 PAUSE = 0.002  # seconds between two requests of a hand: the others need some of the machine, too

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratekeeper import AsyncLimiter, Check, InvalidCost, InvalidKey, InvalidLimit, Limit, Limiter, parse_limit
-from ratekeeper.limit import MAX_COUNT
+from ratebound import AsyncLimiter, Check, InvalidCost, InvalidKey, InvalidLimit, Limit, Limiter, parse_limit
+from ratebound.limit import MAX_COUNT
 from tests.servers import Server
 
 STRANGE = {

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limiter, MemoryStorage
-from ratekeeper.decision import Row
-from ratekeeper.limit import Group, Mode
-from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
-from ratekeeper.storage.redis.storage import RedisStorage
+from ratebound import AsyncLimiter, Limiter, MemoryStorage
+from ratebound.decision import Row
+from ratebound.limit import Group, Mode
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.redis.storage import RedisStorage
 from tests.servers import Cluster, Server, wait_until
 
 SLOW = "timeout=5&connect_timeout=5"

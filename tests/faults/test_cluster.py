@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Check, Decision, Limiter, parse_limit
-from ratekeeper.events import Degraded, Event, Recovered
-from ratekeeper.limit import Group
+from ratebound import AsyncLimiter, Check, Decision, Limiter, parse_limit
+from ratebound.events import Degraded, Event, Recovered
+from ratebound.limit import Group
 from tests.servers import Cluster, Server, cluster, wait_until
 
 DEADLINE = 0.5

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ratekeeper import Limiter, parse_limit
-from ratekeeper.storage.redis.keys import Keys
+from ratebound import Limiter, parse_limit
+from ratebound.storage.redis.keys import Keys
 from tests.faults.test_redis import Subject
 from tests.proxy import Proxy, proxy
 from tests.servers import Server, wait_until
@@ -62,7 +62,7 @@ def test_what_a_full_server_refused_to_write_back_is_kept(fresh_redis: Server) -
 
 def test_of_many_keys_only_the_one_with_a_foreign_value_is_degraded(fresh_redis: Server) -> None:
     limit = parse_limit("5/day burst 5")
-    name = Keys(prefix="rk").subject("taken") + limit.scope.encode()
+    name = Keys(prefix="rb").subject("taken") + limit.scope.encode()
     with fresh_redis.client() as admin, Limiter(limit, storage=fresh_redis.url) as limiter:
         admin.set(name, "hello")
         found = limiter.hit_many(["one", "taken", "two"])

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Decision, Limiter, MemoryStorage, StorageError
-from ratekeeper.decision import Row
-from ratekeeper.limit import Group, Mode
-from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound import AsyncLimiter, Decision, Limiter, MemoryStorage, StorageError
+from ratebound.decision import Row
+from ratebound.limit import Group, Mode
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
 
 DEADLINE = 0.1
 SPARE = 1.0  # seconds, for a busy machine
@@ -224,7 +224,7 @@ def test_a_write_back_that_outlives_its_storage_writes_no_more() -> None:
 def test_a_call_that_hangs_does_not_keep_the_interpreter_from_ending() -> None:
     program = """
 import time
-from ratekeeper import Limiter
+from ratebound import Limiter
 class Hanging:
     def evaluate(self, groups, mode="spend"): time.sleep(60)
     def reset(self, group): pass
@@ -239,7 +239,7 @@ print(bool(Limiter("1/hour", storage=Hanging(), deadline=0.05).hit("a")))
 
 @pytest.mark.usefixtures("no_thread_stays")
 def test_a_guard_that_nobody_closes_leaves_no_threads_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratekeeper.storage.threads.IDLE", 0.05)
+    monkeypatch.setattr("ratebound.storage.threads.IDLE", 0.05)
     storage = Hanging()
     storage.go.set()
     limiter = Limiter("5/hour", storage=storage, deadline=5)
@@ -250,7 +250,7 @@ def test_a_guard_that_nobody_closes_leaves_no_threads_for_long(monkeypatch: pyte
 
 @pytest.mark.usefixtures("no_thread_stays")
 def test_a_thread_that_left_when_idle_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratekeeper.storage.threads.IDLE", 0.001)
+    monkeypatch.setattr("ratebound.storage.threads.IDLE", 0.001)
     storage = Hanging()
     storage.go.set()
     limiter = Limiter("1000/hour", storage=storage, deadline=5)

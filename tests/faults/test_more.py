@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import Limiter
-from ratekeeper.events import Degraded, Recovered
+from ratebound import Limiter
+from ratebound.events import Degraded, Recovered
 from tests.faults.test_redis import (
     BACK,
     COUNT,
@@ -96,7 +96,7 @@ def most(window: int, forgotten: list[tuple[float, float]]) -> int:
 def test_three_processes_whose_storage_comes_and_goes_grant_no_more_than_the_count_and_their_shares(
     fresh_redis: Server, between: Proxy, record_property: Callable[[str, object], None]
 ) -> None:
-    seed = int(os.environ.get("RATEKEEPER_SEED") or random.SystemRandom().randrange(10**6))
+    seed = int(os.environ.get("RATEBOUND_SEED") or random.SystemRandom().randrange(10**6))
     chance, forgotten = random.Random(seed), list[tuple[float, float]]()
     limit = f"{UNITS}/{PERIOD} seconds fixed-window"
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def test_three_processes_whose_storage_comes_and_goes_grant_no_more_than_the_cou
         found = [each.grants() for each in workers]
     granted = Counter(at // 1_000_000 // PERIOD for grants in found for at, _ in grants)
     worst = max(granted, key=lambda window: granted[window] / most(window, forgotten))
-    told = f"RATEKEEPER_SEED={seed}: {dict(granted)} of {[most(window, forgotten) for window in granted]}"
+    told = f"RATEBOUND_SEED={seed}: {dict(granted)} of {[most(window, forgotten) for window in granted]}"
     record_property("granted in a window", told)
     sys.stdout.write(f"\n{told}; worst {granted[worst]} of at most {most(worst, forgotten)}\n")
     assert all(any(degraded for _, degraded in grants) for grants in found), "every worker was alone for a while"

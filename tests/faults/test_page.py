@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limiter
-from ratekeeper.limit import FAILURES
-from ratekeeper.storage.guarded import DEADLINE, AsyncGuardedStorage, GuardedStorage
+from ratebound import AsyncLimiter, Limiter
+from ratebound.limit import FAILURES
+from ratebound.storage.guarded import DEADLINE, AsyncGuardedStorage, GuardedStorage
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/failure.md"

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limiter
-from ratekeeper.decision import Row
-from ratekeeper.limit import Group, Mode
-from ratekeeper.storage import workers
-from ratekeeper.storage.memory import MemoryStorage
+from ratebound import AsyncLimiter, Limiter
+from ratebound.decision import Row
+from ratebound.limit import Group, Mode
+from ratebound.storage import workers
+from ratebound.storage.memory import MemoryStorage
 from tests.servers import Server
 
 
@@ -37,7 +37,7 @@ def run(program: str, *arguments: str, **environment: str) -> str:
 
 FORK = """
     import os, sys, threading, time, warnings
-    from ratekeeper import Limiter, MemoryStorage, StorageError, parse_limit
+    from ratebound import Limiter, MemoryStorage, StorageError, parse_limit
 
     def in_child(work):
         pid = os.fork()
@@ -175,7 +175,7 @@ def test_an_async_limiter_serves_several_event_loops_at_once() -> None:
 
 # Several workers
 
-BUILD = "from ratekeeper import Limiter; Limiter('5/minute').hit('a'); Limiter('5/minute')"
+BUILD = "from ratebound import Limiter; Limiter('5/minute').hit('a'); Limiter('5/minute')"
 WARNING = "each of 4 workers counts for itself, so clients get up to 4 times the limit; use a storage"
 
 
@@ -222,7 +222,7 @@ def test_nobody_is_warned_who_has_one_worker_or_a_shared_storage(tmp_path: Path)
     assert served_by(tmp_path, "gunicorn", "-w", "1") == ""
     assert served_by(tmp_path, "gunicorn") == ""
     assert served_by(tmp_path, "myprogram", "-w", "4") == ""
-    shared = "from ratekeeper import Limiter; Limiter('5/minute', storage='redis://localhost:1')"
+    shared = "from ratebound import Limiter; Limiter('5/minute', storage='redis://localhost:1')"
     assert served_by(tmp_path, "gunicorn", "-w", "4", program=shared) == ""
 
 
@@ -233,7 +233,7 @@ def test_a_project_that_has_an_uwsgi_py_is_not_run_by_the_question(tmp_path: Pat
 
 def test_the_share_of_a_worker_follows_from_what_is_known(tmp_path: Path) -> None:
     program = (
-        "import sys; from ratekeeper.storage.guarded import GuardedStorage; from ratekeeper import MemoryStorage;"
+        "import sys; from ratebound.storage.guarded import GuardedStorage; from ratebound import MemoryStorage;"
         "print(GuardedStorage(MemoryStorage()).guard.fallback.workers,"
         " GuardedStorage(MemoryStorage(), workers=7).guard.fallback.workers, file=sys.stderr)"
     )

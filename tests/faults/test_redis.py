@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import redis
 
-from ratekeeper import AsyncLimiter, Decision, Limiter, StorageError
-from ratekeeper.events import Degraded, Event, Recovered
+from ratebound import AsyncLimiter, Decision, Limiter, StorageError
+from ratebound.events import Degraded, Event, Recovered
 from tests.faults.test_processes import FORK, run
 from tests.proxy import Proxy, proxy
 from tests.servers import HOST, Server, redis_server
@@ -435,7 +435,7 @@ def test_a_client_of_redis_py_is_a_storage(server: Server) -> None:
 def test_a_limiter_made_before_a_fork_works_in_the_child(server: Server) -> None:
     program = """
     import asyncio
-    from ratekeeper import AsyncLimiter
+    from ratebound import AsyncLimiter
     limiter = Limiter("6/hour", storage=sys.argv[1])
     tasks = AsyncLimiter("6/hour", storage=sys.argv[1])
     async def hit():
@@ -467,4 +467,4 @@ def test_closing_in_an_outage_is_quick(server: Server, between: Proxy) -> None:
             begin = time.monotonic()
             subject.close()
             assert time.monotonic() - begin < DEADLINE + 2 * SPARE
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ratekeeper-write")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ratebound-write")]

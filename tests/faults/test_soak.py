@@ -1,6 +1,6 @@
-"""Fault after fault under load, at random, with what must hold all the while. RATEKEEPER_LONG=1 makes it last.
+"""Fault after fault under load, at random, with what must hold all the while. RATEBOUND_LONG=1 makes it last.
 
-RATEKEEPER_SEED=… repeats the order of the faults that a failed run has printed.
+RATEBOUND_SEED=… repeats the order of the faults that a failed run has printed.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Decision, Limiter
+from ratebound import AsyncLimiter, Decision, Limiter
 from tests.faults.test_redis import LASTING, MOMENTS, the_server_is_killed
 from tests.proxy import Proxy, proxy
 from tests.servers import Server, redis_server, wait_until
 
-LONG = os.environ.get("RATEKEEPER_LONG") == "1"
+LONG = os.environ.get("RATEBOUND_LONG") == "1"
 SECONDS = 75 if LONG else 8
 LEAST = 50_000 if LONG else 1_000  # decisions
 DEADLINE = 0.25
@@ -141,8 +141,8 @@ def held() -> tuple[int, int, int]:
 
 
 def test_whatever_breaks_in_whatever_order_every_request_is_answered_in_time_and_no_key_gets_too_much() -> None:
-    seed = int(os.environ.get("RATEKEEPER_SEED") or random.SystemRandom().randrange(10**6))
-    print(f"RATEKEEPER_SEED={seed}")  # noqa: T201 - shown when the test fails
+    seed = int(os.environ.get("RATEBOUND_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"RATEBOUND_SEED={seed}")  # noqa: T201 - shown when the test fails
     seen = Seen()
     with redis_server() as server, proxy(server) as between:
         begin = held()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper.storage.workers import ENVIRONMENT, _of_command, known_workers
+from ratebound.storage.workers import ENVIRONMENT, _of_command, known_workers
 from tests.servers import free_port
 
 PROBE = """
 import os
 from pathlib import Path
-from ratekeeper.storage.workers import known_workers
+from ratebound.storage.workers import known_workers
 
 def note():
     file = Path(os.environ["FOUND"], str(os.getpid()))
@@ -236,7 +236,7 @@ def test_a_command_line_of_bytes_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
 
 PROGRAM = """
 import logging, multiprocessing, sys
-from ratekeeper import Limiter
+from ratebound import Limiter
 logging.basicConfig(format="%(process)d %(message)s")
 limiter = Limiter("5/minute", storage=sys.argv[2])
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper import Decision
-from ratekeeper.http import Headers, Quota, parse_rate_limit, parse_retry_after
+from ratebound import Decision
+from ratebound.http import Headers, Quota, parse_rate_limit, parse_retry_after
 from tests.http.test_headers import NOW, decisions
 
 START = 1_700_000_000.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratekeeper.http import Headers
+from ratebound.http import Headers
 
 SHARED = [
     "public",

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from ratekeeper import Limiter
-from ratekeeper.http import ClientAddress, Proxies, parse_address
+from ratebound import Limiter
+from ratebound.http import ClientAddress, Proxies, parse_address
 
 CDN = ["173.245.48.0/20", "2400:cb00::/32"]
 CHAIN = Proxies(["10.0.0.0/8", "fd00::/8"])
@@ -244,7 +244,7 @@ def test_where_all_are_trusted_the_leftmost_is_the_client_and_that_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     proxies = Proxies(["10.0.0.0/8"])
-    with caplog.at_level(logging.WARNING, "ratekeeper"):
+    with caplog.at_level(logging.WARNING, "ratebound"):
         for n in range(3):
             assert found(proxies, "10.0.0.1", xff(f"10.0.0.{n + 7}, 10.0.0.2")) == f"10.0.0.{n + 7}"
     assert [record.getMessage() for record in caplog.records] == [
@@ -267,7 +267,7 @@ def test_a_unix_socket_is_believed_only_if_it_is_trusted(peer: str | None) -> No
 def test_a_peer_that_is_no_address_stands_for_itself_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for proxies in (Proxies(), Proxies(["10.0.0.0/8"]), Proxies(["unix"])):
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "ratekeeper"):
+        with caplog.at_level(logging.WARNING, "ratebound"):
             for _ in range(3):
                 answer = proxies.client_address("testclient", xff("1.1.1.1"))
                 assert answer == ClientAddress(None, "testclient", "peer")

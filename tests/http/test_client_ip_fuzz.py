@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.http import Proxies
+from ratebound.http import Proxies
 from tests.property.strategies import EXAMPLES  # with the profile
 
 assert EXAMPLES

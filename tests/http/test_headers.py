@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ratekeeper import Decision, Limit, Limiter, MemoryStorage, parse_limit, parse_limits
-from ratekeeper.clock import SECOND
-from ratekeeper.decision import DegradedRows, Row
-from ratekeeper.http import Headers, expose, grows_after
-from ratekeeper.http.headers import FIELDS
-from ratekeeper.limit import ALGORITHMS, BUCKETS, Check
-from ratekeeper.testing import FakeClock
+from ratebound import Decision, Limit, Limiter, MemoryStorage, parse_limit, parse_limits
+from ratebound.clock import SECOND
+from ratebound.decision import DegradedRows, Row
+from ratebound.http import Headers, expose, grows_after
+from ratebound.http.headers import FIELDS
+from ratebound.limit import ALGORITHMS, BUCKETS, Check
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.property.strategies import costs, gaps, limits
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.http import Networks, parse_address, prefix_key, prefix_keys
+from ratebound.http import Networks, parse_address, prefix_key, prefix_keys
 from tests.property.strategies import EXAMPLES  # with the profile
 
 assert EXAMPLES

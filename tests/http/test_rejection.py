@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 from hypothesis import given
 
-from ratekeeper import Decision, Limiter, parse_limit
-from ratekeeper.clock import SECOND
-from ratekeeper.decision import DegradedRows
-from ratekeeper.http import Headers, Refusal, Rejection, Response, is_preflight
-from ratekeeper.http.rejection import FORMATS
+from ratebound import Decision, Limiter, parse_limit
+from ratebound.clock import SECOND
+from ratebound.decision import DegradedRows
+from ratebound.http import Headers, Refusal, Rejection, Response, is_preflight
+from ratebound.http.rejection import FORMATS
 from tests.http.test_headers import HOPELESS, NOW, REFUSED, decided, decision_of, decisions
 
 TYPES = "https://iana.org/assignments/http-problem-types#"
@@ -268,7 +268,7 @@ def test_a_format_that_fails_is_logged_and_the_refusal_stands(returned: Any, cap
             raise returned
         return returned
 
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         response = Rejection(broken).respond(REFUSED)
     assert response == Rejection().respond(REFUSED)
     assert "format of refusals failed" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.http.structured import MAX_INTEGER, Item, read_dictionary, read_list, write_integer, write_string
+from ratebound.http.structured import MAX_INTEGER, Item, read_dictionary, read_list, write_integer, write_string
 from tests.http.test_headers import sf
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=30)

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ratekeeper import Decision, Limiter
-from ratekeeper.decision import DegradedRows
-from ratekeeper.events import Decided
+from ratebound import Decision, Limiter
+from ratebound.decision import DegradedRows
+from ratebound.events import Decided
 
 
 def told(decision: Decision, seconds: float = 0.001) -> Decided:

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from ratekeeper import Decision
-from ratekeeper.events import Degraded, Recovered
-from ratekeeper.observe import Alert, AlertListener
-from ratekeeper.observe.alert import MAX_WAITING
-from ratekeeper.testing import FakeClock
+from ratebound import Decision
+from ratebound.events import Degraded, Recovered
+from ratebound.observe import Alert, AlertListener
+from ratebound.observe.alert import MAX_WAITING
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import held_elsewhere, refusal, told
 

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from ratekeeper import Limiter
-from ratekeeper.events import Called, Decided, Recovered, Shadowed
-from ratekeeper.observe.prometheus import PrometheusListener
+from ratebound import Limiter
+from ratebound.events import Called, Decided, Recovered, Shadowed
+from ratebound.observe.prometheus import PrometheusListener
 from tests.observe.promql import Wrong, asked_for
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy" / "prometheus" / "ratekeeper.rules.yml"
-DASHBOARD = ROOT / "deploy" / "grafana" / "ratekeeper.json"
+RULES = ROOT / "deploy" / "prometheus" / "ratebound.rules.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "ratebound.json"
 GUIDE = ROOT / "docs" / "observing.md"
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to everything
 
@@ -128,24 +128,24 @@ def test_the_dashboard_can_be_imported_anywhere() -> None:
 
 def test_the_guide_lists_every_metric_with_its_labels_and_every_alert() -> None:
     text = GUIDE.read_text()
-    rows = re.findall(r"^\| `(ratekeeper_\w+)` \|([^|]*)\|", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(ratebound_\w+)` \|([^|]*)\|", text, re.MULTILINE)
     listed = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
     wanted: dict[str, set[str]] = {}
     for sample, family in FAMILIES.items():
         name = sample if sample.endswith("_total") else family
         wanted.setdefault(name, set()).update(LABELS[sample] - {"le"})
     assert listed == wanted
-    assert set(re.findall(r"^\| `(Ratekeeper\w+)` \|", text, re.MULTILINE)) == {rule["alert"] for rule in rules()}
+    assert set(re.findall(r"^\| `(Ratebound\w+)` \|", text, re.MULTILINE)) == {rule["alert"] for rule in rules()}
 
 
 @pytest.mark.parametrize(
     "expression",
     [
-        "sum(rate(ratekeeper_decisions_total[5m])",
-        "sum(rate(ratekeeper_decisions_total[5m])))",
-        'ratekeeper_keys{job="a")',
-        "rates(ratekeeper_decisions_total[5m])",
-        "rate(ratekeeper_decisions_total[5 m])",
+        "sum(rate(ratebound_decisions_total[5m])",
+        "sum(rate(ratebound_decisions_total[5m])))",
+        'ratebound_keys{job="a")',
+        "rates(ratebound_decisions_total[5m])",
+        "rate(ratebound_decisions_total[5 m])",
     ],
 )
 def test_the_reader_of_expressions_sees_what_is_wrong(expression: str) -> None:
@@ -156,12 +156,12 @@ def test_the_reader_of_expressions_sees_what_is_wrong(expression: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        "rate(ratekeeper_decision_total[5m])",
-        "ratekeeper_decisions_total > 1",
-        'rate(ratekeeper_decisions_total{node="a"}[5m])',
-        "sum by (node) (rate(ratekeeper_decisions_total[5m]))",
-        'rate(ratekeeper_used_share_bucket{le="0.8"}[5m])',
-        "rate(ratekeeper_keys[5m])",
+        "rate(ratebound_decision_total[5m])",
+        "ratebound_decisions_total > 1",
+        'rate(ratebound_decisions_total{node="a"}[5m])',
+        "sum by (node) (rate(ratebound_decisions_total[5m]))",
+        'rate(ratebound_used_share_bucket{le="0.8"}[5m])',
+        "rate(ratebound_keys[5m])",
     ],
 )
 def test_the_check_of_expressions_sees_what_is_not_there(expression: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 
-from ratekeeper import AsyncLimiter, Check, Limiter, RateLimited, parse_limit
-from ratekeeper.events import Event, Listener
-from ratekeeper.observe import Alert, AlertListener, Limited, LogListener, TopListener
-from ratekeeper.observe.otel import OpenTelemetryListener
-from ratekeeper.observe.prometheus import PrometheusListener
+from ratebound import AsyncLimiter, Check, Limiter, RateLimited, parse_limit
+from ratebound.events import Event, Listener
+from ratebound.observe import Alert, AlertListener, Limited, LogListener, TopListener
+from ratebound.observe.otel import OpenTelemetryListener
+from ratebound.observe.prometheus import PrometheusListener
 from tests.servers import Server, wait_until
 
 
@@ -30,7 +30,7 @@ class Ears:
         self.all: list[Listener] = [LogListener(), self.prometheus, self.top, self.alert, otel]
 
     def value(self, metric: str, /, **labels: str) -> Any:
-        return self.registry.get_sample_value(f"ratekeeper_{metric}", labels)
+        return self.registry.get_sample_value(f"ratebound_{metric}", labels)
 
     def decisions(self, result: str, degraded: str) -> Any:
         return self.value("decisions_total", limit="api", result=result, degraded=degraded)
@@ -38,7 +38,7 @@ class Ears:
 
 @pytest.fixture
 def ears(caplog: pytest.LogCaptureFixture) -> Ears:
-    caplog.set_level(logging.INFO, logger="ratekeeper")
+    caplog.set_level(logging.INFO, logger="ratebound")
     return Ears()
 
 
@@ -109,7 +109,7 @@ def test_an_outage_is_seen_from_its_beginning_to_its_end(
             sample.labels["node"]
             for family in ears.registry.collect()
             for sample in family.samples
-            if sample.name == "ratekeeper_breaker_open"
+            if sample.name == "ratebound_breaker_open"
         }
         assert ears.value("storage_call_seconds_count", node=node) == 1
         assert ears.value("breaker_open", node=node) == 0
@@ -127,5 +127,5 @@ def test_an_outage_is_seen_from_its_beginning_to_its_end(
         assert ears.value("degraded_seconds_total", node=node) > 0
     assert ears.alert.flush(10)
     assert [alert.kind for alert in ears.alerts] == ["degraded", "recovered"]
-    levels = [record.levelname for record in caplog.records if hasattr(record, "ratekeeper_event")]
+    levels = [record.levelname for record in caplog.records if hasattr(record, "ratebound_event")]
     assert levels == ["ERROR", "WARNING"]

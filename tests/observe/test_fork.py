@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from ratekeeper.observe import Limited, LogListener, TopListener
-from ratekeeper.testing import FakeClock
+from ratebound.observe import Limited, LogListener, TopListener
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import held_elsewhere, refusal, told
 
@@ -17,7 +17,7 @@ from tests.observe.decisions import held_elsewhere, refusal, told
 def test_a_child_is_not_held_up_by_a_lock_of_its_parent(
     kind: type[LogListener] | type[TopListener], clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="ratekeeper")
+    caplog.set_level(logging.INFO, logger="ratebound")
     listener, denied = kind(clear=True, clock=clock), told(refusal(limiter_of("1/hour", clock), "k"))
     listener(denied)
     with held_elsewhere(listener._lock):

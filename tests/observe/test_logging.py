@@ -5,17 +5,17 @@ import threading
 
 import pytest
 
-from ratekeeper import Check, Limiter, StorageError, parse_limit
-from ratekeeper.events import Called, Degraded, Event, Recovered
-from ratekeeper.observe import LogListener
-from ratekeeper.testing import FakeClock
+from ratebound import Check, Limiter, StorageError, parse_limit
+from ratebound.events import Called, Degraded, Event, Recovered
+from ratebound.observe import LogListener
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import refusal, told, without_storage
 
 
 @pytest.fixture(autouse=True)
 def everything(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="ratekeeper")
+    caplog.set_level(logging.DEBUG, logger="ratebound")
 
 
 def test_a_refusal_is_logged_with_fields_and_without_the_key(
@@ -23,16 +23,16 @@ def test_a_refusal_is_logged_with_fields_and_without_the_key(
 ) -> None:
     LogListener(clock=clock)(told(refusal(limiter_of("2/minute as login", clock), "user:42")))
     (record,) = caplog.records
-    assert (record.levelno, record.name) == (logging.INFO, "ratekeeper")
-    fields = {name: value for name, value in vars(record).items() if name.startswith("ratekeeper_")}
-    digest = fields.pop("ratekeeper_key")
+    assert (record.levelno, record.name) == (logging.INFO, "ratebound")
+    fields = {name: value for name, value in vars(record).items() if name.startswith("ratebound_")}
+    digest = fields.pop("ratebound_key")
     assert fields == {
-        "ratekeeper_event": "refused",
-        "ratekeeper_limit": "login",
-        "ratekeeper_retry_after": 60.0,
-        "ratekeeper_degraded": None,
-        "ratekeeper_unavailable": False,
-        "ratekeeper_suppressed": 0,
+        "ratebound_event": "refused",
+        "ratebound_limit": "login",
+        "ratebound_retry_after": 60.0,
+        "ratebound_degraded": None,
+        "ratebound_unavailable": False,
+        "ratebound_suppressed": 0,
     }
     assert len(digest) == 16
     assert record.getMessage() == f"refused {digest} by login, retry after 60 s"
@@ -46,7 +46,7 @@ def test_a_digest_is_the_same_for_the_same_key_and_secret_only(
     secrets: list[str | bytes | None] = ["s", b"s", "s", "t", "s" * 100, "s" * 101, None, None]
     for secret, key in zip(secrets, "aabaaaaa", strict=True):
         LogListener(secret=secret, clock=clock)(told(refusal(limiter, key)))
-    first, again, *others = [vars(record)["ratekeeper_key"] for record in caplog.records]
+    first, again, *others = [vars(record)["ratebound_key"] for record in caplog.records]
     assert first == again
     assert len({first, *others}) == 7
 
@@ -57,7 +57,7 @@ def test_a_key_in_clear_text_cannot_forge_a_line_or_fill_the_log(
     log, limiter = LogListener(clear=True, clock=clock), limiter_of("1/minute", clock)
     for key in ("user:42", "x\nERROR forged", "\ud800", "long" * 1_000):
         log(told(refusal(limiter, key)))
-    keys = [vars(record)["ratekeeper_key"] for record in caplog.records]
+    keys = [vars(record)["ratebound_key"] for record in caplog.records]
     assert keys[:3] == ["user:42", "x\\nERROR forged", "\\ud800"]
     assert len(keys[3]) == 16
     assert all("\n" not in record.getMessage() for record in caplog.records)
@@ -95,11 +95,11 @@ def test_a_flood_is_cut_to_its_budget_and_the_rest_is_counted(
     log(denied)
     assert len(caplog.records) == 11
     assert caplog.messages[-1].endswith("(990 more like this were not logged)")
-    assert vars(caplog.records[-1])["ratekeeper_suppressed"] == 990
+    assert vars(caplog.records[-1])["ratebound_suppressed"] == 990
     clock.advance(60)
     log(denied)
     log(denied)
-    assert [vars(record)["ratekeeper_suppressed"] for record in caplog.records[-2:]] == [1, 0]
+    assert [vars(record)["ratebound_suppressed"] for record in caplog.records[-2:]] == [1, 0]
 
 
 def test_a_flood_of_refusals_does_not_swallow_an_outage(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
@@ -112,7 +112,7 @@ def test_a_flood_of_refusals_does_not_swallow_an_outage(caplog: pytest.LogCaptur
         "decisions are made without the storage one:6379: timed out",
         "the storage one:6379 decides again after 2.5 s; 7 units written back",
     ]
-    assert vars(caplog.records[2])["ratekeeper_written_back"] == 7
+    assert vars(caplog.records[2])["ratebound_written_back"] == 7
 
 
 def test_a_storage_without_a_name_is_just_the_storage(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
@@ -129,7 +129,7 @@ def test_the_reason_of_a_degraded_refusal_is_in_its_line(caplog: pytest.LogCaptu
     denied = without_storage(refusal(limiter_of("1/minute", clock), "k"), "100 % lost")
     LogListener(clock=clock)(told(denied))
     assert caplog.messages[0].endswith("; decided without the storage: 100 % lost")
-    assert vars(caplog.records[0])["ratekeeper_degraded"] == "100 % lost"
+    assert vars(caplog.records[0])["ratebound_degraded"] == "100 % lost"
 
 
 def test_what_is_allowed_and_what_is_not_asked_for_is_not_logged(
@@ -163,4 +163,4 @@ def test_threads_lose_no_count_of_what_was_not_logged(caplog: pytest.LogCaptureF
     clock.advance(60)
     log(denied)
     assert len(caplog.records) == 6
-    assert vars(caplog.records[-1])["ratekeeper_suppressed"] == 4 * 500 - 5
+    assert vars(caplog.records[-1])["ratebound_suppressed"] == 4 * 500 - 5

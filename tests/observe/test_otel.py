@@ -10,11 +10,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from ratekeeper import Check, Limiter, MemoryStorage, StorageError, parse_limit
-from ratekeeper.events import Called, Degraded, Recovered, Shadowed
-from ratekeeper.observe.label import SECONDS
-from ratekeeper.observe.otel import OpenTelemetryListener
-from ratekeeper.testing import FakeClock
+from ratebound import Check, Limiter, MemoryStorage, StorageError, parse_limit
+from ratebound.events import Called, Degraded, Recovered, Shadowed
+from ratebound.observe.label import SECONDS
+from ratebound.observe.otel import OpenTelemetryListener
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import refusal, told, without_storage
 
@@ -74,26 +74,26 @@ def test_every_event_is_counted(
     listener(Called("b:1", 0.5, None))
     listener(Degraded("a:1", "gone"))
     during = points(reader)
-    assert during["ratekeeper.breaker.open"] == {("a:1",): 1, ("b:1",): 0}
+    assert during["ratebound.breaker.open"] == {("a:1",): 1, ("b:1",): 0}
     listener(Recovered("a:1", 7.5, 40))
     listener(Shadowed("exports", candidate=True, allowed=False))
     found = points(reader)
     assert found == {
-        "ratekeeper.decisions": {
+        "ratebound.decisions": {
             (False, "login", "allowed"): 2,
             (False, "login", "denied"): 1,
             (True, "login", "denied"): 1,
         },
-        "ratekeeper.shadow.decisions": {(True, "denied", "exports"): 1},
-        "ratekeeper.decision.duration": {(): (4, 1.0)},
-        "ratekeeper.used_share": {("login",): (2, 1.5)},
-        "ratekeeper.storage.call.duration": {("a:1",): (2, 0.75), ("b:1",): (1, 0.5)},
-        "ratekeeper.storage.errors": {("a:1",): 1},
-        "ratekeeper.breaker.open": {("a:1",): 0, ("b:1",): 0},
-        "ratekeeper.degradations": {("a:1",): 1},
-        "ratekeeper.recoveries": {("a:1",): 1},
-        "ratekeeper.degraded.duration": {("a:1",): 7.5},
-        "ratekeeper.written_back": {("a:1",): 40},
+        "ratebound.shadow.decisions": {(True, "denied", "exports"): 1},
+        "ratebound.decision.duration": {(): (4, 1.0)},
+        "ratebound.used_share": {("login",): (2, 1.5)},
+        "ratebound.storage.call.duration": {("a:1",): (2, 0.75), ("b:1",): (1, 0.5)},
+        "ratebound.storage.errors": {("a:1",): 1},
+        "ratebound.breaker.open": {("a:1",): 0, ("b:1",): 0},
+        "ratebound.degradations": {("a:1",): 1},
+        "ratebound.recoveries": {("a:1",): 1},
+        "ratebound.degraded.duration": {("a:1",): 7.5},
+        "ratebound.written_back": {("a:1",): 40},
     }
 
 
@@ -104,7 +104,7 @@ def test_durations_are_sorted_into_buckets_that_fit(
     collected = reader.get_metrics_data()
     assert collected is not None
     metrics = {metric.name: metric for metric in collected.resource_metrics[0].scope_metrics[0].metrics}
-    (point,) = metrics["ratekeeper.decision.duration"].data.data_points
+    (point,) = metrics["ratebound.decision.duration"].data.data_points
     assert tuple(point.explicit_bounds) == SECONDS  # type: ignore[union-attr]
     assert list(point.bucket_counts).index(1) == 2  # type: ignore[union-attr]
 
@@ -118,10 +118,10 @@ def test_watched_memory_shows_what_it_holds(
         limiter.hit(key)
     found = points(reader)
     assert found == {
-        "ratekeeper.keys": {("api",): 2},
-        "ratekeeper.max_keys": {("api",): 2},
-        "ratekeeper.evicted_keys": {("api",): 0},
-        "ratekeeper.overflowed_checks": {("api",): 1},
+        "ratebound.keys": {("api",): 2},
+        "ratebound.max_keys": {("api",): 2},
+        "ratebound.evicted_keys": {("api",): 0},
+        "ratebound.overflowed_checks": {("api",): 1},
     }
 
 
@@ -134,8 +134,8 @@ def test_names_beyond_the_bound_are_counted_together(
         listener(told(limiter.check(Check("k", parse_limit(f"{i + 1}/hour as limit-{i}")))))
         listener(Degraded(f"node-{i}", "gone"))
     found = points(reader)
-    assert found["ratekeeper.used_share"].keys() == {("limit-0",), ("limit-1",), ("other",)}
-    assert found["ratekeeper.breaker.open"] == {("node-0",): 1, ("other",): 1}
+    assert found["ratebound.used_share"].keys() == {("limit-0",), ("limit-1",), ("other",)}
+    assert found["ratebound.breaker.open"] == {("node-0",): 1, ("other",): 1}
 
 
 def test_refusals_and_degraded_decisions_are_events_of_the_current_span(
@@ -148,22 +148,22 @@ def test_refusals_and_degraded_decisions_are_events_of_the_current_span(
         listener(told(limiter.hit("user:42")))
         listener(told(limiter.hit("user:42", cost=3)))
     (span,) = spans.get_finished_spans()
-    assert [event.name for event in span.events] == ["ratekeeper.decision"] * 3
+    assert [event.name for event in span.events] == ["ratebound.decision"] * 3
     assert [dict(event.attributes or {}) for event in span.events] == [
         {
-            "ratekeeper.limit": "login",
-            "ratekeeper.result": "allowed",
-            "ratekeeper.degraded": True,
-            "ratekeeper.retry_after": 0.0,
-            "ratekeeper.reason": "timed out",
+            "ratebound.limit": "login",
+            "ratebound.result": "allowed",
+            "ratebound.degraded": True,
+            "ratebound.retry_after": 0.0,
+            "ratebound.reason": "timed out",
         },
         {
-            "ratekeeper.limit": "login",
-            "ratekeeper.result": "denied",
-            "ratekeeper.degraded": False,
-            "ratekeeper.retry_after": 60.0,
+            "ratebound.limit": "login",
+            "ratebound.result": "denied",
+            "ratebound.degraded": False,
+            "ratebound.retry_after": 60.0,
         },
-        {"ratekeeper.limit": "login", "ratekeeper.result": "denied", "ratekeeper.degraded": False},
+        {"ratebound.limit": "login", "ratebound.result": "denied", "ratebound.degraded": False},
     ]
 
 

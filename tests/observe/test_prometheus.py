@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ratekeeper import AsyncLimiter, Check, Limiter, MemoryStorage, StorageError, parse_limit
-from ratekeeper.events import Called, Degraded, Recovered, Shadowed
-from ratekeeper.observe.prometheus import PrometheusListener
-from ratekeeper.testing import FakeClock
+from ratebound import AsyncLimiter, Check, Limiter, MemoryStorage, StorageError, parse_limit
+from ratebound.events import Called, Degraded, Recovered, Shadowed
+from ratebound.observe.prometheus import PrometheusListener
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import told, without_storage
 
@@ -28,7 +28,7 @@ def listener(registry: CollectorRegistry) -> PrometheusListener:
 
 
 def value(registry: CollectorRegistry, metric: str, /, **labels: str) -> float | None:
-    return registry.get_sample_value(f"ratekeeper_{metric}", labels)
+    return registry.get_sample_value(f"ratebound_{metric}", labels)
 
 
 def test_decisions_are_counted_by_limit_result_and_whether_the_storage_was_asked(
@@ -156,7 +156,7 @@ def test_names_beyond_the_bound_are_counted_together(registry: CollectorRegistry
     for i in range(50):
         listener(told(limiter.check(Check("k", parse_limit(f"{i + 1}/hour as limit-{i}")))))
         listener(Called(f"node-{i}", 0.1, None))
-    (decisions,) = (family for family in registry.collect() if family.name == "ratekeeper_decisions")
+    (decisions,) = (family for family in registry.collect() if family.name == "ratebound_decisions")
     counts = {
         sample.labels["limit"]: sample.value
         for sample in decisions.samples
@@ -206,9 +206,9 @@ def test_bounds_that_are_none_are_refused(options: dict[str, int]) -> None:
 WORKER = """
 import os, sys
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-from ratekeeper import Limiter
-from ratekeeper.events import Called, Decided, Degraded, Recovered
-from ratekeeper.observe.prometheus import PrometheusListener
+from ratebound import Limiter
+from ratebound.events import Called, Decided, Degraded, Recovered
+from ratebound.observe.prometheus import PrometheusListener
 
 listener, limiter = PrometheusListener(), Limiter("2/hour as login")
 listener.watch(limiter, name="api")
@@ -238,10 +238,10 @@ def test_several_processes_are_added_up_but_what_memory_holds_is_left_out(tmp_pa
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert 'ratekeeper_decisions_total{degraded="false",limit="login",result="denied"} 4.0' in lines
-    assert "ratekeeper_decision_seconds_count 6.0" in lines
-    assert 'ratekeeper_breaker_open{node="a:1"} 1.0' in lines
-    assert "ratekeeper_keys" not in done.stdout
+    assert 'ratebound_decisions_total{degraded="false",limit="login",result="denied"} 4.0' in lines
+    assert "ratebound_decision_seconds_count 6.0" in lines
+    assert 'ratebound_breaker_open{node="a:1"} 1.0' in lines
+    assert "ratebound_keys" not in done.stdout
 
 
 def test_without_the_package_it_is_said_what_to_install() -> None:
@@ -249,17 +249,17 @@ def test_without_the_package_it_is_said_what_to_install() -> None:
 import sys
 for name in ("prometheus_client", "opentelemetry"):
     sys.modules[name] = None
-import ratekeeper.observe
+import ratebound.observe
 for name in ("prometheus", "otel"):
     try:
-        __import__(f"ratekeeper.observe.{name}")
+        __import__(f"ratebound.observe.{name}")
     except ModuleNotFoundError as error:
         sys.stdout.write(f"{error}\\n")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
-        "PrometheusListener needs prometheus-client: install Ratekeeper with its extra [prometheus]",
-        "OpenTelemetryListener needs opentelemetry-api: install Ratekeeper with its extra [otel]",
+        "PrometheusListener needs prometheus-client: install Ratebound with its extra [prometheus]",
+        "OpenTelemetryListener needs opentelemetry-api: install Ratebound with its extra [otel]",
     ], done.stderr
 
 
@@ -271,7 +271,7 @@ def test_what_a_rule_in_shadow_would_have_said_is_counted_by_rule_and_not_withou
 
     def count(rule: str, candidate: str, result: str) -> float | None:
         labels = {"rule": rule, "candidate": candidate, "result": result}
-        return registry.get_sample_value("ratekeeper_shadow_decisions_total", labels)
+        return registry.get_sample_value("ratebound_shadow_decisions_total", labels)
 
     assert count("rule-0", "true", "allowed") == 1
     assert count("rule-1", "false", "denied") == 1

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper import Check, parse_limit
-from ratekeeper.observe import TopListener
-from ratekeeper.observe.top import Limited, Sketch
-from ratekeeper.testing import FakeClock
+from ratebound import Check, parse_limit
+from ratebound.observe import TopListener
+from ratebound.observe.top import Limited, Sketch
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import refusal, told, without_storage
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import flask
 
-from ratekeeper.web.flask import RateKeeper
+from ratebound.web.flask import RateLimits
 from tests.web.django_site import MIDDLEWARE, HttpResponse, path, site
 from tests.web.drivers import environ_of, fetch, wsgi_fetch
 from tests.web.suite import Answer
@@ -33,9 +33,9 @@ async def statuses(app: Any, where: str, times: int) -> list[int]:
     return [(await fetch(app, "GET", where)).status for _ in range(times)]
 
 
-def flask_site(*policy: Any, **options: Any) -> tuple[flask.Flask, RateKeeper]:
+def flask_site(*policy: Any, **options: Any) -> tuple[flask.Flask, RateLimits]:
     app = flask.Flask("tests.site")
-    return app, RateKeeper(app, *policy, **options)
+    return app, RateLimits(app, *policy, **options)
 
 
 def flask_statuses(app: flask.Flask, where: str, times: int) -> list[int]:
@@ -61,7 +61,7 @@ def django_site() -> Iterator[Callable[..., Answer]]:
 
     yield get
     if kept:
-        from ratekeeper.web.django.keeper import close
+        from ratebound.web.django.keeper import close
 
         close()
         kept[0].__exit__(None, None, None)

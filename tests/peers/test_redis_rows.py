@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import redis
 
-from ratekeeper import AsyncLimiter, Check, Limiter, StorageError, parse_limit
-from ratekeeper.clock import SECOND
-from ratekeeper.limit import ALGORITHMS, BUCKETS
-from ratekeeper.storage.redis.storage import RedisStorage
-from ratekeeper.testing import FakeClock
+from ratebound import AsyncLimiter, Check, Limiter, StorageError, parse_limit
+from ratebound.clock import SECOND
+from ratebound.limit import ALGORITHMS, BUCKETS
+from ratebound.storage.redis.storage import RedisStorage
+from ratebound.testing import FakeClock
 from tests.proxy import proxy
 from tests.redis.bare import bare_limiter
 from tests.servers import Cluster, SentinelGroup, Server, redis_server

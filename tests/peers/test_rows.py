@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Check, InvalidLimit, Limit, Limiter, MemoryStorage, RateLimited, parse_limit
-from ratekeeper.clock import SECOND
-from ratekeeper.decision import Row
-from ratekeeper.limit import ALGORITHMS, BUCKETS, Group, Mode
-from ratekeeper.testing import FakeClock
+from ratebound import AsyncLimiter, Check, InvalidLimit, Limit, Limiter, MemoryStorage, RateLimited, parse_limit
+from ratebound.clock import SECOND
+from ratebound.decision import Row
+from ratebound.limit import ALGORITHMS, BUCKETS, Group, Mode
+from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.waiting.virtual import limiter_of as virtual_limiter
 from tests.waiting.virtual import run, seconds

@@ -17,13 +17,13 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from ratekeeper import MemoryStorage, notation
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.policy.rule import Failure
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.testing import FakeClock
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
+from ratebound import MemoryStorage, notation
+from ratebound.policy import Policy, Rule
+from ratebound.policy.rule import Failure
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.testing import FakeClock
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
 from tests.peers.sites import SLOW, fields, flask_site, flask_statuses, hello, named, ok, statuses
 from tests.servers import Server
 from tests.web.drivers import fetch
@@ -55,7 +55,7 @@ def test_row_17_flask_limiter_the_header_shows_another_limit_than_the_one_that_b
 
 
 def test_row_24_django_smart_two_views_with_one_key_share_a_count(django_get: Callable[..., Answer]) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     views = {
         "/browse": limit("500/minute", key="address")(named("browse")),
@@ -69,7 +69,7 @@ def test_row_24_django_smart_two_views_with_one_key_share_a_count(django_get: Ca
 def test_row_25_django_smart_refused_requests_are_stored_and_prolong_the_ban(
     django_get: Callable[..., Answer], redis_url_server: Server, look: redis.Redis
 ) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     views = {"/": limit("5/hour sliding-log", key="address")(ok)}
     settings = {"storage": f"{redis_url_server.url}?{SLOW}&prefix=row25-"}
@@ -88,7 +88,7 @@ def test_row_25_django_smart_refused_requests_are_stored_and_prolong_the_ban(
 def test_row_26_django_smart_a_cost_is_so_many_calls_and_not_atomic(
     django_get: Callable[..., Answer], redis_url_server: Server, look: redis.Redis
 ) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     views = {"/": limit("120/hour", cost=50, key="address")(ok)}
     settings = {"storage": f"{redis_url_server.url}?{SLOW}&prefix=row26-"}
@@ -102,7 +102,7 @@ def test_row_26_django_smart_a_cost_is_so_many_calls_and_not_atomic(
 
 
 def test_row_26_django_smart_the_algorithm_asked_for_is_ignored(django_get: Callable[..., Answer]) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     clock = FakeClock(59_000_000)  # a second before the minute is full
     views = {
@@ -185,12 +185,12 @@ async def test_slowapi_signatures_are_looked_at_and_limits_read_again_for_each_r
         real = getattr(module, name)
 
         def noted(*args: Any, real: Any = real, name: str = name, **more: Any) -> Any:
-            if "ratekeeper" in inspect.stack()[1].filename:  # the frameworks' own calls are theirs
+            if "ratebound" in inspect.stack()[1].filename:  # the frameworks' own calls are theirs
                 asked.append(name)
             return real(*args, **more)
 
         monkeypatch.setattr(module, name, noted)
-    monkeypatch.setattr("ratekeeper.policy.rule.parse_limits", notation.parse_limits)
+    monkeypatch.setattr("ratebound.policy.rule.parse_limits", notation.parse_limits)
     for _ in range(3):
         assert (await fetch(app, "GET", "/")).status == 200
         assert flask_client.get("/").status_code == 200
@@ -257,7 +257,7 @@ def test_flask_limiter_an_empty_key_is_no_limit(found: Any) -> None:
 
 
 async def test_flask_limiter_an_empty_key_is_no_limit_in_any_adapter(django_get: Callable[..., Answer]) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     app = FastAPI()
     limits = RateLimits(app=app)
@@ -306,7 +306,7 @@ async def test_flask_limiter_the_fallback_is_the_whole_limit_for_each_worker() -
 def test_django_ratelimit_a_lost_connection_is_an_error_of_the_site(
     failure: str, expected: list[int], fresh_redis: Server, django_get: Callable[..., Answer]
 ) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     views = {"/": limit("2/minute", key="address")(ok), "/other": limit("1/minute", key="address")(named("other"))}
     settings = {"storage": fresh_redis.url, "failure": failure, "workers": 1}
@@ -320,7 +320,7 @@ def test_django_ratelimit_a_lost_connection_is_an_error_of_the_site(
 
 @pytest.mark.parametrize("failure", ["local", "open"])
 def test_django_smart_several_limits_at_once_always_fail_open(failure: str, django_get: Callable[..., Answer]) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     views = {"/": limit("5/minute", key="address")(limit("100/hour", key="user", failure="closed")(ok))}
     settings = {"storage": "redis://127.0.0.1:1/0", "failure": failure, "deadline": 0.5}

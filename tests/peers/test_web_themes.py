@@ -11,14 +11,14 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.responses import PlainTextResponse
 from starlette.responses import Response
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.storage import workers
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.testing import FakeClock
-from ratekeeper.web import Charge, wsgi
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
+from ratebound import MemoryStorage
+from ratebound.policy import Policy, Rule
+from ratebound.storage import workers
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.testing import FakeClock
+from ratebound.web import Charge, wsgi
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
 from tests.peers.sites import SLOW, fields, flask_site, flask_statuses, hello, hello_wsgi, ok, statuses
 from tests.servers import Server
 from tests.web.applications import litestar_app, quart_app
@@ -191,7 +191,7 @@ async def test_theme_12_a_moving_window_of_many_requests_is_a_list_of_all(
 
 
 def test_theme_13_django_ratelimit_one_an_hour_lets_two_through(django_get: Callable[..., Answer]) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     clock = FakeClock(3_599_000_000)  # a second before the hour is full
     views, settings = {"/": limit("1/hour")(ok)}, {"storage": MemoryStorage(clock=clock)}
@@ -239,7 +239,7 @@ async def test_theme_17_fastapi_limiter_after_a_restart_of_redis_every_request_f
 def test_theme_18_django_ratelimit_a_refusal_is_forbidden_and_not_too_many_requests(
     django_get: Callable[..., Answer],
 ) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     views = {"/": limit("1/minute")(ok)}
     answers = [django_get({}, views, "/") for _ in range(2)]

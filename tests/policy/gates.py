@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Gate, Policy, RequestView, Verdict, load_policy, read_policy
-from ratekeeper.policy.rule import Stage
-from ratekeeper.testing import FakeClock
+from ratebound import MemoryStorage
+from ratebound.policy import Gate, Policy, RequestView, Verdict, load_policy, read_policy
+from ratebound.policy.rule import Stage
+from ratebound.testing import FakeClock
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "policies"
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import (
+from ratebound import MemoryStorage
+from ratebound.policy import (
     Computed,
     Gate,
     Identity,
@@ -27,8 +27,8 @@ from ratekeeper.policy import (
     canonical_name,
     read_policy,
 )
-from ratekeeper.policy.cost import MAX_COST, graphql_cost, json_batch_cost
-from ratekeeper.policy.identify import AGENTS
+from ratebound.policy.cost import MAX_COST, graphql_cost, json_batch_cost
+from ratebound.policy.identify import AGENTS
 from tests.policy.gates import decide, gate_of, passes, request
 
 LOGIN = Rule("login", "5/minute", match=Match(paths=("/login",), methods=("POST",)), by="address")

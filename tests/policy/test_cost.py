@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.policy.cost import MAX_COST, MAX_QUERY, graphql_cost, json_batch_cost, query_cost
+from ratebound.policy.cost import MAX_COST, MAX_QUERY, graphql_cost, json_batch_cost, query_cost
 from tests.policy.gates import decide, example_gate, request
 
 ALIASES = " ".join(f"a{n}: login(code: {n})" for n in range(100))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import MemoryStorage, StorageError
-from ratekeeper.events import Decided
-from ratekeeper.limit import Limit
-from ratekeeper.policy import (
+from ratebound import MemoryStorage, StorageError
+from ratebound.events import Decided
+from ratebound.limit import Limit
+from ratebound.policy import (
     AsyncGate,
     Computed,
     Gate,
@@ -26,9 +26,9 @@ from ratekeeper.policy import (
     explain,
     read_policy,
 )
-from ratekeeper.policy.rule import Failure
-from ratekeeper.storage import Storage
-from ratekeeper.testing import FakeClock, limiting_off
+from ratebound.policy.rule import Failure
+from ratebound.storage import Storage
+from ratebound.testing import FakeClock, limiting_off
 from tests.policy.gates import decide, gate_of, passes, request
 
 
@@ -332,7 +332,7 @@ def test_with_raise_the_failure_of_the_storage_is_raised_but_not_in_shadow(caplo
         with pytest.raises(StorageError):
             decide(gate, request())
         gate.switch = "shadow"
-        with caplog.at_level(logging.CRITICAL, "ratekeeper"):
+        with caplog.at_level(logging.CRITICAL, "ratebound"):
             assert decide(gate, request())
 
 

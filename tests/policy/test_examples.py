@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 import yaml
 
-from ratekeeper.clock import SECOND
-from ratekeeper.policy import ANY_FUNCTION, SCHEMA_PATH, Identity, load_policy
-from ratekeeper.testing import FakeClock
+from ratebound.clock import SECOND
+from ratebound.policy import ANY_FUNCTION, SCHEMA_PATH, Identity, load_policy
+from ratebound.testing import FakeClock
 from tests.policy.gates import EXAMPLES, decide, example_gate, passes, request
 
 FILES = sorted(path.name for path in EXAMPLES.iterdir())

@@ -7,8 +7,8 @@ from urllib.parse import quote
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule, Source, explain, read_policy
-from ratekeeper.policy.rule import Stage
+from ratebound.policy import Match, Policy, PolicyError, RequestView, Rule, Source, explain, read_policy
+from ratebound.policy.rule import Stage
 from tests.policy.gates import EXAMPLES, decide, gate_of, passes, request
 
 anything = st.text(st.characters(codec=None), max_size=40)  # lone surrogates and control characters, too

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import parse_limit
-from ratekeeper.policy import (
+from ratebound import parse_limit
+from ratebound.policy import (
     ANY_FUNCTION,
     SCHEMA_PATH,
     Gate,
@@ -25,8 +25,8 @@ from ratekeeper.policy import (
     load_policy,
     read_policy,
 )
-from ratekeeper.policy.schema import KEYS
-from ratekeeper.web.gate import WebGate
+from ratebound.policy.schema import KEYS
+from ratebound.web.gate import WebGate
 from tests.policy.gates import decide, gate_of, passes, request
 
 
@@ -283,7 +283,7 @@ rules:
 def test_functions_are_handed_over_or_imported() -> None:
     text = "identities: {key: {header: x-key, verify: %s}}\nrules: [{name: a, limits: 5/minute, by: key}]"
     view = request(headers={"x-key": "ANN"})
-    for name, functions in (("find", {"find": canonical_name}), ("ratekeeper.policy:canonical_name", None)):
+    for name, functions in (("find", {"find": canonical_name}), ("ratebound.policy:canonical_name", None)):
         policy = read_policy(text % name, functions=functions)
         assert decide(gate_of(policy), view).identity == Identity("key", "ann")
     assert read_policy(text % "find", functions=ANY_FUNCTION)
@@ -362,9 +362,9 @@ def test_the_schema_knows_exactly_the_keys_that_are_read() -> None:
 def test_the_options_of_headers_refusals_and_proxies_are_those_of_their_makers() -> None:
     import inspect
 
-    from ratekeeper.http.client_ip import Proxies
-    from ratekeeper.http.headers import Headers
-    from ratekeeper.http.rejection import Rejection
+    from ratebound.http.client_ip import Proxies
+    from ratebound.http.headers import Headers
+    from ratebound.http.rejection import Rejection
 
     assert KEYS["headers"] == inspect.signature(Headers).parameters.keys()
     assert KEYS["refusal"] == inspect.signature(Rejection).parameters.keys() - {"headers"}
@@ -388,7 +388,7 @@ def test_without_pyyaml_json_works_and_yaml_says_what_to_install() -> None:
     code = """
 import sys
 sys.modules["yaml"] = None
-from ratekeeper.policy import read_policy
+from ratebound.policy import read_policy
 assert read_policy('{"rules": [{"name": "a", "limits": "5/minute"}]}', format="json")
 try:
     read_policy("rules: []")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.http.prefix import parse_address
-from ratekeeper.policy import Gate, Match, Policy, PolicyError, RequestView, Rule
-from ratekeeper.policy.cover import covers
-from ratekeeper.policy.index import Index
-from ratekeeper.policy.match import _like, methods_of
-from ratekeeper.policy.path import Pattern, is_clean, spellings
-from ratekeeper.policy.pieces import Pieces, filings
+from ratebound.http.prefix import parse_address
+from ratebound.policy import Gate, Match, Policy, PolicyError, RequestView, Rule
+from ratebound.policy.cover import covers
+from ratebound.policy.index import Index
+from ratebound.policy.match import _like, methods_of
+from ratebound.policy.path import Pattern, is_clean, spellings
+from ratebound.policy.pieces import Pieces, filings
 from tests.policy.gates import decide, gate_of, request
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 
-from ratekeeper.policy import AsyncGate, Gate, Match, Policy, Rule
+from ratebound.policy import AsyncGate, Gate, Match, Policy, Rule
 from tests.policy.gates import passes, request
 from tests.servers import Server
 

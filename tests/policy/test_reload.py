@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Gate, Policy, PolicyError, PolicyFile, Rule
-from ratekeeper.policy.reload import changes_between
-from ratekeeper.testing import FakeClock
+from ratebound import MemoryStorage
+from ratebound.policy import Gate, Policy, PolicyError, PolicyFile, Rule
+from ratebound.policy.reload import changes_between
+from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 
 
@@ -65,7 +65,7 @@ def test_a_broken_file_leaves_the_old_policy_in_force_and_says_so(path: Path, ca
     gate = Gate(file)
     old = gate.policy
     path.write_text(text("5/minut"))
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         assert not file.reload()
     assert f"{path}:2: rules[0].limits: cannot read limit" in caplog.text
     assert file.error is not None
@@ -100,7 +100,7 @@ def test_a_change_is_noticed_by_looking_now_and_then(path: Path, monkeypatch: py
     for _ in range(100):
         decide(gate, request())
     for thread in threading.enumerate():
-        if thread.name == "ratekeeper policy":
+        if thread.name == "ratebound policy":
             thread.join()
     assert len(looks) <= 2, "one look, and one more by the thread that reads"
     assert passes(gate, request(peer="192.0.2.2"), most=100) == 77
@@ -109,7 +109,7 @@ def test_a_change_is_noticed_by_looking_now_and_then(path: Path, monkeypatch: py
 def test_a_policy_can_be_swapped_by_a_call(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     gate = gate_of(Policy(rules=[Rule("a", "5/minute"), Rule("b", "9/minute")]), clock)
     assert passes(gate, request()) == 5
-    with caplog.at_level(logging.WARNING, "ratekeeper"):
+    with caplog.at_level(logging.WARNING, "ratebound"):
         gate.use(Policy(rules=[Rule("a", "6/minute"), Rule("c", "9/hour")]))
     assert "a new policy is in force: 2 rules" in caplog.text
     assert "rule b is gone" in caplog.text
@@ -138,7 +138,7 @@ def test_a_new_policy_that_a_sync_gate_cannot_use_is_not_used(path: Path, caplog
     gate = Gate(file)
     path.write_text("rules: [{name: a, limits: 9/minute, by: {call: find}}]")
     assert file.reload()
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         assert passes(gate, request()) == 5
     assert caplog.text.count("cannot be used here") == 1
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule, Source, read_policy
-from ratekeeper.policy.advice import advise
-from ratekeeper.policy.canonical import canonical_name
-from ratekeeper.policy.match import methods_of
-from ratekeeper.policy.path import spellings
-from ratekeeper.policy.reload import changes_between
+from ratebound.policy import Match, Policy, PolicyError, RequestView, Rule, Source, read_policy
+from ratebound.policy.advice import advise
+from ratebound.policy.canonical import canonical_name
+from ratebound.policy.match import methods_of
+from ratebound.policy.path import spellings
+from ratebound.policy.reload import changes_between
 from tests.policy.gates import decide, gate_of, request
 
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from ratekeeper.clock import SECOND
-from ratekeeper.policy import (
+from ratebound.clock import SECOND
+from ratebound.policy import (
     AsyncGate,
     Computed,
     Gate,
@@ -22,9 +22,9 @@ from ratekeeper.policy import (
     Source,
     read_policy,
 )
-from ratekeeper.policy.function_errors import function_errors
-from ratekeeper.policy.source import VerifierCache
-from ratekeeper.testing import FakeClock
+from ratebound.policy.function_errors import function_errors
+from ratebound.policy.source import VerifierCache
+from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 
 CUSTOMERS = {"k1": Identity("customer", "42", "pro"), "k2": Identity("customer", "42", "pro")}
@@ -141,7 +141,7 @@ def test_a_kind_that_is_built_in_or_cannot_be_one_is_told_and_not_taken(
     kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = gate_of(policy_of(lambda key: Identity(kind, "192.0.2.1")))
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         assert decide(gate, with_key("k")).identity == Identity("api-key", "192.0.2.1")
     assert decide(gate, request()).identity == Identity("address", "192.0.2.1")
 
@@ -388,7 +388,7 @@ def test_an_identity_that_cannot_be_used_is_logged_once(value: Any, caplog: pyte
     name = f"unusable-{type(value).__name__.lower()}"
     source = Source(call=lambda view: Identity("customer", value))
     gate = gate_of(Policy(rules=[Rule("api", "9/minute", by=name)], identities={name: source}))
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         for _ in range(3):
             verdict = decide(gate, request())
             assert verdict.identity is not None
@@ -401,7 +401,7 @@ def test_a_tier_that_the_policy_does_not_know_is_logged_with_its_source(caplog: 
     source = Source(call=lambda view: Identity("", "acme", "platinum"))
     limits = {"pro": "9/minute", "default": "5/minute"}
     policy = Policy(rules=[Rule("api", limits, by="team")], identities={"team": source}, tiers=["pro"], by=["team"])
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         assert passes(gate_of(policy), request()) == 5
     assert "identifying by team gave the tier 'platinum'" in caplog.text
     assert "known are pro" in caplog.text
@@ -431,7 +431,7 @@ def test_a_function_that_fails_is_logged_with_its_traceback_once_a_minute(
     sources = {"team": Source(call=failing), "api-key": Source(verify=failing)}
     gate = gate_of(Policy(rules=[FAILING[what]], identities=sources))
     view = {"x-api-key": "k"}
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         assert passes(gate, request(headers=view)) == 9
         (first,) = caplog.records
         clock.now += 60 * SECOND
@@ -452,7 +452,7 @@ def test_an_async_function_that_fails_is_logged_by_its_rule(caplog: pytest.LogCa
         gate = AsyncGate(Policy(rules=[Rule("api", "9/minute", by=broken)]), storage="memory://")
         await gate.decide(request())
 
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         asyncio.run(decided())
     (record,) = caplog.records
     assert "identifying by call.broken for rule api failed" in record.getMessage()

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import MemoryStorage
-from ratekeeper.events import Decided
-from ratekeeper.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
-from ratekeeper.policy.rule import Stage
-from ratekeeper.policy.verdict import Judged
-from ratekeeper.testing import FakeClock
+from ratebound import MemoryStorage
+from ratebound.events import Decided
+from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
+from ratebound.policy.rule import Stage
+from ratebound.policy.verdict import Judged
+from ratebound.testing import FakeClock
 from tests.policy.gates import example_gate, gate_of, request
 
 LOGIN = Rule("login", "2/minute", match=Match(paths=("/login",)), stage="early")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import Limit, parse_limit
-from ratekeeper.policy import Computed, Identity, Override, Policy, Rule, Source
-from ratekeeper.policy.rule import Plan
-from ratekeeper.policy.stage import with_failure_cached
+from ratebound import Limit, parse_limit
+from ratebound.policy import Computed, Identity, Override, Policy, Rule, Source
+from ratebound.policy.rule import Plan
+from ratebound.policy.stage import with_failure_cached
 from tests.policy.gates import example_gate, gate_of, passes, request
 
 PRO = {"x-api-key": "k"}

@@ -1,10 +1,10 @@
-"""Runs `ratekeeper policy` in this process, on files of its own."""
+"""Runs `ratebound policy` in this process, on files of its own."""
 
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from ratekeeper.cli.policy import policy
+from ratebound.cli.policy import policy
 from tests.policy.gates import EXAMPLES
 
 LOGIN = str(EXAMPLES / "endpoints.yaml")

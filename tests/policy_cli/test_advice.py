@@ -2,12 +2,12 @@
 
 import pytest
 
-from ratekeeper import parse_limit
-from ratekeeper.policy import ANY_FUNCTION, load_policy, read_policy
-from ratekeeper.policy.advice import advise
-from ratekeeper.policy.mistakes import MISTAKES, Advice
-from ratekeeper.policy.weaker import most_within, never_bites
-from ratekeeper.testing import FakeClock
+from ratebound import parse_limit
+from ratebound.policy import ANY_FUNCTION, load_policy, read_policy
+from ratebound.policy.advice import advise
+from ratebound.policy.mistakes import MISTAKES, Advice
+from ratebound.policy.weaker import most_within, never_bites
+from ratebound.testing import FakeClock
 from tests.policy.gates import EXAMPLES, decide, gate_of, request
 
 # By name: policies that make the mistake, and the nearest that do not.

@@ -1,4 +1,4 @@
-"""`ratekeeper policy check`: mistakes by line, warnings by name, and a status for scripts."""
+"""`ratebound policy check`: mistakes by line, warnings by name, and a status for scripts."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper.cli import main
+from ratebound.cli import main
 from tests.policy_cli.commands import run, written
 
 GOOD = """
@@ -164,7 +164,7 @@ def test_a_narrow_terminal_gets_narrow_text(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ratekeeper", "policy", "check", written(tmp_path, DOUBTFUL)]
+    command = [sys.executable, "-m", "ratebound", "policy", "check", written(tmp_path, DOUBTFUL)]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode != 0
@@ -172,29 +172,29 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 
 
 def test_without_yaml_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "ratekeeper.policy.yaml_text", raising=False)
+    monkeypatch.delitem(sys.modules, "ratebound.policy.yaml_text", raising=False)
     monkeypatch.setitem(sys.modules, "yaml", None)
     result = run("check", written(tmp_path, GOOD))
     assert result.exit_code == 2
-    assert "install Ratekeeper with its extra [policy]" in result.stderr
+    assert "install Ratebound with its extra [policy]" in result.stderr
 
 
 def test_the_program_has_the_group_with_examples(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("check", "explain", "import"):
-        monkeypatch.setattr(sys, "argv", ["ratekeeper", "policy", command, "--help"])
+        monkeypatch.setattr(sys, "argv", ["ratebound", "policy", command, "--help"])
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == 0
-        assert f"For example: ratekeeper policy {command}" in capsys.readouterr().out
+        assert f"For example: ratebound policy {command}" in capsys.readouterr().out
 
 
 def test_the_shell_can_complete_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("_RATEKEEPER_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "ratekeeper policy ")
+    monkeypatch.setenv("_RATEBOUND_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "ratebound policy ")
     monkeypatch.setenv("COMP_CWORD", "2")
-    monkeypatch.setattr(sys, "argv", ["ratekeeper"])
+    monkeypatch.setattr(sys, "argv", ["ratebound"])
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().out.split() == ["plain,check", "plain,explain", "plain,import"]

@@ -1,4 +1,4 @@
-"""`ratekeeper policy explain`: which rules, by whom, how much; and nothing is charged."""
+"""`ratebound policy explain`: which rules, by whom, how much; and nothing is charged."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.cli.policy_explain import stages_of
-from ratekeeper.policy import load_policy
+from ratebound.cli.policy_explain import stages_of
+from ratebound.policy import load_policy
 from tests.policy.gates import EXAMPLES
 from tests.policy_cli.commands import LOGIN, run, written
 
@@ -167,7 +167,7 @@ def test_the_storage_of_the_policy_is_never_opened(tmp_path: Path, monkeypatch: 
     def refuse(*_: Any) -> None:
         raise AssertionError("opened")
 
-    monkeypatch.setattr("ratekeeper.storage.urls._redis", refuse)
+    monkeypatch.setattr("ratebound.storage.urls._redis", refuse)
     file = written(tmp_path, "storage: redis://127.0.0.1:1\nrules: [{name: a, limits: 2/minute}]")
     for _ in range(3):
         (said,) = told(file, "--path", "/", "--peer", "192.0.2.1")

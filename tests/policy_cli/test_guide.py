@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper.policy.mistakes import MISTAKES
+from ratebound.policy.mistakes import MISTAKES
 from tests.policy_cli.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_the_commands_of_the_guide_run(block: str) -> None:
-    script = f'set -e\nratekeeper() {{ "{sys.executable}" -m ratekeeper "$@"; }}\n{block}'
+    script = f'set -e\nratebound() {{ "{sys.executable}" -m ratebound "$@"; }}\n{block}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -1,4 +1,4 @@
-"""`ratekeeper policy import`: the policy to stdout or a file, what was lost to stderr."""
+"""`ratebound policy import`: the policy to stdout or a file, what was lost to stderr."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.policy.imports import SYSTEMS
-from ratekeeper.policy.imports.draft import Draft, flow, from_regex, literal, prefixed
+from ratebound.policy.imports import SYSTEMS
+from ratebound.policy.imports.draft import Draft, flow, from_regex, literal, prefixed
 from tests.policy.gates import gate_of, passes, request
 from tests.policy_cli.commands import run, written
 from tests.policy_cli.test_import_envoy import EDGE

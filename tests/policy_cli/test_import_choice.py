@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.cli.policy_functions import functions_from
-from ratekeeper.policy import PolicyError, read_policy
-from ratekeeper.policy.imports import import_envoy, import_kong, import_nginx
+from ratebound.cli.policy_functions import functions_from
+from ratebound.policy import PolicyError, read_policy
+from ratebound.policy.imports import import_envoy, import_kong, import_nginx
 from tests.policy.gates import gate_of, passes, request
 
 PREFIXES = ["/", "/a", "/a/", "/a/b", "/a/b/", "/abc", "/d/"]

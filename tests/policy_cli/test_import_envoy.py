@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.policy import Gate, Identity, PolicyError
-from ratekeeper.policy.imports import Imported, import_envoy
-from ratekeeper.testing import FakeClock
+from ratebound.policy import Gate, Identity, PolicyError
+from ratebound.policy.imports import Imported, import_envoy
+from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 
 EDGE = """

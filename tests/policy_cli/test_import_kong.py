@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ratekeeper.policy import Gate, PolicyError
-from ratekeeper.policy.imports import Imported, import_kong
-from ratekeeper.testing import FakeClock
+from ratebound.policy import Gate, PolicyError
+from ratebound.policy.imports import Imported, import_kong
+from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 
 SHOP = """

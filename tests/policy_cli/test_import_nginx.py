@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from ratekeeper.policy import Gate, PolicyError
-from ratekeeper.policy.imports import Imported, import_nginx
-from ratekeeper.policy.imports.nginx_text import parse_nginx
-from ratekeeper.testing import FakeClock
+from ratebound.policy import Gate, PolicyError
+from ratebound.policy.imports import Imported, import_nginx
+from ratebound.policy.imports.nginx_text import parse_nginx
+from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 
 SITE = """

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from ratekeeper.policy import PolicyError
-from ratekeeper.policy.imports import import_nginx
-from ratekeeper.testing import FakeClock
+from ratebound.policy import PolicyError
+from ratebound.policy.imports import import_nginx
+from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, request
 from tests.policy_cli.test_import_choice import ASKED, PREFIXES
 from tests.servers import HOST, PR_SET_PDEATHSIG, free_port

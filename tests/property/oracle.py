@@ -6,7 +6,7 @@ Slow and obvious on purpose. The kernels must agree with it to the unit.
 from fractions import Fraction
 from math import ceil, floor
 
-from ratekeeper import Limit
+from ratebound import Limit
 
 Event = tuple[int, int]  # instant, cost
 

@@ -8,7 +8,7 @@ begins). Giving it back frees the stretch. Slow and obvious on purpose, and with
 from bisect import insort
 from typing import NamedTuple
 
-from ratekeeper import Limit
+from ratebound import Limit
 
 
 class Place(NamedTuple):

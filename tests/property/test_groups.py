@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper import Limit, MemoryStorage
-from ratekeeper.decision import Row
-from ratekeeper.limit import BUCKETS, Ask
-from ratekeeper.testing import FakeClock
+from ratebound import Limit, MemoryStorage
+from ratebound.decision import Row
+from ratebound.limit import BUCKETS, Ask
+from ratebound.testing import FakeClock
 from tests.property.strategies import START, costs, gaps, limits
 
 

@@ -6,9 +6,9 @@ from math import floor
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ratekeeper import Limit, MemoryStorage, Outcome
-from ratekeeper.limit import BUCKETS
-from ratekeeper.testing import FakeClock, ask
+from ratebound import Limit, MemoryStorage, Outcome
+from ratebound.limit import BUCKETS
+from ratebound.testing import FakeClock, ask
 from tests.property import oracle
 from tests.property.strategies import START, costs, gaps, limits, near
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ratekeeper import Limit, MemoryStorage
-from ratekeeper.decision import Row
-from ratekeeper.kernels.gcra import MAX_HOLES
-from ratekeeper.limit import BUCKETS, MAX_SPAN, Group, Mode
-from ratekeeper.settling import settlement
-from ratekeeper.storage.redis.storage import RedisStorage
-from ratekeeper.testing import FakeClock, ask
+from ratebound import Limit, MemoryStorage
+from ratebound.decision import Row
+from ratebound.kernels.gcra import MAX_HOLES
+from ratebound.limit import BUCKETS, MAX_SPAN, Group, Mode
+from ratebound.settling import settlement
+from ratebound.storage.redis.storage import RedisStorage
+from ratebound.testing import FakeClock, ask
 from tests.property.places import Bucket, Place
 from tests.property.strategies import EXAMPLES, START, costs, gaps, limits, near
 from tests.property.test_redis import Plain

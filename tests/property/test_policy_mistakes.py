@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper.policy import PolicyError, read_policy
+from ratebound.policy import PolicyError, read_policy
 from tests.property import strategies
 
 assert strategies.EXAMPLES

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from ratekeeper import MemoryStorage, parse_limit
-from ratekeeper.limit import UNITS, Limit
-from ratekeeper.testing import FakeClock, ask
+from ratebound import MemoryStorage, parse_limit
+from ratebound.limit import UNITS, Limit
+from ratebound.testing import FakeClock, ask
 
 RATES = ["1/day", "3/day", "7/hour", "54/minute", "90/minute", "119/minute", "7/second", "13/500ms", "1000/second"]
 RATES += ["99999/second", "999999/second", "1000000000/year", "31/month", "12/year"]

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ratekeeper import Limit
-from ratekeeper.decision import Row
-from ratekeeper.kernels import State, evaluate
-from ratekeeper.limit import Ask, Group, Mode, Spent
-from ratekeeper.settling import settlement, spent_of
-from ratekeeper.storage.redis.storage import RedisStorage
-from ratekeeper.testing import FakeClock
+from ratebound import Limit
+from ratebound.decision import Row
+from ratebound.kernels import State, evaluate
+from ratebound.limit import Ask, Group, Mode, Spent
+from ratebound.settling import settlement, spent_of
+from ratebound.storage.redis.storage import RedisStorage
+from ratebound.testing import FakeClock
 from tests.property.strategies import START, costs, gaps, limits, near
 from tests.servers import Server
 
 runs = itertools.count()
-EXAMPLES = int(os.environ.get("RATEKEEPER_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("RATEBOUND_EXAMPLES", "150"))
 
 
 class Plain:

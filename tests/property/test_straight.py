@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper import Limit, MemoryStorage
-from ratekeeper.limit import MAX_COUNT
-from ratekeeper.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
-from ratekeeper.policy.rule import Mode
-from ratekeeper.testing import FakeClock
+from ratebound import Limit, MemoryStorage
+from ratebound.limit import MAX_COUNT
+from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
+from ratebound.policy.rule import Mode
+from ratebound.testing import FakeClock
 from tests.property.strategies import limits
 
 PATHS = ["/", "/a", "/A", "/a/", "/a/b", "/a%2Fb", "/a//b", "/a/../a/b", "/c", "http://x.test/a", "*", ""]

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from ratekeeper import AsyncLimiter, Limiter
-from ratekeeper.limit import Limit
-from ratekeeper.storage import Storage
-from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
-from ratekeeper.testing import Blocking
+from ratebound import AsyncLimiter, Limiter
+from ratebound.limit import Limit
+from ratebound.storage import Storage
+from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from ratebound.testing import Blocking
 
 KINDS: dict[str, Callable[..., Storage]] = {
     "threads": RedisStorage,

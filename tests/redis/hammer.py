@@ -21,8 +21,8 @@ def shift_clocks(wrong: int) -> None:
 
 
 def with_threads(url: str) -> None:
-    from ratekeeper import Limiter
-    from ratekeeper.storage.redis.storage import RedisStorage
+    from ratebound import Limiter
+    from ratebound.storage.redis.storage import RedisStorage
 
     storage = RedisStorage(url)
     storage.connect()
@@ -57,8 +57,8 @@ def with_threads(url: str) -> None:
 
 
 async def with_tasks(url: str) -> None:
-    from ratekeeper import AsyncLimiter
-    from ratekeeper.storage.redis.storage import AsyncRedisStorage
+    from ratebound import AsyncLimiter
+    from ratebound.storage.redis.storage import AsyncRedisStorage
 
     storage = AsyncRedisStorage(url)
     await storage.connect()

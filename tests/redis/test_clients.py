@@ -21,10 +21,10 @@ import redis.sentinel
 from redis.backoff import ConstantBackoff, ExponentialBackoff
 from redis.retry import Retry
 
-from ratekeeper import Limiter, StorageError
-from ratekeeper.storage import Storage
-from ratekeeper.storage.redis.keys import Keys
-from ratekeeper.storage.redis.storage import AsyncRedisStorage
+from ratebound import Limiter, StorageError
+from ratebound.storage import Storage
+from ratebound.storage.redis.keys import Keys
+from ratebound.storage.redis.storage import AsyncRedisStorage
 from tests.proxy import proxy
 from tests.redis.bare import KINDS, bare_async_limiter, bare_limiter
 from tests.servers import HOST, Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group, wait_until

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from ratekeeper import AsyncLimiter, Check, Decision, StorageError, parse_limit
-from ratekeeper.storage import Storage
-from ratekeeper.storage.redis.keys import Keys
+from ratebound import AsyncLimiter, Check, Decision, StorageError, parse_limit
+from ratebound.storage import Storage
+from ratebound.storage.redis.keys import Keys
 from tests.redis.bare import KINDS, bare_async_limiter, bare_limiter
 from tests.servers import HOST, Cluster, Server, wait_until
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import StorageError, parse_limit
-from ratekeeper.limit import Group
-from ratekeeper.storage.redis import slots
-from ratekeeper.storage.redis.keys import Keys
-from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from ratebound import StorageError, parse_limit
+from ratebound.limit import Group
+from ratebound.storage.redis import slots
+from ratebound.storage.redis.keys import Keys
+from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from tests.servers import Server, wait_until
 
 LIMITS = (parse_limit("1000/day"),)
@@ -67,7 +67,7 @@ def test_an_exception_out_of_a_signal_handler_while_one_waits_costs_no_connectio
 
     storage = RedisStorage(f"{fresh_redis.url}?{ONE}")
     with monkeypatch.context() as patched:
-        patched.setattr("ratekeeper.storage.redis.lane.SimpleQueue", Interrupted)
+        patched.setattr("ratebound.storage.redis.lane.SimpleQueue", Interrupted)
         with pytest.raises(Late):
             storage.evaluate(ASKED)
     for _ in range(3):

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limiter, StorageError
-from ratekeeper.storage.redis.address import parse_url
+from ratebound import AsyncLimiter, Limiter, StorageError
+from ratebound.storage.redis.address import parse_url
 from tests.servers import HOST, Cluster, SentinelGroup, Server, cluster, sentinel_group, wait_until
 
 COUNT = 100_000
@@ -29,7 +29,7 @@ TASKS = 8
 RESUMES = 30.0  # seconds, at most
 runs = itertools.count()
 long = pytest.mark.skipif(
-    os.environ.get("RATEKEEPER_LONG") != "1", reason="set RATEKEEPER_LONG=1: all of them take a minute"
+    os.environ.get("RATEBOUND_LONG") != "1", reason="set RATEBOUND_LONG=1: all of them take a minute"
 )
 deafness = pytest.mark.parametrize("deaf", [False, pytest.param(True, marks=long)], ids=["", "replica hears nothing"])
 sureness = pytest.mark.parametrize("sure", [0, 1], ids=["", "replicas=1"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.limit import ALGORITHMS, BUCKETS
+from ratebound.limit import ALGORITHMS, BUCKETS
 from tests.servers import Server
 
 ROOT = Path(__file__).parents[2]

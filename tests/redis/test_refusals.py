@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import redis
 
-from ratekeeper import Check, Limiter, StorageError, parse_limit
-from ratekeeper.limit import ALGORITHMS
-from ratekeeper.storage import Storage
-from ratekeeper.storage.redis.keys import Keys
+from ratebound import Check, Limiter, StorageError, parse_limit
+from ratebound.limit import ALGORITHMS
+from ratebound.storage import Storage
+from ratebound.storage.redis.keys import Keys
 from tests.redis.bare import KINDS, bare_async_limiter, bare_limiter
 from tests.servers import HOST, Server, redis_server, wait_until
 

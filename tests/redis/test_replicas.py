@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import redis
 
-from ratekeeper import AsyncLimiter, Check, Decision, Limiter, StorageError, parse_limit
-from ratekeeper.storage import Storage
-from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
-from ratekeeper.storage.redis.address import parse_url
-from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
-from ratekeeper.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
+from ratebound import AsyncLimiter, Check, Decision, Limiter, StorageError, parse_limit
+from ratebound.storage import Storage
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.redis.address import parse_url
+from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, sentinel_group
 
 SLOW = "timeout=5&connect_timeout=5"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ratekeeper import Check, InvalidKey, InvalidLimit, Limiter, parse_limit
-from ratekeeper.policy import Policy, PolicyError, Rule
-from ratekeeper.storage.redis.address import parse_url
+from ratebound import Check, InvalidKey, InvalidLimit, Limiter, parse_limit
+from ratebound.policy import Policy, PolicyError, Rule
+from ratebound.storage.redis.address import parse_url
 
 SCHEMES = ["redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "Redis+tls", "valkey", "redsi", "memory", ""]
 PLACES = [

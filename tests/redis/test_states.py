@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import redis
 
-from ratekeeper import Limit, StorageError, parse_limit
-from ratekeeper.clock import SECOND
-from ratekeeper.limit import Group
-from ratekeeper.settling import spent_of
-from ratekeeper.storage.redis.storage import RedisStorage
-from ratekeeper.testing import ask
+from ratebound import Limit, StorageError, parse_limit
+from ratebound.clock import SECOND
+from ratebound.limit import Group
+from ratebound.settling import spent_of
+from ratebound.storage.redis.storage import RedisStorage
+from ratebound.testing import ask
 from tests.servers import Server
 
 runs = itertools.count()

@@ -9,11 +9,11 @@ import pytest
 import redis
 import redis.asyncio
 
-from ratekeeper import AsyncLimiter, Check, Limiter, StorageError, parse_limit
-from ratekeeper.limit import ALGORITHMS
-from ratekeeper.storage.redis.address import parse_url
-from ratekeeper.storage.redis.keys import Keys
-from ratekeeper.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from ratebound import AsyncLimiter, Check, Limiter, StorageError, parse_limit
+from ratebound.limit import ALGORITHMS
+from ratebound.storage.redis.address import parse_url
+from ratebound.storage.redis.keys import Keys
+from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from tests.servers import Cluster, Server
 
 runs = itertools.count()

@@ -11,9 +11,9 @@ import redis
 import redis.asyncio
 import trustme
 
-from ratekeeper import Limiter, StorageError
-from ratekeeper.storage.redis import connect
-from ratekeeper.storage.redis.address import parse_url
+from ratebound import Limiter, StorageError
+from ratebound.storage.redis import connect
+from ratebound.storage.redis.address import parse_url
 from tests.redis.bare import KINDS, bare_limiter
 from tests.servers import HOST, Server, free_port, redis_server
 

@@ -8,11 +8,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from ratekeeper.web import Refused
-from ratekeeper.web.django import Settings, exempt, limit
-from ratekeeper.web.drf import throttle
+from ratebound.web import Refused
+from ratebound.web.django import Settings, exempt, limit
+from ratebound.web.drf import throttle
 
-RATEKEEPER: Settings = {
+RATEBOUND: Settings = {
     "policy": "100/minute",
     "user": "shop.users.current",
     "storage": "memory://",

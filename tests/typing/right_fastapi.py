@@ -7,10 +7,10 @@ from typing import Annotated, assert_type
 from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
 from fastapi.responses import PlainTextResponse
 
-from ratekeeper.policy import Computed, Match, Policy, Rule
-from ratekeeper.web import Outcome, Passed, Refused, RouteLimit
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimitExceeded, RateLimits, RequestView
+from ratebound.policy import Computed, Match, Policy, Rule
+from ratebound.web import Outcome, Passed, Refused, RouteLimit
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimitExceeded, RateLimits, RequestView
 
 app = FastAPI()
 limits = RateLimits(

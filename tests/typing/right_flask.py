@@ -5,12 +5,12 @@ from typing import assert_type
 import flask
 from flask.views import MethodView
 
-from ratekeeper.policy import RequestView
-from ratekeeper.web import Refused, RouteLimit, wsgi
-from ratekeeper.web.flask import RateKeeper
+from ratebound.policy import RequestView
+from ratebound.web import Refused, RouteLimit, wsgi
+from ratebound.web.flask import RateLimits
 
 app = flask.Flask(__name__)
-limiter = RateKeeper(
+limiter = RateLimits(
     app,
     "100/minute",
     default_limits=["2 per minute", "1 per second"],
@@ -22,7 +22,7 @@ limiter = RateKeeper(
     by=lambda: flask.request.headers.get("x-key"),
     failure="local",
 )
-later = RateKeeper(headers=["x-ratelimit"], refusal=lambda refusal: refusal.detail)
+later = RateLimits(headers=["x-ratelimit"], refusal=lambda refusal: refusal.detail)
 
 
 def plan_of() -> str:

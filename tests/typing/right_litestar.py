@@ -5,9 +5,9 @@ from typing import assert_type
 from litestar import Litestar, get
 from litestar.middleware import DefineMiddleware
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.web import AsyncWebGate, Passed, Refused, WebGate
-from ratekeeper.web.asgi import RateLimitMiddleware
+from ratebound.policy import Policy, Rule
+from ratebound.web import AsyncWebGate, Passed, Refused, WebGate
+from ratebound.web.asgi import RateLimitMiddleware
 
 gate = AsyncWebGate("5/minute", failure="raise", workers=2, listeners=[print])
 threads = WebGate(Policy(rules=[Rule("all", "5/minute", failure="open")]), storage="memory://", deadline=0.1)
@@ -23,7 +23,7 @@ around = RateLimitMiddleware(app, "100/minute", switch="shadow")
 
 
 async def calls() -> None:
-    from ratekeeper.policy import RequestView
+    from ratebound.policy import RequestView
 
     view = RequestView("GET", "/")
     assert_type(await gate.before(view, stage="early"), Passed | Refused)

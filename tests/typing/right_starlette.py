@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratekeeper.web import AsyncWebGate
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.web import AsyncWebGate
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
 
 limits = RateLimits(["100/minute", "1000/hour"])
 

@@ -1,7 +1,7 @@
 """Mistakes that type checkers find: each on a line that ends with the mark."""
 
-from ratekeeper.web.django import Settings, limit
-from ratekeeper.web.drf import throttle
+from ratebound.web.django import Settings, limit
+from ratebound.web.drf import throttle
 
 
 @limit("5/minute", rate="5/m")  # error
@@ -22,4 +22,4 @@ limit("5/minute", failure="opne")  # error
 limit("5/minute", group="a")  # error
 limit(key="user")  # error
 throttle("5/minute", mode="shaddow")  # error
-RATEKEEPER: Settings = {"policy": "5/minute", "storge": "memory://"}  # error
+RATEBOUND: Settings = {"policy": "5/minute", "storge": "memory://"}  # error

@@ -2,8 +2,8 @@
 
 from fastapi import FastAPI
 
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits, RequestView
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits, RequestView
 
 app = FastAPI()
 limits = RateLimits("5/minute", storge="memory://")  # error

@@ -3,15 +3,15 @@
 import flask
 from flask.views import View
 
-from ratekeeper.web import RouteLimit, wsgi
-from ratekeeper.web.flask import RateKeeper
+from ratebound.web import RouteLimit, wsgi
+from ratebound.web.flask import RateLimits
 
 app = flask.Flask(__name__)
-limiter = RateKeeper(app, "5/minute", storge="memory://")  # error
-RateKeeper(lambda: "key")  # error
-RateKeeper("5/minute")  # error
-RateKeeper(app, default_limits=5)  # error
-RateKeeper(app, failure="opne")  # error
+limiter = RateLimits(app, "5/minute", storge="memory://")  # error
+RateLimits(lambda: "key")  # error
+RateLimits("5/minute")  # error
+RateLimits(app, default_limits=5)  # error
+RateLimits(app, failure="opne")  # error
 wsgi.RateLimitMiddleware(app.wsgi_app, "5/minute", storge="memory://")  # error
 
 

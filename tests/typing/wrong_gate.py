@@ -2,9 +2,9 @@
 
 from starlette.middleware import Middleware
 
-from ratekeeper.policy import Policy, RequestView, Rule
-from ratekeeper.web import AsyncWebGate, WebGate
-from ratekeeper.web.asgi import RateLimitMiddleware
+from ratebound.policy import Policy, RequestView, Rule
+from ratebound.web import AsyncWebGate, WebGate
+from ratebound.web.asgi import RateLimitMiddleware
 
 
 async def app(scope: object, receive: object, send: object) -> None: ...

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.testing import FakeClock
+from ratebound.testing import FakeClock
 from tests.unit.faulty import Make, Subject
 
 

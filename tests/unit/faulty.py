@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ratekeeper import Decision, Limit, MemoryStorage, StorageError, parse_limit
-from ratekeeper.decision import Row
-from ratekeeper.limit import Ask, Group, Mode
-from ratekeeper.settling import settlement
-from ratekeeper.storage.guard import Guard
-from ratekeeper.storage.guarded import AsyncGuardedStorage, GuardedStorage
-from ratekeeper.testing import Blocking, FakeClock
+from ratebound import Decision, Limit, MemoryStorage, StorageError, parse_limit
+from ratebound.decision import Row
+from ratebound.limit import Ask, Group, Mode
+from ratebound.settling import settlement
+from ratebound.storage.guard import Guard
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.testing import Blocking, FakeClock
 
 DOWN = StorageError("down", undone=True)
 UNKNOWN = StorageError("silent")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ratekeeper import Limit, __version__, parse_limit, parse_limits
-from ratekeeper.cli import main, saturation
-from ratekeeper.cli.app import app
-from ratekeeper.cli.saturation import (
+from ratebound import Limit, __version__, parse_limit, parse_limits
+from ratebound.cli import main, saturation
+from ratebound.cli.app import app
+from ratebound.cli.saturation import (
     first_bindings,
     longest_delay,
     most_in_one_period,
@@ -20,11 +20,11 @@ from ratekeeper.cli.saturation import (
     used_up,
     widened,
 )
-from ratekeeper.cli.traffic import SHOWN, Event, bursty, busiest, play, standing_at, variants
-from ratekeeper.cli.words import duration, number, per_time, period_name, short
-from ratekeeper.decision import Row
-from ratekeeper.kernels import evaluate
-from ratekeeper.limit import ALGORITHMS, UNITS
+from ratebound.cli.traffic import SHOWN, Event, bursty, busiest, play, standing_at, variants
+from ratebound.cli.words import duration, number, per_time, period_name, short
+from ratebound.decision import Row
+from ratebound.kernels import evaluate
+from ratebound.limit import ALGORITHMS, UNITS
 
 SECOND = UNITS["second"]
 DEMO = parse_limit("10/second burst 5")
@@ -315,7 +315,7 @@ def test_an_unknown_command_or_a_missing_limit_has_status_2() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert run("--version").stdout == f"ratekeeper, version {__version__}\n"
+    assert run("--version").stdout == f"ratebound, version {__version__}\n"
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
@@ -323,19 +323,19 @@ def test_without_click_or_rich_the_command_says_what_to_install(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in list(sys.modules):
-        if name.startswith("ratekeeper.cli.") or name.partition(".")[0] == missing:
+        if name.startswith("ratebound.cli.") or name.partition(".")[0] == missing:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
     assert capsys.readouterr().err == (
-        "the ratekeeper command needs click and rich: install Ratekeeper with its extra [cli]\n"
+        "the ratebound command needs click and rich: install Ratebound with its extra [cli]\n"
     )
 
 
 def test_the_module_runs_as_a_program() -> None:
-    command = [sys.executable, "-m", "ratekeeper.cli", "explain", "10/fortnight"]
+    command = [sys.executable, "-m", "ratebound.cli", "explain", "10/fortnight"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert done.stdout == ""

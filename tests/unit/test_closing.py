@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Check, Limiter, parse_limit
-from ratekeeper.testing import FakeClock
+from ratebound import AsyncLimiter, Check, Limiter, parse_limit
+from ratebound.testing import FakeClock
 from tests.servers import Server
 from tests.unit.faulty import AsyncFaulty, Prompt
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import (
+from ratebound import (
     AsyncLimiter,
     AsyncMemoryStorage,
     Check,
@@ -17,11 +17,11 @@ from ratekeeper import (
     StorageError,
     parse_limit,
 )
-from ratekeeper.events import Called, Decided, Degraded, Event, Recovered
-from ratekeeper.limit import Group
-from ratekeeper.observe import LogListener
-from ratekeeper.storage.guarded import GuardedStorage
-from ratekeeper.testing import FakeClock
+from ratebound.events import Called, Decided, Degraded, Event, Recovered
+from ratebound.limit import Group
+from ratebound.observe import LogListener
+from ratebound.storage.guarded import GuardedStorage
+from ratebound.testing import FakeClock
 from tests.unit.faulty import DOWN, UNKNOWN, Make, Prompt
 
 
@@ -48,7 +48,7 @@ def test_an_outage_is_in_the_log_once_whoever_listens(
     make: Make, listeners: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     subject = make(listeners=listeners)
-    with caplog.at_level(logging.WARNING, "ratekeeper"):
+    with caplog.at_level(logging.WARNING, "ratebound"):
         subject.open_breaker()
         for _ in range(5):
             subject.hit("a", "9/hour")

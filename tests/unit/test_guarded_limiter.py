@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, AsyncMemoryStorage, InvalidLimit, Limit, Limiter, MemoryStorage, RateLimited
-from ratekeeper.clock import SECOND
-from ratekeeper.storage.guarded import GuardedStorage
-from ratekeeper.testing import FakeClock
+from ratebound import AsyncLimiter, AsyncMemoryStorage, InvalidLimit, Limit, Limiter, MemoryStorage, RateLimited
+from ratebound.clock import SECOND
+from ratebound.storage.guarded import GuardedStorage
+from ratebound.testing import FakeClock
 from tests.unit.faulty import UNKNOWN, Faulty, Prompt
 
 

@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from ratekeeper import Decision, InvalidKey, Limit, StorageError, parse_limit
-from ratekeeper.clock import SECOND
-from ratekeeper.limit import ALGORITHMS, Ask, Group
-from ratekeeper.storage.fallback import share_of
-from ratekeeper.testing import FakeClock
+from ratebound import Decision, InvalidKey, Limit, StorageError, parse_limit
+from ratebound.clock import SECOND
+from ratebound.limit import ALGORITHMS, Ask, Group
+from ratebound.storage.fallback import share_of
+from ratebound.testing import FakeClock
 from tests.unit.faulty import DOWN, FOREIGN, UNKNOWN, Make, Subject, falling_to
 
 
@@ -139,7 +139,7 @@ def test_a_foreign_value_degrades_that_decision_and_nothing_else(make: Make) -> 
 def test_a_bug_in_a_storage_is_an_outage_and_logged_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     subject = make()
     subject.faulty.error = ZeroDivisionError("oops")
-    with caplog.at_level(logging.ERROR, "ratekeeper"):
+    with caplog.at_level(logging.ERROR, "ratebound"):
         answers = [subject.hit("a", "100/minute") for _ in range(5)]
     assert all(answers)
     assert answers[0].degraded == "the storage failed (ZeroDivisionError: oops)"

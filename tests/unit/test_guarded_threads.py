@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from ratekeeper.decision import Row
-from ratekeeper.limit import Group, Mode
-from ratekeeper.storage.guarded import GuardedStorage
-from ratekeeper.storage.threads import Threads
-from ratekeeper.testing import FakeClock
+from ratebound.decision import Row
+from ratebound.limit import Group, Mode
+from ratebound.storage.guarded import GuardedStorage
+from ratebound.storage.threads import Threads
+from ratebound.testing import FakeClock
 from tests.unit.faulty import Prompt, Subject
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from ratekeeper import InvalidKey, StorageError, parse_limit
-from ratekeeper.decision import Row
-from ratekeeper.limit import ALGORITHMS, Group, Mode
-from ratekeeper.storage.fallback import LEDGER, Fallback, share_of
-from ratekeeper.storage.guarded import AsyncGuardedStorage
-from ratekeeper.testing import FakeClock
+from ratebound import InvalidKey, StorageError, parse_limit
+from ratebound.decision import Row
+from ratebound.limit import ALGORITHMS, Group, Mode
+from ratebound.storage.fallback import LEDGER, Fallback, share_of
+from ratebound.storage.guarded import AsyncGuardedStorage
+from ratebound.testing import FakeClock
 from tests.unit.faulty import DOWN, UNKNOWN, AsyncFaulty, Faulty, Make, Subject, falling_to
 
 

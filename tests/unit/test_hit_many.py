@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limiter, StorageError
-from ratekeeper.decision import Row
-from ratekeeper.limit import Group, Mode
-from ratekeeper.storage.guarded import GuardedStorage
-from ratekeeper.testing import FakeClock
+from ratebound import AsyncLimiter, Limiter, StorageError
+from ratebound.decision import Row
+from ratebound.limit import Group, Mode
+from ratebound.storage.guarded import GuardedStorage
+from ratebound.testing import FakeClock
 from tests.unit.faulty import AsyncFaulty, Prompt
 
 KEYS = [f"k{i}" for i in range(250)]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ratekeeper.kernels import KERNELS, State
-from ratekeeper.limit import Limit
-from ratekeeper.notation import parse_limit
+from ratebound.kernels import KERNELS, State
+from ratebound.limit import Limit
+from ratebound.notation import parse_limit
 
 NOW = 1_700_000_000_000_000
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import ratekeeper
-from ratekeeper import (
+import ratebound
+from ratebound import (
     AsyncGuardedStorage,
     AsyncLimiter,
     AsyncMemoryStorage,
@@ -28,7 +28,7 @@ from ratekeeper import (
     parse_limit,
     parse_limits,
 )
-from ratekeeper.testing import FakeClock, limiting_off, nothing_sleeps
+from ratebound.testing import FakeClock, limiting_off, nothing_sleeps
 from tests.limiters import limiter_of
 
 
@@ -330,10 +330,10 @@ def test_the_async_limiter_gives_the_same_answers(clock: FakeClock) -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert set(ratekeeper.__all__) == {
+    assert set(ratebound.__all__) == {
         "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "Check", "Decision", "GuardedStorage",
         "InvalidCost", "InvalidKey", "InvalidLimit", "Limit", "Limiter", "MemoryStorage", "Outcome", "RateLimited",
-        "RatekeeperError", "StorageError", "parse_limit", "parse_limits",
+        "RateboundError", "StorageError", "parse_limit", "parse_limits",
     }  # fmt: skip
 
 
@@ -387,9 +387,9 @@ def test_rate_limited_says_that_the_waiting_time_was_too_short_and_what_to_give(
 
 @pytest.mark.parametrize("mode", ["of", "Off", "1"])
 def test_a_wrong_testing_switch_is_refused(mode: str) -> None:
-    from ratekeeper import switch
+    from ratebound import switch
 
-    with pytest.raises(ValueError, match="RATEKEEPER_TESTING is"):
+    with pytest.raises(ValueError, match="RATEBOUND_TESTING is"):
         switch.set_mode(mode)
 
 
@@ -398,10 +398,10 @@ def test_the_environment_sets_the_switch() -> None:
     import subprocess
     import sys
 
-    code = "from ratekeeper import Limiter; l = Limiter('1/hour'); print([bool(l.hit('a')) for _ in 'ab'])"
+    code = "from ratebound import Limiter; l = Limiter('1/hour'); print([bool(l.hit('a')) for _ in 'ab'])"
     said = [
         subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "RATEKEEPER_TESTING": mode}, capture_output=True, text=True
+            [sys.executable, "-c", code], env={**os.environ, "RATEBOUND_TESTING": mode}, capture_output=True, text=True
         ).stdout
         for mode in ("", "off")
     ]

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from ratekeeper import Check, Limiter, MemoryStorage, parse_limit
-from ratekeeper.clock import SECOND
-from ratekeeper.limit import ALGORITHMS, BUCKETS
-from ratekeeper.testing import FakeClock, ask
+from ratebound import Check, Limiter, MemoryStorage, parse_limit
+from ratebound.clock import SECOND
+from ratebound.limit import ALGORITHMS, BUCKETS
+from ratebound.testing import FakeClock, ask
 
 
 def held(storage: MemoryStorage) -> int:
@@ -519,7 +519,7 @@ def test_only_a_child_that_goes_on_with_a_limiter_is_warned_and_only_once(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("ratekeeper.storage.memory.warn_of_many_workers", lambda: asked.append("in memory"))
+    monkeypatch.setattr("ratebound.storage.memory.warn_of_many_workers", lambda: asked.append("in memory"))
     storage, limit = MemoryStorage(clock=clock), parse_limit("5/hour")
 
     def use() -> int:
@@ -527,7 +527,7 @@ def test_only_a_child_that_goes_on_with_a_limiter_is_warned_and_only_once(
             clock.now += SECOND
             storage.evaluate([(("k", (limit,), 1, None, None),)])
         for thread in threading.enumerate():
-            if thread.name == "ratekeeper warning":
+            if thread.name == "ratebound warning":
                 thread.join()
         return len(asked)
 

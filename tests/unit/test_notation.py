@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratekeeper import InvalidLimit, Limit, parse_limit, parse_limits
-from ratekeeper.limit import ALGORITHMS, MAX_COUNT, MAX_PERIOD, UNITS
+from ratebound import InvalidLimit, Limit, parse_limit, parse_limits
+from ratebound.limit import ALGORITHMS, MAX_COUNT, MAX_PERIOD, UNITS
 from tests.property.strategies import limits
 
 SECOND, MINUTE, HOUR, DAY = (UNITS[unit] for unit in ("second", "minute", "hour", "day"))

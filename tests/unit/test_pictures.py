@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ratekeeper.limit import ALGORITHMS
-from ratekeeper.testing import nothing_sleeps
+from ratebound.limit import ALGORITHMS
+from ratebound.testing import nothing_sleeps
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from types import FrameType
 
 import pytest
 
-from ratekeeper import (
+from ratebound import (
     Check,
     InvalidCost,
     Limit,
@@ -14,9 +14,9 @@ from ratekeeper import (
     MemoryStorage,
     parse_limit,
 )
-from ratekeeper.kernels import MAX_ROUNDS, gcra
-from ratekeeper.limit import ALGORITHMS
-from ratekeeper.testing import FakeClock, ask
+from ratebound.kernels import MAX_ROUNDS, gcra
+from ratebound.limit import ALGORITHMS
+from ratebound.testing import FakeClock, ask
 from tests.limiters import limiter_of
 
 

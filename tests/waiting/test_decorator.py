@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import (
+from ratebound import (
     AsyncLimiter,
     Limiter,
     MemoryStorage,
     RateLimited,
 )
-from ratekeeper.clock import SECOND
-from ratekeeper.testing import FakeClock
+from ratebound.clock import SECOND
+from ratebound.testing import FakeClock
 from tests.waiting.virtual import clock as virtual_clock
 from tests.waiting.virtual import run
 

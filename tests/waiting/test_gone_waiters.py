@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import AsyncLimiter, Limiter, MemoryStorage, StorageError
-from ratekeeper.decision import Row
-from ratekeeper.limit import Group, Mode
-from ratekeeper.testing import FakeClock
+from ratebound import AsyncLimiter, Limiter, MemoryStorage, StorageError
+from ratebound.decision import Row
+from ratebound.limit import Group, Mode
+from ratebound.testing import FakeClock
 from tests.proxy import proxy
 from tests.servers import Server, wait_until
 
@@ -149,7 +149,7 @@ def test_what_fails_when_the_waiter_has_gone_is_logged(caplog: pytest.LogCapture
         storage.answers.set()
         await limiter.close()
 
-    with caplog.at_level(logging.WARNING, "ratekeeper"):
+    with caplog.at_level(logging.WARNING, "ratebound"):
         asyncio.run(main())
     assert "broken off" in caplog.text
 

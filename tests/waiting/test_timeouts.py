@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ratekeeper import AsyncLimiter, AsyncMemoryStorage, RateLimited
+from ratebound import AsyncLimiter, AsyncMemoryStorage, RateLimited
 from tests.waiting.virtual import clock, run, seconds
 
 

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from ratekeeper import (
+from ratebound import (
     AsyncLimiter,
     AsyncMemoryStorage,
     Check,
@@ -23,11 +23,11 @@ from ratekeeper import (
     RateLimited,
     StorageError,
 )
-from ratekeeper.clock import SECOND
-from ratekeeper.decision import Row
-from ratekeeper.limit import ALGORITHMS, Group, Mode
-from ratekeeper.testing import FakeClock
-from ratekeeper.waiting import Line, Lines
+from ratebound.clock import SECOND
+from ratebound.decision import Row
+from ratebound.limit import ALGORITHMS, Group, Mode
+from ratebound.testing import FakeClock
+from ratebound.waiting import Line, Lines
 from tests.waiting.virtual import VirtualLoop, limiter_of, run, seconds
 
 # One that takes places in the future, one that stands in line, one that does the latter with a queue in it.

@@ -5,7 +5,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from ratekeeper import AsyncLimiter, AsyncMemoryStorage
+from ratebound import AsyncLimiter, AsyncMemoryStorage
 
 T = TypeVar("T")
 START = 1_700_000_000_000_000

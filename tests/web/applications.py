@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ratekeeper.testing import FakeClock
-from ratekeeper.web import wsgi
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.testing import FakeClock
+from ratebound.web import wsgi
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
 from tests.web.drivers import asgi_client, wsgi_client
 from tests.web.suite import WORDS, WORDS_CACHE, Client, Naps, options
 
@@ -49,13 +49,13 @@ async def bare_asgi(scope: Any, receive: Any, send: Any) -> None:
     elif path == "/teapot":
         status, parts, own = 418, ["teapot"], [(b"RateLimit", b"mine"), (b"x-own", b"yes")]
     elif path == "/tokens":
-        scope["state"]["ratekeeper"].charge(7)
+        scope["state"]["ratebound"].charge(7)
     elif path == "/cached":
         status, parts, own = 200, ["kept"], [(b"Cache-Control", headers.get(b"x-cache", b""))]
     elif path == "/moved":
         status, parts, own = 302, [], [(b"location", b"/")]
     elif path == "/form":
-        scope["state"]["ratekeeper"].failed = headers.get(b"x-password") != b"right"
+        scope["state"]["ratebound"].failed = headers.get(b"x-password") != b"right"
     await send({"type": "http.response.start", "status": status, "headers": own})
     for place, part in enumerate(parts or [""]):
         more = place + 1 < len(parts)
@@ -71,13 +71,13 @@ def bare_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> It
     elif path == "/teapot":
         status, text, own = 418, "teapot", [("ratelimit", "mine"), ("X-Own", "yes")]
     elif path == "/tokens":
-        environ["ratekeeper.passed"].charge(7)
+        environ["ratebound.passed"].charge(7)
     elif path == "/cached":
         status, text, own = 200, "kept", [("Cache-Control", environ.get("HTTP_X_CACHE", "")), ("Content-Length", "4")]
     elif path == "/moved":
         status, text, own = 302, "", [("Location", "/"), ("Content-Length", "0")]
     elif path == "/form":
-        environ["ratekeeper.passed"].failed = environ.get("HTTP_X_PASSWORD") != "right"
+        environ["ratebound.passed"].failed = environ.get("HTTP_X_PASSWORD") != "right"
     elif path == "/stream":
         start_response("200 OK", [])
         return (part.encode() for part in PARTS)
@@ -105,13 +105,13 @@ def starlette_app() -> Any:
         if path == "/teapot":
             return PlainTextResponse("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
         if path == "/tokens":
-            request.state.ratekeeper.charge(7)
+            request.state.ratebound.charge(7)
         if path == "/cached":
             return PlainTextResponse("kept", 200, {"Cache-Control": request.headers["x-cache"]})
         if path == "/moved":
             return RedirectResponse("/", 302)
         if path == "/form":
-            request.state.ratekeeper.failed = request.headers.get("x-password") != "right"
+            request.state.ratebound.failed = request.headers.get("x-password") != "right"
         status, content = plain(path, request.headers.get("x-password"))
         return PlainTextResponse(content, status)
 
@@ -157,7 +157,7 @@ def fastapi_app() -> Any:
 
     @app.get("/tokens", response_class=PlainTextResponse)
     async def tokens(request: Request) -> str:
-        request.state.ratekeeper.charge(7)
+        request.state.ratebound.charge(7)
         return "spent"
 
     @app.get("/cached")
@@ -170,7 +170,7 @@ def fastapi_app() -> Any:
 
     @app.get("/form", response_class=PlainTextResponse)
     async def form(request: Request) -> str:
-        request.state.ratekeeper.failed = request.headers.get("x-password") != "right"
+        request.state.ratebound.failed = request.headers.get("x-password") != "right"
         return "shown"
 
     return app
@@ -211,9 +211,9 @@ def litestar_app() -> Any:
         if path == "/fail":
             raise RuntimeError("as asked")
         if path == "/tokens":
-            request.scope["state"]["ratekeeper"].charge(7)
+            request.scope["state"]["ratebound"].charge(7)
         if path == "/form":
-            request.scope["state"]["ratekeeper"].failed = request.headers.get("x-password") != "right"
+            request.scope["state"]["ratebound"].failed = request.headers.get("x-password") != "right"
         return plain(path, None)[1]
 
     @get("/cached")
@@ -245,13 +245,13 @@ def quart_app() -> Any:
         if path == "teapot":
             return Response("teapot", 418, {"RateLimit": "mine", "X-Own": "yes"})
         if path == "tokens":
-            request.scope["state"]["ratekeeper"].charge(7)
+            request.scope["state"]["ratebound"].charge(7)
         if path == "cached":
             return Response("kept", 200, {"Cache-Control": request.headers["x-cache"]})
         if path == "moved":
             return redirect("/", 302)
         if path == "form":
-            request.scope["state"]["ratekeeper"].failed = request.headers.get("x-password") != "right"
+            request.scope["state"]["ratebound"].failed = request.headers.get("x-password") != "right"
         status, content = plain(f"/{path}", request.headers.get("x-password"))
         return Response(content, status)
 

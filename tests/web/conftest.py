@@ -20,6 +20,6 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[["ratekeeper.web.django.RateKeeperMiddleware"], []], ids=["middleware", "decorator only"])
+@pytest.fixture(params=[["ratebound.web.django.RateLimitMiddleware"], []], ids=["middleware", "decorator only"])
 def middleware(request: pytest.FixtureRequest) -> list[str]:
     return list(request.param)

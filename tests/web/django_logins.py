@@ -20,7 +20,7 @@ settings.configure(
     ROOT_URLCONF=__name__,
     INSTALLED_APPS=[
         *(f"django.contrib.{name}" for name in ("admin", "auth", "contenttypes", "sessions", "messages")),
-        "ratekeeper.web.django",
+        "ratebound.web.django",
     ],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": DATABASE}},
     PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
@@ -49,9 +49,9 @@ settings.configure(
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         "django.contrib.messages.middleware.MessageMiddleware",
-        *(["ratekeeper.web.django.RateKeeperMiddleware"] if HAS_MIDDLEWARE else []),
+        *(["ratebound.web.django.RateLimitMiddleware"] if HAS_MIDDLEWARE else []),
     ],
-    RATEKEEPER={
+    RATEBOUND={
         "policy": {
             "rules": [
                 {"name": "admin", "limits": "3/hour", "match": {"paths": ["/admin/login/"], "methods": ["POST"]}},
@@ -74,7 +74,7 @@ from django.http import HttpResponse  # noqa: E402
 from django.test import AsyncClient, Client  # noqa: E402
 from django.urls import path  # noqa: E402
 
-from ratekeeper.web.django import limit  # noqa: E402
+from ratebound.web.django import limit  # noqa: E402
 
 few = limit("3/hour", key="address", charge="failure")
 
@@ -114,7 +114,7 @@ def strange(request: Any) -> Any:
 @few
 def told(request: Any) -> Any:
     """A view that says by itself how it went."""
-    request.ratekeeper.failed = request.POST["password"] != "right"
+    request.ratebound.failed = request.POST["password"] != "right"
     return HttpResponse("shown again")
 
 

@@ -10,8 +10,8 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 
-from ratekeeper import MemoryStorage
-from ratekeeper.testing import FakeClock
+from ratebound import MemoryStorage
+from ratebound.testing import FakeClock
 from tests.web.django_site import MIDDLEWARE, site
 from tests.web.drivers import environ_of, fetch, wsgi_fetch
 from tests.web.suite import Answer

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, Streami
 from django.test import override_settings
 from django.urls import path
 
-MIDDLEWARE = "ratekeeper.web.django.RateKeeperMiddleware"
+MIDDLEWARE = "ratebound.web.django.RateLimitMiddleware"
 
 if not settings.configured:
     settings.configure(
@@ -30,9 +30,9 @@ Request = Any  # HttpRequest has no types here
 
 
 @contextmanager
-def site(ratekeeper: Any = None, **more: Any) -> Iterator[None]:
+def site(ratebound: Any = None, **more: Any) -> Iterator[None]:
     """A site with these settings; the gate is made anew."""
-    with override_settings(RATEKEEPER=ratekeeper, **more):
+    with override_settings(RATEBOUND=ratebound, **more):
         yield
 
 
@@ -76,7 +76,7 @@ def fail(request: Request) -> Any:
 
 
 def tokens(request: Request) -> Any:
-    request.ratekeeper.charge(7)
+    request.ratebound.charge(7)
     return HttpResponse("spent")
 
 
@@ -89,7 +89,7 @@ def moved(request: Request) -> Any:
 
 
 def form(request: Request) -> Any:
-    request.ratekeeper.failed = request.headers.get("x-password") != "right"
+    request.ratebound.failed = request.headers.get("x-password") != "right"
     return HttpResponse("shown")
 
 

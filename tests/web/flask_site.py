@@ -5,9 +5,9 @@ from typing import Any
 
 import flask
 
-from ratekeeper import MemoryStorage
-from ratekeeper.testing import FakeClock
-from ratekeeper.web.flask import RateKeeper
+from ratebound import MemoryStorage
+from ratebound.testing import FakeClock
+from ratebound.web.flask import RateLimits
 
 
 class Site:
@@ -16,7 +16,7 @@ class Site:
     def __init__(self, policy: Any = None, app: flask.Flask | None = None, **options: Any) -> None:
         self.app = flask.Flask("tests.site") if app is None else app
         self.clock = FakeClock()
-        self.limiter = RateKeeper(self.app, policy, **{"storage": MemoryStorage(clock=self.clock), **options})
+        self.limiter = RateLimits(self.app, policy, **{"storage": MemoryStorage(clock=self.clock), **options})
 
     def view(self, path: str, *decorators: Callable[[Any], Any], answer: Any = "ok", **more: Any) -> None:
         def view(**_: Any) -> Any:
@@ -41,7 +41,7 @@ class Site:
 def application(options: dict[str, Any]) -> flask.Flask:
     app = flask.Flask("suite")
     app.logger.disabled = True
-    RateKeeper(app, **options)
+    RateLimits(app, **options)
 
     @app.get("/")
     def home() -> str:
@@ -77,7 +77,7 @@ def application(options: dict[str, Any]) -> flask.Flask:
 
     @app.get("/tokens")
     def tokens() -> str:
-        flask.g.ratekeeper.charge(7)
+        flask.g.ratebound.charge(7)
         return "spent"
 
     @app.get("/cached")
@@ -90,7 +90,7 @@ def application(options: dict[str, Any]) -> flask.Flask:
 
     @app.get("/form")
     def form() -> str:
-        flask.g.ratekeeper.failed = flask.request.headers.get("x-password") != "right"
+        flask.g.ratebound.failed = flask.request.headers.get("x-password") != "right"
         return "shown"
 
     @app.get("/secret")

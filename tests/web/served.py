@@ -1,4 +1,4 @@
-"""What the tests of real servers serve. RATEKEEPER_TEST_STORAGE and RATEKEEPER_TEST_POLICY say with what."""
+"""What the tests of real servers serve. RATEBOUND_TEST_STORAGE and RATEBOUND_TEST_POLICY say with what."""
 
 import asyncio
 import os
@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.web import wsgi
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.policy import Match, Policy, Rule
+from ratebound.web import wsgi
+from ratebound.web.fastapi import RateLimits
 
 RULES = Policy(
     rules=[
@@ -23,9 +23,9 @@ RULES = Policy(
     trusted=["127.0.0.1"],
 )
 OPTIONS: dict[str, Any] = {
-    "policy": os.environ.get("RATEKEEPER_TEST_POLICY") or RULES,
-    "storage": os.environ.get("RATEKEEPER_TEST_STORAGE", "memory://"),
-    "deadline": float(os.environ.get("RATEKEEPER_TEST_DEADLINE", "0.25")),
+    "policy": os.environ.get("RATEBOUND_TEST_POLICY") or RULES,
+    "storage": os.environ.get("RATEBOUND_TEST_STORAGE", "memory://"),
+    "deadline": float(os.environ.get("RATEBOUND_TEST_DEADLINE", "0.25")),
 }
 if OPTIONS["policy"] is RULES:
     OPTIONS["charge"] = {"login": "failure"}

@@ -13,16 +13,16 @@ from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import path
 
-from ratekeeper.web.django import limit
+from ratebound.web.django import limit
 
 settings.configure(
     ALLOWED_HOSTS=["*"],
     ROOT_URLCONF=__name__,
     SECRET_KEY="for tests",
-    MIDDLEWARE=["ratekeeper.web.django.RateKeeperMiddleware"],
-    RATEKEEPER={
+    MIDDLEWARE=["ratebound.web.django.RateLimitMiddleware"],
+    RATEBOUND={
         "policy": "20/hour",
-        "storage": os.environ.get("RATEKEEPER_TEST_STORAGE", "memory://"),
+        "storage": os.environ.get("RATEBOUND_TEST_STORAGE", "memory://"),
         "deadline": 0.25,
         "trusted": ["127.0.0.1"],
     },

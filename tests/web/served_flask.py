@@ -1,4 +1,4 @@
-"""A Flask application for the tests of real servers. RATEKEEPER_TEST_STORAGE says where it counts."""
+"""A Flask application for the tests of real servers. RATEBOUND_TEST_STORAGE says where it counts."""
 
 import os
 import time
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import flask
 
-from ratekeeper.web.flask import RateKeeper
+from ratebound.web.flask import RateLimits
 
 application = flask.Flask(__name__)
-limiter = RateKeeper(
+limiter = RateLimits(
     application,
     "20/hour",
-    storage=os.environ.get("RATEKEEPER_TEST_STORAGE", "memory://"),
+    storage=os.environ.get("RATEBOUND_TEST_STORAGE", "memory://"),
     deadline=0.25,
     trusted=["127.0.0.1"],
 )

@@ -50,11 +50,11 @@ class Web:
 
 @contextmanager
 def serving(server: str, *options: str, **environ: str) -> Iterator[Web]:
-    """`environ` is RATEKEEPER_TEST_STORAGE and its like, without the beginning."""
+    """`environ` is RATEBOUND_TEST_STORAGE and its like, without the beginning."""
     port = free_port()
     command = [word.format(host=HOST, port=port) for word in COMMANDS[server]]
-    env = {**os.environ, **{f"RATEKEEPER_TEST_{name.upper()}": value for name, value in environ.items()}}
-    with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
+    env = {**os.environ, **{f"RATEBOUND_TEST_{name.upper()}": value for name, value in environ.items()}}
+    with tempfile.TemporaryDirectory(prefix="ratebound-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as file:
             process = subprocess.Popen(

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Identity
-from ratekeeper.testing import FakeClock
+from ratebound import MemoryStorage
+from ratebound.policy import Identity
+from ratebound.testing import FakeClock
 
 # What the application itself does. `/stream` sends three parts, `/teapot` sets headers of its own.
 APPLICATION = {

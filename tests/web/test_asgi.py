@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Match, Policy, PolicyError, Rule
-from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.testing import FakeClock, limiting_off
-from ratekeeper.web.asgi import RateLimitMiddleware, user_of
-from ratekeeper.web.charge import Outcome
-from ratekeeper.web.gate import AsyncWebGate
+from ratebound import MemoryStorage
+from ratebound.policy import Match, Policy, PolicyError, Rule
+from ratebound.policy.cost import MAX_BODY, json_batch_cost
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.testing import FakeClock, limiting_off
+from ratebound.web.asgi import RateLimitMiddleware, user_of
+from ratebound.web.charge import Outcome
+from ratebound.web.gate import AsyncWebGate
 from tests.web.drivers import CountingStorage, answer_of, connect, echo, exchange, fetch, http_scope
 
 Message = MutableMapping[str, Any]
@@ -277,7 +277,7 @@ async def test_the_servers_state_is_not_touched() -> None:
     await fetch(RateLimitMiddleware(app, "5/minute"), "GET", "/", state=shared)
     assert shared == {"pool": 1}
     assert seen[0]["pool"] == 1
-    assert seen[0]["ratekeeper"].decision.remaining == 4
+    assert seen[0]["ratebound"].decision.remaining == 4
 
 
 async def test_a_new_policy_is_in_force_for_the_next_request(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from django.urls import path
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 
-from ratekeeper.web.django import limit
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
+from ratebound.web.django import limit
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
 from tests.web.django_site import MIDDLEWARE, site
 from tests.web.drivers import asgi_client, wsgi_client
 from tests.web.suite import Answer
@@ -39,7 +39,7 @@ def field(answer: Answer, name: str) -> list[str]:
 
 def flask_app() -> Any:
     app = flask.Flask("site")
-    RateKeeper(app, "2/minute")
+    FlaskLimits(app, "2/minute")
     app.get("/foreign")(lambda: ("kept", 200, FOREIGN))
     app.errorhandler(429)(lambda error: ("slow", 429, CDN))
     return wsgi_client(app)

@@ -9,10 +9,10 @@ import flask
 import pytest
 from fastapi import FastAPI, WebSocket
 
-from ratekeeper import AsyncLimiter
-from ratekeeper.policy import Computed, Policy, Rule
-from ratekeeper.web import RouteLimit
-from ratekeeper.web.fastapi import RateLimits
+from ratebound import AsyncLimiter
+from ratebound.policy import Computed, Policy, Rule
+from ratebound.web import RouteLimit
+from ratebound.web.fastapi import RateLimits
 from tests.peers.sites import django_site, flask_site, flask_statuses, ok, statuses
 from tests.web.django_site import HttpResponse
 from tests.web.drivers import connect
@@ -94,17 +94,17 @@ def test_every_command_of_flask_limiter_is_on_the_page() -> None:
 def test_rates_of_django_ratelimit_are_written_so(
     written: tuple[Any, ...], expected: list[int], django_get: Callable[..., Answer]
 ) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     limited = limit(written[0], **({"otherwise": written[1]} if written[1:] else {}))
     assert [django_get({}, {"/": limited(ok)}, "/").status for _ in range(3)] == expected
 
 
 def test_a_view_of_django_may_only_be_told_that_it_was_limited(django_get: Callable[..., Answer]) -> None:
-    from ratekeeper.web.django import limit
+    from ratebound.web.django import limit
 
     def told(request: Any) -> Any:
-        return HttpResponse(str(not request.ratekeeper.verdict.shadows[0].allowed))
+        return HttpResponse(str(not request.ratebound.verdict.shadows[0].allowed))
 
     views = {"/": limit("1/minute", mode="shadow")(told)}
     assert [django_get({}, views, "/").body for _ in range(3)] == [b"False", b"True", b"True"]

@@ -14,10 +14,10 @@ from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from ratekeeper.policy import Policy, PolicyError, RequestView, Rule
-from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.web.charge import Outcome
-from ratekeeper.web.django import aclose, exempt, keeper, limit
+from ratebound.policy import Policy, PolicyError, RequestView, Rule
+from ratebound.policy.cost import json_batch_cost
+from ratebound.web.charge import Outcome
+from ratebound.web.django import aclose, exempt, keeper, limit
 from tests.servers import Server
 from tests.web.django_running import running, view_for
 from tests.web.django_site import MIDDLEWARE, site
@@ -56,7 +56,7 @@ logged_in.sync_capable = logged_in.async_capable = True  # type: ignore[attr-def
 
 
 def test_a_view_is_limited_with_the_middleware_and_without(kind: str, middleware: list[str]) -> None:
-    view = limit("2/minute")(view_for(kind, lambda request: request.ratekeeper.decision.remaining))
+    view = limit("2/minute")(view_for(kind, lambda request: request.ratebound.decision.remaining))
     with running(kind, path("u/<int:number>", view), middleware=middleware) as sender:
         answers = [sender.get(f"/u/{number}") for number in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]  # peers: row 13; not 403: section 3, item 18
@@ -169,7 +169,7 @@ def test_the_route_is_known_as_its_template(kind: str) -> None:
     seen: list[Any] = []
 
     def note(request: Request) -> str:
-        seen.append(request._ratekeeper.view.route)
+        seen.append(request._ratebound.view.route)
         return "ok"
 
     view = view_for(kind, note)
@@ -450,7 +450,7 @@ def test_a_request_view_is_made_of_both_kinds_of_request(kind: str) -> None:
     seen: list[RequestView] = []
 
     def note(request: Request) -> str:
-        seen.append(request._ratekeeper.view)
+        seen.append(request._ratebound.view)
         return "ok"
 
     with running(kind, path("<path:rest>", view_for(kind, note)), settings="9/minute") as sender:

@@ -12,8 +12,8 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from ratekeeper import MemoryStorage
-from ratekeeper.web.django import anew, exempt, keeper, limit
+from ratebound import MemoryStorage
+from ratebound.web.django import anew, exempt, keeper, limit
 from tests.web.django_running import running, view_for
 from tests.web.django_site import site
 
@@ -246,7 +246,7 @@ def test_a_request_that_was_made_by_hand_is_limited_as_well() -> None:
     seen: list[str] = []
 
     def view(request: Request) -> Any:
-        seen.append(request.ratekeeper.verdict.identities[0].key)
+        seen.append(request.ratebound.verdict.identities[0].key)
         return HttpResponse("ok")
 
     with site({"storage": MemoryStorage()}):

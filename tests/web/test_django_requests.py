@@ -19,9 +19,9 @@ from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
 from django.views import View
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.web.django import aclose, close, keeper, limit
+from ratebound.policy import Policy, Rule
+from ratebound.policy.cost import json_batch_cost
+from ratebound.web.django import aclose, close, keeper, limit
 from tests.servers import Server
 from tests.web.django_running import running, view_for
 from tests.web.drivers import environ_of, wsgi_fetch
@@ -121,7 +121,7 @@ def _slowly(number: int) -> Any:
 
 @pytest.mark.parametrize("who", ["plain", "lazy", "django"])
 def test_whoever_a_middleware_has_found_is_known_at_the_view(kind: str, who: str) -> None:
-    view = limit("2/minute", key="user")(view_for(kind, lambda request: request.ratekeeper.verdict.identities[0].key))
+    view = limit("2/minute", key="user")(view_for(kind, lambda request: request.ratebound.verdict.identities[0].key))
     with running(kind, path("a", view), middleware=ABOVE) as sender:
         answers = [sender.get("/a", **{"x-user": f"{who}:{number}"}) for number in (1, 1, 2)]
     assert [answer.body for answer in answers] == [b"user:1", b"user:1", b"user:2"]
@@ -206,7 +206,7 @@ def test_functions_stay_in_the_event_loop_if_they_can(middleware: list[str]) -> 
         asyncio.get_running_loop()
         return "one"
 
-    view = limit("2/minute", key=key)(view_for("asgi", lambda request: request.ratekeeper.verdict.identities[0].key))
+    view = limit("2/minute", key=key)(view_for("asgi", lambda request: request.ratebound.verdict.identities[0].key))
     with running("asgi", path("a", view), middleware=middleware) as sender:
         assert sender.get("/a").body == b"call.key:one"
 

@@ -12,10 +12,10 @@ from django.template.response import TemplateResponse
 from django.test import override_settings
 from django.urls import path
 
-from ratekeeper.web.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratekeeper.web.charge import Outcome
-from ratekeeper.web.django import limit
-from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
+from ratebound.web.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratebound.web.charge import Outcome
+from ratebound.web.django import limit
+from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.django_running import running, view_for
 from tests.web.drivers import environ_of
 
@@ -44,7 +44,7 @@ def test_a_charge_inside_of_a_stream_is_settled_at_its_end(kind: str, middleware
         def parts() -> Iterator[bytes]:
             yield b"some "
             yield b"tokens"
-            request.ratekeeper.charge(60)
+            request.ratebound.charge(60)
 
         return StreamingHttpResponse(parts())
 
@@ -52,7 +52,7 @@ def test_a_charge_inside_of_a_stream_is_settled_at_its_end(kind: str, middleware
         async def parts() -> AsyncIterator[bytes]:
             yield b"some "
             yield b"tokens"
-            request.ratekeeper.charge(60)
+            request.ratebound.charge(60)
 
         return StreamingHttpResponse(parts())
 
@@ -66,7 +66,7 @@ def test_a_charge_after_the_response_is_complete_is_an_error(kind: str, middlewa
     seen: list[Any] = []
 
     def note(request: Request) -> str:
-        seen.append(request.ratekeeper)
+        seen.append(request.ratebound)
         return "ok"
 
     view = limit("1000/minute", name="tokens")(view_for(kind, note))
@@ -178,7 +178,7 @@ def test_limits_on_a_class_and_on_its_method_are_told_and_settled_once(middlewar
     @limit("500/minute", name="outer", charge=sent)
     def outer(request: Request) -> Any:
         response = inner(request)
-        request.ratekeeper.charge(60, rule="tokens")
+        request.ratebound.charge(60, rule="tokens")
         return response
 
     with running("wsgi", path("a", outer), left("wsgi"), middleware=middleware) as sender:

@@ -11,9 +11,9 @@ from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import path
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import PolicyError
-from ratekeeper.testing import FakeClock
+from ratebound import MemoryStorage
+from ratebound.policy import PolicyError
+from ratebound.testing import FakeClock
 from tests.servers import Server
 from tests.web.django_site import MIDDLEWARE, site
 from tests.web.drivers import environ_of, wsgi_fetch
@@ -62,7 +62,7 @@ def running(*patterns: Any, settings: Any = None, middleware: Any = (MIDDLEWARE,
     module = ModuleType("urls")
     module.__dict__.update(urlpatterns=list(patterns))
     framework = {
-        "DEFAULT_THROTTLE_CLASSES": ["ratekeeper.web.drf.Throttle"],
+        "DEFAULT_THROTTLE_CLASSES": ["ratebound.web.drf.Throttle"],
         "DEFAULT_THROTTLE_RATES": RATES,
         "UNAUTHENTICATED_USER": None,
         "DEFAULT_PERMISSION_CLASSES": [],
@@ -82,7 +82,7 @@ def fresh(**attributes: Any) -> Any:
 
 
 def views() -> list[Any]:
-    from ratekeeper.web.drf import Throttle
+    from ratebound.web.drf import Throttle
 
     return [
         path("a", rest_view(throttle_classes=[Throttle])),
@@ -127,7 +127,7 @@ def test_a_wait_is_exact_and_headers_tell_once() -> None:
 
 
 def test_a_view_may_have_a_throttle_of_its_own() -> None:
-    from ratekeeper.web.drf import throttle
+    from ratebound.web.drf import throttle
 
     own = throttle("3/minute", key=lambda request: request.headers.get("x-user"))
     shared = throttle("2/minute", name="shared")
@@ -156,7 +156,7 @@ def test_the_policy_is_asked_too_and_a_refusal_costs_it_nothing() -> None:
 
 
 def test_a_scope_without_a_rate_is_an_error_and_not_unlimited() -> None:
-    from ratekeeper.web.drf import Throttle
+    from ratebound.web.drf import Throttle
 
     view = rest_view(throttle_classes=[Throttle], throttle_scope="typo")
     with (

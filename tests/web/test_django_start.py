@@ -17,12 +17,12 @@ from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from ratekeeper.policy import Source
-from ratekeeper.web import RouteLimit
-from ratekeeper.web.django import apps, limit
-from ratekeeper.web.django.keeper import Keeper
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
+from ratebound.policy import Source
+from ratebound.web import RouteLimit
+from ratebound.web.django import apps, limit
+from ratebound.web.django.keeper import Keeper
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
 from tests.web.django_running import view_for
 from tests.web.drivers import environ_of, wsgi_fetch
 
@@ -93,28 +93,28 @@ def test_a_server_does_not_start_with_a_limit_that_the_policy_cannot_keep_and_te
 @pytest.mark.parametrize("middleware", [[MIDDLEWARE], []], ids=["middleware", "decorator only"])
 def test_the_system_check_tells_the_same(middleware: list[str]) -> None:
     with site("100/minute", ROOT_URLCONF=WRONG, MIDDLEWARE=middleware):
-        found = [one for one in run_checks() if str(one.id).startswith("ratekeeper.")]
-    assert [(type(one), one.id) for one in found] == [(Error, "ratekeeper.E002")] * 3
+        found = [one for one in run_checks() if str(one.id).startswith("ratebound.")]
+    assert [(type(one), one.id) for one in found] == [(Error, "ratebound.E002")] * 3
     assert "partner" in found[0].msg
 
 
 def test_the_system_check_tells_what_is_wrong_with_the_settings() -> None:
     with site({"policy": "5 per fortnight"}):
-        found = [one for one in run_checks() if str(one.id).startswith("ratekeeper.")]
-    assert [one.id for one in found] == ["ratekeeper.E001"]
-    assert found[0].msg.startswith("RATEKEEPER in the settings: ")
+        found = [one for one in run_checks() if str(one.id).startswith("ratebound.")]
+    assert [one.id for one in found] == ["ratebound.E001"]
+    assert found[0].msg.startswith("RATEBOUND in the settings: ")
 
 
 @pytest.mark.parametrize("wrong", [{"user": 5}, {"user": "no.such.function"}, {"charge": 5}])
 def test_the_system_check_tells_what_is_no_function_and_what_is_no_charge(wrong: dict[str, Any]) -> None:
     with site({"policy": "5/minute", **wrong}):
-        found = [one for one in run_checks() if str(one.id).startswith("ratekeeper.")]
-    assert [one.id for one in found] == ["ratekeeper.E001"]
+        found = [one for one in run_checks() if str(one.id).startswith("ratebound.")]
+    assert [one.id for one in found] == ["ratebound.E001"]
 
 
 def test_the_system_check_is_silent_where_all_is_well() -> None:
     with site("100/minute"):
-        assert not [one for one in run_checks() if str(one.id).startswith("ratekeeper.")]
+        assert not [one for one in run_checks() if str(one.id).startswith("ratebound.")]
 
 
 def test_an_identity_of_the_policy_is_known_to_views() -> None:
@@ -138,8 +138,8 @@ def test_a_urlconf_that_is_still_being_imported_does_not_stop_the_server(monkeyp
 
 
 def test_the_package_can_be_an_installed_application() -> None:
-    config = apps.RateKeeperConfig.create("ratekeeper.web.django")
-    assert (config.name, config.label) == ("ratekeeper.web.django", "ratekeeper")
+    config = apps.RateboundConfig.create("ratebound.web.django")
+    assert (config.name, config.label) == ("ratebound.web.django", "ratebound")
 
 
 # The same law elsewhere.
@@ -147,14 +147,14 @@ def test_the_package_can_be_an_installed_application() -> None:
 
 def test_flask_finds_a_limit_that_the_policy_cannot_keep_before_the_first_request() -> None:
     with pytest.raises(ValueError, match="'partner'"):
-        RateKeeper(flask.Flask("shop"), "100/minute").limit("5/minute", key="partner")
-    later = RateKeeper()
+        FlaskLimits(flask.Flask("shop"), "100/minute").limit("5/minute", key="partner")
+    later = FlaskLimits()
     app = flask.Flask("shop")
     app.add_url_rule("/", view_func=later.limit("1/minute", key="partner")(lambda: "hello"))
     with pytest.raises(ValueError, match="'partner'"):
         later.init_app(app)
     assert not app.extensions
-    app.config["RATEKEEPER_IDENTITIES"] = {"partner": PARTNER}
+    app.config["RATEBOUND_IDENTITIES"] = {"partner": PARTNER}
     later.init_app(app)
     assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
 

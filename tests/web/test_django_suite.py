@@ -9,7 +9,7 @@ import pytest
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 
-from ratekeeper.testing import FakeClock
+from ratebound.testing import FakeClock
 from tests.web import suite
 from tests.web.django_site import HttpResponse, site, urlpatterns
 from tests.web.drivers import asgi_client, wsgi_client

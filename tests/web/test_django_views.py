@@ -12,9 +12,9 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.generic import RedirectView
 
-from ratekeeper import MemoryStorage
-from ratekeeper.web.declared import short_name
-from ratekeeper.web.django import exempt, keeper, limit
+from ratebound import MemoryStorage
+from ratebound.web.declared import short_name
+from ratebound.web.django import exempt, keeper, limit
 from tests.web.django_running import running, view_for
 from tests.web.django_site import site
 

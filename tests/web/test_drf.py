@@ -18,11 +18,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.testing import FakeClock
-from ratekeeper.web.django import anew, keeper, limit
-from ratekeeper.web.drf import Throttle, throttle
+from ratebound import MemoryStorage
+from ratebound.policy.cost import json_batch_cost
+from ratebound.testing import FakeClock
+from ratebound.web.django import anew, keeper, limit
+from ratebound.web.drf import Throttle, throttle
 from tests.servers import Server
 from tests.web.django_running import Sender, running
 from tests.web.drivers import environ_of, wsgi_fetch

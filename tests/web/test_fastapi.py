@@ -16,10 +16,10 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route
 
-from ratekeeper.policy import Identity, Match, Policy, PolicyError, RequestView, Rule
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.testing import FakeClock, limiting_off
-from ratekeeper.web.fastapi import Passed, RateLimitExceeded, RateLimits
+from ratebound.policy import Identity, Match, Policy, PolicyError, RequestView, Rule
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.testing import FakeClock, limiting_off
+from ratebound.web.fastapi import Passed, RateLimitExceeded, RateLimits
 from tests.web.drivers import CountingStorage, connect, exchange, fetch, http_scope
 from tests.web.suite import Answer
 
@@ -556,18 +556,18 @@ async def test_a_handler_charges_what_its_work_has_cost() -> None:
         async def words() -> AsyncIterator[str]:
             yield "some "
             yield "words"
-            request.state.ratekeeper.charge(120)
+            request.state.ratebound.charge(120)
 
         return StreamingResponse(words())
 
     @app.get("/named")
     @limits.limit("1000/minute", name="model")
     async def named(request: Request) -> None:
-        request.state.ratekeeper.charge(5, rule="requests")
+        request.state.ratebound.charge(5, rule="requests")
         with pytest.raises(ValueError, match="no rule 'other' was asked"):
-            request.state.ratekeeper.charge(5, rule="other")
+            request.state.ratebound.charge(5, rule="other")
         with pytest.raises(ValueError):
-            request.state.ratekeeper.charge(-1)
+            request.state.ratebound.charge(-1)
 
     assert (await fetch(app, "GET", "/ask")).body == b"some words"
     assert remaining(await fetch(app, "GET", "/named")) == {"model/minute": 879, "requests/minute": 44}
@@ -633,7 +633,7 @@ async def test_connections_and_messages_of_a_websocket_are_limited() -> None:
     @limits.limit("2/minute")
     async def ws(websocket: WebSocket, room: str) -> None:
         await websocket.accept()
-        assert websocket.state.ratekeeper.decision.allowed
+        assert websocket.state.ratebound.decision.allowed
         async for text in websocket.iter_text():
             await websocket.send_text(text)
 
@@ -713,7 +713,7 @@ async def test_an_application_with_limits_in_another_tells_of_its_own() -> None:
 
     @inner.get("/")
     async def home(request: Request) -> None:
-        assert limits.gate.owns(request.state.ratekeeper)
+        assert limits.gate.owns(request.state.ratebound)
 
     @inner.get("/fail")
     async def fail() -> PlainTextResponse:
@@ -757,7 +757,7 @@ async def test_after_the_response_it_is_too_late_for_a_charge() -> None:
     async def home(request: Request, tasks: BackgroundTasks) -> None:
         def charge() -> None:
             try:
-                request.state.ratekeeper.charge(5)
+                request.state.ratebound.charge(5)
             except RuntimeError as error:
                 late.append(str(error))
 

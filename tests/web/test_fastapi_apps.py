@@ -11,9 +11,9 @@ from starlette.endpoints import HTTPEndpoint
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.web.fastapi import Passed, RateLimits
+from ratebound.policy import Policy, Rule
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.web.fastapi import Passed, RateLimits
 from tests.web.drivers import fetch
 from tests.web.test_fastapi import current_user, remaining, statuses
 

@@ -13,10 +13,10 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.policy.rule import Stage
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.web.fastapi import RateLimitExceeded, RateLimits
+from ratebound.policy import Match, Policy, Rule
+from ratebound.policy.rule import Stage
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.web.fastapi import RateLimitExceeded, RateLimits
 from tests.web.drivers import CountingStorage, connect, exchange, fetch, http_scope
 from tests.web.test_fastapi import field, remaining, statuses
 

@@ -8,12 +8,12 @@ import pytest
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.web.asgi import Message, RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimitExceeded, RateLimits, Refused
-from ratekeeper.web.fastapi.kept import Kept
+from ratebound.policy import Policy, Rule
+from ratebound.policy.cost import json_batch_cost
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.web.asgi import Message, RateLimitMiddleware
+from ratebound.web.fastapi import RateLimitExceeded, RateLimits, Refused
+from ratebound.web.fastapi.kept import Kept
 from tests.web.drivers import connect, exchange, fetch, http_scope
 from tests.web.test_fastapi import field, remaining, statuses
 
@@ -51,7 +51,7 @@ def with_fallback(limits: RateLimits, app: FastAPI, charge: int | None = None) -
             await helper()
         except RateLimitExceeded:
             if charge is not None:
-                request.state.ratekeeper.charge(charge)
+                request.state.ratebound.charge(charge)
             return "fallback"
         return "helped"
 
@@ -237,7 +237,7 @@ async def test_tasks_of_one_request_ask_once() -> None:
     @app.get("/e")
     async def endpoint(request: Request) -> int:
         await asyncio.gather(one(), other(), one())
-        return int(request.state.ratekeeper.decision.remaining)
+        return int(request.state.ratebound.decision.remaining)
 
     assert (await fetch(app, "GET", "/e")).body == b"9"
     assert storage.spent == 1
@@ -286,7 +286,7 @@ async def test_a_body_is_looked_at_while_another_waits_for_the_end_of_the_connec
         async def parts() -> Any:
             await asyncio.sleep(0)  # by now the response waits for the client to leave
             await helper()
-            yield str(request.state.ratekeeper.decision.remaining)
+            yield str(request.state.ratebound.decision.remaining)
 
         return StreamingResponse(parts())
 

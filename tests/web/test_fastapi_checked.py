@@ -11,8 +11,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from ratekeeper.testing import limiting_off
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.testing import limiting_off
+from ratebound.web.fastapi import RateLimits
 from tests.web.drivers import fetch
 from tests.web.test_fastapi import statuses
 

@@ -8,10 +8,10 @@ import pytest
 from fastapi import Depends, FastAPI, Form, Request
 from fastapi.responses import PlainTextResponse
 
-from ratekeeper.policy import RequestView
-from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.functions import taking_request
+from ratebound.policy import RequestView
+from ratebound.policy.cost import MAX_BODY, json_batch_cost
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.functions import taking_request
 from tests.web.drivers import fetch
 from tests.web.test_fastapi import remaining, statuses
 

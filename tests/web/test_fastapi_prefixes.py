@@ -8,9 +8,9 @@ from fastapi.exceptions import FastAPIDeprecationWarning
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.policy import Match, Policy, Rule
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
 from tests.web.test_fastapi import statuses
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Mount
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.policy import Policy, Rule
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
 from tests.web.drivers import connect, fetch
 from tests.web.test_fastapi import remaining, statuses
 

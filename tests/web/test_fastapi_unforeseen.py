@@ -16,11 +16,11 @@ from starlette.endpoints import HTTPEndpoint
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.testing import limiting_off
-from ratekeeper.web.fastapi import Passed, RateLimits
+from ratebound.policy import Policy, Rule
+from ratebound.policy.cost import json_batch_cost
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.testing import limiting_off
+from ratebound.web.fastapi import Passed, RateLimits
 from tests.web.drivers import CountingStorage, connect, exchange, fetch, http_scope
 from tests.web.test_fastapi import field, remaining, statuses
 
@@ -280,7 +280,7 @@ async def test_a_batch_costs_what_it_is_wherever_its_limit_is_asked() -> None:
 
 
 async def test_a_route_is_told_of_that_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ratekeeper")
+    caplog.set_level(logging.INFO, "ratebound")
     limits = RateLimits()
     app = Starlette(routes=[Route("/", hidden(limits.limit("5/minute")(own(ok_task))))])
     limits.install(app)

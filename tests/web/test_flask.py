@@ -7,8 +7,8 @@ import flask
 import pytest
 from flask.views import MethodView
 
-from ratekeeper.policy import Identity, PolicyError
-from ratekeeper.web.flask import RateKeeper
+from ratebound.policy import Identity, PolicyError
+from ratebound.web.flask import RateLimits
 from tests.web.flask_site import Site
 
 # Where limits are said.
@@ -35,13 +35,13 @@ def test_a_policy_sees_the_template_of_a_route(tmp_path: Path) -> None:
 
 
 def test_bad_limits_raise_where_they_are_written() -> None:  # peers: row 14
-    limiter = RateKeeper()
+    limiter = RateLimits()
     for wrong in (
         lambda: limiter.limit("5 per fortnight"),
         lambda: limiter.shared_limit("5 per fortnight", "mysql"),
-        lambda: RateKeeper(default_limits=["5 per fortnight"]),
-        lambda: RateKeeper(application_limits="5 per fortnight"),
-        lambda: RateKeeper(flask.Flask("x"), "5 per fortnight"),
+        lambda: RateLimits(default_limits=["5 per fortnight"]),
+        lambda: RateLimits(application_limits="5 per fortnight"),
+        lambda: RateLimits(flask.Flask("x"), "5 per fortnight"),
     ):
         with pytest.raises(PolicyError, match="fortnight"):
             wrong()
@@ -232,7 +232,7 @@ def test_whom_nothing_is_counted_for() -> None:
     site = Site("2/minute", exempt_when=lambda: "x-admin" in flask.request.headers)
     site.view("/a")
     site.view("/own", site.limiter.limit("1/minute"))
-    site.view("/sees", answer=lambda: str(flask.g.ratekeeper.decision))
+    site.view("/sees", answer=lambda: str(flask.g.ratebound.decision))
     assert [site.passes(path, **{"x-admin": "1"}) for path in ("/a", "/own")] == [20, 20]
     assert site.get("/sees", **{"x-admin": "1"}).text == "None"
     assert [site.passes(path) for path in ("/a", "/own")] == [2, 1]

@@ -7,12 +7,12 @@ import flask
 import pytest
 from werkzeug.exceptions import HTTPException
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.web import RouteLimit
-from ratekeeper.web.charge import Outcome
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.wsgi import RateLimitMiddleware
+from ratebound import MemoryStorage
+from ratebound.policy.cost import json_batch_cost
+from ratebound.web import RouteLimit
+from ratebound.web.charge import Outcome
+from ratebound.web.flask import RateLimits
+from ratebound.web.wsgi import RateLimitMiddleware
 from tests.servers import Server
 from tests.web.drivers import environ_of, wsgi_fetch
 from tests.web.flask_site import Site
@@ -27,7 +27,7 @@ def test_a_refusal_is_flasks_own_429_for_the_applications_handler() -> None:
 
     @site.app.errorhandler(429)
     def too_many(error: HTTPException) -> tuple[str, int]:
-        seen.append((error.code, error.description, flask.g.ratekeeper.retry_after))
+        seen.append((error.code, error.description, flask.g.ratebound.retry_after))
         return "own page", 429
 
     site.get("/a")
@@ -93,7 +93,7 @@ def test_only_a_refusal_says_when_to_come_back() -> None:  # peers: section 3, i
 
 def test_a_view_sees_the_decision() -> None:
     site = Site()
-    site.view("/a", site.limiter.limit("3/minute"), answer=lambda: str(flask.g.ratekeeper.decision.remaining))
+    site.view("/a", site.limiter.limit("3/minute"), answer=lambda: str(flask.g.ratebound.decision.remaining))
     assert [site.get("/a").text for _ in range(3)] == ["2", "1", "0"]
 
 
@@ -163,11 +163,11 @@ def test_a_crash_keeps_its_charge() -> None:  # peers: section 3, item 15
 
 
 def test_a_factory_configures_each_application_for_itself() -> None:
-    limiter = RateKeeper(default_limits="1/minute")
+    limiter = RateLimits(default_limits="1/minute")
     apps = []
     for _ in range(2):
         app = flask.Flask("factory")
-        app.config.update(RATEKEEPER_POLICY="9/minute", RATEKEEPER_HEADERS="x-ratelimit")
+        app.config.update(RATEBOUND_POLICY="9/minute", RATEBOUND_HEADERS="x-ratelimit")
         app.add_url_rule("/a", "a", lambda: "a")
         limiter.init_app(app)
         apps.append(app)
@@ -184,7 +184,7 @@ def test_a_factory_configures_each_application_for_itself() -> None:
 def test_an_application_without_the_extension_says_so() -> None:
     app = flask.Flask("bare")
     app.testing = True
-    app.add_url_rule("/a", "a", RateKeeper().limit("1/minute")(lambda: "a"))
+    app.add_url_rule("/a", "a", RateLimits().limit("1/minute")(lambda: "a"))
     with pytest.raises(RuntimeError, match="init_app"):
         app.test_client().get("/a")
 

@@ -7,7 +7,7 @@ from typing import Any
 import flask
 import pytest
 
-from ratekeeper.policy import RequestView
+from ratebound.policy import RequestView
 from tests.web.flask_site import Site
 
 

@@ -37,7 +37,7 @@ def test_a_view_that_catches_a_refusal_has_its_limits_all_the_same(policy: str |
 
 
 def test_a_view_that_catches_a_refusal_may_say_what_it_has_cost() -> None:
-    site = site_with(lambda error: flask.g.ratekeeper.charge(2) or "later")
+    site = site_with(lambda error: flask.g.ratebound.charge(2) or "later")
     assert [left(site.get("/a"))["site.a"] for _ in range(2)] == [2, 0]
     assert site.get("/a").status_code == 429
 
@@ -76,7 +76,7 @@ def test_a_refusal_that_reaches_flask_costs_nothing_whatever_the_handler_answers
 
     site = Site("3/minute")
     site.view("/a", answer=view)
-    site.app.register_error_handler(429, lambda error: (f"{flask.g.ratekeeper.retry_after}", status))
+    site.app.register_error_handler(429, lambda error: (f"{flask.g.ratebound.retry_after}", status))
     responses = [site.get("/a") for _ in range(6)]
     assert [(one.status_code, one.text) for one in responses] == [(200, "sent"), *[(status, "60.0")] * 5]
     assert site.get("/nowhere").headers["RateLimit"] == '"default/minute";r=1;t=60'

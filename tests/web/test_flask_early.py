@@ -6,13 +6,13 @@ import flask
 import pytest
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.policy.cost import json_batch_cost
-from ratekeeper.policy.rule import Stage
-from ratekeeper.testing import FakeClock
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.wsgi import RateLimitMiddleware
+from ratebound import MemoryStorage
+from ratebound.policy import Policy, Rule
+from ratebound.policy.cost import json_batch_cost
+from ratebound.policy.rule import Stage
+from ratebound.testing import FakeClock
+from ratebound.web.flask import RateLimits
+from ratebound.web.wsgi import RateLimitMiddleware
 from tests.web.drivers import environ_of, wsgi_fetch
 from tests.web.flask_site import Site
 
@@ -92,7 +92,7 @@ def test_early_rules_come_before_what_reads_the_parts_of_a_url() -> None:
 @pytest.mark.parametrize("stage", ["early", "late"])
 def test_what_a_part_has_cost_in_a_hook_before_ours_is_settled(stage: Stage) -> None:
     app = flask.Flask("tests.site")
-    limiter = RateKeeper(policy=Policy(rules=[Rule("all", "100/minute", stage=stage)]))
+    limiter = RateLimits(policy=Policy(rules=[Rule("all", "100/minute", stage=stage)]))
 
     @app.before_request
     def pay() -> None:
@@ -118,7 +118,7 @@ def test_an_early_rule_may_look_at_the_body_and_the_view_reads_it_again() -> Non
 
 def own_gate_around(policy: Any) -> tuple[Site, Any]:
     site = Site(policy)
-    site.view("/a", answer=lambda: str(flask.g.ratekeeper.decision.remaining))
+    site.view("/a", answer=lambda: str(flask.g.ratebound.decision.remaining))
     site.view("/own", site.limiter.limit("1/minute"))
     site.view("/free", site.limiter.exempt)
     return site, RateLimitMiddleware(site.app.wsgi_app, gate=site.limiter.gate)
@@ -143,7 +143,7 @@ def test_a_middleware_with_the_same_gate_is_not_asked_for_twice(stage: Stage) ->
 
 def test_a_hook_before_ours_and_a_middleware_with_the_same_gate_are_told_together() -> None:
     app = flask.Flask("tests.site")
-    limiter = RateKeeper(policy="5/minute", storage=MemoryStorage(clock=FakeClock()))
+    limiter = RateLimits(policy="5/minute", storage=MemoryStorage(clock=FakeClock()))
 
     @app.before_request
     @limiter.limit("3/minute", name="tokens")

@@ -5,11 +5,11 @@ from typing import Any
 import flask
 import pytest
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.testing import FakeClock
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.wsgi import RateLimitMiddleware
+from ratebound import MemoryStorage
+from ratebound.policy import Policy, Rule
+from ratebound.testing import FakeClock
+from ratebound.web.flask import RateLimits
+from ratebound.web.wsgi import RateLimitMiddleware
 from tests.web.drivers import environ_of, wsgi_fetch
 from tests.web.flask_site import Site
 from tests.web.suite import Answer, Naps
@@ -62,7 +62,7 @@ def test_a_refusal_in_place_of_another_hooks_answer_is_the_applications_own() ->
 
     @site.app.errorhandler(429)
     def too_many(error: Exception) -> tuple[str, int]:
-        return f"own page: {flask.g.ratekeeper.retry_after}", 429
+        return f"own page: {flask.g.ratebound.retry_after}", 429
 
     @site.app.after_request
     def noted(response: flask.Response) -> flask.Response:
@@ -126,7 +126,7 @@ def test_an_early_refusal_is_the_applications_own_and_says_when_to_come_back(is_
     site = guarded(EARLY)
 
     def too_many(error: Any) -> tuple[str, int]:
-        return f"own page: {error.description} {flask.g.ratekeeper.retry_after}", 429
+        return f"own page: {error.description} {flask.g.ratebound.retry_after}", 429
 
     if is_worded:
         site.app.register_error_handler(429, too_many)
@@ -206,7 +206,7 @@ def test_a_gate_around_an_early_refusal_is_silent() -> None:
 
 def test_what_another_hook_has_asked_for_is_told_and_settled_with_the_rest() -> None:
     app = flask.Flask("tests.site")
-    limiter = RateKeeper(default_limits="3/minute")
+    limiter = RateLimits(default_limits="3/minute")
 
     @app.before_request
     @limiter.limit("5/minute", charge="failure", name="tokens")
@@ -224,7 +224,7 @@ def test_what_another_hook_has_asked_for_is_told_and_settled_with_the_rest() -> 
 
 def test_what_another_hook_is_refused_for_costs_nothing_else_and_says_when_to_come_back() -> None:
     app = flask.Flask("tests.site")
-    limiter = RateKeeper(default_limits="9/minute", storage=MemoryStorage(clock=FakeClock()))
+    limiter = RateLimits(default_limits="9/minute", storage=MemoryStorage(clock=FakeClock()))
 
     @app.before_request
     @limiter.limit("1/minute", name="tokens", methods=["GET"])

@@ -7,10 +7,10 @@ import flask
 import pytest
 from flask.views import MethodView
 
-from ratekeeper.policy import PolicyError
-from ratekeeper.web import RouteLimit
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.views import method_name
+from ratebound.policy import PolicyError
+from ratebound.web import RouteLimit
+from ratebound.web.flask import RateLimits
+from ratebound.web.views import method_name
 from tests.web.flask_site import Site
 
 
@@ -104,7 +104,7 @@ def test_methods_that_a_client_makes_up_are_one_to_the_table() -> None:
     site.view("/a")
     site.app.url_map.add(site.app.url_rule_class("/any", endpoint="a"))  # which takes any method
     site.get("/a")
-    table = site.app.extensions["ratekeeper"]._table
+    table = site.app.extensions["ratebound"]._table
     before = len(table)
     for number in range(20):
         site.get("/any", f"M{number}")
@@ -223,12 +223,12 @@ def test_several_limits_of_the_extension_may_have_options_of_their_own() -> None
 
 
 def test_limits_of_the_extension_may_stand_in_the_config() -> None:
-    limiter = RateKeeper(default_limits="9/minute", by="address")
+    limiter = RateLimits(default_limits="9/minute", by="address")
     app = flask.Flask("tests.site")
     app.config.update(
-        RATEKEEPER_DEFAULT_LIMITS=["2/minute", "9/hour"],
-        RATEKEEPER_APPLICATION_LIMITS="3/minute",
-        RATEKEEPER_BY=lambda: flask.request.headers.get("x-who"),
+        RATEBOUND_DEFAULT_LIMITS=["2/minute", "9/hour"],
+        RATEBOUND_APPLICATION_LIMITS="3/minute",
+        RATEBOUND_BY=lambda: flask.request.headers.get("x-who"),
     )
     limiter.init_app(app)
     app.add_url_rule("/a", "a", lambda: "a")
@@ -237,6 +237,6 @@ def test_limits_of_the_extension_may_stand_in_the_config() -> None:
     assert [client.get(path).status_code for path in ("/a", "/a", "/a", "/b", "/b")] == [200, 200, 429, 200, 429]
     assert client.get("/b", headers={"x-who": "other"}).status_code == 200
     wrong = flask.Flask("tests.site")
-    wrong.config["RATEKEEPER_DEFAULT_LIMITS"] = "5 per fortnight"
+    wrong.config["RATEBOUND_DEFAULT_LIMITS"] = "5 per fortnight"
     with pytest.raises(PolicyError, match="fortnight"):
         limiter.init_app(wrong)

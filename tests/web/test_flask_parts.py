@@ -11,10 +11,10 @@ from typing import Any
 import flask
 import pytest
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
-from ratekeeper.web import RouteLimit
-from ratekeeper.web.flask.parts import MOST
+from ratebound.policy import Policy, Rule
+from ratebound.policy.cost import MAX_BODY, json_batch_cost
+from ratebound.web import RouteLimit
+from ratebound.web.flask.parts import MOST
 from tests.web.flask_site import Site
 
 BATCHES = Policy(rules=[Rule("calls", "10/minute", cost=json_batch_cost)])
@@ -33,7 +33,7 @@ def test_a_stream_may_say_at_its_end_what_it_has_cost() -> None:
     def stream() -> flask.Response:
         def parts() -> Any:
             yield "tokens"
-            flask.g.ratekeeper.charge(60)
+            flask.g.ratebound.charge(60)
 
         return flask.Response(flask.stream_with_context(parts()))
 
@@ -169,7 +169,7 @@ def test_blocks_that_differ_from_request_to_request_are_not_kept_for_ever(option
     site = varied(make, user=lambda: "u")
     for number in range(MOST + 20):
         assert site.get(f"/{number}").status_code == 200
-    made = site.app.extensions["ratekeeper"]
+    made = site.app.extensions["ratebound"]
     doors = made.gate._doors
     kept = [len(table) for table in (made._parts._known, doors._alone, doors._named, made._facts._endpoints)]
     assert max(kept) <= MOST
@@ -180,14 +180,14 @@ def test_a_block_may_cost_another_number_for_each_request_and_is_one_quota() -> 
     site = varied(lambda site, number: site.limiter.limit("20/minute", name="mail", cost=number))
     assert [site.get(f"/{number}").text for number in (3, 5, 3, 1)] == ["17", "12", "9", "8"]
     assert site.get("/9").status_code == 429
-    assert len(site.app.extensions["ratekeeper"]._parts._known) == 1
+    assert len(site.app.extensions["ratebound"]._parts._known) == 1
 
 
 def test_a_block_may_have_the_limits_of_the_clients_plan() -> None:
     site = varied(lambda site, number: site.limiter.limit(f"{number}/minute", name="mail", key=lambda: f"k{number}"))
     assert [site.get(f"/{number}").text for number in (2, 100, 2, 100)] == ["1", "99", "0", "98"]
     assert [site.get(f"/{number}").status_code for number in (2, 100, 3)] == [429, 200, 200]
-    assert len(site.app.extensions["ratekeeper"]._parts._known) == 1
+    assert len(site.app.extensions["ratebound"]._parts._known) == 1
 
 
 def test_a_block_may_vary_that_has_the_name_of_a_limited_view() -> None:

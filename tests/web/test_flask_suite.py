@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.testing import FakeClock
+from ratebound.testing import FakeClock
 from tests.web import suite
 from tests.web.drivers import wsgi_client
 from tests.web.flask_site import application

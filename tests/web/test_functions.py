@@ -11,15 +11,15 @@ from typing import Any
 import flask
 import pytest
 
-from ratekeeper.policy import Computed, Policy, PolicyError, Rule, Source
-from ratekeeper.web import RouteLimit
-from ratekeeper.web.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratekeeper.web.django import limit as django_limit
-from ratekeeper.web.django.keeper import keeper
-from ratekeeper.web.drf import throttle
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
+from ratebound.policy import Computed, Policy, PolicyError, Rule, Source
+from ratebound.web import RouteLimit
+from ratebound.web.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratebound.web.django import limit as django_limit
+from ratebound.web.django.keeper import keeper
+from ratebound.web.drf import throttle
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
+from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.applications import bare_asgi, bare_wsgi
 from tests.web.django_running import running, view_for
 
@@ -34,7 +34,7 @@ of_group: Any = by_group
 LIMITS: dict[str, tuple[Callable[..., Any], str]] = {
     "RouteLimit": (lambda limits, **options: RouteLimit(limits=limits, **options), "RequestView"),
     "fastapi": (RateLimits().limit, "RequestView"),
-    "flask": (RateKeeper(flask.Flask("shop")).limit, "RequestView"),
+    "flask": (FlaskLimits(flask.Flask("shop")).limit, "RequestView"),
     "django": (django_limit, "HttpRequest"),
     "drf": (throttle, "HttpRequest"),
 }
@@ -88,13 +88,13 @@ def test_a_function_of_django_that_takes_nothing_is_called(kind: str) -> None:
     ("declare", "words"),
     [
         (lambda: RateLimits().limit("5/minute", on_breach=of_group), "one argument, the refusal"),
-        (lambda: RateKeeper().limit("5/minute", on_breach=lambda: None), "one argument, the refusal"),
-        (lambda: RateKeeper(on_breach=of_group), "one argument, the refusal"),
-        (lambda: RateKeeper(default_limits=RouteLimit(limits="5/minute", on_breach=of_group)), "one argument"),
+        (lambda: FlaskLimits().limit("5/minute", on_breach=lambda: None), "one argument, the refusal"),
+        (lambda: FlaskLimits(on_breach=of_group), "one argument, the refusal"),
+        (lambda: FlaskLimits(default_limits=RouteLimit(limits="5/minute", on_breach=of_group)), "one argument"),
         (lambda: django_limit("5/minute", on_breach=lambda refused: None), "2 arguments, the HttpRequest and the ref"),
         (lambda: RateLimits().limit("5/minute", charge=of_group), "one argument, the Outcome"),
-        (lambda: RateKeeper(user=of_group), "user: by_group.* the RequestView"),
-        (lambda: RateKeeper(exempt_when=of_group), "exempt_when: by_group.* the RequestView"),
+        (lambda: FlaskLimits(user=of_group), "user: by_group.* the RequestView"),
+        (lambda: FlaskLimits(exempt_when=of_group), "exempt_when: by_group.* the RequestView"),
         (lambda: RateLimits(user=of_group), "user: by_group.* the scope"),
         (lambda: AsgiMiddleware(bare_asgi, "5/minute", user=of_group), "user: by_group.* the scope"),
         (lambda: WsgiMiddleware(bare_wsgi, "5/minute", user=of_group), "user: by_group.* the environ"),

@@ -11,15 +11,15 @@ from litestar import Litestar, Request, get
 from litestar.middleware import DefineMiddleware
 from starlette.applications import Starlette
 
-from ratekeeper import Limit, MemoryStorage
-from ratekeeper.policy import Match, Policy, PolicyError, RequestView, Rule
-from ratekeeper.testing import FakeClock
-from ratekeeper.web import AsyncWebGate, Passed, WebGate
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.declared import Endpoint, RouteLimit, join
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
+from ratebound import Limit, MemoryStorage
+from ratebound.policy import Match, Policy, PolicyError, RequestView, Rule
+from ratebound.testing import FakeClock
+from ratebound.web import AsyncWebGate, Passed, WebGate
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.declared import Endpoint, RouteLimit, join
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
+from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import environ_of, fetch, http_scope, wsgi_fetch
 
 
@@ -125,7 +125,7 @@ def test_a_stream_may_say_at_its_end_what_it_has_cost() -> None:
     def app(environ: dict[str, Any], start_response: Any) -> Any:
         start_response("200 OK", [])
         yield b"tokens"
-        environ["ratekeeper.passed"].charge(60)
+        environ["ratebound.passed"].charge(60)
 
     limited = WsgiMiddleware(app, "100/minute")
     assert [wsgi_fetch(limited, environ_of("GET", "/")).status for _ in range(4)] == [200, 200, 429, 429]
@@ -206,8 +206,8 @@ def test_what_was_decided_does_not_lead_back_to_the_request() -> None:
     ("make", "said"),
     [
         (lambda: WebGate("5/minute", storge="memory://"), "did you mean 'storage'"),  # type: ignore[call-arg]
-        (lambda: RateKeeper().limit("5/minute", exempt_wen=bool), "did you mean 'exempt_when'"),  # type: ignore[call-arg]
-        (lambda: RateKeeper("100/minute"), "the application first"),  # type: ignore[arg-type]
+        (lambda: FlaskLimits().limit("5/minute", exempt_wen=bool), "did you mean 'exempt_when'"),  # type: ignore[call-arg]
+        (lambda: FlaskLimits("100/minute"), "the application first"),  # type: ignore[arg-type]
         (lambda: RateLimits(Starlette()), "app=app"),  # type: ignore[arg-type]
         (lambda: RateLimits("5/minute", app=Flask("x")), "FastAPI or Starlette"),
     ],
@@ -226,7 +226,7 @@ def test_methods_that_are_misspelt_are_told_and_own_ones_are_not() -> None:
 def test_what_is_left_of_flask_limiter_in_a_config_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     app = Flask("x")
     app.config["RATELIMIT_DEFAULT"] = "5/minute"
-    keeper = RateKeeper(app, "5/minute")
+    keeper = FlaskLimits(app, "5/minute")
     assert "RATELIMIT_DEFAULT" in caplog.text
     assert keeper.gate.switch is None, "of the only application, outside of any context"
 

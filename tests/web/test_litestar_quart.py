@@ -17,12 +17,12 @@ from quart import Quart, Response
 from quart import request as quart_request
 from quart import websocket as quart_websocket
 
-from ratekeeper import MemoryStorage
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.testing import FakeClock
-from ratekeeper.web import AsyncWebGate, Passed
-from ratekeeper.web.asgi import RateLimitMiddleware
+from ratebound import MemoryStorage
+from ratebound.policy import Match, Policy, Rule
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.testing import FakeClock
+from ratebound.web import AsyncWebGate, Passed
+from ratebound.web.asgi import RateLimitMiddleware
 from tests.web.drivers import CountingStorage, answer_of, connect, exchange, fetch, http_scope
 from tests.web.suite import Answer
 
@@ -59,8 +59,8 @@ async def endless() -> AsyncIterator[str]:
 def litestar_app(seen: list[Any], **more: Any) -> Litestar:
     @get("/users/{id:int}", media_type="text/plain")
     async def user(request: Request[Any, Any, Any]) -> str:
-        passed = request.scope["state"]["ratekeeper"]
-        assert request.state.ratekeeper is passed
+        passed = request.scope["state"]["ratebound"]
+        assert request.state.ratebound is passed
         seen.append(passed)
         return f"user {request.path_params['id']}"
 
@@ -86,7 +86,7 @@ def litestar_app(seen: list[Any], **more: Any) -> Litestar:
 
     @websocket("/rooms/{room:str}")
     async def room(socket: WebSocket[Any, Any, Any]) -> None:
-        seen.append(socket.scope["state"]["ratekeeper"])
+        seen.append(socket.scope["state"]["ratebound"])
         await socket.accept()
         async for text in socket.iter_data("text"):
             await socket.send_text(text)
@@ -104,7 +104,7 @@ def quart_app(seen: list[Any]) -> Quart:
 
     @app.get("/users/<int:id>")
     async def user(id: int) -> str:
-        seen.append(quart_request.scope["state"]["ratekeeper"])
+        seen.append(quart_request.scope["state"]["ratebound"])
         return f"user {id}"
 
     @app.post("/login")
@@ -125,7 +125,7 @@ def quart_app(seen: list[Any]) -> Quart:
 
     @app.websocket("/rooms/<room>")
     async def room(room: str) -> None:
-        seen.append(quart_websocket.scope["state"]["ratekeeper"])
+        seen.append(quart_websocket.scope["state"]["ratebound"])
         await quart_websocket.accept()
         while True:
             await quart_websocket.send(await quart_websocket.receive())

@@ -10,27 +10,27 @@ import pytest
 import slowapi
 from flask import Flask
 
-from ratekeeper.http.headers import FIELDS
-from ratekeeper.http.rejection import FORMATS
-from ratekeeper.policy import Policy
-from ratekeeper.web import RouteLimit, WebGate, options, wsgi
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
+from ratebound.http.headers import FIELDS
+from ratebound.http.rejection import FORMATS
+from ratebound.policy import Policy
+from ratebound.web import RouteLimit, WebGate, options, wsgi
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
 from tests.web import django_site
 from tests.web.applications import bare_asgi, bare_wsgi
 
 assert django_site  # which makes the settings that the next import looks at
 
-from ratekeeper.web.django import limit as django_limit  # noqa: E402
-from ratekeeper.web.django.keeper import Keeper  # noqa: E402
-from ratekeeper.web.drf import throttle  # noqa: E402
+from ratebound.web.django import limit as django_limit  # noqa: E402
+from ratebound.web.django.keeper import Keeper  # noqa: E402
+from ratebound.web.drf import throttle  # noqa: E402
 
 Call = Callable[..., Any]
 
 
 def flask_keeper(*args: Any, **given: Any) -> Any:
-    return RateKeeper(Flask("x"), *args, **given)
+    return FlaskLimits(Flask("x"), *args, **given)
 
 
 ADAPTERS: dict[str, Call] = {
@@ -43,7 +43,7 @@ ADAPTERS: dict[str, Call] = {
 }
 LIMITS: dict[str, Call] = {
     "fastapi": RateLimits().limit,
-    "flask": RateKeeper().limit,
+    "flask": FlaskLimits().limit,
     "django": django_limit,
     "rest": throttle,
 }
@@ -147,10 +147,10 @@ def test_a_limit_that_is_called_in_another_shape_says_how(limit: Call) -> None:
 
 
 def test_the_shape_of_flask_limiters_constructor_gets_ours() -> None:
-    for make in (lambda **given: RateKeeper(len, **given), lambda **_: RateKeeper(len)):  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"expected the application first, as in RateKeeper\(app, default_limits="):
+    for make in (lambda **given: FlaskLimits(len, **given), lambda **_: FlaskLimits(len)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"expected the application first, as in RateLimits\(app, default_limits="):
             make(app=Flask("x"), default_limits=["200 per day"])
-    RateKeeper(app=Flask("x"))
+    FlaskLimits(app=Flask("x"))
 
 
 PEERS: list[tuple[Call, Any]] = [

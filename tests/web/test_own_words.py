@@ -19,10 +19,10 @@ from django.urls import path
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.web.django.checks import check_limits
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
+from ratebound.policy import Policy, Rule
+from ratebound.web.django.checks import check_limits
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
 from tests.web.django_running import running, view_for
 from tests.web.drivers import asgi_client, environ_of, wsgi_client, wsgi_fetch
 
@@ -42,7 +42,7 @@ def fastapi_site(name: str, status: int) -> Iterator[Callable[[str], int]]:
 @contextmanager
 def flask_site(name: str, status: int) -> Iterator[Callable[[str], int]]:
     app = flask.Flask("shop")
-    RateKeeper(app, Policy(rules=[Rule(name, "1/minute")]))
+    FlaskLimits(app, Policy(rules=[Rule(name, "1/minute")]))
     app.errorhandler(429)(lambda error: ("slow down", status))
     send = wsgi_client(app)
     yield lambda where: send("GET", where, {}).status
@@ -68,10 +68,10 @@ SITES: dict[str, Callable[[str, int], Site]] = {
 
 @pytest.mark.parametrize("adapter", SITES)
 def test_a_refusal_that_looks_like_a_success_is_logged_once(adapter: str, caplog: pytest.LogCaptureFixture) -> None:
-    with SITES[adapter](f"mild-{adapter}", 200) as status, caplog.at_level(logging.WARNING, "ratekeeper"):
+    with SITES[adapter](f"mild-{adapter}", 200) as status, caplog.at_level(logging.WARNING, "ratebound"):
         for _ in range(4):
             status("/")
-    (record,) = [one for one in caplog.records if one.name == "ratekeeper"]
+    (record,) = [one for one in caplog.records if one.name == "ratebound"]
     assert f"rule mild-{adapter} " in record.getMessage()
     assert "status 200" in record.getMessage()
     assert "429" in record.getMessage()
@@ -79,9 +79,9 @@ def test_a_refusal_that_looks_like_a_success_is_logged_once(adapter: str, caplog
 
 @pytest.mark.parametrize("adapter", SITES)
 def test_a_refusal_with_a_status_of_its_own_is_not(adapter: str, caplog: pytest.LogCaptureFixture) -> None:
-    with SITES[adapter](f"plain-{adapter}", 503) as status, caplog.at_level(logging.WARNING, "ratekeeper"):
+    with SITES[adapter](f"plain-{adapter}", 503) as status, caplog.at_level(logging.WARNING, "ratebound"):
         assert [status("/") for _ in range(3)][1:] == [503, 503]
-    assert not [one for one in caplog.records if one.name == "ratekeeper"]
+    assert not [one for one in caplog.records if one.name == "ratebound"]
 
 
 # Flask: the error that a handler is given.
@@ -96,7 +96,7 @@ def test_a_handler_of_flask_is_given_the_refusal(where: str) -> None:
             {"name": "blocked", "limits": "deny", "match": {"paths": "/blocked"}},
         ]
     }
-    limiter = RateKeeper(app, policy)
+    limiter = FlaskLimits(app, policy)
     seen: list[Any] = []
 
     @app.errorhandler(429)

@@ -12,13 +12,13 @@ import pytest
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from ratekeeper.policy import Identity, Policy, PolicyError, RequestView, Rule
-from ratekeeper.storage import workers
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.testing import FakeClock
-from ratekeeper.web import wsgi
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import Passed, RateLimits
+from ratebound.policy import Identity, Policy, PolicyError, RequestView, Rule
+from ratebound.storage import workers
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.testing import FakeClock
+from ratebound.web import wsgi
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import Passed, RateLimits
 from tests.servers import Server
 from tests.web.drivers import environ_of, exchange, fetch, http_scope, wsgi_fetch
 from tests.web.suite import Answer

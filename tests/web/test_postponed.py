@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.web.fastapi import RateLimits
 from tests.web.drivers import fetch
 
 pytestmark = pytest.mark.anyio

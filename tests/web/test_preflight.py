@@ -19,10 +19,10 @@ from django.urls import path
 from fastapi import FastAPI, Response
 from starlette.middleware.cors import CORSMiddleware
 
-from ratekeeper.web import asgi, wsgi
-from ratekeeper.web.django import limit
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
+from ratebound.web import asgi, wsgi
+from ratebound.web.django import limit
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
 from tests.web.django_site import MIDDLEWARE, site
 from tests.web.drivers import asgi_client, wsgi_client
 from tests.web.suite import Client
@@ -79,7 +79,7 @@ def handler_of(adapter: str) -> Iterator[tuple[Client, str]]:
             client = wsgi_client(wsgi.RateLimitMiddleware(flask_handler(), "3/minute"))
         elif adapter == "flask":
             served = flask_handler()
-            RateKeeper(served, "3/minute")
+            FlaskLimits(served, "3/minute")
             client = wsgi_client(served)
         else:
             settings = None if "decorator" in adapter else "3/minute"
@@ -106,7 +106,7 @@ def cors_of(adapter: str) -> Iterator[Client]:
             client = wsgi_client(wsgi.RateLimitMiddleware(served, "3/minute"))
         elif adapter == "flask":
             served = flask.Flask("site")
-            RateKeeper(served, "3/minute")
+            FlaskLimits(served, "3/minute")
             served.post("/a")(lambda: "ran")
             flask_cors.CORS(served)
             client = wsgi_client(served)
@@ -122,7 +122,7 @@ def cors_of(adapter: str) -> Iterator[Client]:
         elif adapter == "flask hook":
             served = flask.Flask("site")
             served.before_request(lambda: ("", 204, CORS) if flask.request.method == "OPTIONS" else None)
-            RateKeeper(served, "3/minute")
+            FlaskLimits(served, "3/minute")
             served.post("/a")(lambda: "ran")
             client = wsgi_client(served)
         else:
@@ -188,7 +188,7 @@ def test_where_nobody_can_tell_whether_a_handler_ran_a_preflight_counts(adapter:
 def test_a_limited_function_that_runs_for_a_preflight_is_not_given_back() -> None:
     app = flask.Flask("site")
     flask_cors.CORS(app)
-    limiter = RateKeeper(app, "100/minute")
+    limiter = FlaskLimits(app, "100/minute")
 
     @limiter.limit("2/minute")
     def work() -> None:

@@ -18,10 +18,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from ratekeeper.policy import Gate, Policy, RequestView, Rule, Source
-from ratekeeper.web import AsyncWebGate, RouteLimit
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.policy import Gate, Policy, RequestView, Rule, Source
+from ratebound.web import AsyncWebGate, RouteLimit
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.fastapi import RateLimits
 from tests.web.applications import ADAPTERS
 from tests.web.drivers import connect, fetch
 from tests.web.flask_site import Site
@@ -266,7 +266,7 @@ def test_the_extension_s_own_functions_see_the_address() -> None:
 def test_functions_of_django_have_the_request_and_the_client_s_address(kind: str, middleware: list[str]) -> None:
     from django.urls import path
 
-    from ratekeeper.web.django import client_address, limit
+    from ratebound.web.django import client_address, limit
     from tests.web.django_running import running, view_for
 
     seen: list[Any] = []
@@ -297,7 +297,7 @@ def test_a_request_of_django_is_not_kept_by_its_view(key: Any) -> None:
 
     def answer(request: Any) -> str:
         kept.append(weakref.ref(request))
-        looked.append(request._ratekeeper.view)
+        looked.append(request._ratebound.view)
         return "ok"
 
     rules = [Rule("all", "5/minute", by="address" if key == "address" else lambda view: key(view) and None)]

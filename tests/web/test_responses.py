@@ -13,15 +13,15 @@ import pytest
 from asgiref.wsgi import WsgiToAsgi
 from flask import Flask
 
-from ratekeeper import Limiter, MemoryStorage
-from ratekeeper.policy import Gate, Policy, RequestView, Rule
-from ratekeeper.policy.straight import MAX_LENGTH, _order
-from ratekeeper.web import WebGate
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.declared import Endpoint, RouteLimit
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.wsgi import PASSED
-from ratekeeper.web.wsgi import RateLimitMiddleware as WsgiMiddleware
+from ratebound import Limiter, MemoryStorage
+from ratebound.policy import Gate, Policy, RequestView, Rule
+from ratebound.policy.straight import MAX_LENGTH, _order
+from ratebound.web import WebGate
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.declared import Endpoint, RouteLimit
+from ratebound.web.flask import RateLimits
+from ratebound.web.wsgi import PASSED
+from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import environ_of, exchange, fetch, http_scope, wsgi_fetch
 
 BYTES = Policy(rules=[Rule("bytes", "5000/hour")])
@@ -232,7 +232,7 @@ def test_an_application_that_runs_with_its_first_part_is_told_and_settled() -> N
     limited.get("/")(lambda: "ok")
     inner = limited.wsgi_app
     limited.wsgi_app = app  # type: ignore[method-assign]
-    RateKeeper(limited, Policy(rules=[Rule("failures", "3/minute")]), charge={"failures": "failure"})
+    RateLimits(limited, Policy(rules=[Rule("failures", "3/minute")]), charge={"failures": "failure"})
     answers = [wsgi_fetch(limited, environ_of("GET", "/")) for _ in range(6)]
     assert [answer.status for answer in answers] == [200] * 6
     assert dict(answers[-1].headers)["ratelimit"] == '"failures/minute";r=3'

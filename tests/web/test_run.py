@@ -88,7 +88,7 @@ def test_a_rule_in_shadow_is_seen_in_the_metrics_and_refuses_nobody(served: str)
         r'rule="stricter",candidate="false",result="denied"\} (\d)|result="denied"[^}]*\} ([\d.]+)', answer
     )
     assert denied, answer
-    assert run(section(served, "all metrics")).startswith("ratekeeper_")
+    assert run(section(served, "all metrics")).startswith("ratebound_")
 
 
 def test_the_same_without_curl(served: str) -> None:

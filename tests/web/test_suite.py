@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ratekeeper.testing import FakeClock
+from ratebound.testing import FakeClock
 from tests.web import suite
 from tests.web.applications import CLIENTS, WORDED
 from tests.web.suite import TABLE, Client, Naps

@@ -23,14 +23,14 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from werkzeug.local import LocalProxy
 
-from ratekeeper.policy import Computed, Gate, Identity, Policy, RequestView, Rule, Source
-from ratekeeper.policy.request import ANONYMOUS
-from ratekeeper.web import RouteLimit, wsgi
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.django import limit
-from ratekeeper.web.fastapi import RateLimits
-from ratekeeper.web.flask import RateKeeper
-from ratekeeper.web.user import counts_by_user_alone, found_user_id, user_id
+from ratebound.policy import Computed, Gate, Identity, Policy, RequestView, Rule, Source
+from ratebound.policy.request import ANONYMOUS
+from ratebound.web import RouteLimit, wsgi
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.django import limit
+from ratebound.web.fastapi import RateLimits
+from ratebound.web.flask import RateLimits as FlaskLimits
+from ratebound.web.user import counts_by_user_alone, found_user_id, user_id
 from tests.web.applications import ADAPTERS, bare_asgi, bare_wsgi
 from tests.web.django_running import running, view_for
 from tests.web.drivers import environ_of, fetch, wsgi_fetch
@@ -204,7 +204,7 @@ def adapter(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.message for one in caplog.records if one.name == "ratekeeper" and one.levelno >= logging.WARNING]
+    return [one.message for one in caplog.records if one.name == "ratebound" and one.levelno >= logging.WARNING]
 
 
 def test_a_user_has_one_quota_in_whatever_shape_the_application_has_it(adapter: Callable[..., Any]) -> None:
@@ -422,7 +422,7 @@ def test_a_function_of_django_s_settings_may_return_a_lazy_user(kind: str) -> No
     def user(request: Any) -> Any:
         return SimpleLazyObject(look_up)
 
-    view = view_for(kind, lambda request: request.ratekeeper.verdict.identities[0].value)
+    view = view_for(kind, lambda request: request.ratebound.verdict.identities[0].value)
     with running(kind, path("", view), settings={"policy": MINE, "user": user}) as site:
         assert site.get("/").body == str(ANN).encode()
 
@@ -458,12 +458,12 @@ def test_a_view_of_a_django_request_can_be_read_when_the_request_is_over(kind: s
 @pytest.mark.parametrize(
     "make",
     [
-        lambda app: RateKeeper(app).limit("5/minute", key="user"),
-        lambda app: RateKeeper(app, default_limits=RouteLimit(limits="5/minute", key="user")),
-        lambda app: RateKeeper(app, application_limits=RouteLimit(limits="5/minute", key="user + address")),
+        lambda app: FlaskLimits(app).limit("5/minute", key="user"),
+        lambda app: FlaskLimits(app, default_limits=RouteLimit(limits="5/minute", key="user")),
+        lambda app: FlaskLimits(app, application_limits=RouteLimit(limits="5/minute", key="user + address")),
     ],
     ids=["limit", "default_limits", "application_limits"],
 )
 def test_flask_refuses_a_limit_by_users_whom_it_cannot_know(make: Callable[[flask.Flask], Any]) -> None:
-    with pytest.raises(ValueError, match=r"nobody says who the user is: RateKeeper\(app, …, user="):
+    with pytest.raises(ValueError, match=r"nobody says who the user is: RateLimits\(app, …, user="):
         make(flask.Flask("shop"))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, WebSocket
 
-from ratekeeper.policy import Policy, Rule
-from ratekeeper.storage.memory import AsyncMemoryStorage
-from ratekeeper.web import Charge
-from ratekeeper.web.asgi import RateLimitMiddleware
-from ratekeeper.web.charge import Outcome
-from ratekeeper.web.fastapi import RateLimits
+from ratebound.policy import Policy, Rule
+from ratebound.storage.memory import AsyncMemoryStorage
+from ratebound.web import Charge
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.charge import Outcome
+from ratebound.web.fastapi import RateLimits
 from tests.web.drivers import CountingStorage, connect, echo
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def charging(then: Callable[[WebSocket], Awaitable[None]]) -> FastAPI:
     @limits.limit("100/minute", name="tokens")
     async def ws(websocket: WebSocket) -> None:
         await websocket.accept()
-        websocket.state.ratekeeper.charge(60)
+        websocket.state.ratebound.charge(60)
         await then(websocket)
 
     return app
@@ -155,7 +155,7 @@ async def test_a_refused_connection_is_known_to_who_is_around() -> None:
     def around(app: Any) -> Any:
         async def called(scope: Any, receive: Any, send: Any) -> None:
             await app(scope, receive, send)
-            seen.append(scope["state"]["ratekeeper"])
+            seen.append(scope["state"]["ratebound"])
 
         return called
 

@@ -12,9 +12,9 @@ from wsgiref.validate import validator
 
 import pytest
 
-from ratekeeper.policy import Policy, PolicyError, Rule
-from ratekeeper.policy.cost import MAX_BODY, json_batch_cost
-from ratekeeper.web.wsgi import RateLimitMiddleware, request_view
+from ratebound.policy import Policy, PolicyError, Rule
+from ratebound.policy.cost import MAX_BODY, json_batch_cost
+from ratebound.web.wsgi import RateLimitMiddleware, request_view
 from tests.web.drivers import environ_of, wsgi_fetch
 from tests.web.suite import Answer
 
@@ -244,7 +244,7 @@ def test_waitress_on_a_unix_socket_is_a_peer_without_an_address(tmp_path: Path) 
 
     def address(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         start_response("200 OK", [])
-        return [environ["ratekeeper.passed"].verdicts[0].identities[0].key.encode()]
+        return [environ["ratebound.passed"].verdicts[0].identities[0].key.encode()]
 
     said = []
     for number, trusted in enumerate(([], ["unix"])):

@@ -21,13 +21,13 @@ if not settings.configured:
         ROOT_URLCONF=__name__,
         SECRET_KEY="for tests",
         MIDDLEWARE=[],
-        RATEKEEPER=None,
+        RATEBOUND=None,
         LOGGING_CONFIG=None,
         APPEND_SLASH=False,
     )
     django.setup()
 
-from ratekeeper.web.django import limit
+from ratebound.web.django import limit
 
 
 def view(name: str) -> Any:
@@ -50,7 +50,7 @@ urlpatterns.append(path("sub/", include([path(below[1:], view(name)) for name, b
 
 @cache
 def handler(interface: str, *, middleware: bool) -> Any:
-    settings.MIDDLEWARE = ["ratekeeper.web.django.RateKeeperMiddleware"] if middleware else []
+    settings.MIDDLEWARE = ["ratebound.web.django.RateLimitMiddleware"] if middleware else []
     return get_asgi_application() if interface == "asgi" else get_wsgi_application()
 
 
@@ -62,8 +62,8 @@ def _use(policy: str, forced: str | None, cell: object) -> None:
     if _current[0] is not cell:
         _current[0] = cell
         settings.FORCE_SCRIPT_NAME = forced
-        settings.RATEKEEPER = {"policy": sites.policy_of(policy)}
-        for name in ("FORCE_SCRIPT_NAME", "RATEKEEPER"):
+        settings.RATEBOUND = {"policy": sites.policy_of(policy)}
+        for name in ("FORCE_SCRIPT_NAME", "RATEBOUND"):
             setting_changed.send(sender=None, setting=name, value=getattr(settings, name), enter=True)
 
 

@@ -153,7 +153,7 @@ class Nursery:
 @contextmanager
 def nursery() -> Iterator[Nursery]:
     """All servers end with the context, whatever happens: they are one process group."""
-    with tempfile.TemporaryDirectory(prefix="ratekeeper-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ratebound-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as file:
             process = subprocess.Popen(

@@ -15,8 +15,8 @@ from functools import cache, partial
 from typing import Any
 from urllib.parse import unquote
 
-from ratekeeper.policy import Match, Policy, Rule
-from ratekeeper.web import AsyncWebGate, asgi, wsgi
+from ratebound.policy import Match, Policy, Rule
+from ratebound.web import AsyncWebGate, asgi, wsgi
 
 LIMIT = "3/hour"
 RUNS = 3
@@ -300,7 +300,7 @@ def behind_wsgi(make: Callable[[], Any]) -> Callable[[str], Any]:
 
 def with_rate_limits(make: Callable[..., Any]) -> Callable[[str], Any]:
     def made(policy: str) -> Any:
-        from ratekeeper.web.fastapi import RateLimits
+        from ratebound.web.fastapi import RateLimits
 
         limits = RateLimits(policy_of(policy))
         app = make(limits.limit(LIMIT, key="global"))
@@ -311,10 +311,10 @@ def with_rate_limits(make: Callable[..., Any]) -> Callable[[str], Any]:
 
 
 def with_flask_keeper(policy: str) -> Any:
-    from ratekeeper.web.flask import RateKeeper
+    from ratebound.web.flask import RateLimits as FlaskLimits
 
     def install(app: Any) -> Any:
-        decorator: Any = RateKeeper(app, policy_of(policy)).limit(LIMIT, key="global")
+        decorator: Any = FlaskLimits(app, policy_of(policy)).limit(LIMIT, key="global")
         return decorator
 
     return flask_app(install)

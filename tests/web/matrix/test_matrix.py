@@ -2,7 +2,7 @@
 
 Two laws hold in each cell. A limited handler never runs more often than its limit. An exemption frees only what it
 names. Only runs of handlers count: what a server or a framework answers by itself is its own affair.
-RATEKEEPER_LONG=1 runs the whole matrix, else a part in which every server, option and adapter occurs.
+RATEBOUND_LONG=1 runs the whole matrix, else a part in which every server, option and adapter occurs.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.web.matrix.attack import GET, PREFLIGHT, VERBS, Client, Shape, Verb, 
 from tests.web.matrix.serving import SERVERS, Nursery, Option, nursery
 from tests.web.matrix.sites import Adapter
 
-LONG = os.environ.get("RATEKEEPER_LONG") == "1"
+LONG = os.environ.get("RATEBOUND_LONG") == "1"
 ADAPTERS = {"asgi": sites.ASGI, "wsgi": sites.WSGI}
 SHORT = 3  # adapters for each server
 MANY = sites.RUNS + 2  # requests, where fewer are allowed

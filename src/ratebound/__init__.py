@@ -1,0 +1,31 @@
+"""Ratebound: decides, for every request, whether it may go ahead now, and tells the client the truth about it."""
+
+from ratebound.decision import Decision, Outcome, RateLimited
+from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, RateboundError, StorageError
+from ratebound.limit import Check, Limit
+from ratebound.limiter import AsyncLimiter, Limiter
+from ratebound.notation import parse_limit, parse_limits
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
+
+__all__ = [
+    "AsyncGuardedStorage",
+    "AsyncLimiter",
+    "AsyncMemoryStorage",
+    "Check",
+    "Decision",
+    "GuardedStorage",
+    "InvalidCost",
+    "InvalidKey",
+    "InvalidLimit",
+    "Limit",
+    "Limiter",
+    "MemoryStorage",
+    "Outcome",
+    "RateLimited",
+    "RateboundError",
+    "StorageError",
+    "parse_limit",
+    "parse_limits",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,5 @@
+"""`python -m ratebound` is the `ratebound` command."""
+
+from ratebound.cli import main
+
+main()

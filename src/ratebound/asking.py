@@ -1,0 +1,107 @@
+"""From what a user writes to what a storage is asked; every mistake in it is told here."""
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ratebound.clock import microseconds
+from ratebound.decision import Patience, Row
+from ratebound.errors import InvalidKey, InvalidLimit
+from ratebound.events import Listener
+from ratebound.kernels import peek as peek_at
+from ratebound.limit import MAX_PERIOD, Check, Group, Limit, checked_cost, checked_key, limit_set
+from ratebound.notation import parse_limits
+
+Limits = str | Limit | Iterable[Limit]
+
+
+def as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...]:
+    return limit_set(parse_limits(limits, default=default_algorithm) if isinstance(limits, str) else limits)
+
+
+def as_seconds(label: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"{label} must be seconds, 0 or more, or math.inf to wait for ever, not {value!r}")
+    return value
+
+
+def as_listeners(listeners: Iterable[Listener]) -> tuple[Listener, ...]:
+    found = tuple(listeners) if isinstance(listeners, Iterable) else None
+    if found is None or not all(map(callable, found)):
+        raise TypeError(f"listeners must be a list of functions of one event, not {listeners!r}")
+    return found
+
+
+def as_sleep(sleep: Callable[[float], Any], *, awaited: bool) -> Callable[[float], Any]:
+    if awaited and not inspect.iscoroutinefunction(sleep):
+        raise TypeError(f"sleep must be an async def here, like FakeClock().async_sleep, not {sleep!r}")
+    if not callable(sleep) or (inspect.iscoroutinefunction(sleep) and not awaited):
+        raise TypeError(f"sleep must be a function of seconds, like FakeClock().sleep, not {sleep!r}")
+    return sleep
+
+
+def as_storage(storage: Any, opened: Callable[[Any], Any]) -> Any:
+    found = opened(storage) if isinstance(storage, str) or _is_redis_client(storage) else storage
+    if isinstance(found, type) or not callable(getattr(found, "evaluate", None)):
+        raise TypeError(
+            "a storage is a URL like 'memory://', or an object like MemoryStorage() or a client of redis-py,"
+            f" not {storage.__name__ if isinstance(storage, type) else type(storage).__name__}"
+        )
+    return found
+
+
+def _is_redis_client(storage: Any) -> bool:
+    """By the names of its classes, so that redis-py is not imported to find out."""
+    modules = [kind.__module__.partition(".")[0] for kind in type(storage).__mro__]
+    return "redis" in modules and not hasattr(storage, "evaluate")
+
+
+def as_patience(timeout: float | None, max_delay: float) -> Patience:
+    if timeout is None:
+        return Patience("max_delay", max_delay, microseconds(max_delay, MAX_PERIOD))
+    return Patience("timeout", timeout, microseconds(as_seconds("timeout", timeout), MAX_PERIOD))
+
+
+def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
+    return ((checked_key(key), limits, checked_cost(cost), None, None),)
+
+
+MANY = 100  # groups in one call of `hit_many`: as many as a storage that others share may be held up for
+
+
+def groups_of(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> list[Group]:
+    if isinstance(keys, str):
+        raise InvalidKey("hit_many takes several keys, not one text: for example ['user:1', 'user:2']")
+    return [group_of(key, limits, cost) for key in keys]
+
+
+def in_parts(groups: Sequence[Group]) -> list[Sequence[Group]]:
+    """Cut groups into calls that hold up nobody else for long."""
+    return [groups[start : start + MANY] for start in range(0, len(groups), MANY)]
+
+
+def group_of_checks(checks: Check | Iterable[Check]) -> Group:
+    group = []
+    seen: dict[tuple[str, str], Limit] = {}
+    for check in [checks] if isinstance(checks, Check) else checks:
+        if not isinstance(check, Check):
+            raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {type(check).__name__}")
+        ask = check.ask()
+        for limit in ask[1]:
+            other = seen.setdefault((ask[0], limit.scope), limit)
+            if other != limit:
+                raise InvalidLimit(f"'{other}' and '{limit}' on one key would share one count: name one of them")
+        group.append(ask)
+    if not group:
+        raise InvalidKey("check needs at least one Check")
+    return group
+
+
+def unlimited(groups: Sequence[Group]) -> list[Sequence[Row]]:
+    """What untouched limits would say: the answer while `ratebound.testing` has turned limiting off."""
+    now = time.time_ns() // 1000
+    return [
+        [(True, *peek_at(limit, None, now, cost)[1][1:]) for _, limits, cost, *_ in group for limit in limits]
+        for group in groups
+    ]

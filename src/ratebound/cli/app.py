@@ -1,0 +1,71 @@
+"""The commands and their options. What a user got wrong goes to stderr as the message alone, with status 2."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+
+import click
+from rich.console import Console
+
+from ratebound import __version__
+from ratebound.cli.demo import show_demo
+from ratebound.cli.explain import explain_limits
+from ratebound.errors import InvalidLimit, RateboundError
+from ratebound.limit import ALGORITHMS, limit_set
+from ratebound.notation import parse_limits
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ratebound")
+def app() -> None:
+    """Understand rate limits before you deploy them."""
+
+
+@app.command(short_help="What limits admit, in words and in a picture.")
+@click.argument("limits")
+@click.option(
+    "--default-algorithm",
+    metavar="NAME",
+    help=f"Of limits that name none and have no burst: {', '.join(ALGORITHMS)}.",
+)
+def explain(limits: str, default_algorithm: str | None) -> None:
+    """Say in plain words what LIMITS admit, and which of them binds when.
+
+    For example: ratebound explain "10/second burst 20; 500/hour"
+    """
+    with _mistakes_on_stderr():
+        explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), _console())
+
+
+@app.command(short_help="The same traffic through every algorithm.")
+@click.argument("limit", default="10/second burst 5")
+@click.option("--seconds", type=float, help="How long to play; four periods if not given.")
+def demo(limit: str, seconds: float | None) -> None:
+    """Play the same bursty traffic through every algorithm, side by side.
+
+    LIMIT gives count, period and burst ("10/second burst 5" if not given); its algorithm does not matter.
+    """
+    with _mistakes_on_stderr():
+        limits = parse_limits(limit)
+        if len(limits) != 1:
+            raise InvalidLimit(f"the demo takes one limit, not {len(limits)}; explain takes several")
+        show_demo(limits[0], seconds, _console())
+
+
+def _console() -> Console:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows '?', and no traceback
+    return Console(highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def _mistakes_on_stderr() -> Iterator[None]:
+    try:
+        yield
+    except RateboundError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from None
+    except OSError as error:  # a pipe that was closed, a disk that is full
+        click.echo(f"cannot write the answer: {error.strerror or error}", err=True)
+        raise SystemExit(1) from None

@@ -1,0 +1,168 @@
+"""`ratebound explain`: what limits admit, in words and in a picture. The numbers come from the kernels."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from textwrap import fill, wrap
+
+from rich.console import Console
+from rich.text import Text
+
+from ratebound.cli.saturation import (
+    Look,
+    first_bindings,
+    followed,
+    longest_delay,
+    most_in_one_period,
+    recovery,
+    saturate,
+    steady,
+    used_up,
+)
+from ratebound.cli.words import duration, number, per_time, period_name, short
+from ratebound.limit import UNITS, Limit
+
+PROMISES = {
+    "token-bucket": "A bucket of {burst} that refills at {rate}: bursts pass at once, the average holds.",
+    "gcra": "A bucket of {burst} that refills at {rate}: bursts pass at once, the average holds.",
+    "leaky-bucket": "A queue of {burst} places, served at {rate}, evenly: each admitted request is told its delay.",
+    "fixed-window": "Counts to {count} in windows of one {period} that are aligned to the clock.",
+    "sliding-log": "Remembers every request: never more than {count} in any {period}, wherever it begins.",
+    "sliding-counter": "Estimates the last {period} from two counters: never above {count} by its own estimate.",
+}
+COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
+BLOCKS = " ▁▂▃▄▅▆▇█"
+INDENT = "   "
+NARROW = 24  # characters beside the labels: with fewer, facts stand below them
+HEIGHT = 8  # lines of the picture
+NICE = sorted(
+    [step * UNITS[unit] for unit in ("microsecond", "millisecond") for step in (1, 2, 4, 10, 20, 40, 100, 200, 400)]
+    + [step * UNITS[unit] for unit in ("second", "minute") for step in (1, 2, 4, 10, 20, 40)]
+    + [step * UNITS["hour"] for step in (1, 2, 4, 8, 12)]
+    + [step * UNITS["day"] for step in (1, 2, 4, 10, 20, 40, 100, 200)]
+    + [step * UNITS["year"] for step in (1, 2, 4, 10, 20, 40, 100, 200, 400)]
+)
+
+
+def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
+    width = max(min(console.width, 100), 24)  # narrower than that, lines are wrapped by the terminal
+    for place, limit in enumerate(limits):
+        title = Text(f"{place + 1}  " if len(limits) > 1 else "").append(str(limit), style=f"bold {_colour(place)}")
+        if limit.algorithm not in str(limit):
+            one_line = len(title) + 2 + len(limit.algorithm) <= width
+            title.append(f"{'  ' if one_line else chr(10) + INDENT}{limit.algorithm}")
+        _say(console, title, _promise(limit), _facts(limit), width)
+    bindings = first_bindings(limits)
+    if len(limits) > 1:
+        law = "A request passes if every limit allows it; if one denies, none is charged."
+        _say(console, Text("Together", style="bold"), law, _timeline(limits, bindings), width)
+    span = _span(limits, bindings)
+    aligned = any(limit.algorithm == "fixed-window" for limit in limits)
+    asking = f"Always asking: what has passed in the first {duration(span)}{' of a window' if aligned else ''}"
+    console.print(fill(asking, width))
+    console.print(_picture(limits, span, width))
+
+
+def _say(console: Console, title: Text, words: str, facts: Sequence[tuple[str, str]], width: int) -> None:
+    """A paragraph, and a list of facts in two columns. Wrapped here: tables of rich end in spaces."""
+    text = Text("\n".join(wrap(words, width, initial_indent=INDENT, subsequent_indent=INDENT)))
+    column = max(len(label) for label, _ in facts) + 2
+    if width - column < NARROW:  # one column: each fact below its label
+        for label, fact in facts:
+            text.append("\n" + fill(label, width, initial_indent=INDENT, subsequent_indent=INDENT), style="dim")
+            text.append("\n" + fill(fact, width, initial_indent=2 * INDENT, subsequent_indent=2 * INDENT))
+        facts = ()
+    for label, fact in facts:
+        first, *more = wrap(fact, width - column - len(INDENT))
+        text.append(f"\n{INDENT}{label:<{column}}", style="dim").append(first)
+        for line in more:
+            text.append(f"\n{INDENT}{'':<{column}}{line}")
+    console.print(title)
+    console.print(text)
+    console.print()
+
+
+def _average(limit: Limit) -> str:
+    a_second = limit.count * UNITS["second"] / limit.period
+    return f"{number(a_second)} a second" if a_second >= 1 else per_time(limit.count, limit.period)
+
+
+def _promise(limit: Limit) -> str:
+    return PROMISES[limit.algorithm].format(
+        burst=number(limit.burst), count=number(limit.count), period=period_name(limit.period), rate=_average(limit)
+    )
+
+
+def _facts(limit: Limit) -> list[tuple[str, str]]:
+    at_once, reset_after = used_up(limit)
+    period = period_name(limit.period)
+    most = most_in_one_period(limit)
+    facts = [("at once", number(at_once))]
+    if limit.queues:
+        facts.append(("the last of them waits", f"{duration(longest_delay(limit))}, the longest delay there is"))
+        facts.append((f"in any {period}", f"admits up to {number(most)}; {number(limit.count)} of them go ahead"))
+    else:
+        facts.append((f"in any {period}", f"up to {number(most)}{_why_more(limit, most)}"))
+    facts.append(("average rate", _average(limit)))
+    facts.append(("always asking gets", per_time(*steady((limit,)))))
+    facts.append(("once used up, untouched after", duration(reset_after)))
+    return facts
+
+
+def _why_more(limit: Limit, most: int) -> str:
+    if most <= limit.count:
+        return ""
+    return {
+        "fixed-window": ": one count just before a boundary of the clock, one just after!",
+        "sliding-counter": ", if nearly all of a window came at its very end",
+    }.get(limit.algorithm, ": a full bucket, and what refills meanwhile")
+
+
+def _timeline(limits: Sequence[Limit], bindings: Sequence[Look]) -> list[tuple[str, str]]:
+    facts = []
+    for look in bindings:
+        when = f"after {duration(look.now)}" if look.now else "at once"
+        facts.append((when, f"{number(look.total)} have passed, '{limits[look.binding]}' says wait"))
+    for place in sorted(set(range(len(limits))) - {look.binding for look in bindings}):
+        facts.append(("never", f"'{limits[place]}' does not bind, in {duration(followed(limits))} of always asking"))
+    facts.append(("in the long run", per_time(*steady(limits))))
+    return facts
+
+
+def _span(limits: Sequence[Limit], bindings: Sequence[Look]) -> int:
+    """Long enough to see the last change of the binding limit, or the limit come back a few times."""
+    wanted = 2 * bindings[-1].now if bindings[-1].now else 3 * recovery(limits[bindings[-1].binding])
+    return next((nice for nice in NICE if nice >= wanted), NICE[-1])
+
+
+def _picture(limits: Sequence[Limit], span: int, width: int) -> Text:
+    """Columns of blocks, as high as what has passed by then; below them, which limit binds."""
+    columns = (width - 10) // 4 * 4
+    looks = saturate(limits, span)
+    sampled = []
+    for column in range(1, columns + 1):
+        seen = bisect_right(looks, (span - 1) * column // columns, key=lambda look: look.now)
+        sampled.append(looks[seen - 1])
+    top = looks[-1].total
+    levels = [-(-look.total * HEIGHT * 8 // top) for look in sampled]  # in eighths of a line
+    picture = Text()
+    for line in reversed(range(HEIGHT)):
+        label = {HEIGHT - 1: short(top), HEIGHT // 2 - 1: short(top / 2)}.get(line, "")
+        picture.append(f"{label:>7} {'┤' if label else '│'}", style="dim")
+        for look, level in zip(sampled, levels, strict=True):
+            picture.append(BLOCKS[min(max(level - 8 * line, 0), 8)], style=_colour(look.binding))
+        picture.append("\n")
+    picture.append(f"{'0':>7} └{'─' * columns}\n", style="dim")
+    middle, end = duration(span // 2), duration(span)
+    if len(middle) + len(end) + 4 > columns:
+        middle = ""
+    axis = f"{'0':<{columns // 2 - len(middle) // 2}}{middle}"
+    picture.append(f"{'':9}{axis}{end:>{max(columns - len(axis), len(end))}}", style="dim")
+    if len(limits) > 1:
+        picture.append(f"\n{'binds':>7}  ", style="dim")
+        for look in sampled:
+            picture.append(str(look.binding + 1), style=_colour(look.binding))
+    return picture
+
+
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]

@@ -1,0 +1,196 @@
+"""`ratebound policy`: check a policy file, explain what it says of a request, import another system's limits."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from ratebound.cli.app import _console, _mistakes_on_stderr
+from ratebound.cli.policy_check import Findings, check_file, show_findings
+from ratebound.cli.policy_explain import Asked, explain_request, header_pairs, show_answers, stages_of
+from ratebound.cli.policy_functions import functions_from
+from ratebound.errors import RateboundError
+from ratebound.policy import PolicyError, read_policy
+from ratebound.policy.imports import SYSTEMS
+from ratebound.policy.loader import load_policy
+from ratebound.policy.mistakes import MISTAKES
+from ratebound.policy.rule import Stage
+
+FORMATS = click.Choice(["text", "json"])
+FILE = click.argument("file", type=click.Path(dir_okay=False))
+FORMAT = click.option("--format", "shape", type=FORMATS, default="text", help="For people, or for programs.")
+ENVIRON = click.option(
+    "--env", "environ", multiple=True, metavar="NAME=VALUE", help="For ${NAME} in the file, over the environment."
+)
+FUNCTIONS = click.option(
+    "--functions",
+    "module",
+    metavar="MODULE",
+    help="Where the functions are that the file names. Without it they are not called, and find nothing.",
+)
+
+
+@click.group(short_help="Check, explain and import policy files.")
+def policy() -> None:
+    """Look at a policy file before it runs."""
+
+
+@policy.command(short_help="Mistakes, and what is known to go wrong.")
+@FILE
+@click.option("--strict", is_flag=True, help="Warnings, too, make the status 1.")
+@click.option("--ignore", multiple=True, metavar="NAME", help="A warning that is meant; may be given several times.")
+@click.option(
+    "--workers", type=click.IntRange(1), default=1, envvar="WEB_CONCURRENCY", help="Processes that will run it."
+)
+@FORMAT
+@ENVIRON
+@FUNCTIONS
+def check(
+    file: str, strict: bool, ignore: tuple[str, ...], workers: int, shape: str, environ: tuple[str, ...], module: str
+) -> None:
+    """Tell all mistakes in FILE by line and place, with status 2; then warn of what is known to go wrong, by name.
+
+    For example: ratebound policy check policy.yaml --strict --ignore address-alone
+    """
+    with _mistakes():
+        for name in ignore:
+            if name not in MISTAKES:
+                raise RateboundError(f"there is no warning {name!r}: known are {', '.join(sorted(MISTAKES))}")
+        found = check_file(file, functions_from(module), _environ(environ), workers, ignore)
+        if shape == "json":
+            click.echo(found.json())
+        elif found.problems:
+            raise PolicyError(found.problems, file)
+        else:
+            show_findings(found, _console())
+        raise SystemExit(_status(found, strict=strict))
+
+
+@policy.command(short_help="Which rules a request meets, and why.")
+@FILE
+@click.option("--method", default="GET", show_default=True)
+@click.option("--path", required=True, help="As received; it may have a query.")
+@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="May be given several times.")
+@click.option("--peer", default="192.0.2.1", show_default=True, help="The address of the socket's other end, or unix.")
+@click.option("--host", default="", help="Without it, that of the Host header.")
+@click.option("--user", help="Whom the application has authenticated.")
+@click.option("--tier", help="The client's tier.")
+@click.option(
+    "--identity",
+    "identities",
+    multiple=True,
+    metavar="KIND=VALUE",
+    help="What a verifier would have found, for example api-key=acme or jwt:sub=42.",
+)
+@click.option("--body", help="For costs that are found in it.")
+@click.option("--stage", type=click.Choice(["early", "late"]), help="Without it, both where there are early rules.")
+@FORMAT
+@ENVIRON
+@FUNCTIONS
+def explain(
+    file: str,
+    method: str,
+    path: str,
+    headers: tuple[str, ...],
+    peer: str,
+    host: str,
+    user: str | None,
+    tier: str | None,
+    identities: tuple[str, ...],
+    body: str | None,
+    stage: Stage | None,
+    shape: str,
+    environ: tuple[str, ...],
+    module: str,
+) -> None:
+    """Say which rules of FILE a request meets and why, by whom they count, and what the answer looks like.
+
+    Nothing is charged, and the storage of the file is never opened.
+
+    For example: ratebound policy explain policy.yaml --method POST --path /auth/login --peer 203.0.113.7
+    """
+    with _mistakes():
+        asked = Asked(
+            method, path, header_pairs(headers), peer, host, user, tier, _pairs("--identity", identities), body
+        )
+        loaded = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+        answers = [explain_request(loaded, asked, one) for one in ([stage] if stage else stages_of(loaded))]
+        show_answers(asked, answers, _console(), as_json=shape == "json")
+
+
+@policy.command("import", short_help="A policy from Envoy's, nginx's or Kong's limits.")
+@click.argument("system", type=click.Choice(sorted(SYSTEMS)))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to write it; without it, to stdout.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def import_(system: str, file: str, output: str | None, force: bool) -> None:
+    """Write a policy that does what FILE of another system says; stderr tells what could not be carried over.
+
+    envoy reads the YAML of envoyproxy/ratelimit, nginx limit_req_zone and limit_req, kong a declarative configuration
+    with the plugin rate-limiting. A FILE of - is stdin.
+
+    For example: ratebound policy import nginx /etc/nginx/nginx.conf -o policy.yaml
+    """
+    with _mistakes():
+        text = _read(file)
+        try:
+            imported = SYSTEMS[system](text)
+        except PolicyError as error:
+            raise PolicyError(error.problems, file) from None
+        try:
+            read_policy(imported.text, functions=functions_from(None), environ={})
+        except PolicyError as error:
+            raise RateboundError(f"{file} cannot be carried over as it is:\n{error}") from None
+        if output is None:
+            click.echo(imported.text, nl=False)
+        else:
+            _write(output, imported.text, force=force)
+        for lost in imported.lost:
+            click.echo(f"not carried over: {lost}", err=True)
+
+
+def _status(found: Findings, *, strict: bool) -> int:
+    return 2 if found.problems else 1 if found.warnings and strict else 0
+
+
+def _environ(given: tuple[str, ...]) -> Mapping[str, str]:
+    return {**os.environ, **_pairs("--env", given)}
+
+
+def _pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise RateboundError(f"{option} {text!r}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RateboundError(f"cannot read {file}: {error}") from None
+
+
+def _write(output: str, text: str, *, force: bool) -> None:
+    path = Path(output)
+    if path.exists() and not force:
+        raise RateboundError(f"{output} is there already: choose another name, or --force")
+    path.write_text(text, "utf-8")
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    """What a user got wrong, or has not installed, as the message alone."""
+    with _mistakes_on_stderr():
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            if error.name is not None:
+                raise
+            raise RateboundError(str(error)) from None

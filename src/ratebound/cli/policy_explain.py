@@ -1,0 +1,269 @@
+"""`ratebound policy explain`: one request through the rules, in words. Counted in a memory of its own, if at all."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from ratebound.cli.policy_functions import is_stub
+from ratebound.errors import RateboundError
+from ratebound.http.rejection import Response
+from ratebound.limit import UNITS
+from ratebound.policy import Explanation, Gate, Identity, Policy, RequestView, RuleReport, Source, Verdict, explain
+from ratebound.policy.identify import Found
+from ratebound.policy.problem import nearest
+from ratebound.policy.rule import Stage
+from ratebound.storage.memory import MemoryStorage
+
+KINDS = {
+    "limited": "it is counted by the rules that match",
+    "unlimited": "the rules that match do not limit this client",
+    "unmatched": "no rule matches: it is not limited",
+    "exempt": "it is exempt: nothing is counted",
+    "allow": "the client is on the allow list: nothing is counted",
+    "block": "the client is on the block list: it is refused",
+    "deny": "a rule denies it",
+    "off": "the switch is off: nothing is limited",
+}
+
+
+class Asked(NamedTuple):
+    """The request as it was given on the command line."""
+
+    method: str
+    path: str
+    headers: list[tuple[str, str]]
+    peer: str
+    host: str
+    user: str | None
+    tier: str | None
+    identities: dict[str, str]
+    body: str | None
+
+    def view(self) -> RequestView:
+        path, _, query = self.path.partition("?")
+        host = self.host or next((value for name, value in self.headers if name == "host"), "")
+        headers = list(self.headers)
+        if any(kind.startswith("jwt:") for kind in self.identities):
+            headers.append(("authorization", "Bearer -"))  # the verifier that stands in wants something to verify
+        return RequestView(
+            self.method.upper(),
+            path,
+            query=query,
+            host=host,
+            headers=headers,
+            peer=self.peer,
+            user=None if self.user is None else Identity("user", self.user, self.tier),
+            body=None if self.body is None else self.body.encode(),
+        )
+
+
+class Answer(NamedTuple):
+    """What one stage says: each rule, the first answer, and the refusal once all is used up."""
+
+    stage: str
+    policy: Policy
+    explanation: Explanation
+    found: Found
+    verdict: Verdict
+    headers: list[tuple[str, str]]
+    refusal: Response | None
+
+
+def header_pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
+    found = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise RateboundError(f"--header {line!r}: expected 'Name: value'")
+        found.append((name.strip().lower(), value.strip()))
+    return found
+
+
+def stages_of(policy: Policy) -> list[Stage]:
+    """Both, where there are early rules: the two are two decisions."""
+    return ["early", "late"] if any(rule.stage == "early" for rule in policy.rules) else ["late"]
+
+
+def explain_request(policy: Policy, asked: Asked, stage: Stage) -> Answer:
+    """Ask the rules, and play the request against an empty storage and against a full one."""
+    if not asked.path.startswith("/"):
+        raise RateboundError(f"--path {asked.path!r}: expected a path that begins with '/'")
+    policy = _as_if(policy, asked)
+    view = asked.view()
+    explanation = explain(policy, view, stage)
+    day = time.time_ns() // 1000 // UNITS["day"] * UNITS["day"]  # the clock's windows begin
+    gate = Gate(policy, storage=MemoryStorage(clock=lambda: day))
+    verdict = gate.decide(asked.view(), stage)
+    decision = verdict.decision
+    headers = [] if decision is None else policy.response_headers.pairs(decision)
+    refused = verdict
+    if decision is not None and decision.allowed:
+        gate.settle(verdict, cost=[min(limit.burst for limit in ask[1]) for ask in decision.asks])
+        refused = gate.decide(asked.view(), stage)
+    return Answer(stage, policy, explanation, view.found, verdict, headers, _refusal(refused, view))
+
+
+def _refusal(verdict: Verdict, view: RequestView) -> Response | None:
+    if verdict.allowed:
+        return None
+    words = {"message": verdict.message or None, "documentation": verdict.documentation or None}
+    if verdict.decision is None:
+        return verdict.policy.rejection.block(view.headers, **words)
+    return verdict.policy.rejection.respond(verdict.decision, view.headers, **words)
+
+
+def _as_if(policy: Policy, asked: Asked) -> Policy:
+    """The policy with verifiers that have found what the command line says."""
+    if asked.tier is not None and asked.tier not in policy.tier_names:
+        raise RateboundError(f"--tier {asked.tier!r}: {nearest(asked.tier, policy.tier_names)}")
+    sources = dict(policy.identities)
+    claims: dict[str, Any] = {}
+    for kind, value in asked.identities.items():
+        if kind.startswith("jwt:") and "jwt" in sources:
+            claims[kind.removeprefix("jwt:")] = value
+            if sources["jwt"].tier and asked.tier:
+                claims[sources["jwt"].tier] = asked.tier
+            sources["jwt"] = Source(verify=lambda _: claims, tier=sources["jwt"].tier)
+        elif kind in sources and kind != "jwt":
+            sources[kind] = Source(call=_always(Identity("", value, asked.tier)), kinds=sources[kind].kinds)
+        elif giving := [name for name, source in sources.items() if kind in source.kinds]:
+            found = _always(Identity(kind, value, asked.tier))
+            sources.update((name, Source(call=found, kinds=sources[name].kinds)) for name in giving)
+        else:
+            known = [name if name != "jwt" else "jwt:sub" for name in sources]
+            raise RateboundError(f"--identity {kind}: the policy has no such identity: {nearest(kind, known)}")
+    # Cost functions that are not at hand cannot be asked: the request costs 1.
+    rules = tuple(replace(rule, cost=_one) if is_stub(rule.cost) else rule for rule in policy.rules)
+    return replace(policy, rules=rules, identities=sources, default_tier=asked.tier or policy.default_tier)
+
+
+def _one(request: RequestView) -> int:
+    return 1
+
+
+def _always(identity: Identity) -> Any:
+    return lambda request: identity
+
+
+def show_answers(asked: Asked, answers: Sequence[Answer], console: Console, *, as_json: bool) -> None:
+    if as_json:
+        told = json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False, indent=2)
+        console.print(Text(told), soft_wrap=True)
+        return
+    first = answers[0].explanation
+    where = first.address + (f" (told by {first.source})" if first.source != "peer" else "")
+    text = Text(f"{asked.method.upper()} {asked.path}", style="bold").append(f" from {where}", style="not bold")
+    if len(first.paths) > 1:
+        text.append(f"\n   the path may be read as {', '.join(first.paths)}", style="not bold")
+    if first.tier is not None:
+        text.append(f"\n   tier {first.tier}", style="not bold")
+    console.print(text)
+    for answer in answers:
+        _show_stage(answer, console, titled=len(answers) > 1 or answer.stage == "early")
+
+
+def _show_stage(answer: Answer, console: Console, *, titled: bool) -> None:
+    stage = f"stage {answer.stage}: " if titled else ""
+    console.print(Text(f"\n{stage}{KINDS[answer.verdict.kind]}", style="bold"))
+    for report in answer.explanation.rules:
+        if titled and report.rule.stage != answer.stage:
+            continue
+        if not report.applies:
+            console.print(Text(f"   no   {report.rule.name}: {report.why}", style="dim"))
+            continue
+        console.print(Text("   yes  ", style="green").append(f"{report.rule.name}: {_why(report)}", style="not green"))
+        for label, words in _facts(report, answer):
+            console.print(Text(f"          {label:<10}", style="dim").append(words, style="not dim"))
+    if answer.headers:
+        console.print(Text("\nit goes ahead with" if answer.verdict.allowed else "\nit is answered with"))
+        for name, value in answer.headers:
+            console.print(Text(f"   {name}: {value}"), soft_wrap=True)
+    if answer.refusal is not None:
+        when = "once all is used up" if answer.verdict.allowed else "it is refused"
+        console.print(Text(f"\n{when}: {answer.refusal.status}"))
+        for name, value in answer.refusal.headers:
+            console.print(Text(f"   {name}: {value}"), soft_wrap=True)
+        console.print(Text(f"\n   {answer.refusal.body.decode(errors='replace').rstrip()}"), soft_wrap=True)
+
+
+def _why(report: RuleReport) -> str:
+    """The conditions that hold, in the words of the file."""
+    match = report.rule.match
+    told = [
+        f"{label} {', '.join(values)}"
+        for label, values in (
+            ("path", match.paths),
+            ("method", match.methods),
+            ("host", match.hosts),
+            ("header", tuple(header.name for header in match.header_matches)),
+            ("address", match.addresses),
+            ("tier", match.tiers),
+        )
+        if values
+    ]
+    why = "" if report.why == "matched" else f"; {report.why}"
+    if not told:
+        return ("no other rule matched" if report.rule.default else "it matches every request") + why
+    return "; ".join(told) + why
+
+
+def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
+    rule, plan = report.rule, report.plan
+    tried = []
+    for parts in answer.policy.rule_by[rule.name]:
+        names = " + ".join(kind.name for kind in parts)
+        if all(answer.found.identities.get(kind.name) is not None for kind in parts):
+            break
+        tried.append(names)
+    who = "nobody" if report.identity is None else report.identity.key
+    facts = [("counts by", who + (f" (not found: {', '.join(tried)})" if tried else ""))]
+    if isinstance(plan, tuple):
+        facts += [("limit", f"{limit.text}, {limit.algorithm}, told as {limit.name}") for limit in plan]
+    else:
+        facts.append(("limit", str(plan)))
+    cost = "found by a function" if report.cost is None else str(report.cost)
+    facts.append(("cost", cost))
+    facts.append(("mode", "shadow: it is only reported" if rule.mode == "shadow" else rule.mode))
+    facts.append(("failure", rule.failure or answer.policy.failure))
+    if rule.candidates:
+        facts.append(("candidate", "tried beside it, and only reported"))
+    return facts
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    said, refusal = answer.explanation, answer.refusal
+    return {
+        "stage": answer.stage,
+        "kind": answer.verdict.kind,
+        "allowed": answer.verdict.allowed,
+        "address": said.address,
+        "address_from": said.source,
+        "tier": said.tier,
+        "paths": said.paths,
+        "rules": [
+            {
+                "name": report.rule.name,
+                "applies": report.applies,
+                "why": _why(report) if report.applies else report.why,
+                "identity": None if report.identity is None else report.identity.key,
+                "limits": [str(limit) for limit in report.plan] if isinstance(report.plan, tuple) else report.plan,
+                "cost": report.cost,
+                "mode": report.rule.mode,
+                "failure": report.rule.failure or answer.policy.failure,
+            }
+            for report in said.rules
+        ],
+        "headers": [list(pair) for pair in answer.headers],
+        "refusal": None
+        if refusal is None
+        else {
+            "status": refusal.status,
+            "headers": [list(pair) for pair in refusal.headers],
+            "body": refusal.body.decode(errors="replace"),
+        },
+    }

@@ -1,0 +1,63 @@
+"""The functions that a policy names, while it is only looked at."""
+
+import asyncio
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from ratebound.errors import RateboundError
+from ratebound.policy.functions import BUILT_IN
+
+Function = Callable[..., Any]
+
+
+def functions_from(module: str | None) -> Mapping[str, Function]:
+    """Those of a module, found as Python finds it from here; without a module, ones that find nothing."""
+    if module is None:
+        return _Stubs()
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # an import runs the user's code: it may fail in any way
+        raise RateboundError(f"cannot import {module}: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove(here)
+    return {name: _now(value) for name, value in vars(found).items() if callable(value) and not name.startswith("_")}
+
+
+def is_stub(function: object) -> bool:
+    return getattr(function, "is_stub", False) is True
+
+
+class _Stubs(dict[str, Function]):
+    """Has every name but those that come with Ratebound."""
+
+    def __contains__(self, name: object) -> bool:
+        return name not in BUILT_IN
+
+    def __missing__(self, name: str) -> Function:
+        def stub(*arguments: Any) -> None:
+            return None
+
+        stub.__name__ = name.rpartition(":")[2]
+        stub.is_stub = True  # type: ignore[attr-defined]
+        self[name] = stub
+        return stub
+
+
+def _now(function: Function) -> Function:
+    """An async function as a plain one: here nobody else waits."""
+    if not inspect.iscoroutinefunction(function):
+        return function
+
+    @wraps(function)
+    def run(*arguments: Any) -> Any:
+        return asyncio.run(function(*arguments))
+
+    del run.__wrapped__
+    return run

@@ -1,0 +1,155 @@
+"""The client that is always asking, on a simulated clock: what it gets, and which limit holds it back when.
+
+It is never played unit by unit. At each of a few hundred instants it takes all that is left, as one cost,
+and then looks when to come back. A limit that recovers faster than that is seen through `widened`, so that
+nothing is lost between two looks; this is what makes a year of 10/second as quick as a second of it.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ratebound.kernels import KERNELS, State, evaluate
+from ratebound.limit import BUCKETS, MAX_COUNT, WINDOWS, Limit
+
+LOOKS = 300  # in one span
+MANY_LOOKS = 3_000  # a sliding counter gives a little less to one who looks seldom
+ZOOM = 16
+
+
+class Look(NamedTuple):
+    """What has passed by `now`, and the place among the limits of the one that says to wait."""
+
+    now: int
+    total: int
+    binding: int
+
+
+def recovery(limit: Limit) -> int:
+    """How long what was used up takes to come back."""
+    return max(limit.depth, 1) if limit.algorithm in BUCKETS else limit.period
+
+
+def saturate(
+    limits: Sequence[Limit], span: int, start: int = 0, *, opened: bool = False, looks: int = LOOKS
+) -> list[Look]:
+    """Take all there is from `start` on until `span` later, the last microsecond before that included.
+
+    `opened` spends one unit at 0 first, so that windows that begin with a key's first request have begun.
+    """
+    pace = max(span // looks, 1)
+    seen = tuple(widened(limit, pace) for limit in limits)
+    states: list[State | None] = [
+        None
+        if wide is limit
+        else KERNELS[wide.algorithm].spend(wide, None, start, wide.burst - limit.burst, None, 0)[0]
+        for limit, wide in zip(limits, seen, strict=True)
+    ]
+    if opened:
+        evaluate([("client", seen, 1, None, None)], "spend", range(len(seen)), states, 0)
+    taken, total, now, end = [], 0, start, start + span - 1
+    while True:
+        total += _take_all(seen, states, now)
+        binding, wait = _held_back(seen, states, now)
+        taken.append(Look(now - start, total, binding))
+        if now >= end:
+            return taken
+        now = min(now + max(wait, pace), end)
+
+
+def widened(limit: Limit, pace: int) -> Limit:
+    """The limit for one who looks every `pace` microseconds: if it would fill up in between, a larger bucket.
+
+    The caller empties it at once but for the true burst, so at every look it has given what the true limit gives.
+    """
+    if recovery(limit) >= 8 * pace or (pace == 1 and limit.algorithm in WINDOWS):  # at every microsecond none is missed
+        return limit
+    more = -(-limit.count * pace // limit.period)
+    return Limit(limit.count, limit.period, min(limit.burst + more, MAX_COUNT), "token-bucket")
+
+
+def first_bindings(limits: Sequence[Limit]) -> list[Look]:
+    """The first look at which each limit says to wait, in order of time; one that never does is left out.
+
+    Looked for in spans from the shortest recovery to three times the longest.
+    """
+    found: dict[int, Look] = {}
+    span, last = 2 * min(map(recovery, limits)), followed(limits)
+    while len(found) < len(limits):
+        span = min(span, last)
+        before = 0
+        for look in saturate(limits, span):
+            if look.binding not in found:
+                found[look.binding] = _look_closer(limits, before, look)
+            before = look.now
+        if span == last:
+            break
+        span *= ZOOM
+    return sorted(found.values())
+
+
+def followed(limits: Sequence[Limit]) -> int:
+    """How long a client is followed to see which limits ever bind."""
+    return 3 * max(map(recovery, limits))
+
+
+def _look_closer(limits: Sequence[Limit], before: int, seen: Look) -> Look:
+    """Halve the time between two looks until the first instant is known to about a hundred thousandth of it."""
+    while seen.now - before > 1 + seen.now // 100_000:
+        middle = (before + seen.now) // 2
+        look = saturate(limits, middle + 1)[-1]
+        if look.binding == seen.binding:
+            seen = look
+        else:
+            before = middle
+    return seen
+
+
+def steady(limits: Sequence[Limit]) -> tuple[int, int]:
+    """What passes in the long run: so many units in so many microseconds, whole periods of every limit if it can be."""
+    slowest = max(limits, key=recovery)
+    whole = math.lcm(*(limit.period for limit in limits))
+    if whole > 100 * recovery(slowest):
+        whole = slowest.period
+    span = 2 * -(-recovery(slowest) // whole) * whole
+    early, late = (saturate(limits, length, looks=MANY_LOOKS)[-1].total for length in (span, 2 * span))
+    return late - early, span
+
+
+def most_in_one_period(limit: Limit) -> int:
+    """The most that passes within less than one period, for a client that begins at the worst instant of a window."""
+    last = limit.period - 1
+    worst = [saturate((limit,), limit.period, start)[-1].total for start in (0, last)]
+    if limit.algorithm in WINDOWS:
+        worst.append(saturate((limit,), limit.period, last, opened=True)[-1].total)
+    return max(worst)
+
+
+def longest_delay(limit: Limit) -> int:
+    """What the last of a whole burst at once is told to wait."""
+    spend = KERNELS[limit.algorithm].spend
+    state = spend(limit, None, 0, limit.burst - 1, None, 0)[0] if limit.burst > 1 else None
+    return spend(limit, state, 0, 1, None, 0)[1][4]
+
+
+def used_up(limit: Limit) -> tuple[int, int]:
+    """(what passes at once, how long until untouched again after that), from the beginning of a window."""
+    states: list[State | None] = [None]
+    _take_all((limit,), states, 0)
+    at_once = saturate((limit,), 1)[-1].total  # above a unit a microsecond, a bucket gives more than its burst
+    return at_once, KERNELS[limit.algorithm].standing(limit, states[0], 0)[1]
+
+
+def _take_all(limits: tuple[Limit, ...], states: list[State | None], now: int) -> int:
+    slots = range(len(limits))
+    left = min(row[1] for row in evaluate([("client", limits, 1, None, None)], "peek", slots, states, now))
+    if left:
+        evaluate([("client", limits, left, None, None)], "spend", slots, states, now)
+    return left
+
+
+def _held_back(limits: tuple[Limit, ...], states: list[State | None], now: int) -> tuple[int, int]:
+    """The limit that denies for longest, and for how long: the one that a decision would name."""
+    rows = evaluate([("client", limits, 1, None, None)], "peek", range(len(limits)), states, now)
+    wait, place = max((row[2] or 0, -place) for place, row in enumerate(rows))
+    return -place, wait

@@ -1,0 +1,76 @@
+"""Traffic on a simulated clock: who asks when, and what the kernels make of it. No drawing here.
+
+The demo and the pictures of the docs play the same traffic. Instants are whole microseconds from 0, where
+a window of every length begins.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ratebound.kernels import KERNELS, State, evaluate
+from ratebound.limit import BUCKETS, Limit
+
+# Shown in this order: from the windows to the buckets.
+SHOWN = ("fixed-window", "sliding-log", "sliding-counter", "token-bucket", "gcra", "leaky-bucket")
+
+CYCLE = 4  # periods, after which the traffic repeats
+# (begin, length, how many): begin and length in periods, how many in counts. A full count on each side of a
+# boundary, a time of one and a half times the rate, a spike of twice the count, and quiet.
+WAVES = ((0.75, 0.25, 1.0), (1.0, 0.25, 1.0), (1.75, 0.75, 1.125), (3.125, 0.25, 2.0))
+
+
+class Event(NamedTuple):
+    """One request: when it came, whether it was admitted, when it goes ahead, and the state it left."""
+
+    arrives: int
+    allowed: bool
+    goes: int
+    state: State | None
+
+
+def variants(limit: Limit) -> dict[str, Limit]:
+    """The same count and period under every algorithm; the buckets keep the burst."""
+    return {
+        algorithm: Limit(limit.count, limit.period, limit.burst if algorithm in BUCKETS else 0, algorithm, large=True)
+        for algorithm in SHOWN
+    }
+
+
+def bursty(limit: Limit, until: int) -> list[int]:
+    """The instants before `until` at which somebody asks; the same on every run."""
+    arrivals = []
+    for cycle in range(0, until // limit.period + 1, CYCLE):
+        for begin, length, share in WAVES:
+            many = max(round(share * limit.count), 1)
+            first = (cycle + begin) * limit.period
+            arrivals += [int(first + length * limit.period * (i + 0.5) / many) for i in range(many)]
+    return [arrives for arrives in arrivals if arrives < until]
+
+
+def play(limit: Limit, arrivals: Sequence[int]) -> list[Event]:
+    """Ask for one unit at each arrival."""
+    states: list[State | None] = [None]
+    events = []
+    for now in arrivals:
+        allowed, _, _, _, delay, *_ = evaluate([("demo", (limit,), 1, None, None)], "spend", [0], states, now)[0]
+        events.append(Event(now, allowed, now + delay, states[0]))
+    return events
+
+
+def standing_at(limit: Limit, events: Sequence[Event], now: int) -> tuple[int, int]:
+    """(remaining, reset_after) at an instant between the events."""
+    before = bisect_right(events, now, key=lambda event: event.arrives)
+    state = events[before - 1].state if before else None
+    return KERNELS[limit.algorithm].standing(limit, state, now)
+
+
+def busiest(instants: Sequence[int], period: int) -> tuple[int, int]:
+    """The most instants that lie within less than one period, and the first of them."""
+    best, begin, first = 0, 0, 0
+    for last, instant in enumerate(instants):
+        while instants[first] <= instant - period:
+            first += 1
+        if last - first + 1 > best:
+            best, begin = last - first + 1, instants[first]
+    return best, begin

@@ -1,0 +1,86 @@
+"""The decorator: each call of a function waits for its turn first."""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+from ratebound.decision import Decision, RateLimited
+from ratebound.limit import checked_cost, checked_key
+
+P = ParamSpec("P")
+R = TypeVar("R")
+RAISE: Any = object()
+
+
+def limited(
+    wait: Callable[..., Decision], function: Callable[P, R], key: Any, cost: Any, timeout: float | None, fallback: Any
+) -> Callable[P, R]:
+    key_of, cost_of = _key_function(key, function), _cost_function(cost)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
+        except RateLimited:
+            if fallback is RAISE:
+                raise
+        else:
+            return function(*args, **kwargs)
+        return fallback(*args, **kwargs) if callable(fallback) else fallback  # type: ignore[no-any-return]
+
+    return call
+
+
+def limited_async(
+    wait: Callable[..., Awaitable[Decision]],
+    function: Callable[P, Awaitable[R]],
+    key: Any,
+    cost: Any,
+    timeout: float | None,
+    fallback: Any,
+) -> Callable[P, Awaitable[R]]:
+    key_of, cost_of = _key_function(key, function), _cost_function(cost)
+
+    @functools.wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            await wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
+        except RateLimited:
+            if fallback is RAISE:
+                raise
+        else:
+            return await function(*args, **kwargs)
+        value: Any = fallback(*args, **kwargs) if callable(fallback) else fallback
+        return await value if inspect.isawaitable(value) else value  # type: ignore[no-any-return]
+
+    return call
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    if not callable(function):
+        raise TypeError(f"expected a function to decorate, not {function!r}; put @classmethod and its like above")
+    if inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name_of(function)} is an async generator: call wait inside it instead")
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Of a partial, too, which has none."""
+    named = getattr(function, "func", function)
+    return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
+
+
+def _key_function(key: Any, function: Callable[..., object]) -> Callable[..., str]:
+    """Without a key, all calls of the function share one."""
+    if callable(key):
+        return key  # type: ignore[no-any-return]
+    fixed = name_of(function) if key is None else checked_key(key)
+    return lambda *args, **kwargs: fixed
+
+
+def _cost_function(cost: Any) -> Callable[..., int]:
+    if callable(cost):
+        return cost  # type: ignore[no-any-return]
+    fixed = checked_cost(cost)
+    return lambda *args, **kwargs: fixed

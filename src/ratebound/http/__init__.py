@@ -1,0 +1,28 @@
+"""What HTTP says about limits: who is asking, what a response tells, how a refusal looks. No framework, no I/O."""
+
+from ratebound.http.advice import Quota, parse_rate_limit, parse_retry_after
+from ratebound.http.client_ip import ClientAddress, Proxies
+from ratebound.http.headers import Headers, Shown, expose, grows_after
+from ratebound.http.prefix import Address, Networks, parse_address, prefix_key, prefix_keys
+from ratebound.http.rejection import Refusal, Rejection, Response, is_preflight
+
+__all__ = [
+    "Address",
+    "ClientAddress",
+    "Headers",
+    "Networks",
+    "Proxies",
+    "Quota",
+    "Refusal",
+    "Rejection",
+    "Response",
+    "Shown",
+    "expose",
+    "grows_after",
+    "is_preflight",
+    "parse_address",
+    "parse_rate_limit",
+    "parse_retry_after",
+    "prefix_key",
+    "prefix_keys",
+]

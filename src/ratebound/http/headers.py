@@ -1,0 +1,309 @@
+"""From a decision to the header fields of its response, in the style that the clients know.
+
+What does not change from one response to the next is text already; a request only fills in its numbers. Waits are
+rounded up to whole seconds: a client that obeys is never early. On a refusal `t`, the reset fields and Retry-After are
+the wait; on success `t` is the time until there is more, and a reset field the time until all of it is back.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from email.utils import formatdate
+
+from ratebound.clock import SECOND
+from ratebound.decision import Decision, DegradedRows, Row
+from ratebound.http.caching import is_redirect, is_shareable
+from ratebound.http.structured import write_integer, write_string
+from ratebound.kernels import KERNELS
+from ratebound.limit import UNITS, Group, Limit
+
+Pairs = list[tuple[str, str]]
+# One limit's answer: the limit, what remains, microseconds until that grows (0: it is full) and to reset, its row.
+Quota = tuple["Shown", int, int, int, Row]
+
+MAX_PLANS = 4096  # limits that are made for each request must not fill the memory
+KONG_UNITS = ("Second", "Minute", "Hour", "Day", "Month", "Year")
+THREE = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+FIELDS: dict[str, tuple[str, ...]] = {
+    "draft-11": ("RateLimit-Policy", "RateLimit"),
+    "draft-07": ("RateLimit-Policy", "RateLimit"),
+    "draft-06": ("RateLimit-Policy", *THREE),
+    "draft-03": THREE,
+    "x-ratelimit": ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"),
+    "kong": (*(f"X-RateLimit-{part}-{unit}" for unit in KONG_UNITS for part in ("Limit", "Remaining")), *THREE),
+}
+
+
+def grows_after(limit: Limit, row: Row) -> int:
+    """Microseconds until more remains than now, if nothing more is spent: never told too short. 0: it is full."""
+    return KERNELS[limit.algorithm].grows_after(limit, row[1], row[3])
+
+
+class Shown:
+    """A limit as clients see it: at most `quota` units in `window` seconds.
+
+    A bucket is told as its burst, in the time that a whole burst takes to come back: the rate is the same, and no more
+    can remain than the quota says. Parts of a second are rounded up.
+    """
+
+    __slots__ = ("grows", "limit", "name", "quota", "quoted", "unit", "window")
+
+    def __init__(self, limit: Limit, name: str) -> None:
+        self.limit = limit
+        self.name = name
+        self.quoted = write_string(name)
+        self.quota = limit.burst
+        self.window = -(-limit.burst * limit.period // (limit.count * SECOND))
+        self.grows = KERNELS[limit.algorithm].grows_after
+        span = limit.burst * limit.period
+        self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
+
+    def text(self, left: int, reset: int) -> str:
+        """What is left of it, and when there is more, as draft-11 says it. `reset` is the time until all is back."""
+        after = self.grows(self.limit, left, reset)
+        return f"{self.quoted};r={left};t={-(-after // SECOND)}" if after else f"{self.quoted};r={left}"
+
+
+class _Plan:
+    """What is known before the numbers are: one for each combination of limits that requests are held to."""
+
+    __slots__ = ("fixed", "held", "policies", "shown", "unique")
+
+    def __init__(self, held: Sequence[Sequence[Limit]], shown: list[Shown], styles: Sequence[str]) -> None:
+        self.held = held  # found by identity: what is held here cannot be another's
+        self.shown = shown
+        named = {quota.quoted: quota for quota in shown}
+        self.unique = len(named) == len(shown)
+        windows: dict[int, int] = {}  # the old drafts tell policies apart by their quota: of equal ones the strictest
+        for quota in shown:
+            windows[quota.quota] = max(quota.window, windows.get(quota.quota, 0))
+        self.policies = ", ".join([f"{write_integer(quota)};w={window}" for quota, window in windows.items()])
+        self.fixed: Pairs = []
+        if "draft-11" in styles:
+            texts = [f"{q.quoted};q={write_integer(q.quota)};w={write_integer(q.window)}" for q in named.values()]
+            self.fixed.append(("RateLimit-Policy", ", ".join(texts)))
+        elif "draft-07" in styles or "draft-06" in styles:
+            self.fixed.append(("RateLimit-Policy", self.policies))
+
+
+class Headers:
+    """Which header fields a response carries.
+
+    `styles` is one of draft-11, draft-07, draft-06, draft-03, x-ratelimit and kong, or several that share no field, or
+    none. `reset` is how X-RateLimit-Reset is told, as an instant (epoch) or as seconds from now (delta), `retry_after`
+    how Retry-After is (seconds, date). `names` maps limits' names to those that clients see. `jitter` lengthens each
+    wait by a random part, at most that fraction, so that refused clients do not come back all at once. `cacheable` says
+    what happens to the fields of a response that a shared cache may store, and of a redirect: 'omit' or 'send'.
+    """
+
+    def __init__(
+        self,
+        styles: str | Iterable[str] = "draft-11",
+        *,
+        reset: str = "epoch",
+        retry_after: str = "seconds",
+        names: Mapping[str, str] | None = None,
+        jitter: float = 0.0,
+        cacheable: str = "omit",
+    ) -> None:
+        self.styles = checked_styles(styles)
+        if reset not in ("epoch", "delta"):
+            raise ValueError(f"reset must be 'epoch' or 'delta', not {reset!r}")
+        if retry_after not in ("seconds", "date"):
+            raise ValueError(f"retry_after must be 'seconds' or 'date', not {retry_after!r}")
+        if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 10:
+            raise ValueError(f"jitter must be a fraction of the wait, 0 to 10, not {jitter!r}")
+        if cacheable not in ("omit", "send"):
+            raise ValueError(f"cacheable must be 'omit' or 'send', not {cacheable!r}")
+        self.cacheable = cacheable
+        self.names = dict(names or {})
+        for name in self.names.values():
+            write_string(name)
+        self.jitter = jitter
+        self._dated = retry_after == "date"
+        self._epoch = reset == "epoch"
+        writers = {
+            "draft-11": self._draft_11,
+            "draft-07": self._draft_07,
+            "draft-06": self._draft_06,
+            "draft-03": self._draft_03,
+            "x-ratelimit": self._x_ratelimit,
+            "kong": self._kong,
+        }
+        self._writers = [writers[style] for style in self.styles]
+        self._is_usual = self.styles == ("draft-11",)
+        self._shown: dict[Limit, Shown] = {}
+        self._plans: dict[int | tuple[int, ...], _Plan] = {}
+
+    def prepare(self, limits: Sequence[Limit]) -> None:
+        """Make ready for requests that will be held to these limits; without it the first of them does."""
+        self._plan((("", tuple(limits), 1, None, None),))  # a tuple stays the same tuple
+
+    def shown(self, limit: Limit) -> Shown:
+        """A limit as clients see it."""
+        found = self._shown.get(limit)
+        if found is None:
+            if len(self._shown) >= MAX_PLANS:
+                self._shown.clear()
+            found = self._shown[limit] = Shown(limit, self.names.get(limit.name, limit.name))
+        return found
+
+    def asked(self, decision: Decision) -> list[Shown]:
+        """The limits of a decision as clients see them, in the order of its outcomes."""
+        return self._plan(decision.asks).shown
+
+    def spread(self) -> float:
+        """By how much the waits of one refusal are lengthened."""
+        return 1.0 + random.random() * self.jitter if self.jitter else 1.0
+
+    def pairs(self, decision: Decision, spread: float | None = None) -> Pairs:
+        """The fields for the response to this request. Retry-After only if it is refused and a wait can help.
+
+        `spread` is for a body that tells the same waits.
+        """
+        rows = decision.rows
+        if self._is_usual and decision.allowed and len(rows) == 1 and not isinstance(rows, DegradedRows):
+            row, asks = rows[0], decision.asks
+            plan = self._plans.get(id(asks[0][1])) or self._plan(asks)
+            return [*plan.fixed, ("RateLimit", plan.shown[0].text(row[1], row[3]))]
+        if not decision.allowed:
+            if spread is None:
+                spread = self.spread()
+            if not self._writers or decision.unavailable:  # what is left is not known then
+                return self._retry_after(rows, spread)
+        elif not self._writers:
+            return []
+        plan = self._plan(decision.asks)
+        degraded = isinstance(rows, DegradedRows)
+        quotas: list[Quota] = []
+        for shown, row in zip(plan.shown, rows, strict=True):
+            wait = row[2]
+            if wait:
+                after = reset = int(wait * (spread or 1.0))
+            else:
+                # A share that is decided here has other numbers than its limit: only its end is known.
+                reset = row[3]
+                after = reset if degraded else shown.grows(shown.limit, row[1], row[3])
+            quotas.append((shown, row[1], after, reset, row))
+        pairs = plan.fixed.copy()
+        for write in self._writers:
+            write(pairs, plan, quotas)
+        if not decision.allowed:
+            pairs += self._retry_after(rows, spread or 1.0)
+        return pairs
+
+    def suit(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
+        """Return True if the response to an allowed request may carry the fields, by its status and headers."""
+        return self.cacheable == "send" or not (is_redirect(status) or is_shareable(headers))
+
+    def _plan(self, asks: Group) -> _Plan:
+        identity = id(asks[0][1]) if len(asks) == 1 else tuple([id(ask[1]) for ask in asks])
+        plan = self._plans.get(identity)
+        if plan is None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            held = [limits for _, limits, *_ in asks]
+            plan = _Plan(held, told_apart([self.shown(limit) for limits in held for limit in limits]), self.styles)
+            self._plans[identity] = plan
+        return plan
+
+    def _retry_after(self, rows: Sequence[Row], spread: float) -> Pairs:
+        wait = longest_wait(rows, spread)
+        if wait is None:
+            return []
+        if self._dated:
+            return [("Retry-After", formatdate(-(-(rows[0][5] + wait) // SECOND), usegmt=True))]
+        return [("Retry-After", str(-(-wait // SECOND)))]
+
+    def _draft_11(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+        if not plan.unique:
+            quotas = list(nearest(quotas, lambda quota: quota[0].name).values())
+        texts = [
+            f"{shown.quoted};r={left};t={-(-after // SECOND)}" if after else f"{shown.quoted};r={left}"
+            for shown, left, after, _, _ in quotas
+        ]
+        pairs.append(("RateLimit", ", ".join(texts)))
+
+    def _draft_07(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+        shown, left, _, reset, _ = decisive(quotas)
+        pairs.append(("RateLimit", f"limit={shown.quota}, remaining={left}, reset={-(-reset // SECOND)}"))
+
+    def _draft_06(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+        shown, left, _, reset, _ = decisive(quotas)
+        pairs += zip(THREE, (str(shown.quota), str(left), str(-(-reset // SECOND))), strict=True)
+
+    def _draft_03(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+        shown, left, _, reset, _ = decisive(quotas)
+        pairs += zip(THREE, (f"{shown.quota}, {plan.policies}", str(left), str(-(-reset // SECOND))), strict=True)
+
+    def _x_ratelimit(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+        shown, left, _, reset, row = decisive(quotas)
+        pairs += (
+            ("X-RateLimit-Limit", str(shown.quota)),
+            ("X-RateLimit-Remaining", str(left)),
+            ("X-RateLimit-Reset", str(-(-(row[5] + reset if self._epoch else reset) // SECOND))),
+        )
+
+    def _kong(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+        for unit, (shown, left, *_) in nearest(quotas, lambda quota: quota[0].unit).items():
+            if unit:
+                pairs.append((f"X-RateLimit-Limit-{unit}", str(shown.quota)))
+                pairs.append((f"X-RateLimit-Remaining-{unit}", str(left)))
+        self._draft_06(pairs, plan, quotas)
+
+
+def told_apart(shown: list[Shown]) -> list[Shown]:
+    """Different limits of one name, as in '5/minute as login; 20/hour as login', get their text beside it."""
+    limits: dict[str, set[Limit]] = {}
+    for quota in shown:
+        limits.setdefault(quota.name, set()).add(quota.limit)
+    return [
+        Shown(quota.limit, f"{quota.name} {quota.limit.text}") if len(limits[quota.name]) > 1 else quota
+        for quota in shown
+    ]
+
+
+def longest_wait(rows: Sequence[Row], spread: float) -> int | None:
+    """Microseconds until a refused request may pass; None if it never can. Never 0, which would say: now."""
+    waits = [row[2] for row in rows if not row[0]]
+    return None if None in waits else max([int((wait or 1) * spread) for wait in waits])
+
+
+def urgency(quota: Quota) -> tuple[bool, float, int, int]:
+    """Orders by what a client must know first: what refuses, for longest; then what is nearest to being used up."""
+    _, left, _, _, row = quota
+    if not row[0]:
+        return (False, float("-inf") if row[2] is None else -row[2], 0, 0)
+    return (True, 0, left, -row[3])
+
+
+def decisive(quotas: list[Quota]) -> Quota:
+    """The one to speak of where a header has room for one only; the same as `Decision.limit`."""
+    return quotas[0] if len(quotas) == 1 else min(quotas, key=urgency)
+
+
+def nearest(quotas: list[Quota], group: Callable[[Quota], str]) -> dict[str, Quota]:
+    """Of those that would be told under one name, the most urgent."""
+    found: dict[str, Quota] = {}
+    for quota in quotas:
+        name = group(quota)
+        found[name] = min(found.get(name, quota), quota, key=urgency)
+    return found
+
+
+def checked_styles(styles: str | Iterable[str]) -> tuple[str, ...]:
+    chosen = [style for style in ([styles] if isinstance(styles, str) else styles) if style != "none"]
+    writers: dict[str, str] = {}
+    for style in chosen:
+        if style not in FIELDS:
+            raise ValueError(f"unknown header style {style!r}: expected one of {', '.join(FIELDS)}, none")
+        for field in FIELDS[style]:
+            other = writers.setdefault(field, style)
+            if other != style or chosen.count(style) > 1:
+                raise ValueError(f"the header styles {other} and {style} both write {field}: choose one of them")
+    return tuple(chosen)
+
+
+def expose(pairs: Pairs) -> Pairs:
+    """The field that lets scripts of another origin read these, if any; for responses to requests with an Origin."""
+    names = ", ".join(dict.fromkeys(name for name, _ in pairs))
+    return [("Access-Control-Expose-Headers", names)] if names else []

@@ -1,0 +1,262 @@
+"""The response to a request that may not go ahead: status, header fields and body.
+
+429 is for what the client did, 503 for what is our own failure. Bodies tell what the headers tell, and nothing that is
+inside: no keys, no addresses, no errors of a storage. A response to HEAD has no body: that is for the adapter to know,
+as is Content-Length.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ratebound.clock import SECOND
+from ratebound.decision import Decision
+from ratebound.http.headers import Headers, expose, longest_wait
+
+log = logging.getLogger("ratebound")
+
+Lines = Sequence[tuple[str, str]]
+TYPES = "https://iana.org/assignments/http-problem-types#"
+NO_STORE = ("Cache-Control", "no-store")  # a cache that does not know 429 might keep it
+
+
+class Refusal(NamedTuple):
+    """What there is to say; a format of your own is a function of one."""
+
+    status: int
+    kind: str  # quota-exceeded, temporary-reduced-capacity, abnormal-usage-detected, or forbidden
+    title: str
+    detail: str
+    retry_after: int | None  # whole seconds, None if no wait can help or none is known
+    violated: tuple[str, ...]  # the names of the limits that refuse, as in the headers
+    limits: list[dict[str, Any]]  # every limit that was asked, as in the headers
+    documentation: str | None
+    decision: Decision | None
+
+    @property
+    def type(self) -> str:
+        """The registered problem type."""
+        return "about:blank" if self.kind == "forbidden" else TYPES + self.kind
+
+
+class Response(NamedTuple):
+    """What to send. `headers` has the content's type, not its length."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+# Text, bytes, what json can write, or a content type with text or bytes.
+Written = str | bytes | dict[str, Any] | list[Any] | tuple[str, str | bytes]
+Format = Callable[[Refusal], Written]
+
+
+def problem_json(refusal: Refusal) -> Written:
+    """RFC 9457, with the type that the RateLimit draft registers."""
+    body: dict[str, Any] = {
+        "type": refusal.type,
+        "title": refusal.title,
+        "status": refusal.status,
+        "detail": refusal.detail,
+    }
+    if refusal.kind != "forbidden":
+        body["violated-policies"] = list(refusal.violated)
+    return "application/problem+json", _json(body | _details(refusal))
+
+
+def json_api(refusal: Refusal) -> Written:
+    """JSON:API 1.1. Its status is text."""
+    error: dict[str, Any] = {
+        "status": str(refusal.status),
+        "code": refusal.kind,
+        "title": refusal.title,
+        "detail": refusal.detail,
+    }
+    links = {"about": refusal.documentation, "type": None if refusal.kind == "forbidden" else refusal.type}
+    if any(links.values()):
+        error["links"] = {name: link for name, link in links.items() if link}
+    meta = {key: value for key, value in _details(refusal).items() if key != "documentation"}
+    if refusal.kind != "forbidden":
+        error["meta"] = {"violated-policies": list(refusal.violated)} | meta
+    return "application/vnd.api+json", _json({"errors": [error]})
+
+
+ERRORS = {
+    "quota-exceeded": "rate_limit_exceeded",
+    "temporary-reduced-capacity": "temporarily_unavailable",
+    "abnormal-usage-detected": "abnormal_usage_detected",
+    "forbidden": "forbidden",
+}
+
+
+def plain_json(refusal: Refusal) -> Written:
+    """`{"error": "rate_limit_exceeded", "message": …}`."""
+    return "application/json", _json({"error": ERRORS[refusal.kind], "message": refusal.detail} | _details(refusal))
+
+
+def plain_text(refusal: Refusal) -> Written:
+    """The message, and where to read more."""
+    lines = [refusal.detail, *([f"See {refusal.documentation}"] if refusal.documentation else [])]
+    return "text/plain; charset=utf-8", "\n".join(lines) + "\n"
+
+
+FORMATS: dict[str, Format] = {
+    "problem+json": problem_json,
+    "jsonapi": json_api,
+    "json": plain_json,
+    "text": plain_text,
+}
+
+
+class Rejection:
+    """How refusals look. `format` is one of problem+json, jsonapi, json and text, or a function of a `Refusal`.
+
+    The function returns text, bytes, a dict or list to be sent as JSON, or (content type, text or bytes). If it fails,
+    that is logged and the refusal is sent as problem+json. `message` is for all who are over a limit, and the link
+    `documentation` for all who are refused; a rule's own come with each call. An empty one is none.
+    """
+
+    def __init__(
+        self,
+        format: str | Format = "problem+json",
+        *,
+        status: int = 429,
+        unavailable_status: int = 503,
+        blocked_status: int = 403,
+        documentation: str | None = None,
+        message: str | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        self.format: Format
+        if callable(format):
+            self.format = format
+        elif format in FORMATS:
+            self.format = FORMATS[format]
+        else:
+            raise ValueError(f"unknown refusal format {format!r}: expected {', '.join(FORMATS)}, or a function")
+        for label, value in (("status", status), ("unavailable", unavailable_status), ("blocked", blocked_status)):
+            if type(value) is not int or not 400 <= value <= 599:
+                raise ValueError(f"the {label} status must be an error's, 400 to 599, not {value!r}")
+        for label, text in (("documentation", documentation), ("message", message)):
+            if text is not None and not isinstance(text, str):
+                raise ValueError(f"{label} must be text, not {text!r}")
+            if text and not is_sendable(text):
+                raise ValueError(f"{label} cannot be sent: {text!r} has half of a surrogate pair")
+        self.status = status
+        self.unavailable_status = unavailable_status
+        self.blocked_status = blocked_status
+        self.documentation = documentation
+        self.message = message
+        self.headers = headers or Headers()
+
+    def respond(
+        self,
+        decision: Decision,
+        request_headers: Lines = (),
+        *,
+        message: str | None = None,
+        documentation: str | None = None,
+    ) -> Response:
+        """The response to a refused request: 503 if the storage is out of reach, else 429 or what was configured."""
+        spread = self.headers.spread()
+        refusal = self.refusal(decision, message, documentation, spread)
+        return self._written(refusal, self.headers.pairs(decision, spread), request_headers)
+
+    def block(
+        self, request_headers: Lines = (), *, message: str | None = None, documentation: str | None = None
+    ) -> Response:
+        """The response to one who is refused by name, whatever is left: a block list, or a rule that denies."""
+        if self.blocked_status == 429:
+            kind, title = "abnormal-usage-detected", "Abnormal Usage Detected"
+        else:
+            kind, title = "forbidden", "Forbidden"
+        detail = message or "This request is not allowed."
+        link = documentation or self.documentation
+        refusal = Refusal(self.blocked_status, kind, title, detail, None, (), [], link, None)
+        return self._written(refusal, [], request_headers)
+
+    def refusal(
+        self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0
+    ) -> Refusal:
+        """What there is to say about a refused decision, its waits lengthened by `spread`."""
+        link = documentation or self.documentation
+        wait = longest_wait(decision.rows, spread)
+        after = None if wait is None else -(-wait // SECOND)
+        if decision.unavailable:
+            detail = "The service cannot answer at the moment."
+            title = "Temporary Reduced Capacity"
+            status = self.unavailable_status
+            return Refusal(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)
+        message = message or self.message
+        if not message:
+            if after is None:
+                message = "This request costs more than the limit can ever give: no wait will help."
+            else:
+                message = f"Too many requests: try again in {after} second{'s' if after > 1 else ''}."
+        violated: dict[str, None] = {}
+        limits: list[dict[str, Any]] = []
+        for shown, outcome in zip(self.headers.asked(decision), decision.outcomes, strict=True):
+            entry = {"policy": shown.name, "quota": shown.quota, "window": shown.window, "remaining": outcome.remaining}
+            if not outcome.allowed:
+                violated[shown.name] = None
+                if outcome.retry_after is not None:
+                    entry["retry_after"] = -(-int(outcome.retry_after * spread) // SECOND)
+            limits.append(entry)
+        title = "Quota Exceeded"
+        return Refusal(self.status, "quota-exceeded", title, message, after, tuple(violated), limits, link, decision)
+
+    def _written(self, refusal: Refusal, pairs: list[tuple[str, str]], request_headers: Lines) -> Response:
+        try:
+            content_type, body = _content(self.format(refusal))
+        except Exception:
+            log.exception("the format of refusals failed; problem+json is sent instead")
+            content_type, body = _content(problem_json(refusal))
+        headers = [("Content-Type", content_type), NO_STORE, *pairs]
+        if has(request_headers, "origin"):
+            headers += expose(pairs)
+        return Response(refusal.status, headers, body)
+
+
+def is_sendable(text: str) -> bool:
+    """Whether it can be written as UTF-8: half of a surrogate pair cannot."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def is_preflight(method: str, headers: Lines) -> bool:
+    """Return True for the request by which a browser asks whether a script may send another one.
+
+    Any client can send such a request, and an application may have a handler that runs for it: so it counts.
+    """
+    return method == "OPTIONS" and has(headers, "origin") and has(headers, "access-control-request-method")
+
+
+def has(headers: Lines, wanted: str) -> bool:
+    length = len(wanted)
+    return any(len(name) == length and name.lower() == wanted and value for name, value in headers)
+
+
+def _details(refusal: Refusal) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    if refusal.retry_after is not None:
+        details["retry_after"] = refusal.retry_after
+    if refusal.limits:
+        details["limits"] = refusal.limits
+    if refusal.documentation:
+        details["documentation"] = refusal.documentation
+    return details
+
+
+def _content(written: Written) -> tuple[str, bytes]:
+    content_type, body = written if isinstance(written, tuple) else ("", written)
+    if isinstance(body, dict | list):
+        content_type, body = content_type or "application/json", _json(body)
+    if isinstance(body, str):
+        content_type, body = content_type or "text/plain; charset=utf-8", body.encode("utf-8", "replace")
+    if not isinstance(body, bytes) or not isinstance(content_type, str):
+        raise TypeError(f"expected text, bytes, a dict, a list or (content type, body), not {written!r}")
+    return content_type or "application/octet-stream", body
+
+
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

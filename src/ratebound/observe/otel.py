@@ -1,0 +1,170 @@
+"""OpenTelemetry, and nothing but its API: what a limiter tells, as metrics, and as an event on the current span.
+
+The instruments are those of prometheus.py under OpenTelemetry's kind of names. Attributes are bounded in the same way,
+and never hold a key.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ratebound.decision import Decision
+from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
+from ratebound.observe.held import Held, Holding
+from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
+
+try:
+    from opentelemetry import metrics, trace
+except ModuleNotFoundError as error:
+    if str(error.name).partition(".")[0] != "opentelemetry":
+        raise
+    raise ModuleNotFoundError(
+        "OpenTelemetryListener needs opentelemetry-api: install Ratebound with its extra [otel]",
+        name="opentelemetry",
+    ) from None
+
+Attributes = dict[str, str | bool]
+
+
+class OpenTelemetryListener:
+    """Writes to `meter_provider`, or to the global one. Refusals and degraded decisions are also noted on the current
+    span, unless `spans` is false.
+
+    The first `max_limits` names of limits, and `max_nodes` of nodes, are told apart; the rest are "other".
+    """
+
+    def __init__(
+        self,
+        meter_provider: metrics.MeterProvider | None = None,
+        *,
+        spans: bool = True,
+        max_limits: int = 200,
+        max_nodes: int = 100,
+    ) -> None:
+        self._spans = spans
+        self._max_limits = checked_most("max_limits", max_limits)
+        self._max_nodes = checked_most("max_nodes", max_nodes)
+        self._of_limit: dict[str, Attributes] = {}
+        self._of_node: dict[str, Attributes] = {}
+        self._of_rule: dict[str, Attributes] = {}
+        self._held = Held()
+        self._open: dict[str, bool] = {}
+        self._lock = threading.Lock()
+
+        meter = metrics.get_meter("ratebound", meter_provider=meter_provider)
+
+        def counter(name: str, unit: str, text: str) -> Any:
+            return meter.create_counter(f"ratebound.{name}", unit, text)
+
+        def histogram(name: str, unit: str, text: str, bounds: tuple[float, ...]) -> Any:
+            return meter.create_histogram(f"ratebound.{name}", unit, text, explicit_bucket_boundaries_advisory=bounds)
+
+        self._decisions = counter("decisions", "{decision}", "Decisions, by the limit that was decisive")
+        self._shadows = counter("shadow.decisions", "{decision}", "What rules in shadow and candidates would have said")
+        self._seconds = histogram("decision.duration", "s", "Time to a decision, the storage included", SECONDS)
+        self._used = histogram("used_share", "1", "Used share of each limit after an allowed decision", SHARES)
+        self._calls = histogram("storage.call.duration", "s", "Time of a call to a storage, failed or not", SECONDS)
+        self._errors = counter("storage.errors", "{call}", "Calls to a storage that gave no answer")
+        self._degradations = counter("degradations", "{degradation}", "Times that decisions began without a node")
+        self._recoveries = counter("recoveries", "{recovery}", "Times that a node came back to decide")
+        self._degraded_seconds = counter("degraded.duration", "s", "Time without a node, counted when it is back")
+        self._written_back = counter("written_back", "{unit}", "Units granted meanwhile and charged afterwards")
+        meter.create_observable_gauge(
+            "ratebound.breaker.open", [self._breakers], "1", "1 while decisions are made without this node"
+        )
+        meter.create_observable_gauge(
+            "ratebound.keys", [self._reading(lambda held: held.keys)], "{key}", "States held in memory"
+        )
+        meter.create_observable_gauge(
+            "ratebound.max_keys", [self._reading(lambda held: held.max_keys)], "{key}", "States that memory may hold"
+        )
+        meter.create_observable_counter(
+            "ratebound.evicted_keys",
+            [self._reading(lambda held: held.evicted)],
+            "{key}",
+            "States dropped to make room",
+        )
+        meter.create_observable_counter(
+            "ratebound.overflowed_checks",
+            [self._reading(lambda held: held.overflowed)],
+            "{check}",
+            "Checks answered from a shared state: all others deny",
+        )
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Decided):
+            self._seconds.record(event.seconds)
+            self._decided(event.decision)
+        elif isinstance(event, Called):
+            node = self._node(event.node)
+            self._calls.record(event.seconds, node)
+            if event.error is not None:
+                self._errors.add(1, node)
+        elif isinstance(event, Degraded):
+            node = self._node(event.node, open_now=True)
+            self._degradations.add(1, node)
+        elif isinstance(event, Recovered):
+            node = self._node(event.node, open_now=False)
+            self._recoveries.add(1, node)
+            self._degraded_seconds.add(event.seconds, node)
+            self._written_back.add(event.written_back, node)
+        elif isinstance(event, Shadowed):
+            rule = label_of(event.rule, self._of_rule, self._max_limits, lambda name: {"ratebound.rule": name})
+            result = "allowed" if event.allowed else "denied"
+            self._shadows.add(1, {**rule, "ratebound.candidate": event.candidate, "ratebound.result": result})
+
+    def watch(self, owner: object, *, name: str) -> None:
+        """Export what the memory storage of `owner`, a limiter or a storage, holds, as ratebound.storage=`name`."""
+        self._held.watch(owner, name)
+
+    def _decided(self, decision: Decision) -> None:
+        limit = decisive_limit(decision)
+        degraded = decision.degraded
+        attributes: Attributes = {
+            **self._limit(limit),
+            "ratebound.result": "allowed" if decision.allowed else "denied",
+            "ratebound.degraded": degraded is not None,
+        }
+        self._decisions.add(1, attributes)
+        for name, share in used_shares(decision):
+            self._used.record(share, self._limit(name))
+        if self._spans and (degraded is not None or not decision.allowed):
+            span = trace.get_current_span()
+            if span.is_recording():
+                span.add_event("ratebound.decision", _span_attributes(decision, attributes, limit))
+
+    def _limit(self, name: str) -> Attributes:
+        return label_of(name, self._of_limit, self._max_limits, lambda name: {"ratebound.limit": name})
+
+    def _node(self, name: str, open_now: bool | None = None) -> Attributes:
+        node = label_of(node_label(name), self._of_node, self._max_nodes, lambda name: {"ratebound.node": name})
+        label = str(node["ratebound.node"])
+        if open_now is not None or label not in self._open:
+            with self._lock:
+                if open_now is None:
+                    self._open.setdefault(label, False)  # a call may be told of after the degradation that it led to
+                else:
+                    self._open[label] = open_now
+        return node
+
+    def _breakers(self, _: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+        with self._lock:
+            nodes = dict(self._open)
+        return [metrics.Observation(int(is_open), {"ratebound.node": node}) for node, is_open in nodes.items()]
+
+    def _reading(
+        self, read: Callable[[Holding], int]
+    ) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
+        return lambda _: [
+            metrics.Observation(read(holding), {"ratebound.storage": holding.name}) for holding in self._held.now()
+        ]
+
+
+def _span_attributes(decision: Decision, attributes: Attributes, limit: str) -> dict[str, str | bool | float]:
+    """Spans are not series: here a limit has its own name in any case, and the reason may be said."""
+    found: dict[str, str | bool | float] = {**attributes, "ratebound.limit": limit}
+    if decision.retry_after is not None:
+        found["ratebound.retry_after"] = decision.retry_after
+    if decision.degraded is not None:
+        found["ratebound.reason"] = decision.degraded
+    return found

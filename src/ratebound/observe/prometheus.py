@@ -1,0 +1,178 @@
+"""Prometheus, and nothing but prometheus_client: what a limiter tells, as counters and histograms.
+
+Labels are names of limits, nodes and watched storages, each bounded in number. Never a key: keys are without bound,
+and they are personal.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ratebound.decision import Decision
+from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
+from ratebound.observe.held import Held
+from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+except ModuleNotFoundError as error:
+    if str(error.name).partition(".")[0] != "prometheus_client":
+        raise
+    raise ModuleNotFoundError(
+        "PrometheusListener needs prometheus-client: install Ratebound with its extra [prometheus]",
+        name="prometheus_client",
+    ) from None
+
+RESULTS = {True: "allowed", False: "denied"}
+FLAGS = {True: "true", False: "false"}
+
+
+class OfLimit(NamedTuple):
+    """The children of one limit: looking them up by their labels would cost more than counting does."""
+
+    decisions: dict[tuple[bool, bool], Counter]  # (allowed, degraded)
+    used: Histogram
+
+
+class OfNode(NamedTuple):
+    calls: Histogram
+    errors: Counter
+    breaker: Gauge
+    degradations: Counter
+    recoveries: Counter
+    degraded_seconds: Counter
+    written_back: Counter
+
+
+OfRule = dict[tuple[bool, bool], Counter]  # by candidate and allowed
+
+
+class PrometheusListener:
+    """One for all limiters of a process: a registry takes each name once.
+
+    The first `max_limits` names of limits, as many of rules, and `max_nodes` of nodes have labels of their own; others
+    are called "other".
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY, *, max_limits: int = 200, max_nodes: int = 100) -> None:
+        self._max_limits = checked_most("max_limits", max_limits)
+        self._max_nodes = checked_most("max_nodes", max_nodes)
+        self._of_limit: dict[str, OfLimit] = {}
+        self._of_node: dict[str, OfNode] = {}
+        self._of_rule: dict[str, OfRule] = {}
+        self._held = Held()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"ratebound_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"ratebound_{name}", text, labels, buckets=buckets, registry=registry)
+
+        self._decisions = counter(
+            "decisions", "Decisions, by the limit that was decisive", "limit", "result", "degraded"
+        )
+        self._shadows = counter(
+            "shadow_decisions",
+            "What rules in shadow and candidate limits would have said",
+            "rule",
+            "candidate",
+            "result",
+        )
+        self._seconds = histogram("decision_seconds", "Time to a decision, the storage included", SECONDS)
+        self._used = histogram("used_share", "Used share of each limit after an allowed decision", SHARES, "limit")
+        self._calls = histogram("storage_call_seconds", "Time of a call to a storage, failed or not", SECONDS, "node")
+        self._errors = counter("storage_errors", "Calls to a storage that gave no answer", "node")
+        self._breaker = Gauge(
+            "ratebound_breaker_open",
+            "1 while decisions are made without this node",
+            ("node",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._degradations = counter("degradations", "Times that decisions began to be made without a node", "node")
+        self._recoveries = counter("recoveries", "Times that a node came back to decide", "node")
+        self._degraded_seconds = counter("degraded_seconds", "Time without a node, counted when it is back", "node")
+        self._written_back = counter("written_back_units", "Units granted meanwhile and charged afterwards", "node")
+        registry.register(self)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Decided):
+            self._seconds.observe(event.seconds)
+            self._decided(event.decision)
+        elif isinstance(event, Called):
+            node = self._node(event.node)
+            node.calls.observe(event.seconds)
+            if event.error is not None:
+                node.errors.inc()
+        elif isinstance(event, Degraded):
+            node = self._node(event.node)
+            node.breaker.set(1)
+            node.degradations.inc()
+        elif isinstance(event, Recovered):
+            node = self._node(event.node)
+            node.breaker.set(0)
+            node.recoveries.inc()
+            node.degraded_seconds.inc(event.seconds)
+            node.written_back.inc(event.written_back)
+        elif isinstance(event, Shadowed):
+            rule = label_of(event.rule, self._of_rule, self._max_limits, self._children_of_rule)
+            rule[event.candidate, event.allowed].inc()
+
+    def watch(self, owner: object, *, name: str) -> None:
+        """Export what the memory storage of `owner`, a limiter or a storage, holds, under the label storage=`name`."""
+        self._held.watch(owner, name)
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry, at each scrape: what the watched storages hold."""
+        held = self._held.now()
+        keys = GaugeMetricFamily("ratebound_keys", "States held in memory", labels=["storage"])
+        most = GaugeMetricFamily("ratebound_max_keys", "States that memory may hold", labels=["storage"])
+        evicted = CounterMetricFamily("ratebound_evicted_keys", "States dropped to make room", labels=["storage"])
+        overflowed = CounterMetricFamily(
+            "ratebound_overflowed_checks", "Checks answered from a shared state: all others deny", labels=["storage"]
+        )
+        for holding in held:
+            keys.add_metric([holding.name], holding.keys)
+            most.add_metric([holding.name], holding.max_keys)
+            evicted.add_metric([holding.name], holding.evicted)
+            overflowed.add_metric([holding.name], holding.overflowed)
+        yield from (keys, most, evicted, overflowed)
+
+    def _decided(self, decision: Decision) -> None:
+        limit = self._limit(decisive_limit(decision))
+        limit.decisions[decision.allowed, decision.degraded is not None].inc()
+        for name, share in used_shares(decision):
+            self._limit(name).used.observe(share)
+
+    def _limit(self, name: str) -> OfLimit:
+        return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)
+
+    def _children_of_limit(self, name: str) -> OfLimit:
+        decisions = {
+            (allowed, degraded): self._decisions.labels(name, RESULTS[allowed], FLAGS[degraded])
+            for allowed in (True, False)
+            for degraded in (True, False)
+        }
+        return OfLimit(decisions, self._used.labels(name))
+
+    def _children_of_rule(self, name: str) -> OfRule:
+        return {
+            (candidate, allowed): self._shadows.labels(name, FLAGS[candidate], RESULTS[allowed])
+            for candidate in (True, False)
+            for allowed in (True, False)
+        }
+
+    def _node(self, name: str) -> OfNode:
+        return label_of(node_label(name), self._of_node, self._max_nodes, self._children_of_node)
+
+    def _children_of_node(self, name: str) -> OfNode:
+        """All at once, so that a node which never failed shows zeros and not nothing."""
+        return OfNode(
+            self._calls.labels(name),
+            self._errors.labels(name),
+            self._breaker.labels(name),
+            self._degradations.labels(name),
+            self._recoveries.labels(name),
+            self._degraded_seconds.labels(name),
+            self._written_back.labels(name),
+        )

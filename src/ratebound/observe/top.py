@@ -1,0 +1,132 @@
+"""The most limited clients, in a list that cannot grow: the space-saving sketch.
+
+It keeps `size` counters. A client that has one counts on it; a new one, when all are taken, takes over the smallest
+and goes on from there, and remembers what it took over as its possible error. So of N denials no count is too small,
+none is too large by more than its error, no error is above N / size, and whoever was denied more than N / size times
+is in the list. Two sketches, of the running window and the one before, let yesterday's attacker leave.
+"""
+
+import threading
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+from ratebound.clock import SECOND, Clock, ticking
+from ratebound.events import Decided, Event
+from ratebound.fork import renew_in_children
+from ratebound.observe.client import naming, refused_keys
+
+
+class Limited(NamedTuple):
+    """`client` was denied at most `denials` times, and at least `denials` - `error`."""
+
+    client: str
+    denials: int
+    error: int
+
+
+class Sketch:
+    """Space-saving over one window. Not safe by itself: the listener holds the lock."""
+
+    __slots__ = ("counts", "errors", "heap", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.counts: dict[str, int] = {}
+        self.errors: dict[str, int] = {}
+        self.heap: list[tuple[int, str]] = []  # one entry a client once full; its count may lag behind the true one
+
+    def add(self, client: str) -> None:
+        counts = self.counts
+        if client in counts:
+            counts[client] += 1
+        elif len(counts) < self.size:
+            counts[client] = 1
+            self.errors[client] = 0
+        else:
+            least = self.least()
+            out = self.heap[0][1]
+            del counts[out], self.errors[out]
+            counts[client] = least + 1
+            self.errors[client] = least
+            heapreplace(self.heap, (least + 1, client))
+
+    def least(self) -> int:
+        """The smallest count, on top of the heap when this returns; 0 while there is room: nobody was pushed out."""
+        if len(self.counts) < self.size:
+            return 0
+        if not self.heap:
+            self.heap = [(count, client) for client, count in self.counts.items()]
+            heapify(self.heap)
+        while self.heap[0][0] != self.counts[self.heap[0][1]]:
+            client = self.heap[0][1]
+            heapreplace(self.heap, (self.counts[client], client))
+        return self.heap[0][0]
+
+
+class TopListener:
+    """Counts the refusals of each client in the last one to two `window`s (seconds), in 2 × `size` counters.
+
+    Clients are digests made with `secret`, or keys in clear text if `clear`. Refusals for want of the storage are not
+    counted: they are no client's doing.
+    """
+
+    def __init__(
+        self,
+        size: int = 100,
+        *,
+        window: float = 3600.0,
+        clear: bool = False,
+        secret: str | bytes | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if type(size) is not int or size < 1:
+            raise ValueError(f"size must be a positive whole number, not {size!r}")
+        if not 0 < window < float("inf"):
+            raise ValueError(f"window must be a positive number of seconds, not {window!r}")
+        self._size = size
+        self._window = max(1, round(window * SECOND))
+        self._name = naming(secret, clear=clear)
+        self._ticks, self._anchor = ticking(clock)
+        self._lock = threading.Lock()
+        self._begin = self._now()
+        self._running, self._before = Sketch(size), Sketch(size)
+        renew_in_children(self)
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Decided) or event.decision.allowed or event.decision.unavailable:
+            return
+        clients = [self._name(key) for key in refused_keys(event.decision)]
+        with self._lock:
+            self._roll()
+            for client in clients:
+                self._running.add(client)
+
+    def top(self, n: int = 10) -> list[Limited]:
+        """The `n` most limited, first by how often they may have been denied, then by how often they surely were."""
+        with self._lock:
+            self._roll()
+            sketches = [
+                (dict(sketch.counts), dict(sketch.errors), sketch.least()) for sketch in (self._running, self._before)
+            ]
+        found = []
+        for client in sketches[0][0].keys() | sketches[1][0].keys():
+            # A client that has no counter was denied at most as often as the smallest one says, and perhaps never.
+            denials = sum(counts.get(client, least) for counts, _, least in sketches)
+            error = sum(errors.get(client, least) for _, errors, least in sketches)
+            found.append(Limited(client, denials, error))
+        return sorted(found, key=lambda limited: (-limited.denials, limited.error, limited.client))[:n]
+
+    def renew(self) -> None:
+        """For a child process, where no other thread is: it begins with an empty list of its own."""
+        self._lock = threading.Lock()
+        self._running, self._before = Sketch(self._size), Sketch(self._size)
+
+    def _now(self) -> int:
+        return self._ticks() // 1000 + self._anchor
+
+    def _roll(self) -> None:
+        passed = (self._now() - self._begin) // self._window
+        if passed >= 1:
+            self._before = self._running if passed == 1 else Sketch(self._size)
+            self._running = Sketch(self._size)
+            self._begin += passed * self._window

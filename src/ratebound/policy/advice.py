@@ -1,0 +1,311 @@
+"""What is known to go wrong with policies that load: pure functions from a policy to named warnings.
+
+The texts are in mistakes.py; logins have a file of their own, credentials.py.
+"""
+
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
+
+from ratebound.http.prefix import parse_network
+from ratebound.limit import UNITS, Limit
+from ratebound.policy.cover import covers
+from ratebound.policy.credentials import check_credentials, kinds_of, limits_something, plans_of
+from ratebound.policy.match import Match
+from ratebound.policy.mistakes import Advice, advice
+from ratebound.policy.path import Pattern
+from ratebound.policy.policy import Policy
+from ratebound.policy.problem import Place
+from ratebound.policy.rule import DEFAULT, Plan, Rule
+from ratebound.policy.weaker import never_bites
+
+HEALTH = ("/health", "/healthz", "/healthcheck", "/ready", "/readyz", "/live", "/livez", "/ping", "/-/healthy", "/up")
+USUAL = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+PROBE = UNITS["second"]  # the shortest time between two probes that is usual
+PASSED_ON = ("true-client-ip", "x-client-ip", "fastly-client-ip", "x-azure-clientip")
+CLIENTS_OWN = (
+    "authorization",
+    "x-api-key",
+    "cookie",
+    "user-agent",
+    "referer",
+    "origin",
+    "accept-language",
+    "x-forwarded-for",
+)
+LOG = 1_000  # entries for each client that a sliding log is still quick with
+AT_ONCE = 1_000
+LONG_CACHE = 3600  # seconds
+WIDE = {4: 16, 6: 32}  # shorter prefixes than these are no single organisation's
+
+
+def advise(policy: Policy, *, workers: int = 1) -> list[Advice]:
+    """All known mistakes that this policy makes, in the order of the file. `workers`: processes that will run it."""
+    found = [warning for check in CHECKS for warning in check(policy)]
+    if workers > 1 and policy.storage.startswith("memory:"):
+        found.append(advice("memory-with-workers", ("storage",), f"{workers} workers count in memory"))
+    return sorted(dict.fromkeys(found), key=_order)
+
+
+def _order(warning: Advice) -> tuple[bool, int, str]:
+    """What is said of the whole first, then rule by rule."""
+    rule = warning.place[1] if warning.place[:1] == ("rules",) and len(warning.place) > 1 else -1
+    return warning.place[:1] == ("rules",), rule if isinstance(rule, int) else -1, warning.name
+
+
+def _is_broad(rule: Rule) -> bool:
+    """Whether a rule meets requests wherever they go."""
+    return not rule.match.paths and rule.match.is_plain and not rule.match.hosts
+
+
+def _address_alone(policy: Policy) -> Iterator[Advice]:
+    limiting = [rule for rule in policy.rules if limits_something(rule)]
+    alone = all(kinds_of(policy.rule_by[rule.name]) <= {"address", "prefix", "agent", "global"} for rule in limiting)
+    knows_shared = any(override.limits is not None for override in policy.overrides)
+    if alone and not knows_shared and any(_is_broad(rule) for rule in limiting):
+        yield advice("address-alone", ("rules",), "every rule counts by address, and none by who is asking")
+
+
+def _one_limit(policy: Policy) -> Iterator[Advice]:
+    limiting = [(place, rule) for place, rule in enumerate(policy.rules) if limits_something(rule)]
+    if len(limiting) != 1:
+        return
+    place, rule = limiting[0]
+    if rule.match == Match() and isinstance(rule.cost, int) and rule.computed is None and len(rule.plans) == 1:
+        yield advice(
+            "one-limit-for-everything", ("rules", place), f"rule {rule.name!r} is the only one, for all requests"
+        )
+
+
+def _health_check(policy: Policy) -> Iterator[Advice]:
+    for place, rule in enumerate(policy.rules):
+        for path in rule.match.paths:
+            if path.rstrip("/").lower() in HEALTH and limits_something(rule):
+                yield advice("health-check-limited", ("rules", place, "match"), f"rule {rule.name!r} limits {path}")
+                return
+    if policy.allow or any(_is_free(path, policy) for path in HEALTH):
+        return
+    for place, rule in enumerate(policy.rules):
+        slow = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.period > limit.count * PROBE]
+        if slow and _is_broad(rule) and (not rule.match.methods or "GET" in rule.match.methods):
+            wrong = f"rule {rule.name!r} with '{slow[0].text}' limits probes, too, and no usual path of one is exempt"
+            yield advice("health-check-limited", ("rules", place), wrong)
+            return
+
+
+def _is_free(path: str, policy: Policy) -> bool:
+    free = [match for match in policy.exempt if match.paths]
+    free += [rule.match for rule in policy.rules if rule.final and set(rule.plans.values()) == {"unlimited"}]
+    return any(pattern.is_exact(path) for match in free for pattern in match.patterns)
+
+
+def _trust(policy: Policy) -> Iterator[Advice]:
+    for name in policy.proxies.single:
+        if name in PASSED_ON:
+            yield advice("spoofable-header", ("trusted", "single", name), f"{name} is believed")
+    if policy.proxies.hops is not None and not policy.proxies.trusted:
+        yield advice("hops-without-proxies", ("trusted",), "hops are counted for every peer")
+    for name, source in policy.identities.items():
+        header = source.header or {"api-key": "x-api-key"}.get(name, name.partition(":")[2])
+        if source.proxy and header in CLIENTS_OWN:
+            yield advice("identity-not-verified", ("identities", name), f"{name} is whatever {header} says")
+        if source.cache > LONG_CACHE:
+            wrong = f"{name} is remembered for {source.cache / 60:g} minutes"
+            yield advice("revoked-for-long", ("identities", name, "verify"), wrong)
+
+
+def _freed_by_header(policy: Policy) -> Iterator[Advice]:
+    """A header that a client must send to be limited less, its host among them; one that it must not send would be as
+    easy."""
+    for place, match in enumerate(policy.exempt):
+        if (match.header_matches or match.hosts) and not match.addresses:
+            what = "a header" if match.header_matches else "a host"
+            yield advice("freed-by-header", ("exempt", place), f"requests with {what} are exempt")
+    for place, rule in enumerate(policy.rules):
+        names = [header.name for header in rule.match.header_matches] + ["host"] * bool(rule.match.hosts)
+        if not names or rule.match.addresses or rule.mode != "enforce":
+            continue
+        releases = rule.final or (not rule.default and _keeps_defaults_away(rule, policy))
+        if releases and all(plan == "unlimited" for plan in rule.plans.values()):
+            wrong = f"rule {rule.name!r} is unlimited by {', '.join(names)}"
+            yield advice("freed-by-header", ("rules", place, "match"), wrong)
+
+
+def _keeps_defaults_away(rule: Rule, policy: Policy) -> bool:
+    return any(other.default and other.stage == rule.stage for other in policy.rules)
+
+
+def _limits(plan: Plan) -> tuple[Limit, ...]:
+    return plan if isinstance(plan, tuple) else ()
+
+
+def _never_bites(policy: Policy) -> Iterator[Advice]:
+    company = _Company(policy)
+    for place, rule in enumerate(policy.rules):
+        for tier, plan in plans_of(rule):
+            at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
+            idle: set[Limit] = set()
+            for weak in _limits(plan):
+                for strict in _limits(plan):
+                    if strict is weak or strict in idle or not never_bites(weak, strict, alike=True):
+                        continue
+                    idle.add(weak)
+                    wrong = f"'{weak.text}' of rule {rule.name!r} never refuses: '{strict.text}' always does before"
+                    yield advice("never-bites", at, wrong)
+                    break
+            for strict_place, strict_rule in company.stricter(place):
+                for weak in [limit for limit in _limits(plan) if limit not in idle]:
+                    strict_plan = strict_rule.plans.get(tier, strict_rule.plans.get(DEFAULT, "unlimited"))
+                    alike = covers(rule.match, strict_rule.match)
+                    # Of two that are equal the later one is told of.
+                    equals = alike and strict_place > place
+                    for strict in _limits(strict_plan):
+                        back = equals and never_bites(strict, weak, alike=True)
+                        if never_bites(weak, strict, alike=alike) and not back:
+                            wrong = (
+                                f"'{weak.text}' of rule {rule.name!r} never refuses: '{strict.text}' of rule"
+                                f" {strict_rule.name!r}, by the same key, always does before"
+                            )
+                            idle.add(weak)
+                            yield advice("never-bites", at, wrong)
+                            break
+
+
+class _Company:
+    """For each rule, others that are certain to be asked whenever it is. Found by what a path begins with, so that
+    many rules do not take the square of their number."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._by_key: dict[object, dict[str | None, list[int]]] = {}
+        first: dict[str, int] = {}  # by stage: the first final rule, behind which nothing is certain
+        for place, rule in enumerate(policy.rules):
+            if rule.mode == "enforce" and rule.computed is None and place <= first.get(rule.stage, place):
+                begins = self._by_key.setdefault(self._key(rule), {})
+                for begin in {_begin(pattern) for pattern in rule.match.patterns} or {None}:
+                    begins.setdefault(begin, []).append(place)
+            if rule.final:
+                first.setdefault(rule.stage, place)
+
+    def _key(self, rule: Rule) -> object:
+        by = tuple(tuple(kind.source for kind in parts) for parts in self._policy.rule_by[rule.name])
+        return rule.stage, rule.default, by
+
+    def stricter(self, place: int) -> Iterator[tuple[int, Rule]]:
+        """With the same key and for at least the same cost."""
+        policy, rule = self._policy, self._policy.rules[place]
+        if rule.computed is not None or any(override.limits is not None for override in policy.overrides):
+            return
+        begins = self._by_key.get(self._key(rule), {})
+        begin = _begin(rule.match.patterns[0]) if rule.match.patterns else None
+        for other_place in dict.fromkeys([*begins.get(None, ()), *begins.get(begin, ())]):
+            other = policy.rules[other_place]
+            if other is rule or set(other.plans) - {DEFAULT} - set(rule.plans):
+                continue
+            if isinstance(other.cost, int) and isinstance(rule.cost, int):
+                dearer = other.cost >= rule.cost
+            else:
+                dearer = other.cost is rule.cost
+            if dearer and covers(other.match, rule.match):
+                yield other_place, other
+
+
+def _begin(pattern: Pattern) -> str | None:
+    """The first step of a path, if it is plain text."""
+    step = pattern.segments[0] if pattern.segments else None
+    return step if isinstance(step, str) else None
+
+
+def _shapes(policy: Policy) -> Iterator[Advice]:
+    """What one set of limits says by itself."""
+    for place, rule in enumerate(policy.rules):
+        for tier, plan in plans_of(rule):
+            at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
+            limits = _limits(plan)
+            for limit in limits:
+                smaller = [other for other in limits if other.burst < limit.burst]
+                shorter = [other for other in smaller if other.period < limit.period]
+                if limit.burst != limit.count and (shorter or (smaller and limit.burst > limit.count)):
+                    least = min(smaller, key=lambda other: other.burst)
+                    wrong = f"the burst of '{limit.text}' is never had: '{least.text}' admits {least.burst} at once"
+                    yield advice("burst-out-of-reach", at, wrong)
+                if limit.algorithm == "sliding-log" and limit.count > LOG:
+                    wrong = f"'{limit.text}' of rule {rule.name!r} remembers up to {limit.count} requests of a client"
+                    yield advice("large-log", at, wrong)
+            if limits and min(limit.burst for limit in limits) >= AT_ONCE:
+                quick = min(limits, key=lambda limit: limit.period)
+                if quick.period >= UNITS["hour"]:
+                    yield advice("all-at-once", at, f"'{quick.text}' is the shortest limit of rule {rule.name!r}")
+
+
+def _missing_default(policy: Policy) -> Iterator[Advice]:
+    if not policy.rules:
+        return
+    broad = [rule for rule in policy.rules if _is_broad(rule) and rule.mode == "enforce"]
+    methods = {method for rule in broad for method in rule.match.methods}
+    if all(rule.match.methods for rule in broad) and not methods >= USUAL:
+        yield advice("missing-default", ("rules",), "there is no rule for requests that match none of these")
+
+
+def _ipv6(policy: Policy) -> Iterator[Advice]:
+    if policy.ipv6 > 64:
+        yield advice("ipv6-single-address", ("ipv6",), f"IPv6 clients are told apart by /{policy.ipv6}")
+    for place, rule in enumerate(policy.rules):
+        names = {kind.name for parts in policy.rule_by[rule.name] for kind in parts}
+        for name in sorted(names):
+            length = name.rpartition("/")[2].removeprefix("prefix.")
+            if name.startswith("prefix.") and length.isdecimal() and int(length) > 64:
+                yield advice("ipv6-single-address", ("rules", place, "by"), f"rule {rule.name!r} counts by /{length}")
+
+
+def _global_alone(policy: Policy) -> Iterator[Advice]:
+    for place, rule in enumerate(policy.rules):
+        if not limits_something(rule) or kinds_of(policy.rule_by[rule.name]) != {"global"}:
+            continue
+        fair = any(
+            limits_something(other)
+            and kinds_of(policy.rule_by[other.name]) != {"global"}
+            and (other.default == rule.default or rule.default)
+            and covers(other.match, rule.match)
+            for other in policy.rules
+        )
+        if not fair:
+            yield advice("global-alone", ("rules", place, "by"), f"rule {rule.name!r} has one quota for all clients")
+
+
+def _lists(policy: Policy) -> Iterator[Advice]:
+    for place, match in enumerate(policy.exempt):
+        wide = [pattern.text for pattern in match.patterns if not pattern.whole]
+        if wide and not match.addresses:
+            yield advice("wide-exempt", ("exempt", place, "paths"), f"{wide[0]} exempts all that is below")
+    for place, client in enumerate(policy.allow):
+        try:
+            network = parse_network(client)
+        except ValueError:
+            continue  # an identity
+        private = ip_network(str(network)).is_private
+        if network.prefixlen < WIDE[network.version] and not private:
+            yield advice("wide-allow", ("allow", place), f"{client} is {network.num_addresses:,} addresses")
+
+
+def _nothing_enforced(policy: Policy) -> Iterator[Advice]:
+    if policy.switch != "on":
+        yield advice("nothing-enforced", ("switch",), f"the switch is {policy.switch!r}")
+    elif policy.rules and all(rule.mode == "shadow" for rule in policy.rules):
+        yield advice("nothing-enforced", ("rules",), "every rule is in shadow")
+
+
+CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
+    check_credentials,
+    _address_alone,
+    _one_limit,
+    _health_check,
+    _trust,
+    _freed_by_header,
+    _never_bites,
+    _shapes,
+    _missing_default,
+    _ipv6,
+    _global_alone,
+    _lists,
+    _nothing_enforced,
+)

@@ -1,0 +1,51 @@
+"""Whether one match meets everything that another meets. A yes is certain, a no may mean 'not known'."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ratebound.http.prefix import parse_network
+from ratebound.policy.match import Match, host_matches
+from ratebound.policy.path import Mixed, Pattern, Step
+
+T = TypeVar("T")
+
+
+def covers(wide: Match, narrow: Match) -> bool:
+    return (
+        _each(wide.patterns, narrow.patterns, _path_covers)
+        and (not wide.methods or (bool(narrow.methods) and set(narrow.methods) <= set(wide.methods)))
+        and _each(wide.hosts, narrow.hosts, _host_covers)
+        and set(wide.header_matches) <= set(narrow.header_matches)
+        and (not wide.tiers or (bool(narrow.tiers) and set(narrow.tiers) <= set(wide.tiers)))
+        and _each(wide.addresses, narrow.addresses, _range_covers)
+    )
+
+
+def _each(wide: Sequence[T], narrow: Sequence[T], covered: Callable[[T, T], bool]) -> bool:
+    """Every one of `narrow` lies within one of `wide`; none at all means everything."""
+    return not wide or (bool(narrow) and all(any(covered(one, other) for one in wide) for other in narrow))
+
+
+def _path_covers(wide: Pattern, narrow: Pattern) -> bool:
+    if wide.whole and (not narrow.whole or len(wide.segments) != len(narrow.segments)):
+        return False
+    if len(wide.segments) > len(narrow.segments):
+        return False
+    return all(_step_covers(one, other) for one, other in zip(wide.segments, narrow.segments, strict=False))
+
+
+def _step_covers(wide: Step, narrow: Step) -> bool:
+    if wide is None or wide == narrow:
+        return True
+    if not isinstance(wide, Mixed) or narrow is None:
+        return False
+    return wide.matches(narrow) if isinstance(narrow, str) else wide.pieces == narrow.pieces
+
+
+def _host_covers(wide: str, narrow: str) -> bool:
+    return wide == narrow or (wide.startswith("*.") and host_matches(wide, narrow.removeprefix("*")))
+
+
+def _range_covers(wide: str, narrow: str) -> bool:
+    one, other = parse_network(wide), parse_network(narrow)
+    return one.version == other.version and other.subnet_of(one)  # type: ignore[arg-type]

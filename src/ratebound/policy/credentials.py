@@ -1,0 +1,95 @@
+"""Rules on logins and other places where secrets can be guessed: what is known to go wrong there."""
+
+import re
+from collections.abc import Iterator
+
+from ratebound.policy.identify import Alternatives
+from ratebound.policy.match import Match
+from ratebound.policy.mistakes import Advice, advice
+from ratebound.policy.policy import Policy
+from ratebound.policy.problem import Place
+from ratebound.policy.rule import Plan, Rule
+
+LOGIN = re.compile(r"(?:login|signin|logon|authenticate)$")
+SECRET = re.compile(
+    r"(?:login|signin|logon|authenticate|passwords?|passwd|otp|totp|2fa|mfa|passcode)$|^(?:forgot|recover)"
+)
+TOKEN = re.compile(r"/(?:auth|oauth2?|connect)(?:/[^/]+)?/token/?$")
+ENDING = re.compile(r"\.(?:php|aspx?|jsp|html?|json|do)$")
+SPEAKS_OF = ("address", "prefix", "agent", "global", "user")  # before a login nobody knows the user
+
+
+def plans_of(rule: Rule) -> Iterator[tuple[str, Plan]]:
+    """Limits by tier that really refuse."""
+    if rule.mode == "enforce":
+        yield from ((tier, plan) for tier, plan in rule.plans.items() if plan != "unlimited")
+
+
+def limits_something(rule: Rule) -> bool:
+    return any(isinstance(plan, tuple) for _, plan in plans_of(rule))
+
+
+def kinds_of(by: Alternatives) -> set[str]:
+    """The base names of the identities that a rule counts by, the address at the end of every search left out."""
+    listed = by[:-1] if len(by) > 1 and [kind.name for kind in by[-1]] == ["address"] else by
+    return {kind.name.partition(".")[0] for parts in listed for kind in parts}
+
+
+def is_login(match: Match) -> bool:
+    return any(_ends(path, LOGIN) or TOKEN.search(path) for path in match.paths)
+
+
+def takes_secrets(match: Match) -> bool:
+    return any(_ends(path, SECRET) or TOKEN.search(path) for path in match.paths)
+
+
+def _ends(path: str, word: re.Pattern[str]) -> bool:
+    segments = [segment for segment in path.lower().split("/") if segment and "*" not in segment]
+    if not segments:
+        return False
+    return word.search(re.sub("[-_.]", "", ENDING.sub("", segments[-1]))) is not None
+
+
+def check_credentials(policy: Policy) -> Iterator[Advice]:
+    yield from _login_keys(policy)
+    for place, rule in enumerate(policy.rules):
+        if not takes_secrets(rule.match) or not limits_something(rule):
+            continue
+        by = policy.rule_by[rule.name]
+        for tier, plan in plans_of(rule):
+            limits = plan if isinstance(plan, tuple) else ()
+            fixed = [limit.text for limit in limits if limit.algorithm == "fixed-window"]
+            if fixed:
+                at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
+                wrong = f"rule {rule.name!r} has {' and '.join(fixed)}"
+                yield advice("fixed-window-on-credentials", at, wrong)
+        if (rule.failure or policy.failure) == "open":
+            where: Place = ("rules", place, "failure") if rule.failure else ("failure",)
+            yield advice("open-on-login", where, f"rule {rule.name!r} lets everybody through while the storage is away")
+        if "agent" in kinds_of(by):
+            yield advice("agent-on-credentials", ("rules", place, "by"), f"rule {rule.name!r} counts by user agent")
+
+
+def _login_keys(policy: Policy) -> Iterator[Advice]:
+    """Of all rules on logins together: who guesses, and who is guessed at, must both be counted."""
+    logins = [
+        (place, rule) for place, rule in enumerate(policy.rules) if is_login(rule.match) and limits_something(rule)
+    ]
+    everywhere = [rule for rule in policy.rules if not rule.match.paths and not rule.default and limits_something(rule)]
+    if not logins:
+        return
+    account = address = False
+    for rule in [rule for _, rule in logins] + everywhere:
+        kinds = kinds_of(policy.rule_by[rule.name])
+        fixed = kinds <= {"address", "prefix", "agent", "user"}
+        account = account or (rule not in everywhere and any(kind not in SPEAKS_OF for kind in kinds))
+        address = address or fixed
+    place, rule = logins[0]
+    if not account:
+        yield advice(
+            "login-without-account", ("rules", place), f"no rule on the login {rule.match.paths[0]} counts by account"
+        )
+    if not address:
+        yield advice(
+            "login-without-address", ("rules", place), f"no rule on the login {rule.match.paths[0]} counts by address"
+        )

@@ -1,0 +1,367 @@
+"""The gate: a policy, a storage, and a verdict for each request. Sync and async stand side by side.
+
+How a verdict is found is in deciding.py. What is left in each class is what differs by an `await`.
+"""
+
+import inspect
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+from ratebound import switch
+from ratebound.asking import as_listeners, as_seconds, as_storage, unlimited
+from ratebound.clock import microseconds
+from ratebound.decision import Decision, Row
+from ratebound.events import Decided, Listener, Shadowed, log, tell
+from ratebound.limit import MAX_PERIOD, Group
+from ratebound.policy.deciding import Compiled, Deliberation
+from ratebound.policy.loader import read_policy
+from ratebound.policy.patience import impatient
+from ratebound.policy.policy import SWITCHES, Policy, Switch
+from ratebound.policy.problem import chosen
+from ratebound.policy.reload import PolicyFile, log_swap
+from ratebound.policy.request import RequestView
+from ratebound.policy.rule import Stage
+from ratebound.policy.verdict import Judged, Verdict
+from ratebound.settling import restated, settled_costs, settlement
+from ratebound.storage import AsyncStorage, AtOnce, Held, Storage
+from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
+from ratebound.storage.urls import async_twin, open_async_storage, open_storage
+
+
+class _Source:
+    """The policy that is in force now: one that was given, or that of a file, and the switch above it."""
+
+    __slots__ = ("_compiled", "_file", "_refused", "blocking", "switch")
+
+    def __init__(self, policy: Policy | PolicyFile | Mapping[str, Any], *, blocking: bool) -> None:
+        if isinstance(policy, Mapping):
+            policy = read_policy(policy)
+        if not isinstance(policy, Policy | PolicyFile):
+            raise TypeError(f"expected a Policy or a PolicyFile, not {policy!r}: load_policy('policy.yaml') makes one")
+        self.blocking = blocking
+        self.switch: Switch | None = None
+        self._file = policy if isinstance(policy, PolicyFile) else None
+        self._compiled = Compiled(policy) if isinstance(policy, Policy) else policy.compiled
+        self._refused: Compiled | None = None
+        self._check(self._compiled)
+
+    def current(self) -> Compiled:
+        file = self._file
+        if file is not None:
+            file.refresh()
+            compiled = file.compiled
+            if compiled is not self._compiled and compiled is not self._refused:
+                try:
+                    self._check(compiled)
+                    self._compiled = compiled
+                except TypeError:
+                    log.exception("the new policy of %s cannot be used here; the old one stays in force", file.path)
+                    self._refused = compiled
+        return self._compiled
+
+    def use(self, policy: Policy) -> None:
+        compiled = self.ready(policy)
+        log_swap(self._compiled.policy, policy)
+        self._compiled, self._file = compiled, None
+
+    def ready(self, policy: Policy) -> Compiled:
+        compiled = Compiled(policy)
+        self._check(compiled)
+        return compiled
+
+    def set_switch(self, value: Switch | None) -> None:
+        if value is not None:
+            chosen("switch", value, SWITCHES)
+        self.switch = value
+
+    def _check(self, compiled: Compiled) -> None:
+        for function in compiled.functions() if self.blocking else ():
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(f"{getattr(function, '__name__', function)} is an async def: it is for AsyncGate")
+
+
+class Gate:
+    """Decides whether a request may go ahead: `Gate(load_policy("policy.yaml")).decide(request)`.
+
+    `policy` is a Policy, a PolicyFile, or a dict with the keys of a file.
+
+    `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
+    changes is in force soon after. `max_delay` is how many seconds a leaky bucket may hold a request back: who would
+    have to wait longer is refused, and charged nothing; without it, who is allowed waits for as long as it takes.
+    `listeners` are told of every decision, shadow (see events) and verdict (Judged).
+    """
+
+    storage = Held[Storage]()
+    _at_once: AtOnce | None
+
+    def __init__(
+        self,
+        policy: Policy | PolicyFile | Mapping[str, Any],
+        *,
+        storage: Any = None,
+        deadline: float | None = None,
+        workers: int | None = None,
+        max_delay: float | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
+        self._source = _Source(policy, blocking=True)
+        self.current = self._source.current  # the policy in force, made ready
+        self._listeners = as_listeners(listeners)
+        found = as_storage(self.policy.storage if storage is None else storage, open_storage)
+        if inspect.iscoroutinefunction(found.evaluate):
+            raise TypeError(f"{type(found).__name__} is for AsyncGate: its evaluate must be awaited")
+        # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
+        self.storage = guarded(found, GuardedStorage, "local", deadline, workers, self._listeners)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._source.current().policy
+
+    @property
+    def switch(self) -> Switch | None:
+        """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
+        return self._source.switch
+
+    @switch.setter
+    def switch(self, value: Switch | None) -> None:
+        self._source.set_switch(value)
+
+    def ready(self, policy: Policy) -> Compiled:
+        """Make a policy ready for `decide_by`. Raises TypeError for a function that this gate cannot call."""
+        return self._source.ready(policy)
+
+    def use(self, policy: Policy) -> None:
+        """From now on decide by this policy. Counts are kept, except where an algorithm or a period has changed."""
+        self._source.use(policy)
+
+    def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
+        """One decision over all rules that match. Early and late rules are two decisions: the early ones are asked
+        first, and if they refuse, that is the verdict; else what they said is its `earlier`.
+
+        With a `stage` only its rules are asked: `early` before authentication, and `late` after it. A request that has
+        passed `early` by itself is not asked again.
+        """
+        compiled = self._source.current()
+        if stage is not None or not compiled.asks_early(request):
+            return self.decide_by(compiled, request, checked_stage(stage or "late"))
+        earlier = self.decide_by(compiled, request, "early")
+        return self.decide_by(compiled, request, "late").after(earlier) if earlier.allowed else earlier
+
+    def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
+        """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
+        decision = verdict.decision
+        if decision is None:
+            return verdict
+        costs = settled_costs(decision, cost)
+        if not decision.allowed:
+            return verdict
+        forced = settlement(decision.asks, decision.rows, costs)
+        rows = self.storage.evaluate((forced,), "force") if switch.limiting else unlimited((forced,))
+        return verdict.with_decision(restated(decision, costs, rows[0]))
+
+    def close(self) -> None:
+        """Close the storage."""
+        self.storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
+        """Decide one stage, by the policy in force or by one that has more rules than it."""
+        begin = time.perf_counter() if self._listeners else 0.0
+        turned = self._source.switch
+        ready = compiled.straight(request, stage) if turned is None else None
+        if ready is None:
+            turned = turned or compiled.policy.switch
+            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+        else:
+            grounds, (client, identities, asks) = ready
+            if asks:
+                at_once = self._at_once
+                if at_once is None or compiled.may_queue or not switch.limiting:
+                    rows = self._evaluate(compiled, [asks])[0]
+                else:
+                    rows = at_once(asks)
+                decision = Decision(asks, rows)
+                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+            else:
+                verdict = Verdict(grounds, client)
+        if stage == "early":
+            compiled.passed_early(request, verdict)
+        if begin:
+            _tell(self._listeners, verdict, begin)
+        return verdict
+
+    def _deliberate(self, compiled: Compiled, flow: Deliberation) -> Verdict:
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    answer = self._evaluate(compiled, step) if isinstance(step, list) else _not_here(step)
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        if compiled.may_queue:
+            groups = bounded(groups, self._patience)
+        return self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
+
+
+class AsyncGate:
+    """`Gate` for tasks: the same names, with await; verifiers, costs and limits may be async functions."""
+
+    storage = Held[AsyncStorage]()
+    _at_once: AtOnce | None
+
+    def __init__(
+        self,
+        policy: Policy | PolicyFile | Mapping[str, Any],
+        *,
+        storage: Any = None,
+        deadline: float | None = None,
+        workers: int | None = None,
+        max_delay: float | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
+        self._source = _Source(policy, blocking=False)
+        self.current = self._source.current
+        self._listeners = as_listeners(listeners)
+        found = as_storage(self.policy.storage if storage is None else storage, open_async_storage)
+        if not inspect.iscoroutinefunction(found.evaluate):
+            found = async_twin(found)
+        if found is None:
+            raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Gate")
+        self.storage = guarded(found, AsyncGuardedStorage, "local", deadline, workers, self._listeners)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._source.current().policy
+
+    @property
+    def switch(self) -> Switch | None:
+        """'on', 'off' or 'shadow' for everything; see `Gate.switch`."""
+        return self._source.switch
+
+    @switch.setter
+    def switch(self, value: Switch | None) -> None:
+        self._source.set_switch(value)
+
+    def ready(self, policy: Policy) -> Compiled:
+        """Make a policy ready for `decide_by`."""
+        return self._source.ready(policy)
+
+    def use(self, policy: Policy) -> None:
+        """From now on decide by this policy; see `Gate.use`."""
+        self._source.use(policy)
+
+    async def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
+        """One decision over all rules that match; see `Gate.decide`."""
+        compiled = self._source.current()
+        if stage is not None or not compiled.asks_early(request):
+            return await self.decide_by(compiled, request, checked_stage(stage or "late"))
+        earlier = await self.decide_by(compiled, request, "early")
+        return (await self.decide_by(compiled, request, "late")).after(earlier) if earlier.allowed else earlier
+
+    async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
+        """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
+        decision = verdict.decision
+        if decision is None:
+            return verdict
+        costs = settled_costs(decision, cost)
+        if not decision.allowed:
+            return verdict
+        forced = settlement(decision.asks, decision.rows, costs)
+        rows = await self.storage.evaluate((forced,), "force") if switch.limiting else unlimited((forced,))
+        return verdict.with_decision(restated(decision, costs, rows[0]))
+
+    async def close(self) -> None:
+        """Close the storage."""
+        await self.storage.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
+        """Decide one stage; see `Gate.decide_by`."""
+        begin = time.perf_counter() if self._listeners else 0.0
+        turned = self._source.switch
+        ready = compiled.straight(request, stage) if turned is None else None
+        if ready is None:
+            turned = turned or compiled.policy.switch
+            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+        else:
+            grounds, (client, identities, asks) = ready
+            if asks:
+                at_once = self._at_once
+                if at_once is None or compiled.may_queue or not switch.limiting:
+                    rows = (await self._evaluate(compiled, [asks]))[0]
+                else:
+                    rows = at_once(asks)
+                decision = Decision(asks, rows)
+                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+            else:
+                verdict = Verdict(grounds, client)
+        if stage == "early":
+            compiled.passed_early(request, verdict)
+        if begin:
+            _tell(self._listeners, verdict, begin)
+        return verdict
+
+    async def _deliberate(self, compiled: Compiled, flow: Deliberation) -> Verdict:
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    answer = await (self._evaluate(compiled, step) if isinstance(step, list) else step)
+                except Exception as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        if compiled.may_queue:
+            groups = bounded(groups, self._patience)
+        return await self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
+
+
+def bounded(groups: Sequence[Group], patience: int | None) -> Sequence[Group]:
+    """What the storage is asked, with queues no longer than patience allows."""
+    return groups if patience is None else impatient(groups, patience)
+
+
+def checked_stage(stage: str) -> str:
+    if stage not in ("early", "late"):
+        raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
+    return stage
+
+
+def _not_here(answer: Any) -> NoReturn:
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise TypeError("a function of the policy returned something to await: it is for AsyncGate")
+
+
+def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> None:
+    seconds = time.perf_counter() - begin
+    if verdict.decision is not None:
+        tell(listeners, Decided(verdict.decision, seconds))
+    for shadow in verdict.shadows:
+        tell(listeners, Shadowed(shadow.rule.name, shadow.candidate, shadow.allowed))
+    tell(listeners, Judged(verdict, seconds))

@@ -1,0 +1,87 @@
+"""Why a policy says what it says of a request: each rule, whether it applies, and by whom and what it counts."""
+
+import inspect
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
+
+from ratebound.policy.deciding import Compiled, Step
+from ratebound.policy.identify import Found, Pending, resolve
+from ratebound.policy.match import methods_of
+from ratebound.policy.policy import Policy
+from ratebound.policy.request import Identity, RequestView
+from ratebound.policy.rule import Plan, Rule
+from ratebound.policy.stage import plan_of
+from ratebound.policy.straight import readings_of
+
+T = TypeVar("T")
+
+
+class RuleReport(NamedTuple):
+    """One rule and one request. `why` says in words what was decisive; `plan` is what this client is allowed."""
+
+    rule: Rule
+    applies: bool
+    why: str
+    identity: Identity | None = None
+    plan: Plan | None = None
+    cost: int | None = None  # None: a function says
+
+
+class Explanation(NamedTuple):
+    """What a gate would do. `kind` is as in Verdict, `paths` are the ways in which the path was read."""
+
+    kind: str
+    address: str
+    source: str
+    tier: str | None
+    paths: list[str]
+    rules: list[RuleReport]
+
+
+def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explanation:
+    """Go through all rules of a stage. Nothing is asked of a storage; verifiers are called, async ones say nothing."""
+    compiled = Compiled(policy)
+    verdict = _run(compiled.deliberate(request, stage, policy.switch))
+    if request.found is None:  # off: nothing was looked at
+        request.found = Found(compiled, policy.proxies.client_address(request.peer, request.headers))
+    found: Found = request.found
+    readings = readings_of(request)
+    tier = _run(compiled.tier(request, found, None))
+    rules = compiled.stages[stage]
+    applying = {bound.order for bound in rules.applying(request, readings, methods_of(request), found.client.ip, tier)}
+    reports = []
+    for bound in compiled.bounds:
+        rule = bound.rule
+        failure = bound.match.failure(request, readings, tier, found.client.ip)
+        if rule.stage != stage:
+            reports.append(RuleReport(rule, False, f"it belongs to the stage {rule.stage}"))
+        elif failure is not None:
+            reports.append(RuleReport(rule, False, failure))
+        elif bound.order not in applying:
+            why = "another rule matched" if rule.default else "a final rule before it matched"
+            reports.append(RuleReport(rule, False, why))
+        else:
+            who = resolve(bound.by, request, found, rule.name)
+            identity = None if isinstance(who, Pending) else who
+            own = _run(compiled.tier(request, found, identity))
+            plan = next((plans[rule.name] for _, plans in found.said if rule.name in plans), None)
+            why = "an override for this client" if plan is not None else "matched"
+            plan = plan_of(bound.plans, own, policy.default_tier) if plan is None else plan
+            cost = rule.cost if isinstance(rule.cost, int) else None
+            reports.append(RuleReport(rule, True, why, identity, plan, cost))
+    paths = ["/" + "/".join(reading) for reading in readings]
+    kind = "limited" if verdict is None else verdict.kind
+    return Explanation(kind, found.client.text, found.client.source, tier, paths, reports)
+
+
+def _run(flow: Generator[Step, Any, T]) -> T | None:
+    """The end of a flow; None if it wants to ask the storage. What would have to be awaited says nothing here."""
+    try:
+        step = next(flow)
+        while not isinstance(step, list):
+            if inspect.iscoroutine(step):
+                step.close()
+            step = flow.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    return None

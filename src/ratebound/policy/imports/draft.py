@@ -1,0 +1,209 @@
+"""A policy while it is being imported, and how it is written down: YAML with comments, without a YAML library."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ratebound.policy.cover import covers
+from ratebound.policy.identify import BUILT_IN
+from ratebound.policy.match import Match
+from ratebound.policy.problem import PolicyError, Problem
+
+PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_/.+-]*(?: [A-Za-z0-9_/.+-]+)*|[0-9]+/[a-z0-9][A-Za-z0-9 -]*[A-Za-z0-9]")
+WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # not text, to some reader of YAML
+NAME_LENGTH = 40
+
+
+class Imported(NamedTuple):
+    """The text of a policy, and what could not be carried over, in words."""
+
+    text: str
+    lost: tuple[str, ...]
+
+
+@dataclass
+class Draft:
+    """Collects settings and rules in the words of a policy file."""
+
+    system: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    identities: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tiers: list[str] = field(default_factory=list)
+    overrides: list[dict[str, Any]] = field(default_factory=list)
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    remarks: dict[str, str] = field(default_factory=dict)  # by name of the rule
+    lost: dict[str, None] = field(default_factory=dict)
+    _finals: list[tuple[str, Match]] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+
+    def lose(self, what: str) -> None:
+        """Note what cannot be carried over; once."""
+        self.lost.setdefault(what)
+
+    def name(self, wanted: str) -> str:
+        """A name that a rule may have, and that no other has."""
+        base = re.sub("[^A-Za-z0-9_.:-]+", "-", wanted).strip("-._:")[: NAME_LENGTH - 4].rstrip("-._:") or "rule"
+        number, name = 2, base
+        while name in self._names:
+            name, number = f"{base}-{number}", number + 1
+        return name
+
+    def add(self, wanted: str, remark: str = "", **keys: Any) -> str:
+        """A rule; empty keys are left out. Returns the name it was given, none if it could never be reached."""
+        name = self.name(wanted)
+        match = Match(**keys.get("match") or {})
+        for before, wide in self._finals:
+            if covers(wide, match):
+                self.lose(f"{wanted} comes behind {before}, which is for all that it is for: left out")
+                return ""
+        if keys.get("final"):
+            self._finals.append((name, match))
+        self._names.add(name)
+        self.rules.append({"name": name} | {key: value for key, value in keys.items() if value})
+        if remark:
+            self.remarks[name] = remark
+        return name
+
+    def end(self, wanted: str, match: Mapping[str, Any], since: int) -> None:
+        """No later rule is for what this match meets. `since` is how many rules there were before those it is about:
+        the last of them ends the search itself where it can, else a rule without limits does."""
+        found = Match(**match)
+        last = self.rules[-1] if len(self.rules) > since else {}
+        if any(covers(wide, found) for _, wide in self._finals):
+            return
+        if last and last.get("match", {}) == match and last.get("mode") != "shadow":
+            last["final"] = True
+            self._finals.append((last["name"], found))
+        else:
+            self.add(wanted, match=dict(match), limits="unlimited", final=True)
+
+    def imported(self) -> Imported:
+        if all(one["limits"] == "unlimited" for one in (*self.rules, *self.overrides)):
+            why = "; ".join(self.lost) or "there is no limit in it"
+            raise PolicyError([Problem((), f"nothing to import from {self.system}: {why}")])
+        if any("address" in str(rule.get("by")) for rule in self.rules):
+            self.lose("each IPv6 address is a client there, a client with a /64 here (ipv6: 64)")
+        lines = [f"# Imported from {self.system}. Look it through, then: ratebound policy check FILE"]
+        if self.lost:
+            lines += ["#", "# Not carried over, or not as it was:"]
+            lines += [f"# - {' '.join(what.split())}" for what in self.lost]
+        lines.append("")
+        for key, value in self.settings.items():
+            lines.append(f"{key}: {flow(value)}")
+        for key, block in (("identities", self.identities), ("tiers", self.tiers)):
+            if isinstance(block, dict) and block:
+                lines += [f"{key}:", *(f"  {flow(name)}: {flow(value)}" for name, value in block.items())]
+            elif block:
+                lines.append(f"{key}: {flow(block)}")
+        for key, entries in (("overrides", self.overrides), ("rules", self.rules)):
+            if entries:
+                lines += ["", f"{key}:"]
+            for entry in entries:
+                remark = self.remarks.get(entry.get("name", "")) if key == "rules" else None
+                lines += [f"  # {' '.join(remark.split())}"] if remark else []
+                lead = "  - "
+                for name, value in entry.items():
+                    lines.append(f"{lead}{name}: {flow(value)}")
+                    lead = "    "
+        return Imported("\n".join(lines) + "\n", tuple(self.lost))
+
+
+def flow(value: Any) -> str:
+    """A value on one line. Text that could be read as something else is quoted; `$` is doubled, as the loader wants."""
+    if isinstance(value, Reference):
+        return quoted(value.text)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{flow(key)}: {flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, str):
+        text = value.replace("$", "$$")
+        plain = PLAIN.fullmatch(text) and text.lower() not in WORDS
+        return text if plain else quoted(text)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Iterable):
+        return "[" + ", ".join(flow(one) for one in value) + "]"
+    return str(value)
+
+
+def identity_name(text: str) -> str:
+    """A name that an identity may have, and that means nothing else in a policy."""
+    name = re.sub("[^a-z0-9_]+", "-", text.lower()).strip("-_")
+    taken = name in (*BUILT_IN, "jwt", "header", "cookie") or not name[:1].isalpha()
+    return f"x-{name}"[:32].rstrip("-") if taken else name[:32]
+
+
+def function_name(text: str) -> str:
+    """What the function is called that finds such an identity of a request."""
+    name = re.sub("[^A-Za-z0-9]+", "_", text).strip("_") or "x"
+    return f"{name}_of" if not name[0].isdecimal() else f"x{name}_of"
+
+
+def is_true(value: Any) -> bool:
+    """Whether a setting is on: other readers of YAML know more words for it than ours."""
+    return value is True or str(value).lower() in ("true", "yes", "on")
+
+
+def number(value: Any) -> float | None:
+    """A number as it may be written elsewhere: `60`, `60.0`, `0.5`."""
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def quoted(text: str) -> str:
+    """Text between quotes. What cannot be printed is escaped as YAML, not JSON, has it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+
+
+class Reference(NamedTuple):
+    """Text with references to the environment, which are meant."""
+
+    text: str
+
+
+def literal(path: str) -> str:
+    """A path as a pattern that means just this text."""
+    text = path.replace("{", "%7B").replace("}", "%7D").replace("*", "%2A")
+    return text if text.startswith("/") else f"/{text}"
+
+
+def prefixed(prefix: str) -> list[str]:
+    """Patterns for all paths that begin with this text."""
+    path = literal(prefix)
+    if path.endswith("/"):
+        return [f"{path}{{rest*}}"]
+    return [f"{path}/{{rest*}}", f"{path}*/{{rest*}}"]
+
+
+def from_regex(regex: str) -> list[str] | None:
+    """Patterns for the few regular expressions that say what a pattern can say; None for all others."""
+    text = regex.removeprefix("^")
+    anchored = text != regex
+    end = text.endswith("$")
+    text = text.removesuffix("$")
+    for tail in ("/(.*)", "/(.+)", "/.*", "/.+", "(/|$)", "(?:/|$)", "(/.*)?"):
+        if text.endswith(tail):
+            text, rest = text.removesuffix(tail), True
+            break
+    else:
+        rest = False
+    optional = text.endswith("/?")
+    text = text.removesuffix("/?")
+    for some in (r"\d+", "[0-9]+", "[^/]+", "[a-z0-9]+", r"[\w-]+", r"\w+"):
+        text = text.replace(f"({some})", "\0").replace(some, "\0")
+    text = text.replace(r"\.", "\1").replace(r"\-", "-").replace(r"\/", "/")
+    if not anchored or not text.startswith("/") or re.search(r"[\\^$.|?*+()\[\]{}]", text):
+        return None
+    path = text.replace("\1", ".").replace("\0", "*")
+    if "**" in path:
+        return None
+    if rest:
+        return [f"{path.rstrip('/')}/{{rest*}}"]
+    if end or optional:
+        return [path or "/"]
+    if path.endswith("/"):
+        return [f"{path}{{rest*}}"]
+    return [f"{path}/{{rest*}}", *([] if path.endswith("*") else [f"{path}*/{{rest*}}"])]

@@ -1,0 +1,313 @@
+"""nginx's `limit_req_zone` and `limit_req`, by server and location.
+
+`burst=N` lets N wait beside the one that is served: our burst N + 1. With `nodelay` they do not wait, which is a token
+bucket; without it they do, a leaky bucket. A request is held to the limits of one location only, hence `final`.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
+from ratebound.policy.imports.nginx_keys import Key, Keys
+from ratebound.policy.imports.nginx_servers import Server, arrange
+from ratebound.policy.imports.nginx_text import Directive, parse_nginx
+from ratebound.policy.match import Match
+from ratebound.policy.problem import PolicyError, Problem
+
+RATE = re.compile(r"rate=([0-9]{1,12})r/([sm])")
+RANKS = {"=": 0, "^~": 1, "~": 2, "~*": 2, "": 3}
+EVERYTHING = 4
+# (name, why it stays behind)
+OTHERS = {
+    "limit_conn": "limit_conn bounds how many run at the same time, not how many come",
+    "limit_rate": "limit_rate slows a response down",
+    "auth_request": "auth_request asks another server",
+    "include": "include names another file: import that as well, or put them together first",
+}
+
+
+class Zone(NamedTuple):
+    """Rate and key of a zone."""
+
+    key: Key
+    rate: str
+
+
+class Request(NamedTuple):
+    """One limit_req."""
+
+    zone: str
+    limits: str
+
+
+class Held(NamedTuple):
+    """What holds at some level: limits, and whether they only log."""
+
+    requests: tuple[Request, ...] = ()
+    dry: bool = False
+
+
+class Place(NamedTuple):
+    """A location of a server, or all that is in none: (rank, minus length) is the order in which nginx chooses."""
+
+    rank: int
+    paths: tuple[str, ...]
+    prefix: str
+    held: Held
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.held.requests)
+
+    def reaches(self, other: "Place") -> bool:
+        """Whether its paths may hold some of the other's."""
+        if self.rank in (EVERYTHING, 2) or other.rank in (EVERYTHING, 2):
+            return self.rank != 0
+        return self.rank != 0 and other.prefix.startswith(self.prefix)
+
+
+def import_nginx(text: str) -> Imported:
+    """Read a whole configuration, or a part of one that has the zones and where they are used."""
+    return _Reading(parse_nginx(text)).imported()
+
+
+class _Reading:
+    def __init__(self, root: Directive) -> None:
+        self.draft = Draft("nginx")
+        self.servers: list[tuple[Directive, Held]] = []
+        tops = [root, *root.all("http")]
+        inner = [one for top in tops for one in top.inner or ()]
+        self.keys = Keys(inner, self.draft)
+        self.zones: dict[str, Zone] = {}
+        self.statuses: set[int] = set()
+        for one in inner:
+            if one.name == "limit_req_zone":
+                self._zone(one)
+        self.top = Held()
+        for top in tops:
+            self.top = self._held(top, self.top)
+            self.servers += [(server, self.top) for server in top.all("server")]
+        self.tops = tops
+        self._look_around(root)
+
+    def imported(self) -> Imported:
+        draft = self.draft
+        self._real_ip()
+        places = [self._places(server, held) for server, held in self.servers]
+        limited = [any(place.limited for place in one) for one in places]
+        order = arrange([server for server, _ in self.servers], limited, draft)
+        loose = [place for top in self.tops for place in self._locations(top, self.top)]
+        if loose or not order:
+            order.append(Server(len(places)))
+            places.append([*loose, Place(EVERYTHING, (), "", self.top)])
+            limited.append(any(place.limited for place in places[-1]))
+        zones = [zone for one in order for zone in {r.zone for place in places[one.place] for r in place.held.requests}]
+        for zone in dict.fromkeys(zone for zone in zones if zones.count(zone) > 1):
+            draft.lose(f"zone {zone} counts several servers together; here each is counted by itself")
+        for number, server in enumerate(order):
+            ends = any(limited[later.place] and server.reaches(later) for later in order[number + 1 :])
+            self._write([place._replace(hosts=server.hosts) for place in places[server.place]], ends=ends)
+        self._whole()
+        if draft.rules:
+            draft.lose("zones are shared by nginx's workers; memory:// is not: with several, write storage: redis://…")
+        return draft.imported()
+
+    def _zone(self, one: Directive) -> None:
+        words = {word.partition("=")[0]: word for word in one.words[1:]}
+        rate = RATE.fullmatch(words.get("rate", ""))
+        if rate is None or "zone" not in words:
+            raise PolicyError([Problem((), "limit_req_zone: expected a key, zone=name:size and rate=10r/s", one.line)])
+        name = words["zone"].removeprefix("zone=").partition(":")[0]
+        if int(rate.group(1)) < 1:
+            raise PolicyError([Problem((), "limit_req_zone: a rate cannot be zero", one.line)])
+        unit = "second" if rate.group(2) == "s" else "minute"
+        self.zones[name] = Zone(self.keys.read(one.words[0], name), f"{int(rate.group(1))}/{unit}")
+
+    def _held(self, block: Directive, above: Held) -> Held:
+        """A level with a limit_req of its own inherits none."""
+        own = tuple(self._request(one) for one in block.all("limit_req"))
+        dry = above.dry
+        for one in block.all("limit_req_dry_run"):
+            dry = one.words[:1] == ("on",)
+        for one in block.all("limit_req_status"):
+            if one.words and one.words[0].isdecimal():
+                self.statuses.add(int(one.words[0]))
+        return Held(tuple(dict.fromkeys(own)) or above.requests, dry)
+
+    def _request(self, one: Directive) -> Request:
+        words = {word.partition("=")[0]: word.partition("=")[2] for word in one.words}
+        name = words.get("zone", "")
+        if name not in self.zones:
+            raise PolicyError([Problem((), f"limit_req: there is no limit_req_zone {name!r} in this text", one.line)])
+        texts = {key: words.get(key, "0") for key in ("burst", "delay")}
+        if not all(text.isascii() and text.isdecimal() and len(text) < 13 for text in texts.values()):
+            raise PolicyError([Problem((), "limit_req: burst and delay are whole numbers", one.line)])
+        burst, delay = int(texts["burst"]), int(texts["delay"])
+        at_once = "nodelay" in words or burst == 0 or ("delay" in words and delay >= burst)
+        if 0 < delay < burst:
+            self.draft.lose(
+                f"line {one.line}: delay={delay} delays none of the first {delay}; here all wait their turn"
+            )
+        limits = f"{self.zones[name].rate} burst {burst + 1}{'' if at_once else ' leaky-bucket'}"
+        return Request(name, limits)
+
+    def _places(self, server: Directive, above: Held) -> list[Place]:
+        """The locations of a server in the order in which they are chosen; at last the server itself."""
+        held = self._held(server, above)
+        places = self._locations(server, held)
+        everything = [place for place in places if place.rank == 3 and place.prefix == "/"]
+        places = [place for place in places if place not in everything]
+        whole = everything[0].held if everything else held
+        return [*sorted(places, key=_precedence), Place(EVERYTHING, (), "", whole)]
+
+    def _locations(self, block: Directive, above: Held) -> list[Place]:
+        found = []
+        for one in block.all("location"):
+            mark, path = one.words if len(one.words) == 2 else ("", one.words[0] if one.words else "/")
+            held = self._held(one, above)
+            found += self._locations(one, held)
+            if path.startswith("@") or any(True for _ in one.all("internal")):
+                continue  # not for clients
+            paths: list[str] | None
+            if mark in ("~", "~*"):
+                paths = from_regex(path)
+                if paths is None:
+                    if held != above or held.requests:
+                        self.draft.lose(
+                            f"line {one.line}: location {mark} {path} cannot be said as a pattern: left out"
+                        )
+                    continue
+                self.draft.lose(f"line {one.line}: location {mark} {path} is read as {', '.join(paths)}")
+            else:
+                paths = [literal(path)] if mark == "=" else prefixed(path)
+            try:
+                Match(paths=tuple(paths))
+            except ValueError as error:
+                self.draft.lose(f"line {one.line}: location {path} is left out: {error}")
+                continue
+            found.append(Place(RANKS.get(mark, 3), tuple(paths), path, held))
+        return [self._ranked(place, found) for place in found]
+
+    def _ranked(self, place: Place, places: list[Place]) -> Place:
+        """`^~` keeps regular expressions away, but a longer prefix is still chosen before it."""
+        inner = any(one.rank == RANKS[""] and one.prefix.startswith(place.prefix) for one in places)
+        if place.rank != RANKS["^~"] or not inner:
+            return place
+        if any(one.rank == RANKS["~"] for one in places):
+            self.draft.lose(
+                f"location ^~ {place.prefix} has longer ones inside: here regular expressions come before it"
+            )
+        return place._replace(rank=RANKS[""])
+
+    def _write(self, places: list[Place], *, ends: bool) -> None:
+        """Rules for one server. A location that has less than what lies around it must be found first, and end the
+        search; all others are held to every limit that reaches them, so that a zone is one count. At last the search
+        ends for all its hosts, if a later server might catch them."""
+        since = len(self.draft.rules)
+        ahead = [inner for inner in places if any(_lacks(inner, outer) for outer in places)]
+        if len({place.held.dry for place in places}) > 1:
+            ahead = places
+        for place in reversed(places):  # what a place ahead would catch has to be further ahead
+            if any(one.reaches(place) and _precedence(place) < _precedence(one) for one in ahead):
+                ahead = [one for one in places if one in ahead or one is place]
+        together = [place for place in places if place not in ahead]
+        apart = [request.zone for place in ahead for request in place.held.requests]
+        requests = dict.fromkeys(request for place in together for request in place.held.requests)
+        apart += [request.zone for request in requests]  # two bursts are two rules, and thus two counts
+        for zone in dict.fromkeys(zone for zone in apart if apart.count(zone) > 1):
+            self.draft.lose(
+                f"zone {zone} counts several locations together; here some are counted by themselves, so a client that"
+                " asks for several of them gets more"
+            )
+        for place in ahead:
+            self._write_ahead(place, last=place is places[-1])
+        for request in sorted(requests, key=lambda one: one in places[-1].held.requests):  # one for all may end it
+            holding = [place for place in together if request in place.held.requests]
+            whole = any(place.rank == EVERYTHING for place in holding)
+            paths = [] if whole else [path for place in holding for path in place.paths]
+            self._rule(request, dict.fromkeys(paths), holding[-1])
+        if ends:
+            self.draft.end(f"end {'-'.join(places[-1].hosts[:1])}", _match((), places[-1].hosts), since)
+
+    def _write_ahead(self, place: Place, *, last: bool) -> None:
+        for request in place.held.requests[:-1]:
+            self._rule(request, place.paths, place)
+        if place.limited:
+            self._rule(place.held.requests[-1], place.paths, place, final=not last)
+        elif not last:
+            match = _match(place.paths, place.hosts)
+            self.draft.add(f"free {place.prefix}", match=match, limits="unlimited", final=True)
+
+    def _rule(self, request: Request, paths: Iterable[str], place: Place, *, final: bool = False) -> None:
+        key = self.zones[request.zone].key
+        partly = place.held.dry or bool(key.methods)  # it cannot end the search for all that the location holds
+        match = _match(paths, place.hosts) | ({"methods": list(key.methods)} if key.methods else {})
+        name = self.draft.add(
+            request.zone,
+            match=match,
+            by=key.by,
+            limits=request.limits,
+            mode="shadow" if place.held.dry else "",
+            final=final and not partly,
+        )
+        if final and partly:
+            self.draft.add(f"end {request.zone}", match=_match(paths, place.hosts), limits="unlimited", final=True)
+        for network in key.free if name else ():
+            known = next((one for one in self.draft.overrides if one["client"] == network), None)
+            if known is None:
+                self.draft.overrides.append({"client": network, "rules": [name], "limits": "unlimited"})
+            else:
+                known["rules"].append(name)
+
+    def _real_ip(self) -> None:
+        trusted, header, recursive = [], "X-Real-IP", False
+        for block in [*self.tops, *(server for server, _ in self.servers)]:
+            trusted += [one.words[0] for one in block.all("set_real_ip_from") if one.words]
+            for one in block.all("real_ip_header"):
+                header = one.words[0] if one.words else header
+            recursive = recursive or any(one.words == ("on",) for one in block.all("real_ip_recursive"))
+        if not trusted:
+            return
+        ranges = list(dict.fromkeys("unix" if one == "unix:" else one for one in trusted))
+        if header.lower() == "x-forwarded-for":
+            self.draft.settings["trusted"] = ranges
+            if not recursive:
+                self.draft.lose(
+                    "real_ip_recursive off takes the rightmost address; here all trusted ones are passed over"
+                )
+        elif header.lower() == "proxy_protocol":
+            self.draft.lose("the PROXY protocol is for the server to read: the peer's address is taken")
+        else:
+            self.draft.settings["trusted"] = {"single": {header.lower(): ranges}}
+
+    def _whole(self) -> None:
+        """What a policy says once, and nginx at each level."""
+        if len(self.statuses) == 1:
+            self.draft.settings["refusal"] = {"status": self.statuses.pop()}
+        elif self.statuses:
+            self.draft.lose(f"limit_req_status is {sorted(self.statuses)} in different places: here 429")
+        else:
+            self.draft.lose("nginx refuses with 503 where limit_req_status says nothing: here with 429")
+
+    def _look_around(self, block: Directive) -> None:
+        for one in block.inner or ():
+            if one.name in OTHERS:
+                self.draft.lose(f"line {one.line}: {OTHERS[one.name]}")
+            self._look_around(one)
+
+
+def _lacks(inner: Place, outer: Place) -> bool:
+    """Whether rules for the outer location would hold the inner one to more than nginx does."""
+    nested = inner is not outer and outer.reaches(inner) and _precedence(inner) < _precedence(outer)
+    return nested and bool(set(outer.held.requests) - set(inner.held.requests))
+
+
+def _precedence(place: Place) -> tuple[int, int]:
+    return place.rank, 0 if place.rank == RANKS["~"] else -len(place.prefix)
+
+
+def _match(paths: Iterable[str], hosts: tuple[str, ...]) -> dict[str, list[str]]:
+    found = {"paths": list(paths), "hosts": list(hosts)}
+    return {key: value for key, value in found.items() if value}

@@ -1,0 +1,397 @@
+"""A policy: all that is said about limits in one place, checked as a whole before it runs.
+
+What one rule can know of itself is checked in rule.py; here is what only shows when all is put together.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
+
+from ratebound.http.client_ip import Proxies
+from ratebound.http.headers import Headers
+from ratebound.http.rejection import Rejection
+from ratebound.policy.clients import Clients, client_of
+from ratebound.policy.cover import covers
+from ratebound.policy.identify import ELSEWHERE, Alternatives, Kinds
+from ratebound.policy.match import Match
+from ratebound.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
+from ratebound.policy.rule import DEFAULT, FAILURES, Computed, Failure, Plan, Rule, Window, as_written, wide_windows
+from ratebound.policy.source import KIND, OWN, read_source
+from ratebound.storage.redis.address import parse_url
+from ratebound.storage.secrecy import split_url
+from ratebound.storage.urls import open_storage
+
+T = TypeVar("T")
+Switch = Literal["on", "off", "shadow"]
+SWITCHES = get_args(Switch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Override:
+    """Something else for one client: an address, a range or an identity like `user:42`. It changes the tier, or the
+    limits of the named rules, or of all."""
+
+    client: str
+    limits: Any = None
+    tier: str | None = None
+    rules: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        if (self.limits is None) == (self.tier is None):
+            problems.add((), "an override has limits or a tier")
+        elif self.tier is not None and self.rules:
+            problems.add((), "an override's tier holds for all rules; leave out 'rules', or give limits instead")
+        if isinstance(self.limits, Mapping) or callable(self.limits) or isinstance(self.limits, Computed):
+            problems.add(("limits",), "an override's limits are text, limits, 'deny' or 'unlimited'")
+        with problems.at("rules"):
+            object.__setattr__(self, "rules", as_texts("rules", self.rules))
+        problems.check()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Policy:
+    """Everything is checked at construction; PolicyError tells all that is wrong. Nothing of it changes afterwards.
+
+    `by` is how clients are told apart where a rule does not say. `tiers` are names, or names with the clients that
+    belong to them; `default_tier` is that of everybody else. `exempt` are matches that nothing is counted for, met
+    only by their exact spelling; `allow` and `block` are clients, and block wins. `ipv6` is the prefix of one client.
+    """
+
+    rules: Sequence[Rule] = ()
+    storage: str = field(default="memory://", repr=False)  # it may hold a password
+    failure: Failure = "local"
+    switch: Switch = "on"
+    headers: Any = "draft-11"
+    refusal: Any = "problem+json"
+    trusted: Any = ()
+    ipv6: int = 64
+    by: Any = ("user", "address")
+    identities: Mapping[str, Any] = field(default_factory=dict)  # each a Source, or a mapping with the keys of one
+    tiers: Any = ()
+    default_tier: str | None = None
+    exempt: Sequence[Match] = ()
+    allow: Sequence[str] = ()
+    block: Sequence[str] = ()
+    overrides: Sequence[Override] = ()
+
+    proxies: Proxies = field(init=False, repr=False)
+    response_headers: Headers = field(init=False, repr=False)
+    rejection: Rejection = field(init=False, repr=False)
+    kinds: Kinds = field(init=False, repr=False)
+    alternatives: Alternatives = field(init=False, repr=False)  # of `by`
+    rule_by: Mapping[str, Alternatives] = field(init=False, repr=False)  # by name of the rule
+    wide: Mapping[str, frozenset[Window]] = field(init=False, repr=False)  # `Rule.wide` with overrides, by name of rule
+    tier_names: tuple[str, ...] = field(init=False, repr=False)
+    members: Clients[str] = field(init=False, repr=False)  # tiers by client
+    overridden: Clients[tuple[Override, Mapping[str, Plan]]] = field(init=False, repr=False)  # plans by rule
+
+    def __post_init__(self) -> None:
+        problems, put = Problems(), object.__setattr__
+        for name in ("rules", "exempt", "allow", "block", "overrides"):
+            value = getattr(self, name)
+            if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+                problems.add((name,), f"expected a list, not {shown(value)}")
+                value = ()
+            put(self, name, tuple(value))
+        for name, kind in (("rules", Rule), ("exempt", Match), ("overrides", Override)):
+            for place, one in enumerate(getattr(self, name)):
+                if not isinstance(one, kind):
+                    hint = ": read_policy takes a whole policy as a dict" if isinstance(one, Mapping) else ""
+                    problems.add((name, place), f"expected a {kind.__name__}, not {shown(one)}{hint}")
+        with problems.at("failure"):
+            chosen("failure", self.failure, FAILURES[1:])
+        with problems.at("switch"):
+            chosen("switch", self.switch, SWITCHES)
+        with problems.at("storage"):
+            _check_storage(self.storage)
+        with problems.at("headers"):
+            put(self, "response_headers", _made(Headers, self.headers, _HEADERS))
+        with problems.at("refusal"):
+            headers = getattr(self, "response_headers", None)
+            put(self, "rejection", _made(Rejection, self.refusal, _REFUSAL, headers=headers))
+        put(self, "proxies", Proxies())
+        with problems.at("trusted"):
+            put(self, "proxies", _made(Proxies, self.trusted, _TRUSTED))
+        if type(self.ipv6) is not int or not 32 <= self.ipv6 <= 128:
+            problems.add(("ipv6",), f"expected a length of prefix from 32 to 128, not {shown(self.ipv6)}")
+            put(self, "ipv6", 64)
+        self._check_identities(problems)
+        self._check_tiers(problems)
+        self._check_rules(problems)
+        self._check_lists(problems)
+        problems.check()
+
+    def _check_identities(self, problems: Problems) -> None:
+        put = object.__setattr__
+        given: Any = self.identities
+        if not isinstance(given, Mapping):
+            problems.add(("identities",), f"expected names with sources, not {shown(given)}")
+            given = {}
+        wrong = [name for name in given if not isinstance(name, str)]
+        for name in wrong:
+            problems.add(("identities", str(name)), f"a name is text, not {shown(name)}")
+        sources = {
+            name: read_source(source, ("identities", name), {}, problems)
+            for name, source in given.items()
+            if name not in wrong
+        }
+        put(self, "identities", sources)
+        put(self, "kinds", Kinds(sources, self.proxies, self.ipv6))
+        for name, source in sources.items():
+            with problems.at("identities", name):
+                base, _, detail = name.partition(":")
+                if not KIND.fullmatch(base) or (detail and base not in ("header", "cookie")):
+                    raise ValueError("a name is small letters, digits, _ and -; or 'header:x-name', 'cookie:name'")
+                if base in ELSEWHERE:
+                    raise ValueError(f"{base!r} is what others call an address: choose another name")
+                if base in OWN or (base == "user" and source.call is None):
+                    raise ValueError(f"{base} is built in: choose another name" + " or a 'call'" * (base == "user"))
+                if source.proxy and not self.trusts_someone:
+                    raise ValueError("no proxy is trusted, so this header never counts: say which under 'trusted'")
+                if source.proxy and self.proxies.single and not self.proxies.trusted:
+                    raise ValueError(
+                        "this header never counts: 'single' trusts proxies about addresses only; name those that set it"
+                        " under 'trusted: {proxies: …}'"
+                    )
+                self.kinds.kind("jwt:sub" if name == "jwt" else name)
+        put(self, "alternatives", ())
+        with problems.at("by"):
+            put(self, "alternatives", self.kinds.alternatives(self.by))
+
+    @property
+    def reads_body(self) -> bool:
+        """Whether one of its functions looks at the body, so that an adapter has to read it first: one that finds a
+        cost, limits or an identity, and has an attribute `reads_body` that is true."""
+        functions = [
+            function for rule in self.rules for function in (rule.cost, rule.computed and rule.computed.function)
+        ]
+        functions += [source.call for source in self.identities.values()]
+        for by in (self.alternatives, *self.rule_by.values()):
+            functions += [function for parts in by for kind in parts for function in kind.functions]
+        return any(getattr(function, "reads_body", False) for function in functions)
+
+    @property
+    def trusts_someone(self) -> bool:
+        return isinstance(self.trusted, Proxies) or bool(self.trusted)
+
+    def _check_tiers(self, problems: Problems) -> None:
+        put = object.__setattr__
+        put(self, "tier_names", ())
+        put(self, "members", Clients([], self.kinds))
+        with problems.at("tiers"):
+            tiers = self.tiers if isinstance(self.tiers, Mapping) else dict.fromkeys(as_texts("tiers", self.tiers), ())
+            for tier in tiers:
+                if not isinstance(tier, str) or not KIND.fullmatch(tier.lower()) or tier == DEFAULT:
+                    problems.add(
+                        ("tiers",), f"{shown(tier)} cannot be a tier: letters, digits, _ and -, and not 'default'"
+                    )
+            if any(one.place == ("tiers",) for one in problems.found):
+                return
+            put(self, "tier_names", tuple(tiers))
+            listed, good = [], []
+            for tier, clients in tiers.items():
+                with problems.at("tiers", tier):
+                    listed += [(tier, place, client) for place, client in enumerate(_clients(clients))]
+            for tier, place, client in listed:
+                with problems.at("tiers", tier, place):
+                    client_of(client, self.kinds)
+                    good.append((client, tier))
+            put(self, "members", Clients(good, self.kinds))
+        if self.default_tier is not None:
+            self._check_tier(problems, ("default_tier",), self.default_tier)
+
+    def _check_tier(self, problems: Problems, place: Place, tier: str) -> None:
+        if tier not in self.tier_names and not any(one.place == ("tiers",) for one in problems.found):
+            problems.add(place, f"unknown tier {shown(tier)}: {nearest(tier, self.tier_names)}")
+
+    def _check_rules(self, problems: Problems) -> None:
+        if not self.rules and not self.block:
+            problems.add(("rules",), "a policy without rules limits nothing")
+        names: dict[str, int] = {}
+        alternatives: dict[str, Alternatives] = {}
+        rules = self._of_kind("rules", Rule)
+        for place, rule in rules:
+            at: Place = ("rules", place)
+            if names.setdefault(rule.name, place) != place:
+                problems.add((*at, "name"), f"{rule.name!r} is the name of rules[{names[rule.name]}], too")
+            with problems.at(*at, "by"):
+                by = self._by_of(rule)
+                alternatives[rule.name] = by
+                early = all(kind.early for parts in by for kind in parts)
+                if rule.stage == "early" and not early:
+                    raise ValueError(
+                        "an early rule comes before anybody is identified: count by address, prefix or global"
+                    )
+            for tier in rule.match.tiers:
+                self._check_tier(problems, (*at, "match", "tiers"), tier)
+            for key, plans in (("limits", rule.plans), ("candidate", rule.candidates)):
+                self._check_plans(problems, (*at, key), plans, rule)
+            with problems.at(*at, "limits"):
+                for plan in rule.plans.values():
+                    _check_names(rule, plan)
+            if rule.stage == "early" and (rule.match.tiers or {*rule.plans, *rule.candidates} - {DEFAULT}):
+                problems.add((*at, "stage"), "an early rule comes before anybody is identified: it cannot know a tier")
+            for earlier, before in rules:
+                if (
+                    earlier < place
+                    and before.final
+                    and not before.default
+                    and before.stage == rule.stage
+                    and covers(before.match, rule.match)
+                ):
+                    problems.add(
+                        at, f"never reached: {before.name!r} before it is final, and matches all that it matches"
+                    )
+                    break
+        object.__setattr__(self, "rule_by", alternatives)
+
+    def _of_kind(self, name: str, kind: type[T]) -> list[tuple[int, T]]:
+        """Return the entries of a list that are what they should be, each with its place."""
+        return [(place, one) for place, one in enumerate(getattr(self, name)) if isinstance(one, kind)]
+
+    def _by_of(self, rule: Rule) -> Alternatives:
+        if rule.by is not None:
+            return self.kinds.alternatives(rule.by)
+        return self.kinds.alternatives("address") if rule.stage == "early" else self.alternatives
+
+    def _check_plans(self, problems: Problems, at: Place, plans: Mapping[str, Plan], rule: Rule) -> None:
+        for tier in plans:
+            if tier != DEFAULT:
+                self._check_tier(problems, (*at, tier), tier)
+        if not plans or DEFAULT in plans:
+            return
+        possible = rule.match.tiers or self.tier_names
+        for tier in possible:
+            if tier not in plans:
+                problems.add(at, f"tier {tier!r} would be unlimited: give it limits, or add '{DEFAULT}'")
+        if self.default_tier is None and not rule.match.tiers:
+            problems.add(at, f"clients without a tier would be unlimited: add '{DEFAULT}', or set default_tier")
+
+    def _check_lists(self, problems: Problems) -> None:
+        for name in ("allow", "block"):
+            for place, client in enumerate(getattr(self, name)):
+                with problems.at(name, place):
+                    client_of(client, self.kinds)
+        for place, match in self._of_kind("exempt", Match):
+            if match.tiers:
+                problems.add(
+                    ("exempt", place, "tiers"), "exempt comes before anybody is identified: use a rule 'unlimited'"
+                )
+            if not match.paths and not match.addresses:
+                problems.add(("exempt", place), "expected paths or addresses: else anybody can claim to be exempt")
+        known = {rule.name: rule for _, rule in self._of_kind("rules", Rule)}
+        wide = self._wide_with_overrides()
+        object.__setattr__(self, "wide", wide)
+        entries = []
+        for place, override in self._of_kind("overrides", Override):
+            at: Place = ("overrides", place)
+            with problems.at(*at, "client"):
+                client_of(override.client, self.kinds)
+            if override.tier is not None:
+                self._check_tier(problems, (*at, "tier"), override.tier)
+            plans: dict[str, Plan] = {}
+            named = override.rules if override.limits is not None else ()
+            for name in named:
+                if name not in known:
+                    problems.add((*at, "rules"), f"unknown rule {name!r}: {nearest(name, known)}")
+            with problems.at(*at, "limits"):
+                if override.limits is not None:
+                    as_written(override.limits)  # told even if no rule is known that it is for
+                for name in (named or known) if override.limits is not None else ():
+                    if name in known:
+                        plans[name] = known[name].plan(override.limits, wide[name])
+                        _check_reach(known[name], plans[name])
+                        _check_names(known[name], plans[name])
+            entries.append((override.client, (override, plans)))
+        object.__setattr__(
+            self, "overridden", Clients(entries, self.kinds) if not problems.found else Clients([], self.kinds)
+        )
+
+    def _wide_with_overrides(self) -> dict[str, frozenset[Window]]:
+        """A client may have an override for one request and none for the next: it must find the same count."""
+        wide = {rule.name: rule.wide for _, rule in self._of_kind("rules", Rule)}
+        for _, override in self._of_kind("overrides", Override):
+            with Problems().at():  # what is wrong is told where a plan is made of it
+                more = wide_windows([as_written(override.limits)]) if override.limits is not None else frozenset()
+                for name in override.rules or wide if more else ():
+                    if name in wide:
+                        wide[name] |= more
+        return wide
+
+
+def _check_reach(rule: Rule, plan: Plan) -> None:
+    for limit in plan if isinstance(plan, tuple) else ():
+        if isinstance(rule.cost, int) and rule.cost > limit.burst:
+            raise ValueError(f"the cost {rule.cost} of rule {rule.name!r} can never pass '{limit}'")
+
+
+def _check_names(rule: Rule, plan: Plan) -> None:
+    """Else a live limit could share the state of a candidate."""
+    for limit in plan if isinstance(plan, tuple) else ():
+        if limit.name.startswith(f"{rule.name}/candidate."):
+            raise ValueError(f"'{limit.text}' has the name of a candidate: choose one that begins with another word")
+
+
+def _check_storage(url: object) -> None:
+    if not isinstance(url, str):
+        raise ValueError(f"expected a URL like 'redis://host:6379/0', not {type(url).__name__}")
+    scheme = split_url(url).scheme.partition("+")[0]
+    if scheme in ("redis", "rediss", "unix"):
+        parse_url(url)  # nothing is opened, and redis-py is not needed to look at it
+    else:
+        open_storage(url)
+
+
+def _clients(listed: Any) -> tuple[Any, ...]:
+    """Those of a tier: none, one, or several."""
+    if listed is None or isinstance(listed, str):
+        return (listed,) if listed else ()
+    if not isinstance(listed, Iterable) or isinstance(listed, bytes | Mapping):
+        raise ValueError(f"expected text or a list of texts, not {shown(listed)}")
+    return tuple(listed)
+
+
+def _names(names: Any) -> Any:
+    if not isinstance(names or {}, Mapping) or not all(
+        isinstance(text, str) for pair in (names or {}).items() for text in pair
+    ):
+        raise ValueError(f"names must be names of limits with those that clients see, not {shown(names)}")
+    return names
+
+
+def _format(format: Any) -> Any:
+    if isinstance(format, str) or callable(format):
+        return format
+    raise ValueError(f"expected a format like 'problem+json', or a function, not {shown(format)}")
+
+
+def _single(single: Any) -> Any:
+    """Ranges are text wherever they stand: a number would be an address to those who read them."""
+    if single is not None and not isinstance(single, Mapping):
+        raise ValueError(f"single must be names of headers with the ranges that set them, not {shown(single)}")
+    return {name: as_texts("the ranges of a header", one) for name, one in (single or {}).items()}
+
+
+# How arguments are read that may be written in several ways; the first is the one that may stand alone.
+Readers = Mapping[str, Callable[[Any], Any]]
+_HEADERS: Readers = {"styles": partial(as_texts, "styles"), "names": _names}
+_REFUSAL: Readers = {"format": _format}
+_TRUSTED: Readers = {"trusted": partial(as_texts, "proxies"), "single": _single}
+
+
+def _made(kind: Any, given: Any, readers: Readers, **more: Any) -> Any:
+    """Return an object as it is, or make it from what a file says: its first argument, or several by name."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        return kind(next(iter(readers.values()))(given), **more)
+    problems, arguments = Problems(), {}
+    for key, one in given.items():
+        name = str(key).replace("-", "_")
+        with problems.at("proxies" if kind is Proxies and name == "trusted" else name):
+            arguments[name] = readers[name](one) if name in readers else one
+            kind(**{name: arguments[name]})  # by itself first: one that is wrong would hide the others
+    problems.check()
+    return kind(**arguments, **more)

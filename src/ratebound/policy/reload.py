@@ -1,0 +1,142 @@
+"""A policy file that is read again when it changes, without a restart.
+
+A new policy is in force for the next request, by one assignment. A broken file changes nothing, and says so loudly.
+Counts are kept, except where a limit's algorithm or period has changed (law 10), and these are named.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ratebound.fork import renew_in_children
+from ratebound.limit import Limit
+from ratebound.policy.deciding import Compiled
+from ratebound.policy.loader import load_policy
+from ratebound.policy.policy import Policy
+from ratebound.policy.problem import PolicyError, Problem
+
+log = logging.getLogger("ratebound")
+
+
+class PolicyFile:
+    """The policy of a file, and what became of its last change.
+
+    `every` is how many seconds lie between two looks at the file, 0 for none but `reload`. `error` is what is wrong
+    with the file as it is now, None if it is in force.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+        environ: Mapping[str, str] | None = None,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        self.every = every
+        self.error: PolicyError | None = None
+        self.changes: tuple[str, ...] = ()  # what the last reload made start anew, or could not change
+        self._functions = functions
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._stamp = self._look()
+        self.compiled = Compiled(self._load())
+        self._clock = clock
+        renew_in_children(self)
+        self._next = clock() + every
+
+    @property
+    def policy(self) -> Policy:
+        """The one in force."""
+        return self.compiled.policy
+
+    def refresh(self) -> None:
+        """Look at the file if it is time to; a change is read in a thread of its own. Gates call it each time."""
+        if not self.every or (now := self._clock()) < self._next:
+            return
+        self._next = now + self.every
+        if self._look() != self._stamp and not self._lock.locked():  # else it is being read
+            threading.Thread(target=self.reload, name="ratebound policy", daemon=True).start()
+
+    def reload(self) -> bool:
+        """Read the file now. False, with the old policy in force and `error` set, if it cannot be used."""
+        with self._lock:
+            stamp = self._look()  # before reading: what is written meanwhile is seen the next time
+            try:
+                policy = self._load()
+                compiled = Compiled(policy)
+            except Exception as error:  # whatever it is, the old policy must stay in force, and say so
+                known = (
+                    error if isinstance(error, PolicyError) else PolicyError([Problem((), repr(error))], str(self.path))
+                )
+                self.error, self._stamp = known, stamp
+                log.error("the policy file %s cannot be used; the old policy stays in force:\n%s", self.path, known)
+                return False
+            self.changes = log_swap(self.compiled.policy, policy)
+            self.compiled, self.error, self._stamp = compiled, None, stamp
+            return True
+
+    def renew(self) -> None:
+        """For a child process: the thread that may have been reading the file is not there to finish."""
+        self._lock = threading.Lock()
+
+    def _load(self) -> Policy:
+        return load_policy(self.path, functions=self._functions, environ=self._environ)
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def log_swap(old: Policy, new: Policy) -> tuple[str, ...]:
+    """Say what a new policy changes in what is counted, and what it cannot change."""
+    changes = tuple(changes_between(old, new))
+    log.warning(
+        "a new policy is in force: %d rules%s", len(new.rules), "".join(f"\n    {change}" for change in changes)
+    )
+    return changes
+
+
+def changes_between(old: Policy, new: Policy) -> Iterator[str]:
+    """What starts anew, and what takes a restart."""
+    before, after = _limits_of(old), _limits_of(new)
+    for name, limits in after.items():
+        if name in before:
+            known = {limit.scope for limit in before[name]}
+            for limit in limits:
+                if limit.scope not in known:
+                    yield f"rule {name}: '{limit.text}' starts anew: its algorithm or its period has changed"
+    for name in before.keys() - after.keys():
+        yield f"rule {name} is gone: what it has counted is forgotten"
+    if old.storage != new.storage:
+        yield "storage: a change takes a restart; the old one stays in use"
+    if old.ipv6 != new.ipv6:
+        yield f"ipv6: clients are told apart by /{new.ipv6} from now on; rules by address start anew for IPv6"
+    for rule in new.rules:
+        if rule.name in old.rule_by and _counts_by(rule.name, old) != _counts_by(rule.name, new):
+            yield f"rule {rule.name}: counts by {rule.by or new.by} from now on, and starts anew"
+
+
+def _counts_by(rule: str, policy: Policy) -> list[list[str]]:
+    return [[kind.name for kind in parts] for parts in policy.rule_by[rule]]
+
+
+def _limits_of(policy: Policy) -> dict[str, list[Limit]]:
+    return {
+        rule.name: [
+            limit
+            for plan in rule.plans_with(policy.wide[rule.name]).values()
+            if isinstance(plan, tuple)
+            for limit in plan
+        ]
+        for rule in policy.rules
+    }

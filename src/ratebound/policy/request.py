@@ -1,0 +1,220 @@
+"""A request that belongs to no framework: what adapters make, and rules, identities and refusals look at."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from ratebound.http.rejection import is_preflight
+from ratebound.policy.reading import Paths
+
+ANONYMOUS = 100  # requests without a user, and none with one, after which nobody seems to look for users
+
+
+class Identity(NamedTuple):
+    """Who is asking, as it was verified: a kind, a value that stays the same, and a tier if one is known."""
+
+    kind: str
+    value: str
+    tier: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of its state. A kind holds no ':', so no value can pass for one of another kind (law 10)."""
+        return f"{self.kind}:{self.value}"
+
+
+class Wire(NamedTuple):
+    """How an adapter reads, from what its server gave it, the parts of a request that few rules look at."""
+
+    paths: Callable[[Any], Paths]
+    query: Callable[[Any], str]
+    host: Callable[[Any], str]
+    headers: Callable[[Any], Sequence[tuple[str, str]]]
+    scheme: Callable[[Any], str]
+    is_scripted: Callable[[Any], bool]
+    path_params: Callable[[Any], Mapping[str, Any]]
+    session: Callable[[Any], Any]
+    state: Callable[[Any], Any]
+    request: Callable[[Any], Any]
+    no_user: Callable[[Any], str]  # why no user can be known here, and what to do; "" where users are known
+    # How many requests without a user it takes to believe `no_user`: many, where only known users are told of.
+    anonymous: int = 1
+
+
+def _on_demand(name: str) -> Any:
+    """A part of a request that is read from the wire when it is asked for first."""
+    slot = f"_{name}"
+
+    def read(view: "RequestView") -> Any:
+        try:
+            return getattr(view, slot)
+        except AttributeError:
+            assert view._wire is not None
+            value = getattr(view._wire, name)(view._source)
+            setattr(view, slot, value)
+            return value
+
+    return property(read, lambda view, value: setattr(view, slot, value))
+
+
+def _each_time(name: str, missing: Any) -> Any:
+    """Make a property that reads the wire on every access: a framework's request kept in its view would be a cycle."""
+
+    def read(view: "RequestView") -> Any:
+        if view._wire is None:
+            return view._source.get(name, missing)
+        return getattr(view._wire, name)(view._source)
+
+    return property(read)
+
+
+class RequestView:
+    """What is known of a request before its work begins.
+
+    `path` is as received: still encoded, without the query. `paths` has every path that the request may be routed by,
+    see reading.py. Names of headers are in lower case. `peer` is the address of the socket's other end, None on a Unix
+    socket. `user` is whom the framework has authenticated: text, a whole number or an Identity. `route` is the router's
+    own template, below any prefix, if the router was asked already. `body` is there only if the adapter has read it.
+    `found` is where a gate keeps what it has learned between two stages.
+
+    `path_params` are the parameters of the route, empty if the adapter does not know the route. `session`, `state` and
+    `request` are the framework's own: its session or None, the place where an application keeps things for one
+    request, and the request object. See docs/web.md for what each adapter has.
+    """
+
+    __slots__ = (
+        "_by_name",
+        "_headers",
+        "_host",
+        "_paths",
+        "_query",
+        "_scheme",
+        "_source",
+        "_wire",
+        "body",
+        "found",
+        "method",
+        "peer",
+        "route",
+        "user",
+    )
+
+    headers: Sequence[tuple[str, str]] = _on_demand("headers")
+    host: str = _on_demand("host")
+    paths: Paths = _on_demand("paths")
+    query: str = _on_demand("query")
+    scheme: str = _on_demand("scheme")
+    path_params: Mapping[str, Any] = _each_time("path_params", {})
+    session: Any = _each_time("session", None)
+    state: Any = _each_time("state", None)
+    request: Any = _each_time("request", None)
+    no_user: str = _each_time("no_user", "")
+
+    def __init__(
+        self,
+        method: str,
+        path: Paths,
+        *,
+        query: str = "",
+        host: str = "",
+        headers: Sequence[tuple[str, str]] = (),
+        peer: str | None = None,
+        scheme: str = "http",
+        user: "str | int | Identity | None" = None,
+        route: str | None = None,
+        body: bytes | None = None,
+        path_params: Mapping[str, Any] | None = None,
+        session: Any = None,
+        state: Any = None,
+        request: Any = None,
+    ) -> None:
+        self.method = method
+        self._paths = path
+        self._query = query
+        self._host = host
+        self._headers = headers
+        self.peer = peer
+        self._scheme = scheme
+        self.user = user
+        self.route = route
+        self.body = body
+        self.found: Any = None
+        self._by_name: dict[str, list[str]] | None = None
+        self._wire: Wire | None = None
+        given = {"path_params": path_params, "session": session, "state": state, "request": request}
+        self._source: Any = {name: value for name, value in given.items() if value is not None}
+
+    @classmethod
+    def on_demand(
+        cls, wire: Wire, source: Any, method: str, peer: str | None, user: Any = None, route: str | None = None
+    ) -> Self:
+        """A view that reads the rest of the request from `source` when it is asked for."""
+        view = cls.__new__(cls)
+        view._wire = wire
+        view._source = source
+        view.method = method
+        view.peer = peer
+        view.user = user
+        view.route = route
+        view.body = view.found = view._by_name = None
+        return view
+
+    @property
+    def anonymous(self) -> int:
+        """How many requests without a user it takes to believe `no_user`."""
+        return 1 if self._wire is None else self._wire.anonymous
+
+    @property
+    def path(self) -> str:
+        paths = self.paths
+        return paths if isinstance(paths, str) else paths.target
+
+    def reread(self, paths: Paths) -> None:
+        """Replace the readings of the path."""
+        self._paths = paths
+
+    def __repr__(self) -> str:
+        return f"RequestView({self.method!r}, {self.path!r}, peer={self.peer!r})"
+
+    @property
+    def address(self) -> str:
+        """The client's address, as trusted proxies tell it: the one that rules count by. The peer's, until a gate has
+        looked at the request."""
+        return (self.peer or "") if self.found is None else self.found.client.text
+
+    def header_lines(self, name: str) -> list[str]:
+        """Every line of a header, in order; `name` in lower case."""
+        by_name = self._by_name
+        if by_name is None:
+            by_name = self._by_name = {}
+            for key, value in self.headers:
+                by_name.setdefault(key, []).append(value)
+        return by_name.get(name) or []
+
+    @property
+    def is_scripted(self) -> bool:
+        """Whether it may come from a script in a browser, which names its origin."""
+        if self._wire is not None:
+            return self._wire.is_scripted(self._source)
+        return "origin" in [name for name, _ in self.headers]
+
+    @property
+    def is_preflight(self) -> bool:
+        """True for a browser's question whether a script may send another request. Any client can send one."""
+        return self.method == "OPTIONS" and is_preflight(self.method, self.headers)
+
+    def header(self, name: str) -> str | None:
+        """The first line of a header; `name` in lower case."""
+        lines = self.header_lines(name)
+        return lines[0] if lines else None
+
+    def cookie(self, name: str) -> str | None:
+        """The cookie of that name; None if it was sent twice, for which of the two counts differs between servers."""
+        found = None
+        for line in self.header_lines("cookie"):
+            for part in line.split(";"):
+                key, equals, value = part.partition("=")
+                if equals and key.strip() == name:
+                    if found is not None:
+                        return None
+                    found = value.strip().strip('"')
+        return found

@@ -1,0 +1,183 @@
+"""The straight line: requests of which the rules ask nothing but path, method, host, and who it is.
+
+Which rules apply is found once for all requests that are alike in that, and remembered. What takes more, as lists of
+clients, tiers, shadows, and functions that find identities, limits or costs, is for deciding.py; the answers are equal.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from weakref import ref
+
+from ratebound.http.client_ip import ClientAddress
+from ratebound.limit import Ask, Limit
+from ratebound.policy.identify import Alternatives, Found, resolve
+from ratebound.policy.index import Index
+from ratebound.policy.match import methods_of
+from ratebound.policy.path import Segments, spellings
+from ratebound.policy.policy import Policy
+from ratebound.policy.reading import Paths, texts_of
+from ratebound.policy.request import Identity, RequestView
+from ratebound.policy.stage import Bound, Exempt, Stage, releases
+from ratebound.policy.verdict import Grounds
+
+MAX_KNOWN = 32_768  # in all tables together: memory is not the client's to fill
+MAX_LENGTH = 256  # characters of what is remembered
+K = TypeVar("K")
+V = TypeVar("V")
+ANYTHING: list[Segments] = [()]
+
+# The client, by whom each rule counts, and what the storage is asked.
+Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
+Key = tuple[tuple[str, ...] | str, Paths, str | None, str]
+
+
+class Known(dict[K, V]):
+    """A table of what is remembered. It goes with its policy: what is known of its order does not keep it."""
+
+    __slots__ = ("__weakref__",)
+
+
+_order: deque[tuple[ref[Known[Any, Any]], Any]] = deque()  # what is remembered in this process, the oldest first
+
+
+def remember(table: Known[K, V], key: K, value: V) -> V:
+    """Put it into a table; what was remembered longest ago, in whatever table, is forgotten for it."""
+    table[key] = value
+    _order.append((ref(table), key))
+    if len(_order) > MAX_KNOWN:
+        held, gone = _order.popleft()
+        oldest = held()
+        if oldest is not None:
+            oldest.pop(gone, None)
+    return value
+
+
+def readings_of(request: RequestView) -> list[Segments]:
+    """Return all ways to read the path, and what the router says of it."""
+    paths, route = request.paths, request.route
+    if isinstance(paths, str) and route is None:
+        return list(spellings(paths))
+    texts = [*texts_of(paths), *([] if route is None else [route])]
+    readings = dict.fromkeys(reading for text in texts for reading in spellings(text))
+    for prefix in () if isinstance(paths, str) else paths.prefixes:
+        (front, *_) = spellings(prefix)
+        readings |= dict.fromkeys([front + one for one in readings if one[: len(front)] != front])
+    return list(readings)
+
+
+def is_exempt(
+    exempt: Index[Exempt],
+    request: RequestView,
+    readings: list[Segments],
+    methods: tuple[str, ...],
+    client: ClientAddress | None,
+) -> bool:
+    """Only in its exact spelling, and only for what it says that it is: here a match sets free."""
+    found = exempt.find(request, readings, methods, None if client is None else client.ip, None)
+    return any(releases(one.match, request, methods) for one in found)
+
+
+class Matched:
+    """Rules that apply together.
+
+    Who is not authenticated counts by address, in most policies, and that is the peer's where no proxy is believed:
+    then `known` has all there is to ask, by peer.
+    """
+
+    __slots__ = ("_asked", "_by_address", "by_user", "grounds", "known")
+
+    def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[Bound] = ()) -> None:
+        asked: list[tuple[Bound, tuple[Limit, ...], int]] = [
+            (bound, bound.flat, bound.rule.cost)
+            for bound in bounds
+            if isinstance(bound.flat, tuple) and isinstance(bound.rule.cost, int)
+        ]
+        rules = tuple(bound.rule for bound, *_ in asked)
+        self.grounds = Grounds("limited" if asked else kind, policy, stage, rules)
+        self._asked = asked
+        by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
+        self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
+        self.by_user = any(kind.name == "user" for bound, *_ in asked for parts in bound.by for kind in parts)
+        self.known: Known[str | None, Asked] = Known()
+
+    def asks(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
+        """Who asks for what; None if somebody has to be waited for. `is_peer`: the client is whoever the peer is."""
+        identities: list[Identity] = []
+        asks: list[Ask] = []
+        if len(self._by_address) == len(self._asked) and (request.user is None or not self.by_user):
+            for identify, plan, cost in self._by_address:
+                who, key = identify(client)
+                identities.append(who)
+                asks.append((key, plan, cost, None, None))
+            asked = client, tuple(identities), tuple(asks)
+            is_short = len(request.peer or "") <= MAX_LENGTH
+            return remember(self.known, request.peer, asked) if is_peer and is_short else asked
+        found = request.found = Found(owner, client)
+        for bound, plan, cost in self._asked:
+            identity = resolve(bound.by, request, found, bound.rule.name)
+            if not isinstance(identity, Identity):
+                return None
+            identities.append(identity)
+            asks.append((identity.key, plan, cost, None, None))
+        return client, identities, asks
+
+
+def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, str]] | None:
+    """Says who an anonymous client is, if that is a question of its address alone."""
+    for parts in by:
+        if not any(kind.name == "user" for kind in parts):
+            return parts[0].of_client if len(parts) == 1 else None
+    return None
+
+
+class Straight:
+    """The rules of one stage, for requests that need no more."""
+
+    def __init__(self, policy: Policy, name: str, stage: Stage, exempt: Index[Exempt]) -> None:
+        self._stage = stage
+        self._exempt = exempt
+        self._of = policy, name
+        self._free = Matched("exempt", *self._of)
+        self._unmatched = Matched("unmatched", *self._of)
+        indexes = (stage.rules, stage.defaults, exempt)
+        self.is_open = all(index.is_plain for index in indexes)
+        self._has_hosts = any(index.has_hosts for index in indexes)
+        self._has_paths = self._has_hosts or any(index.has_paths for index in indexes)  # a path may name a host
+        self._has_methods = any(index.has_methods for index in indexes)
+        self._known: Known[Key, Matched | None] = Known()
+        self._same: Known[tuple[int, ...], Matched] = Known()
+        is_one = self.is_open and not (self._has_paths or self._has_methods)
+        self._only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
+
+    def find(self, request: RequestView) -> Matched | None:
+        """What applies; None if it takes more to know."""
+        if self._only is not None:
+            return self._only
+        methods = methods_of(request) if self._has_methods else ("",)
+        paths: Paths = ""
+        route, host = None, ""
+        if self._has_paths:
+            paths, route = request.paths, request.route
+            if self._has_hosts:
+                host = request.host
+        key = (methods, paths, route, host)
+        try:
+            return self._known[key]
+        except KeyError:
+            found = self._find(request, readings_of(request) if self._has_paths else ANYTHING, methods)
+        length = len(paths) if isinstance(paths, str) else sum(map(len, (paths.target, *texts_of(paths))))
+        if sum(map(len, methods)) + length + len(host) <= MAX_LENGTH:
+            remember(self._known, key, found)
+        return found
+
+    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> Matched | None:
+        if is_exempt(self._exempt, request, readings, methods, None):
+            return self._free
+        bounds = self._stage.applying(request, readings, methods, None, None)
+        if not bounds:
+            return self._unmatched
+        if not all(bound.is_straight for bound in bounds):
+            return None
+        places = tuple([bound.order for bound in bounds])
+        return self._same.get(places) or remember(self._same, places, Matched("unlimited", *self._of, bounds))

@@ -1,0 +1,89 @@
+"""Settling: a decision that was charged one cost is made to have cost another."""
+
+import threading
+from collections.abc import Sequence
+
+from ratebound.decision import Decision, DegradedRows, Outcome, Row
+from ratebound.fork import renew_in_children
+from ratebound.limit import Ask, Group, Spent, checked_cost
+
+
+class DegradedGroup(list[Ask]):
+    """A settlement of what was decided without the storage. Its instants are of this process's own clock, so it must
+    never get there: a refund would give back what the storage was never charged."""
+
+    def __init__(self, asks: Sequence[Ask], rows: DegradedRows) -> None:
+        super().__init__(asks)
+        self.reason = rows.reason
+        self.granted = rows.granted
+
+
+def spent_of(row: Row) -> Spent:
+    """Return what `force` has to know of a spend to correct it."""
+    outcome = Outcome(*row)
+    ahead = outcome.ahead
+    if ahead is None:
+        ahead = outcome.reset_after - (outcome.part > 0)
+    return outcome.at, outcome.at + ahead, outcome.part, outcome.given
+
+
+def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
+    """What to force so that each of the asks, answered by `rows`, has cost what `costs` says, not what was charged."""
+    group: list[Ask] = []
+    rest = iter(rows)
+    for (key, limits, charged, _, _), cost in zip(asks, costs, strict=True):
+        spent = [spent_of(row) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
+        group.append((key, limits, cost - charged, None, spent))
+    return DegradedGroup(group, rows) if isinstance(rows, DegradedRows) else group
+
+
+class _Settled:
+    """Marks decisions as settled: of several threads that settle one, the first does, and the others raise."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def mark(self, decision: Decision) -> None:
+        with self._lock:
+            _refuse_if_final(decision)
+            decision.final = "it has been already, and would be refunded twice"
+
+
+_settled = _Settled()
+
+
+def _refuse_if_final(decision: Decision) -> None:
+    final = getattr(decision, "final", "")
+    if final:
+        raise ValueError(f"this decision cannot be settled: {final}")
+
+
+def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
+    """Return one cost for each ask. From here on the decision is settled.
+
+    Raises ValueError if it was settled before, by whichever thread, or cannot be.
+    """
+    _refuse_if_final(decision)
+    given = list(cost) if isinstance(cost, list | tuple) else [cost] * len(decision.asks)
+    if len(given) != len(decision.asks):
+        raise ValueError(f"expected one cost, or one for each of {len(decision.asks)} checks, not {cost!r}")
+    costs = [checked_cost(each, least=0) for each in given]
+    _settled.mark(decision)
+    return costs
+
+
+def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:
+    """The decision as it stands after settling."""
+    asks = tuple((key, limits, cost, None, None) for (key, limits, *_), cost in zip(decision.asks, costs, strict=True))
+    after = Decision(asks, rows)
+    after.final = decision.final
+    return after
+
+
+def peeked(decision: Decision) -> Decision:
+    decision.final = "it is a peek, which was charged nothing"
+    return decision

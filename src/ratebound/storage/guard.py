@@ -1,0 +1,379 @@
+"""What a guarded storage knows and decides, and none of its I/O: who may be asked, what a failure means, what is owed.
+
+Sync and async guards share it, and a limiter's twin for tasks shares its object: one breaker for each node, one local
+memory, one ledger.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+
+from ratebound.clock import SECOND, Clock
+from ratebound.decision import Row
+from ratebound.errors import StorageError
+from ratebound.events import Called, Degraded, Listener, Recovered, tell
+from ratebound.fork import renew_in_children
+from ratebound.limit import FAILURES, Group, Mode
+from ratebound.settling import DegradedGroup
+from ratebound.storage.blame import Blameless
+from ratebound.storage.breaker import Breaker
+from ratebound.storage.fallback import Debt, Entry, Fallback
+from ratebound.storage.workers import known_workers, warn_of_whole_share
+
+log = logging.getLogger("ratebound")
+
+BATCH = 100  # groups in one call of the write-back, so that it never holds a server up
+SMALL_BATCH = 10  # where groups may be on several nodes, and so go one by one: they share one deadline
+ONE_NODE = ("",)
+
+NodesOf = Callable[[Group], tuple[str, ...]]
+Result = Sequence[Sequence[Row]] | StorageError
+WriteBack = Generator[list[Group], StorageError | None, None]
+
+
+class Call:
+    """Groups that go to the storage together, where they belong in the answer, and the leave to ask for them."""
+
+    __slots__ = ("begin", "groups", "nodes", "places", "tickets")
+
+    def __init__(self, nodes: tuple[str, ...], groups: Sequence[Group], places: Sequence[int]) -> None:
+        self.nodes = nodes
+        self.groups = groups
+        self.places = places
+        self.tickets: list[tuple[Breaker, int]] = []
+        self.begin = time.monotonic()
+
+
+class Plan:
+    """One evaluate: the calls to make, and the answers as far as there are any."""
+
+    __slots__ = ("answers", "calls", "mode")
+
+    def __init__(self, size: int, mode: Mode) -> None:
+        self.answers: list[Sequence[Row]] = [()] * size
+        self.calls: list[Call] = []
+        self.mode = mode
+
+    def fill(self, call: Call, answers: Sequence[Sequence[Row]]) -> None:
+        for place, rows in zip(call.places, answers, strict=True):
+            self.answers[place] = rows
+
+
+class Guard:
+    """See `GuardedStorage` for what the options mean."""
+
+    def __init__(
+        self,
+        *,
+        failure: str,
+        deadline: float,
+        workers: int | None,
+        failures: int,
+        probe_interval: float,
+        write_back: bool,
+        listeners: Iterable[Listener],
+        parted: bool,
+        clock: Clock | None,
+    ) -> None:
+        check_options(failure, workers, deadline=deadline, probe_interval=probe_interval)
+        if type(failures) is not int or failures < 1:
+            raise ValueError(f"failures must be a positive whole number, not {failures!r}")
+        self.deadline = deadline
+        self.write_back = write_back
+        self.listeners = tuple(listeners)
+        known = workers or known_workers()
+        self._is_share_known = known is not None
+        self.fallback = Fallback(failure, known or 1, clock)
+        self.breakers: dict[str, Breaker] = {}
+        self._seconds: Callable[[], float] = time.monotonic if clock is None else lambda: clock() / SECOND
+        self._failures = failures
+        self._probe_interval = probe_interval
+        self._lock = threading.Lock()
+        self._reasons: dict[str, str] = {}  # of each node, why it could not be asked the last time
+        self._returned: dict[str, tuple[float, int]] = {}  # nodes that are back, not told yet: seconds away, units
+        self._due = False  # a trouble has ended: see what there is to write back
+        self._writing = False
+        self._logged = False  # a driver's own exception, once for each trouble
+        self._parted = parted  # whether the groups of a call may be on several nodes
+        self._only = self.breaker("")
+        renew_in_children(self)
+
+    def breaker(self, node: str) -> Breaker:
+        found = self.breakers.get(node)
+        if found is None:
+            # Twice, or at its deadline a probe that hangs would be followed by the next before it has said so.
+            lease = 2 * self.deadline
+            fresh = Breaker(failures=self._failures, interval=self._probe_interval, lease=lease, clock=self._seconds)
+            found = self.breakers.setdefault(node, fresh)
+        return found
+
+    def listen(self, listener: Listener) -> None:
+        if listener not in self.listeners:
+            self.listeners = (*self.listeners, listener)
+
+    def plan(self, groups: Sequence[Group], mode: Mode, nodes_of: NodesOf | None) -> Plan:
+        """What to ask the storage; what it is not asked for is answered already, or raised."""
+        plan = Plan(len(groups), mode)
+        refused: list[Call] = []
+        parts: list[tuple[tuple[str, ...], int]] = []
+        for place, group in enumerate(groups):
+            nodes = _nodes(group, nodes_of)
+            if isinstance(group, DegradedGroup):
+                plan.answers[place] = self.fallback.settle(group)
+            elif any(self.breaker(node).probe_after() for node in nodes):
+                refused.append(Call(nodes, (group,), (place,)))
+            else:
+                parts.append((nodes, place))
+        for nodes, places in _together(parts):
+            call = Call(nodes, [groups[place] for place in places], places)
+            (plan.calls if self.admit(call) else refused).append(call)
+        try:
+            for call in refused:
+                self.fallback.raise_if_asked(call.groups, self.out_of_reach(call))
+        except StorageError:  # then nothing is asked or charged for the others either
+            for call in plan.calls:
+                _release(call)
+            raise
+        for call in refused:
+            self._decide(plan, call, self.out_of_reach(call))
+        return plan
+
+    def admit(self, call: Call) -> bool:
+        """Whether every node of the call may be asked now."""
+        for node in call.nodes:
+            breaker = self.breaker(node)
+            ticket = breaker.admit()
+            if not ticket:
+                _release(call)
+                return False
+            call.tickets.append((breaker, ticket))
+        return True
+
+    def call_for(self, group: Group, nodes_of: NodesOf | None) -> Call:
+        """Leave to ask for one group, or StorageError."""
+        call = Call(_nodes(group, nodes_of), (group,), (0,))
+        if not self.admit(call):
+            raise self.out_of_reach(call)
+        return call
+
+    def out_of_reach(self, call: Call) -> StorageError:
+        reasons = [self._reasons[node] for node in call.nodes if node in self._reasons]
+        return StorageError(reasons[0] if reasons else "the storage is out of reach", undone=True)
+
+    def finish(self, plan: Plan, call: Call, result: Result) -> None:
+        """What came of a call: its answers, or those to give instead."""
+        error = self.heard(call, result if isinstance(result, StorageError) else None)
+        if error is None:
+            plan.fill(call, result)  # type: ignore[arg-type]
+        elif error.answers is None:
+            self._decide(plan, call, error)
+        else:
+            for place, group, answer in zip(call.places, call.groups, error.answers, strict=True):
+                if isinstance(answer, StorageError):
+                    self._decide(plan, Call(call.nodes, (group,), (place,)), answer)
+                else:
+                    plan.answers[place] = answer
+
+    def calm(self, groups: Sequence[Group], mode: Mode) -> int:
+        """A ticket for the straight path: all is well, and everything goes to one node as far as is known; else 0."""
+        if self._due or self.listeners or mode == "force" or len(self.breakers) > 1:
+            return 0
+        if self._parted and len(groups) > 1:
+            return 0
+        return self._only.calm
+
+    def lost(
+        self, groups: Sequence[Group], mode: Mode, nodes_of: NodesOf | None, ticket: int, error: Exception
+    ) -> list[Sequence[Row]]:
+        """The answers to a call that failed on the straight path."""
+        nodes = {node for group in groups for node in _nodes(group, nodes_of)} or set(ONE_NODE)
+        call = Call(tuple(sorted(nodes)), groups, range(len(groups)))
+        if call.nodes == ONE_NODE:
+            call.tickets.append((self._only, ticket))
+        else:
+            call.tickets += [(breaker, breaker.admit()) for breaker in map(self.breaker, call.nodes)]
+        plan = Plan(len(groups), mode)
+        self.finish(plan, call, self.as_storage_error(error))
+        return plan.answers
+
+    def heard(self, call: Call, error: StorageError | None) -> StorageError | None:
+        """Tell the breakers, and those who listen, how the call went."""
+        if self.listeners:
+            tell(self.listeners, Called(",".join(call.nodes), time.monotonic() - call.begin, error))
+        at_fault = getattr(error, "node", None)  # a storage may know which of its nodes it was
+        for node, (breaker, ticket) in zip(call.nodes, call.tickets, strict=True):
+            if error is None or not error.outage:
+                self._succeeded(node, breaker.succeeded(ticket))
+            elif isinstance(error, Blameless) or (at_fault in call.nodes and at_fault != node):
+                breaker.release(ticket)
+            else:
+                self._failed(node, breaker, ticket, error)
+        return error
+
+    def as_storage_error(self, error: BaseException) -> StorageError:
+        """Whatever a driver lets out is an outage, of which nothing is known."""
+        if isinstance(error, StorageError):
+            return error
+        if not self._logged:
+            self._logged = True
+            log.error("the storage failed in a way of its own; decisions are made without it", exc_info=error)
+        known = StorageError(f"the storage failed ({type(error).__name__}: {error})")
+        known.__cause__ = error
+        return known
+
+    def too_late(self) -> StorageError:
+        return StorageError(f"the storage gave no answer within {self.deadline:g} s; whether it has decided is unknown")
+
+    def crowded(self, *, undone: bool) -> StorageError:
+        what = "was not asked" if undone else "was asked late, and whether it has decided is unknown"
+        return Blameless(f"the storage {what}: more calls than it answers within {self.deadline:g} s", undone=undone)
+
+    def begin_write_back(self, nodes_of: NodesOf | None) -> WriteBack | None:
+        """What to do now that a trouble has ended, if there is anything to do and nobody does it."""
+        if not self._due:
+            return None
+        with self._lock:
+            if not self._due or self._writing:
+                return None
+            self._due = False
+            self._writing = write = self.write_back and len(self.fallback.ledger) > 0
+        if write:
+            flow = self._write_back(nodes_of)
+            next(flow)  # from here on it cleans up after itself, also when nobody ever goes on with it
+            return flow
+        for node in list(self._returned):
+            self._tell_return(node)
+        return None
+
+    def _write_back(self, nodes_of: NodesOf | None) -> WriteBack:
+        """Yields nothing first, then what to force; takes back None, or why that was not possible. What was certainly
+        not written stays for later."""
+        ledger, returned = self.fallback.ledger, list(self._returned)
+        left: list[tuple[tuple[str, ...], Entry, Debt]] = []
+        most = BATCH if nodes_of is None else SMALL_BATCH
+        finished = False
+        try:
+            yield []
+            left = [(ONE_NODE, *taken) for taken in ledger.take()]
+            left = [(_nodes([(*entry, 1, None, None)], nodes_of), entry, debt) for _, entry, debt in left]
+            left.sort(key=lambda owed: owed[0])  # node by node, so that a failure is that of one
+            while left:
+                nodes, batch = left[-1][0], []
+                groups: list[Group] = []
+                while left and left[-1][0] == nodes and len(groups) < most:
+                    _, entry, debt = left.pop()
+                    group = self.fallback.owed(entry, debt.units)
+                    if group and not all(self.breaker(node).closed for node in nodes):
+                        ledger.put_back(entry, debt)
+                    elif group:
+                        batch.append((nodes, entry, debt))
+                        groups.append(group)
+                error = (yield groups) if groups else None
+                if error is None:
+                    self._count(nodes, sum(max(cost for _, _, cost, *_ in group) for group in groups))
+                elif error.outage:
+                    left += batch if error.undone else ()
+                    while left and left[-1][0] == nodes:  # the rest of this node is for the next time
+                        ledger.put_back(*left.pop()[1:])
+                    if isinstance(error, Blameless):
+                        self._due = True
+                        continue
+                    for node in nodes:
+                        self._failed(node, self.breaker(node), self.breaker(node).admit(), error)
+            finished = True
+        finally:
+            for _, entry, debt in left:
+                ledger.put_back(entry, debt)
+            if not finished:
+                self._due = True  # nobody else would look again as long as all is well
+            self._writing = False
+            for node in returned:
+                self._tell_return(node)
+
+    def renew(self) -> None:
+        """For a child process: no thread that held a lock came along, and what is owed is the parent's to write."""
+        self._lock = threading.Lock()
+        self._returned, self._due, self._writing = {}, False, False
+        self.fallback.ledger.renew()
+        for breaker in self.breakers.values():
+            breaker.renew()
+
+    def _decide(self, plan: Plan, call: Call, error: StorageError) -> None:
+        plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
+        if error.undone and error.outage and all(self.breaker(node).calm for node in call.nodes):
+            self._due = True  # all is well meanwhile: no success would have what was just granted written back
+
+    def _wait(self, call: Call) -> float:
+        return max(self.breaker(node).probe_after() for node in call.nodes)
+
+    def _succeeded(self, node: str, away: float | None) -> None:
+        if away is None:
+            return
+        self._reasons.pop(node, None)
+        self._logged = False
+        if away:
+            self._returned[node] = (away, 0)
+        self._due = True
+
+    def _failed(self, node: str, breaker: Breaker, ticket: int, error: StorageError) -> None:
+        self._reasons[node] = str(error)
+        if breaker.failed(ticket):
+            self._tell_return(node)
+            self._tell(Degraded(node, str(error)))
+
+    def _count(self, nodes: tuple[str, ...], units: int) -> None:
+        """Units are told of with the first of the nodes that has just returned."""
+        for node in nodes:
+            away = self._returned.get(node)
+            if away is not None:
+                self._returned[node] = (away[0], away[1] + units)
+                return
+
+    def _tell_return(self, node: str) -> None:
+        """Once for each outage, and before the next one is told of."""
+        away = self._returned.pop(node, None)
+        if away is not None:
+            self._tell(Recovered(node, *away))
+
+    def _tell(self, event: Degraded | Recovered) -> None:
+        """An outage is in the log, whoever listens: requests are answered, and else nobody would know of it."""
+        tell(self.listeners, event)
+        if isinstance(event, Degraded) and not self._is_share_known:
+            warn_of_whole_share()
+        if any(getattr(listener, "logs", False) for listener in self.listeners):
+            return
+        name = f"the storage {event.node}".rstrip()
+        if isinstance(event, Degraded):
+            log.error("decisions are made without %s: %s", name, event.reason)
+        else:
+            log.warning("%s decides again after %.3g s", name, event.seconds)
+
+
+def check_options(failure: str, workers: int | None, **durations: float) -> None:
+    if failure not in FAILURES:
+        raise ValueError(f"failure must be one of {', '.join(FAILURES)}, not {failure!r}")
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise ValueError(f"workers must be a positive whole number, not {workers!r}")
+    for label, value in durations.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3_600:
+            raise ValueError(f"{label} must be seconds, more than 0 and at most an hour, not {value!r}")
+
+
+def _together(parts: Iterable[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], list[int]]]:
+    """Groups, by their places, that share a node, or are linked by some that do: they stay in order, in one call."""
+    found: list[tuple[set[str], list[int]]] = []
+    for nodes, place in parts:
+        linked = [part for part in found if not part[0].isdisjoint(nodes)]
+        found = [part for part in found if part[0].isdisjoint(nodes)]
+        found.append((set(nodes).union(*(part[0] for part in linked)), sorted(sum((p[1] for p in linked), [place]))))
+    return [(tuple(sorted(nodes)), places) for nodes, places in found]
+
+
+def _nodes(group: Group, nodes_of: NodesOf | None) -> tuple[str, ...]:
+    return ONE_NODE if nodes_of is None else nodes_of(group) or ONE_NODE
+
+
+def _release(call: Call) -> None:
+    for breaker, ticket in call.tickets:
+        breaker.release(ticket)

@@ -1,0 +1,506 @@
+"""A storage that always answers in time: a guard around any other, sync and async side by side.
+
+It has a deadline for every call, a breaker for every node, an answer of its own when the storage has none
+(fallback.py), and writes back what it granted meanwhile. Everything but the calls themselves is in guard.py.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from queue import Empty
+from typing import Any
+
+from ratebound.clock import Clock
+from ratebound.decision import Row
+from ratebound.errors import RateboundError, StorageError
+from ratebound.events import Listener
+from ratebound.limit import Group, Mode
+from ratebound.settling import settlement
+from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
+from ratebound.storage.guard import Guard, NodesOf, WriteBack, check_options
+from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
+from ratebound.storage.threads import Job, Threads
+from ratebound.storage.workers import warn_of_many_workers
+
+DEADLINE = 0.25  # seconds, for a storage that has no deadline of its own
+CLOSED = Blameless("the storage is closed", undone=True)
+LEFT = "a storage call failed after its caller had gone: %s"
+
+log = logging.getLogger("ratebound")
+
+
+def _deadline(inner: Any, given: float | None) -> float:
+    """What was given, or what the storage keeps by itself, or what its address says that it should take."""
+    for found in (given, getattr(inner, "deadline", None), getattr(getattr(inner, "address", None), "timeout", None)):
+        if found is not None:
+            return found
+    return DEADLINE
+
+
+def _bounds_itself(inner: object, deadline: float) -> bool:
+    own = getattr(inner, "deadline", None)
+    return own is not None and own <= deadline
+
+
+def _nodes_of(inner: object) -> NodesOf | None:
+    return getattr(inner, "nodes_of", None)
+
+
+class GuardedStorage:
+    """Asks `inner`, and answers by the deadline whatever happens to it.
+
+    `failure` is what limits fall to that have no mode of their own: `local`, `open`, `closed` or `raise`. `workers` is
+    how many processes share the limits, for the share of each; by default what the server says, or 1. After `failures`
+    outages in a row a node is left alone, and probed every `probe_interval` seconds or sooner.
+
+    What was granted locally while the storage was certainly not asked is charged there once it is back, in the
+    background, unless `write_back` is off; what `open` let pass is not, nor a spend of which nobody knows whether it
+    was made. So in one period an outage gives a key at most workers × share on top of the count already spent, and
+    the storage, once it is back, what is left of the count after that; what nobody knows of may be had twice.
+
+    A storage with an attribute `deadline` (seconds) promises that its calls end by then, and is called directly;
+    others are called in threads that can be left behind. One with `nodes_of(group)` has a breaker for each node.
+    """
+
+    def __init__(
+        self,
+        inner: Storage,
+        *,
+        failure: str = "local",
+        deadline: float | None = None,
+        workers: int | None = None,
+        failures: int = 3,
+        probe_interval: float = 1.0,
+        write_back: bool = True,
+        listeners: Iterable[Listener] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if inspect.iscoroutinefunction(inner.evaluate):
+            raise TypeError(f"{type(inner).__name__} is for AsyncGuardedStorage: its evaluate must be awaited")
+        self.inner = inner
+        self.guard = Guard(
+            failure=failure,
+            deadline=_deadline(inner, deadline),
+            workers=workers,
+            failures=failures,
+            probe_interval=probe_interval,
+            write_back=write_back,
+            listeners=listeners,
+            parted=hasattr(inner, "nodes_of"),
+            clock=clock,
+        )
+        self._inline = _bounds_itself(inner, self.guard.deadline)
+        self._nodes_of = _nodes_of(inner)
+        self._threads = Threads()
+        self._twins: weakref.WeakSet[AsyncGuardedStorage] = weakref.WeakSet()
+        self._writer: threading.Thread | None = None
+        self._stop = threading.Event()  # of the writer
+        self._left: set[threading.Event] = set()  # calls whose callers have gone: each is set when all is undone
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
+        guard = self.guard
+        if not (self._inline and (ticket := guard.calm(groups, mode))):
+            return self._evaluate(groups, mode)
+        try:
+            return self.inner.evaluate(groups, mode)
+        except Exception as error:
+            if _is_callers(error):
+                raise
+            return guard.lost(groups, mode, self._nodes_of, ticket, error)
+
+    def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Return what `evaluate` does, for a waiter that takes places.
+
+        If a signal handler raises meanwhile (control-C, an alarm), that exception goes on at once. The call goes on in
+        its own thread, and gives back what it spends. Handlers run in the main thread only: others call directly.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return self.evaluate(groups, mode)
+        handed = threading.Lock()  # taken by the call when it has an answer, or by the caller when it goes
+        ended = threading.Event()
+        found: list[list[Sequence[Row]]] = []
+
+        def call() -> None:
+            try:
+                if mode == "spend" and handed.locked():
+                    return
+                found.append(self.evaluate(groups, mode))
+                if not handed.acquire(blocking=False) and mode == "spend":
+                    self.evaluate(_undoing(groups, found[0]), "force")
+            except BaseException as error:
+                if not handed.locked():
+                    raise
+                log.warning(LEFT, error)
+            finally:
+                ended.set()
+                self._left.discard(ended)
+
+        try:
+            replies = self._threads.start(call)
+            error = None if replies is None else replies.get().error
+        except BaseException:
+            if handed.acquire(blocking=False):
+                self._left.add(ended)
+            elif mode == "spend":
+                with suppress(Exception):  # a storage that fails now must not hide why the caller goes
+                    self.evaluate(_undoing(groups, found[0]), "force")
+            raise
+        if error is not None:
+            raise error
+        return found[0] if found else self.evaluate(groups, mode)  # no thread to be had
+
+    def reset(self, group: Group) -> None:
+        """Here and in the storage. Raises StorageError when that is out of reach, whatever the failure mode: then only
+        this process has forgotten."""
+        guard = self.guard
+        guard.fallback.reset(group)
+        call = guard.call_for(group, self._nodes_of)
+        result = self._answer(partial(self.inner.reset, group))
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        if isinstance(result, StorageError):
+            raise result
+
+    def close(self) -> None:
+        """Close the storage, and end what runs in the background, as far as it does not hang.
+
+        What was made by `for_tasks` is closed as well: by each event loop that still runs, as soon as it gets to it.
+        """
+        ends = time.monotonic() + self.guard.deadline
+        for ended in list(self._left):
+            ended.wait(max(ends - time.monotonic(), 0.0))
+        self._threads.close()
+        writer, self._writer = self._writer, None
+        if writer is not None and writer is not threading.current_thread():
+            writer.join(self.guard.deadline)
+        stop, self._stop = self._stop, threading.Event()
+        stop.set()  # it would open anew what is closed now
+        self.inner.close()
+        for twin in list(self._twins):
+            twin._close_from_outside()
+
+    def listen(self, listener: Listener) -> None:
+        self.guard.listen(listener)
+
+    def for_tasks(self, inner: AsyncStorage) -> "AsyncGuardedStorage":
+        """A guard for tasks around the async twin of `inner`, with the same breakers and the same local states."""
+        twin = AsyncGuardedStorage._sharing(inner, self.guard)
+        self._twins.add(twin)
+        return twin
+
+    def _evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
+        guard = self.guard
+        plan = guard.plan(groups, mode, self._nodes_of)
+        if len(plan.calls) == 1:
+            call = plan.calls[0]
+            guard.finish(plan, call, self._answer(partial(self.inner.evaluate, call.groups, mode)))
+        else:  # side by side, so that one deadline is enough for all
+            ends = time.monotonic() + guard.deadline
+            jobs = [self._threads.queue(partial(self.inner.evaluate, call.groups, mode)) for call in plan.calls]
+            for call, job in zip(plan.calls, jobs, strict=True):
+                guard.finish(plan, call, self._reply(job, ends))
+        self._write_back()
+        return plan.answers
+
+    def _answer(self, function: Callable[[], Any]) -> Any:
+        """What the storage says to one call, or the StorageError to go on with."""
+        if not self._inline:
+            return self._reply(self._threads.queue(function), time.monotonic() + self.guard.deadline)
+        try:
+            return function()
+        except Exception as error:
+            if _is_callers(error):
+                raise
+            return self.guard.as_storage_error(error)
+
+    def _reply(self, job: Job | None, ends: float) -> Any:
+        if job is None:
+            return StorageError("the system gives no thread to ask the storage in", undone=True)
+        try:
+            value, error = job.replies.get(timeout=max(ends - time.monotonic(), 0.0))
+        except Empty:
+            return self._unanswered(job)
+        if error is None:
+            return value
+        if _is_callers(error):
+            raise error
+        return self.guard.as_storage_error(error)
+
+    def _unanswered(self, job: Job) -> StorageError:
+        """Whether that is an outage: not if others are answered, and this one had to wait for them too long."""
+        guard = self.guard
+        self._threads.withdraw(job)
+        if job.stuck:
+            return StorageError(f"{self._threads.alive} calls to the storage hang already", undone=True)
+        if job.began is None:
+            return guard.crowded(undone=True)
+        late = time.monotonic() - job.began < guard.deadline / 2
+        return guard.crowded(undone=False) if late else guard.too_late()
+
+    def _write_back(self) -> None:
+        """In a thread of its own: whoever has found that the storage is back does not wait for it."""
+        flow = self.guard.begin_write_back(self._nodes_of)
+        if flow is None:
+            return
+        writing = (flow, self._stop)
+        writer = threading.Thread(target=self._write, args=writing, name="ratebound-write-back", daemon=True)
+        try:
+            writer.start()
+        except RuntimeError:  # the system gives no more of them: another time
+            flow.close()
+        else:
+            self._writer = writer
+
+    def _write(self, flow: WriteBack | None, stop: threading.Event) -> None:
+        while flow is not None:
+            with closing(flow), suppress(StopIteration):
+                error = None
+                while True:
+                    groups = flow.send(error)
+                    error = CLOSED if stop.is_set() else self._forced(groups)
+            flow = None if stop.is_set() else self.guard.begin_write_back(self._nodes_of)
+
+    def _forced(self, groups: Sequence[Group]) -> StorageError | None:
+        try:
+            result = self._answer(partial(self.inner.evaluate, groups, "force"))
+        except RateboundError as error:  # it would be refused again
+            return StorageError(str(error), outage=False)
+        return result if isinstance(result, StorageError) else None
+
+
+class AsyncGuardedStorage:
+    """The same for tasks, in any number of event loops, one after the other or side by side.
+
+    A storage with an attribute `loops`, those in which it holds something open, can be closed from outside of them.
+    """
+
+    def __init__(
+        self,
+        inner: AsyncStorage,
+        *,
+        failure: str = "local",
+        deadline: float | None = None,
+        workers: int | None = None,
+        failures: int = 3,
+        probe_interval: float = 1.0,
+        write_back: bool = True,
+        listeners: Iterable[Listener] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not inspect.iscoroutinefunction(inner.evaluate):
+            raise TypeError(f"{type(inner).__name__} is for GuardedStorage: it would block the event loop")
+        self.inner = inner
+        self.guard = Guard(
+            failure=failure,
+            deadline=_deadline(inner, deadline),
+            workers=workers,
+            failures=failures,
+            probe_interval=probe_interval,
+            write_back=write_back,
+            listeners=listeners,
+            parted=hasattr(inner, "nodes_of"),
+            clock=clock,
+        )
+        self._inline = _bounds_itself(inner, self.guard.deadline)
+        self._nodes_of = _nodes_of(inner)
+        self._writers: set[asyncio.Task[None]] = set()
+        self._closers: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[None]] = set()  # of waiters: a loop alone would forget those that nobody awaits
+
+    @classmethod
+    def _sharing(cls, inner: AsyncStorage, guard: Guard) -> "AsyncGuardedStorage":
+        twin = cls(inner)
+        twin.guard = guard
+        twin._inline = _bounds_itself(inner, guard.deadline)
+        return twin
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
+        guard = self.guard
+        if not (self._inline and (ticket := guard.calm(groups, mode))):
+            return await self._evaluate(groups, mode)
+        try:
+            return await self.inner.evaluate(groups, mode)
+        except Exception as error:
+            if _is_callers(error):
+                raise
+            return guard.lost(groups, mode, self._nodes_of, ticket, error)
+
+    async def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Return what `evaluate` does, for a waiter that takes places.
+
+        If the caller is cancelled, that returns at once. The call goes on in its own task, and gives back what it
+        spends. A call that has not begun by then is not made.
+        """
+        answer: asyncio.Future[list[Sequence[Row]]] = asyncio.get_running_loop().create_future()
+        call = answer.get_loop().create_task(self._answer_or_undo(groups, mode, answer), name="ratebound-wait")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # The answer may have come in the same turn of the loop: then the call has left it here.
+            if not answer.cancelled() and answer.exception() is None and mode == "spend":
+                with suppress(Exception):  # a storage that fails now must not hide the cancellation
+                    await self.evaluate(_undoing(groups, answer.result()), "force")
+            raise
+
+    async def _answer_or_undo(
+        self, groups: Sequence[Group], mode: Mode, answer: "asyncio.Future[list[Sequence[Row]]]"
+    ) -> None:
+        if answer.cancelled() and mode == "spend":
+            return
+        try:
+            rows = await self.evaluate(groups, mode)
+            if not answer.cancelled():
+                answer.set_result(rows)
+            elif mode == "spend":
+                await self.evaluate(_undoing(groups, rows), "force")
+        except Exception as error:
+            if answer.cancelled():
+                log.warning(LEFT, error)
+            else:
+                answer.set_exception(error)
+        finally:
+            answer.cancel()  # the event loop ends, and has cancelled this: whoever waits must not wait for ever
+
+    async def reset(self, group: Group) -> None:
+        """Here and in the storage; see `GuardedStorage.reset`."""
+        guard = self.guard
+        guard.fallback.reset(group)
+        call = guard.call_for(group, self._nodes_of)
+        result = await self._answer(self.inner.reset, group)
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        if isinstance(result, StorageError):
+            raise result
+
+    async def close(self) -> None:
+        """Close the storage, and end what this event loop does in the background."""
+        loop = asyncio.get_running_loop()
+        calls = [call for call in self._calls if call.get_loop() is loop]
+        if calls:
+            _, hanging = await asyncio.wait(calls, timeout=self.guard.deadline)
+            for call in hanging:
+                call.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
+        writers = [writer for writer in self._writers if writer.get_loop() is loop]
+        for writer in writers:
+            writer.cancel()
+        await asyncio.gather(*writers, return_exceptions=True)
+        await self.inner.close()
+
+    def listen(self, listener: Listener) -> None:
+        self.guard.listen(listener)
+
+    def _close_from_outside(self) -> None:
+        """Have every event loop that holds something open here close it. One that has ended has nothing any more."""
+        here = None
+        with suppress(RuntimeError):  # not in one
+            here = asyncio.get_running_loop()
+            self._close_soon(here)
+        for loop in getattr(self.inner, "loops", ()):
+            if loop is not here:
+                with suppress(RuntimeError):  # it has ended
+                    loop.call_soon_threadsafe(self._close_soon, loop)
+
+    def _close_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        closer = loop.create_task(self.close(), name="ratebound-close")
+        self._closers.add(closer)
+        closer.add_done_callback(self._closers.discard)
+
+    async def _evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
+        guard = self.guard
+        plan = guard.plan(groups, mode, self._nodes_of)
+        if len(plan.calls) == 1:
+            guard.finish(plan, plan.calls[0], await self._answer(self.inner.evaluate, plan.calls[0].groups, mode))
+        elif plan.calls:
+            answers = (self._answer(self.inner.evaluate, call.groups, mode) for call in plan.calls)
+            for call, result in zip(plan.calls, await asyncio.gather(*answers), strict=True):
+                guard.finish(plan, call, result)
+        self._write_back()
+        return plan.answers
+
+    async def _answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the storage says to one call, or the StorageError to go on with. A caller that is cancelled is gone."""
+        timeout = asyncio.timeout(None if self._inline else self.guard.deadline)
+        watch = LoopWatch(self.guard.deadline / 4)
+        try:
+            with watch:
+                async with timeout:
+                    return await function(*arguments)
+        except Exception as error:
+            if timeout.expired():
+                return Blameless(STALLED) if watch.stalled else self.guard.too_late()
+            if _is_callers(error):
+                raise
+            return self.guard.as_storage_error(error)
+
+    def _write_back(self) -> None:
+        flow = self.guard.begin_write_back(self._nodes_of)
+        if flow is not None:
+            writer = asyncio.get_running_loop().create_task(self._write(flow), name="ratebound-write-back")
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+
+    async def _write(self, flow: WriteBack | None) -> None:
+        while flow is not None:
+            with closing(flow), suppress(StopIteration):
+                error = None
+                while True:
+                    error = await self._forced(flow.send(error))
+            flow = self.guard.begin_write_back(self._nodes_of)
+
+    async def _forced(self, groups: Sequence[Group]) -> StorageError | None:
+        try:
+            result = await self._answer(self.inner.evaluate, groups, "force")
+        except RateboundError as error:
+            return StorageError(str(error), outage=False)
+        return result if isinstance(result, StorageError) else None
+
+
+def guarded(
+    storage: Any,
+    kind: type[GuardedStorage] | type[AsyncGuardedStorage],
+    failure: str,
+    deadline: float | None,
+    workers: int | None,
+    listeners: Iterable[Listener],
+) -> Any:
+    """What a limiter asks: the storage in a guard, unless it is one, or memory, which is never out of reach."""
+    check_options(failure, workers, deadline=DEADLINE if deadline is None else deadline)
+    if isinstance(storage, MemoryStorage | AsyncMemoryStorage):
+        warn_of_many_workers()
+        (storage.memory if isinstance(storage, AsyncMemoryStorage) else storage).is_limiters = True
+        return storage
+    if not isinstance(storage, GuardedStorage | AsyncGuardedStorage):
+        return kind(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
+    if (failure, deadline, workers) != ("local", None, None):
+        raise ValueError("this storage has a guard already: give failure, deadline and workers to that")
+    for listener in listeners:
+        storage.listen(listener)
+    return storage
+
+
+def _undoing(groups: Sequence[Group], answers: Sequence[Sequence[Row]]) -> list[Group]:
+    """Return what to force so that nothing of these answers stays charged."""
+    return [
+        settlement(group, rows, [0] * len(group))
+        for group, rows in zip(groups, answers, strict=True)
+        if all(row[0] for row in rows)
+    ]
+
+
+def _is_callers(error: BaseException) -> bool:
+    """Return True for a mistake in what was asked, and for what the program raised itself: no outage."""
+    if isinstance(error, RateboundError):
+        return not isinstance(error, StorageError)
+    return is_programs_own(error)

@@ -1,0 +1,332 @@
+"""States in this process's memory: the default, with nothing to install.
+
+Bounded memory that is not a bypass (law 7) lives here. A table holds the states of one scope, and a ring of
+the same keys that makes it possible to look at any of them in constant time. Untouched states are swept
+without a thread: a new key pays for looking at two others, and a little more is swept as time goes by.
+When all tables together are full, a new key takes the place of the least used of a sample of the largest
+table, but never of one that is denying or has waiters: only when all of the sample deny do new keys share one state, so
+that a flood of keys neither grows memory nor lets an offender go. Tiers and overrides give the keys of one scope
+different limits: each key is judged by the limit that it was last checked against, or by a stricter one that it was
+checked against before and that still denies it.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from hashlib import blake2b
+from random import random
+
+from ratebound.clock import Clock, ticking
+from ratebound.decision import Row
+from ratebound.fork import renew_in_children
+from ratebound.kernels import SPEND, State, evaluate, peek
+from ratebound.limit import BUCKETS, MAX_COUNT, Ask, Group, Limit, Mode
+from ratebound.storage.workers import warn_of_many_workers
+
+Key = str | bytes
+
+LONG_KEY = 256  # characters: a longer key is kept as its digest, in bytes, which no text is equal to
+SAMPLE = 8
+SWEEP_PERIOD = 10_000  # microseconds between two sweeps
+SWEEP_TABLES = 8  # at most, in one sweep
+SWEEP_SHARE = 6_000  # a sweep looks at one in so many keys: once around in a minute of traffic
+
+
+class Table:
+    """The states of one scope.
+
+    Keys are judged by `limit`, or by the limit that `others` has for them. `only` is `limit` while there are no
+    others, else None: one comparison tells a hit that there is nothing to note.
+    """
+
+    __slots__ = ("hand", "limit", "only", "others", "overflow", "ring", "states")
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.only: Limit | None = limit
+        self.others: dict[Key, Limit] = {}
+        self.states: dict[Key, State] = {}
+        self.ring: list[Key] = []
+        self.hand = 0
+        self.overflow: State | None = None
+
+    def add(self, key: Key, state: State, limit: Limit) -> None:
+        if limit is not self.only:
+            self.judge_by(key, limit)
+        self.states[key] = state
+        self.ring.append(key)
+        if len(self.ring) > 2 * len(self.states) + 64:  # keys that were reset and came back are in there twice
+            self.ring = list(self.states)
+
+    def note(self, key: Key, limit: Limit, now: int) -> None:
+        """Judge a known key by the limit that it was just checked against, unless a stricter one still blocks it."""
+        judge = self.others.get(key, self.limit)
+        if limit is judge or (limit.unit > judge.unit and not peek(judge, self.states[key], now, 1)[1][0]):
+            return
+        self.judge_by(key, limit)
+
+    def judge_by(self, key: Key, limit: Limit) -> None:
+        if (limit.count, limit.burst) != (self.limit.count, self.limit.burst):  # a scope has one algorithm and period
+            self.others[key] = limit
+            self.only = None
+            return
+        self.others.pop(key, None)
+        if not self.others:
+            self.limit = self.only = limit
+
+    def remove(self, key: Key) -> int:
+        """Forget a key. Returns how many states went with it."""
+        if self.others and self.others.pop(key, None) is not None and not self.others:
+            self.only = self.limit
+        return 0 if self.states.pop(key, None) is None else 1
+
+    def sweep(self, looks: int, now: int) -> int:
+        """Look at the next `looks` keys of the ring; drop and count those whose state is as if untouched."""
+        ring, states, dropped = self.ring, self.states, 0
+        for _ in range(min(looks, len(ring))):
+            if self.hand >= len(ring):
+                self.hand = 0
+            state = states.get(ring[self.hand])
+            if state is None or state[0] < now:
+                dropped += self.drop(self.hand)
+            self.hand += 1  # past the one that fills a gap, too: it comes from the young end of the ring
+        return dropped
+
+    def victim(self, spare: set[Key], now: int) -> int:
+        """Where in the ring the least used of a sample is, or -1 if all of them deny or are to be spared."""
+        best, least = -1, MAX_COUNT
+        for _ in range(SAMPLE):
+            index = int(random() * len(self.ring))
+            key = self.ring[index]
+            state = self.states.get(key)
+            if state is not None and key not in spare:
+                limit = self.others.get(key, self.limit)
+                _, row = peek(limit, state, now, 1)
+                used = limit.burst - row[1]
+                if row[0] and used < least and not _has_waiters(limit, row):
+                    best, least = index, used
+        return best
+
+    def drop(self, index: int) -> int:
+        """Take one entry out of the ring, the last one fills the gap. Returns how many states went with it."""
+        key, last = self.ring[index], self.ring.pop()
+        if index < len(self.ring):
+            self.ring[index] = last
+        return self.remove(key)
+
+
+class MemoryStorage:
+    """Keeps at most `max_keys` states. Safe under threads; `AsyncMemoryStorage` serves tasks from the same states."""
+
+    def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
+        if type(max_keys) is not int or max_keys < 1:
+            raise ValueError(f"max_keys must be a positive whole number, not {max_keys!r}")
+        self.max_keys = max_keys
+        self.keys = 0
+        self.evicted = 0  # keys dropped to make room
+        self.overflowed = 0  # checks that were answered from a shared state
+        self._ticks, self._anchor = ticking(clock)
+        self._lock = threading.Lock()
+        self._tables: dict[str, Table] = {}
+        self._turns: deque[str] = deque()  # scopes in the order in which they are swept
+        self._sweep_at = 0
+        self.is_limiters = False  # a limiter counts here: a child process that goes on with it is warned
+        self._unwarned = False
+        renew_in_children(self)
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        with self._lock:
+            now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
+            if now >= self._sweep_at:
+                self._sweep(now)
+            if mode == "spend":
+                return [self._spent(group, now) for group in groups]
+            return [self._evaluate(group, mode, now) for group in groups]
+
+    def at_once(self, group: Group) -> Sequence[Row]:
+        """`evaluate` for the spend of one group, with less around it: by far the most of all calls."""
+        with self._lock:
+            now = self._ticks() // 1000 + self._anchor
+            if now >= self._sweep_at:
+                self._sweep(now)
+            if len(group) == 1:
+                key, limits, cost, patience, _ = group[0]
+                if len(limits) == 1 and patience is None:
+                    limit = limits[0]
+                    table = self._tables.get(limit.scope)
+                    if table is not None and (state := table.states.get(key)) is not None:
+                        after, row = SPEND[limit.algorithm](limit, state, now, cost, None, 0)
+                        if after is not state and after is not None:
+                            table.states[key] = after
+                        if limit is not table.only:
+                            table.note(key, limit, now)
+                        return (row,)
+            return self._spent(group, now)
+
+    def reset(self, group: Group) -> None:
+        with self._lock:
+            for key, limits, *_ in group:
+                for limit in limits:
+                    table = self._tables.get(limit.scope)
+                    if table is not None:
+                        self.keys -= table.remove(_kept(key))
+
+    def renew(self) -> None:
+        """For a child process: the thread that may have held the lock is not there to release it."""
+        self._lock = threading.Lock()
+        self._unwarned = self.is_limiters
+        self._sweep_at = 0  # the first use here looks
+
+    def clear(self) -> None:
+        """Forget everything, for tests between which nothing should stay."""
+        with self._lock:
+            self._tables.clear()
+            self._turns.clear()
+            self.keys = 0
+
+    def close(self) -> None:
+        """Memory holds nothing open."""
+
+    def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
+        slots: dict[tuple[str, Key | None], int] = {}
+        places: list[tuple[Table, Key | None, Limit]] = []
+        states: list[State | None] = []
+        order = []
+        spare = {_kept(key) for key, *_ in group}
+        for asked, limits, cost, *_ in group:
+            kept = _kept(asked)
+            for limit in limits:
+                table = self._tables.get(limit.scope) or self._new_table(limit)
+                state = table.states.get(kept)
+                key: Key | None = kept
+                if state is None and (limit.scope, kept) not in slots and cost > 0:  # a refund needs no room
+                    new = sum(before is None for before in states)
+                    if self.keys + new >= self.max_keys and not self._make_room(table, spare, mode, now):
+                        key, state = None, table.overflow
+                        self.overflowed += 1
+                slot = slots.setdefault((limit.scope, key), len(states))
+                order.append(slot)
+                if slot == len(states):
+                    places.append((table, key, limit))
+                    states.append(state)
+        before = states.copy()
+        rows = evaluate(group, mode, order, states, now)
+        for (table, key, limit), old, after in zip(places, before, states, strict=True):
+            if after is not old:
+                self._store(table, key, limit, after, now)
+            if mode == "spend" and limit is not table.only and key is not None and key in table.states:
+                table.note(key, limit, now)
+        return rows
+
+    def _spent(self, group: Group, now: int) -> list[Row]:
+        rows = self._spend(group[0], now) if len(group) == 1 else []
+        return rows or self._evaluate(group, "spend", now)
+
+    def _spend(self, ask: Ask, now: int) -> list[Row]:
+        """One key in a straight line. Returns [], with nothing stored, when it takes more than that: no room for a
+        new key, or a denial or a delay that the other limits have to know of."""
+        key, limits, cost, patience, _ = ask
+        rows: list[Row] = []
+        stores: list[tuple[Table, Limit, State | None, State]] = []
+        for limit in limits:
+            table = self._tables.get(limit.scope) or self._new_table(limit)
+            state = table.states.get(key)
+            if state is None and not self._has_room(key, len(limits)):
+                return []
+            after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
+            if after is None or not row[0] or (row[4] and len(limits) > 1):
+                return []
+            rows.append(row)
+            stores.append((table, limit, state, after))
+        for table, limit, state, after in stores:
+            if state is None:
+                self._add(table, key, limit, after, now)
+            else:
+                table.states[key] = after
+                if limit is not table.only:
+                    table.note(key, limit, now)
+        return rows
+
+    def _has_room(self, key: str, new: int) -> bool:
+        return self.keys + new <= self.max_keys and len(key) <= LONG_KEY
+
+    def _add(self, table: Table, key: Key, limit: Limit, state: State, now: int) -> None:
+        table.add(key, state, limit)
+        self.keys += 1 - table.sweep(2, now)
+
+    def _store(self, table: Table, key: Key | None, limit: Limit, state: State | None, now: int) -> None:
+        if key is None:
+            table.overflow = state
+        elif state is None:
+            self.keys -= table.remove(key)
+        elif key in table.states:
+            table.states[key] = state
+        else:
+            self._add(table, key, limit, state, now)
+
+    def _new_table(self, limit: Limit) -> Table:
+        self._turns.append(limit.scope)
+        return self._tables.setdefault(limit.scope, Table(limit))
+
+    def _make_room(self, table: Table, spare: set[Key], mode: Mode, now: int) -> bool:
+        """Drop one state of the largest table, or else of the new key's own; a peek only asks whether one may go."""
+        largest = max(self._tables.values(), key=lambda table: len(table.states))
+        for payer in (largest, table):
+            index = payer.victim(spare, now) if payer.ring else -1
+            if index >= 0:
+                if mode != "peek":
+                    self.keys -= payer.drop(index)
+                    self.evicted += 1
+                return True
+        return False
+
+    def _sweep(self, now: int) -> None:
+        """Look at some keys of a few tables, in turn; drop a table that has come to hold nothing."""
+        self._sweep_at = now + SWEEP_PERIOD
+        if self._unwarned:
+            self._unwarned = False  # in a thread: the lock is held here, and who logs may ask a limiter
+            threading.Thread(target=warn_of_many_workers, name="ratebound warning").start()
+        for _ in range(min(len(self._turns), SWEEP_TABLES)):
+            scope = self._turns.popleft()
+            table = self._tables[scope]
+            self.keys -= table.sweep(16 + len(table.ring) // SWEEP_SHARE, now)
+            if table.ring or (table.overflow is not None and table.overflow[0] >= now):
+                self._turns.append(scope)
+            else:
+                del self._tables[scope]
+
+
+def _has_waiters(limit: Limit, row: Row) -> bool:
+    """Return True if places further ahead than a whole burst are taken. One of them may be free, so that it allows."""
+    return limit.algorithm in BUCKETS and row[3] > limit.depth + 1
+
+
+def _kept(key: str) -> Key:
+    if len(key) <= LONG_KEY:
+        return key
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class AsyncMemoryStorage:
+    """The same for tasks. Nothing here waits, so the loop is held only for the decision itself."""
+
+    def __init__(
+        self, memory: MemoryStorage | None = None, *, max_keys: int = 1_000_000, clock: Clock | None = None
+    ) -> None:
+        self.memory = MemoryStorage(max_keys=max_keys, clock=clock) if memory is None else memory
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        return self.memory.evaluate(groups, mode)
+
+    def at_once(self, group: Group) -> Sequence[Row]:
+        """Not to be awaited."""
+        return self.memory.at_once(group)
+
+    async def reset(self, group: Group) -> None:
+        self.memory.reset(group)
+
+    async def clear(self) -> None:
+        self.memory.clear()
+
+    async def close(self) -> None:
+        self.memory.close()

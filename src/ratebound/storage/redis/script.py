@@ -1,0 +1,157 @@
+"""The one script, its arguments and its answer. What goes in and comes out is plain doubles: see lua/group.lua."""
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from struct import Struct
+from typing import Any
+
+from ratebound.decision import Row
+from ratebound.errors import StorageError
+from ratebound.limit import ALGORITHMS, Group, Limit, Mode
+from ratebound.storage.redis.keys import Keys
+from ratebound.storage.redis.refusal import is_foreign, meaning_of
+
+PARTS = ("numbers", "straight", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
+SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)
+SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
+
+NUMBERS = {name: number for number, name in enumerate(ALGORITHMS)}
+RECORD = Struct("<11d")
+NOT_GIVEN = (-1, -1, -1, -1)
+KNOWN = 1000
+_known: dict[int, tuple[tuple[Limit, ...], list[bytes], bytes]] = {}
+
+
+class NotOurs(StorageError):
+    """An answer of another shape than ours."""
+
+
+def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) -> list[Any]:
+    """What follows the script's name in EVALSHA: the number of keys, the keys, the rest."""
+    names: list[bytes] = []
+    packed: list[bytes] = []
+    for group in groups:
+        if len(group) == 1 and mode != "force" and not keys.rotating:  # nothing in it can be equal
+            key, limits, cost, patience, _ = group[0]
+            subject = keys.subject(key)
+            scopes, records = _of_one(limits)
+            names += [subject + scope for scope in scopes]
+            packed.append(records if cost == 1 and patience is None else _records(limits, cost, patience))
+        else:
+            packed.append(_packed(group, keys, names))
+    # No whole numbers: hiredis asks for their text, crashes if a signal handler raises there, and the process ends.
+    count = b"%d" % len(names)
+    if mode == "spend" and now is None and len(groups) == 1 and not keys.rotating:
+        return [count, *names, *packed]
+    return [count, *names, f"{mode}+old" if keys.rotating else mode, "" if now is None else str(now), *packed]
+
+
+def _records(limits: Sequence[Limit], cost: int, patience: int | None) -> bytes:
+    wait = -1 if patience is None else patience
+    return b"".join(
+        RECORD.pack(place, NUMBERS[limit.algorithm], limit.count, limit.period, limit.burst, cost, wait, *NOT_GIVEN)
+        for place, limit in enumerate(limits, 1)
+    )
+
+
+def _of_one(limits: tuple[Limit, ...]) -> tuple[list[bytes], bytes]:
+    """The scopes of limits that are asked together, and their records for a cost of one: made once for all requests.
+
+    Found by identity, since comparing limits would take longer than making them. The tuple is kept, so that no other
+    can have its identity.
+    """
+    found = _known.get(id(limits))
+    if found is None:
+        if len(_known) >= KNOWN:  # limits are made by the request: not worth knowing
+            _known.clear()
+        found = _known[id(limits)] = (limits, [limit.scope.encode() for limit in limits], _records(limits, 1, None))
+    return found[1], found[2]
+
+
+def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
+    """The records of a group; the names of its states are added to `names`, equal ones once."""
+    places: dict[bytes, int] = {}
+    records = []
+    for key, limits, cost, patience, spent in group:
+        subject, old = keys.subject(key), keys.old_subject(key)
+        for i, limit in enumerate(limits):
+            name = subject + limit.scope.encode()
+            if name not in places:
+                places[name] = len(places) + 1
+                names += [name] if old is None else [name, old + limit.scope.encode()]
+            numbers = (limit.count, limit.period, limit.burst, cost, -1 if patience is None else patience)
+            spend = NOT_GIVEN if spent is None else spent[i]
+            records.append(RECORD.pack(places[name], NUMBERS[limit.algorithm], *numbers, *spend))
+    return b"".join(records)
+
+
+def answers(reply: Sequence[Any], groups: int) -> list[list[Row] | StorageError]:
+    """One for each group: its rows, or why it has none."""
+    try:
+        if groups == 1:
+            return [[_row(*reply)] if type(reply[0]) is int else [_row(*row) for row in reply]]
+        found = [_refused(block) if isinstance(block, bytes) else [_row(*row) for row in block] for block in reply]
+    except (TypeError, IndexError, ValueError):
+        found = []
+    if len(found) != groups:
+        raise NotOurs("what answers there is not Redis, or the answer is not to what we asked")
+    return found
+
+
+def _row(
+    now: int,
+    allowed: int,
+    remaining: int,
+    retry_after: int,
+    reset_after: int,
+    delay: int,
+    given: int,
+    part: int,
+    ahead: int | None = None,
+) -> Row:
+    wait = None if retry_after < 0 else retry_after
+    if ahead is None:
+        return allowed == 1, remaining, wait, reset_after, delay, now, given, part
+    return allowed == 1, remaining, wait, reset_after, delay, now, given, part, ahead
+
+
+def _refused(block: bytes) -> StorageError:
+    text = block.decode(errors="replace")
+    meaning = meaning_of(text) or f"Redis could not decide ({text})"
+    return StorageError(meaning, undone=True, outage=not is_foreign(text))
+
+
+def known_to_replicas(
+    found: list[list[Row] | StorageError], replicas: int, wanted: int
+) -> list[list[Row] | StorageError]:
+    """What can be relied on, if so many replicas have it: all, or no more than what charged nothing.
+
+    What a master grants alone can be granted again when it fails.
+    """
+    try:
+        check_replicas(replicas, wanted)
+    except StorageError as error:
+        return [error if isinstance(each, list) and all(row[0] for row in each) else each for each in found]
+    return found
+
+
+def check_replicas(replicas: int, wanted: int) -> None:
+    if replicas < wanted:
+        raise StorageError(
+            f"{replicas} of the {wanted} replicas that ?replicas={wanted} asks for have the spend: it may be lost, and"
+            " counts as not granted; see which are connected, and how far behind they are (INFO replication)"
+        )
+
+
+def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
+    """The rows of every group, or the first error among them, which knows what became of the others."""
+    rows: list[Sequence[Row]] = []
+    for each in found:
+        if isinstance(each, StorageError):
+            failed = StorageError(str(each), outage=each.outage)
+            failed.undone = all(isinstance(other, StorageError) and other.undone for other in found)
+            failed.answers = found if len(found) > 1 else None
+            raise failed
+        rows.append(each)
+    return rows

@@ -1,0 +1,90 @@
+"""Groups on a Cluster: what shares a slot is atomic, what does not is decided in two rounds.
+
+A group that spans slots is peeked everywhere first, and spent part by part only if all allow. If one of them denies
+after all, because somebody else came in between, or fails, the parts before it are refunded. Until then others see them
+charged: a denial too many for a moment, never a grant too many. `?slot=one` keeps everything on one slot.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+
+from ratebound.decision import Row
+from ratebound.errors import StorageError
+from ratebound.limit import Group, Mode
+from ratebound.settling import settlement
+from ratebound.storage.redis.keys import Keys
+
+Call = tuple[Group, Mode]
+Rounds = Generator[list[Call], list[Sequence[Row]], Sequence[Row]]
+
+
+def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
+    """Yields calls that may run side by side, is sent their rows or thrown their error, returns those of the group."""
+    parts = _parts(group, keys)
+    if len(parts) == 1 or mode != "spend":
+        answers = yield [([group[i] for i in part], mode) for part in parts]
+        return _in_order(group, parts, answers)
+    answers = yield [([group[i] for i in part], "peek") for part in parts]
+    if not all(row[0] for rows in answers for row in rows):
+        return _in_order(group, parts, answers)
+    spent: list[Sequence[Row]] = []
+    rows: Sequence[Row]
+    for part in parts:
+        try:
+            (rows,) = yield [([group[i] for i in part], "spend")]
+        except StorageError as error:
+            if spent:
+                error.undone = False  # from here on nobody knows how far it came
+                with suppress(StorageError):
+                    yield _refunds(group, parts, spent)
+            raise
+        if not all(row[0] for row in rows):
+            if spent:
+                with suppress(StorageError):  # it is a denial all the same, with a charge too many
+                    yield _refunds(group, parts, spent)
+            return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
+        spent.append(rows)
+    return _in_order(group, parts, spent)
+
+
+def _refunds(group: Group, parts: list[list[int]], spent: list[Sequence[Row]]) -> list[Call]:
+    return [
+        (settlement([group[i] for i in parts[n]], rows, [0] * len(parts[n])), "force") for n, rows in enumerate(spent)
+    ]
+
+
+def is_one(group: Group, keys: Keys) -> bool:
+    """Whether all of a group is on one slot, and one call decides it."""
+    return len(group) == 1 or len({keys.tag(key) for key, *_ in group}) == 1
+
+
+def chains(groups: Sequence[Group], keys: Keys) -> list[list[int]]:
+    """Places of groups that have to be answered one after the other; two chains have nothing to do with each other.
+
+    Groups that span slots make one chain of all.
+    """
+    tags = [{keys.tag(key) for key, *_ in group} for group in groups]
+    if any(len(found) > 1 for found in tags):
+        return [list(range(len(groups)))]
+    found: dict[str, list[int]] = {}
+    for i, (tag,) in enumerate(tags):
+        found.setdefault(tag, []).append(i)
+    return list(found.values())
+
+
+def _parts(group: Group, keys: Keys) -> list[list[int]]:
+    """Places in the group, by slot."""
+    found: dict[str, list[int]] = {}
+    for i, (key, *_) in enumerate(group):
+        found.setdefault(keys.tag(key), []).append(i)
+    return list(found.values())
+
+
+def _in_order(group: Group, parts: list[list[int]], answers: Sequence[Sequence[Row]]) -> list[Row]:
+    """The rows of all parts, in the order of the group's asks and their limits."""
+    by_ask: dict[int, list[Row]] = {}
+    for part, rows in zip(parts, answers, strict=True):
+        rest = iter(rows)
+        for i in part:
+            by_ask[i] = [next(rest) for _ in group[i][1]]
+    return [row for i in range(len(group)) for row in by_ask[i]]

@@ -1,0 +1,376 @@
+"""Redis as a storage, sync and async side by side. One call to the script decides, whatever it holds.
+
+One server, or the master that Sentinel names, is spoken to through lane.py and stream.py; a Cluster through redis-py.
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from ratebound.clock import Clock
+from ratebound.decision import Row
+from ratebound.errors import StorageError
+from ratebound.fork import renew_in_children
+from ratebound.limit import Ask, Group, Mode
+from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
+from ratebound.storage.redis import connect, script, slots
+from ratebound.storage.redis.address import Address, of_client, parse_url
+from ratebound.storage.redis.lane import NO_LANE, Lanes, Refusal, pack_command
+from ratebound.storage.redis.stream import Streams
+from ratebound.storage.threads import Threads
+
+
+def _address(redis: Any, options: dict[str, Any]) -> Address:
+    if isinstance(redis, str):
+        if options:
+            raise ValueError("options of a URL go into the URL, behind '?'")
+        return parse_url(redis)
+    if isinstance(redis, Address):
+        return redis
+    return of_client(redis, options)
+
+
+def _names(address: Address, ask: Ask) -> list[bytes]:
+    """Of the states of an ask, under both secrets if there are two. They share a slot."""
+    keys, (key, limits, *_) = address.keys, ask
+    subjects = [subject for subject in (keys.subject(key), keys.old_subject(key)) if subject is not None]
+    return [subject + limit.scope.encode() for subject in subjects for limit in limits]
+
+
+class RedisStorage:
+    """`redis` is a URL, or a redis-py client whose address and credentials are used. `clock` is for tests."""
+
+    def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
+        self.address = _address(redis, options)
+        self._clock = clock
+        self._cluster: Any = None  # its client, when it is one
+        self._threads = Threads()  # for what may run side by side
+        self.renew()
+        renew_in_children(self)
+        # Every call returns by then, connection included. On a Cluster that is left to who calls.
+        self.deadline = None if self.address.kind == "cluster" else self.address.timeout
+        if self.deadline is None:
+            self.nodes_of = self._nodes_of
+        else:
+            self._connector = connect.Connector(self.address)
+            self._lanes = Lanes(self._connector, self.address.pool, self.deadline)
+            self._wait = pack_command(self.address.wait)
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        if self.deadline is not None:
+            return script.all_rows(self._call(groups, mode))
+        rows: list[Sequence[Row]] = []
+        for group in groups:
+            try:
+                rows.append(self._across(group, mode))
+            except StorageError as error:
+                error.undone = error.undone and not rows  # what came before it is decided
+                raise
+        return rows
+
+    def renew(self) -> None:
+        """For a child process, too: who held these is not there."""
+        self._making = threading.Lock()  # of the client of a Cluster
+        self._free = threading.BoundedSemaphore(self.address.pool)  # redis-py does not wait for a connection there
+
+    def reset(self, group: Group) -> None:
+        for ask in group:
+            self._execute("DEL", *_names(self.address, ask))
+
+    def connect(self) -> None:
+        """Make the first connection and load the script now, and not when the first request comes."""
+        if self.deadline is None:
+            self._execute("PING", target_nodes="primaries")
+        else:
+            self._execute("SCRIPT", "LOAD", script.SOURCE)
+            if self.address.replicas:
+                script.check_replicas(self._execute(*self.address.wait), self.address.replicas)
+
+    def close(self) -> None:
+        if self.deadline is not None:
+            self._lanes.forget()
+            self._connector.close()
+        client, self._cluster = self._cluster, None
+        if client is not None:
+            client.close()
+        self._threads.close()
+
+    def for_tasks(self) -> "AsyncRedisStorage":
+        """The same Redis and the same states, for an event loop."""
+        return AsyncRedisStorage(self.address, clock=self._clock)
+
+    def _nodes_of(self, group: Group) -> tuple[str, ...]:
+        """Which nodes of a Cluster decide a group; one without a name as long as none is known."""
+        client = self._cluster
+        return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
+
+    def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
+        rounds = slots.decide(group, mode, self.address.keys)
+        try:
+            calls = next(rounds)
+            while True:
+                try:
+                    answers = self._side_by_side(calls)
+                except StorageError as error:
+                    calls = rounds.throw(error)
+                else:
+                    calls = rounds.send(answers)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def _side_by_side(self, calls: Sequence[slots.Call]) -> list[Sequence[Row]]:
+        def work(call: slots.Call) -> Sequence[Row]:
+            return script.all_rows(self._call(call[:1], call[1]))[0]
+
+        others = [(call, self._threads.start(partial(work, call))) for call in calls[1:]]
+        answers = [work(calls[0])]
+        for call, replies in others:
+            if replies is None:  # no thread to be had
+                answers.append(work(call))
+                continue
+            reply = replies.get()
+            if reply.error is not None:
+                raise reply.error
+            answers.append(reply.value)
+        return answers
+
+    def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
+        now = None if self._clock is None else self._clock()
+        arguments = script.arguments(groups, mode, self.address.keys, now)
+        until = monotonic() + self.address.timeout
+        waits = self.address.replicas > 0 and mode != "peek"
+        try:
+            reply = self._execute("EVALSHA", script.SHA, *arguments, waits=waits)
+        except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
+            reply = self._execute("EVAL", script.SOURCE, *arguments, until=until, waits=waits)
+        try:
+            if waits:
+                reply, replicas = reply
+                return script.known_to_replicas(script.answers(reply, len(groups)), replicas, self.address.replicas)
+            return script.answers(reply, len(groups))
+        except script.NotOurs:  # what comes next on this connection may not be ours either
+            if self.deadline is not None:
+                self._lanes.forget()
+            raise
+
+    def _execute(self, *command: Any, until: float | None = None, waits: bool = False, **options: Any) -> Any:
+        """The answer; with `waits` also how many replicas have what it wrote, from the same trip."""
+        if self.deadline is not None:
+            try:
+                if waits:
+                    return self._lanes.call(pack_command(command) + self._wait, until, two=True)
+                return self._lanes.call(pack_command(command), until)
+            except Refusal as error:
+                raise _told(error) from error
+        try:
+            free = self._free
+            if not free.acquire(timeout=self.address.timeout):
+                raise StorageError(NO_LANE, undone=True, outage=False)
+            try:
+                with self._making:
+                    if self._cluster is None:
+                        self._cluster = connect.cluster_client(self.address)
+                    client = self._cluster
+                if waits:
+                    return connect.call_and_wait(client, command, self.address.wait)
+                return client.execute_command(*command, **options)
+            finally:
+                free.release()
+        except (StorageError, connect.NoScript):
+            raise
+        except Exception as error:
+            if is_programs_own(error):
+                raise
+            raise _told(error) from error
+
+
+class AsyncRedisStorage:
+    """The same for tasks. Each event loop has a connection of its own, which its tasks share without waiting."""
+
+    def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
+        self.address = _address(redis, options)
+        self._clock = clock
+        self.deadline = None if self.address.kind == "cluster" else self.address.timeout
+        if self.deadline is None:
+            self.nodes_of = self._nodes_of
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        if self.deadline is not None:
+            return script.all_rows(await self._call(groups, mode))
+        chains = slots.chains(groups, self.address.keys)
+        try:
+            found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
+        except StorageError as error:
+            error.undone = error.undone and len(groups) == 1  # the others may be decided
+            raise
+        rows = {
+            i: rows
+            for chain, answers in zip(chains, found, strict=True)
+            for i, rows in zip(chain, answers, strict=True)
+        }
+        return [rows[i] for i in range(len(groups))]
+
+    async def reset(self, group: Group) -> None:
+        for ask in group:
+            await self._execute("DEL", *_names(self.address, ask))
+
+    async def connect(self) -> None:
+        """Make the connection and load the script now, and not when the first request comes."""
+        if self.deadline is None:
+            await self._execute("PING", target_nodes="primaries")
+        else:
+            await self._execute("SCRIPT", "LOAD", script.SOURCE)
+            if self.address.replicas:
+                script.check_replicas(await self._execute(*self.address.wait), self.address.replicas)
+
+    async def close(self) -> None:
+        loop = self._loops.pop(asyncio.get_running_loop(), None)
+        if loop is not None:
+            await loop.close()
+
+    @property
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """Those in which there is something to close."""
+        return list(self._loops)
+
+    def _nodes_of(self, group: Group) -> tuple[str, ...]:
+        client = self._loop().cluster
+        return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
+
+    async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
+        """All rounds of a group that spans slots, also when who asked is gone: it must not stay half charged."""
+        if slots.is_one(group, self.address.keys):
+            return script.all_rows(await self._call((group,), mode))[0]
+        tasks = self._loop().tasks
+        task = asyncio.get_running_loop().create_task(self._rounds(group, mode), name="ratebound-rounds")
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
+            raise
+
+    async def _rounds(self, group: Group, mode: Mode) -> Sequence[Row]:
+        rounds = slots.decide(group, mode, self.address.keys)
+        try:
+            calls = next(rounds)
+            while True:
+                try:
+                    found = await asyncio.gather(*(self._call((part,), how) for part, how in calls))
+                    answers = [script.all_rows(each)[0] for each in found]
+                except StorageError as error:
+                    calls = rounds.throw(error)
+                else:
+                    calls = rounds.send(answers)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def _in_order(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
+        return [await self._across(group, mode) for group in groups]
+
+    async def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
+        now = None if self._clock is None else self._clock()
+        arguments = script.arguments(groups, mode, self.address.keys, now)
+        due = asyncio.get_running_loop().time() + self.address.timeout
+        waits = self.address.replicas > 0 and mode != "peek"
+        try:
+            reply = await self._execute("EVALSHA", script.SHA, *arguments, due=due, waits=waits)
+        except connect.NoScript:
+            reply = await self._execute("EVAL", script.SOURCE, *arguments, due=due, waits=waits)
+        try:
+            if waits:
+                reply, replicas = reply
+                return script.known_to_replicas(script.answers(reply, len(groups)), replicas, self.address.replicas)
+            return script.answers(reply, len(groups))
+        except script.NotOurs as error:
+            self._loop().forget(error)
+            raise
+
+    async def _execute(self, *command: Any, due: float | None = None, waits: bool = False, **options: Any) -> Any:
+        loop = self._loop()
+        try:
+            if loop.streams is not None:
+                due = due or asyncio.get_running_loop().time() + self.address.timeout
+                return await loop.streams.call(pack_command(command), due, waits=waits)
+            # redis-py's own timeout would close the connections of all, to all nodes.
+            watch = LoopWatch(self.address.timeout / 4)
+            try:
+                with watch:
+                    async with asyncio.timeout(self.address.timeout), loop.free:
+                        client = await loop.known_cluster()
+                        if waits:
+                            return await connect.call_and_wait_async(client, command, self.address.wait)
+                        return await client.execute_command(*command, **options)
+            except TimeoutError:
+                if watch.stalled:
+                    raise Blameless(STALLED) from None
+                raise
+        except (StorageError, connect.NoScript):
+            raise
+        except Exception as error:
+            if is_programs_own(error):
+                raise
+            raise _told(error) from error
+
+    def _loop(self) -> "_Loop":
+        running = asyncio.get_running_loop()
+        loop = self._loops.get(running)
+        if loop is None:
+            for old in list(self._loops):
+                if old.is_closed():  # and nobody has closed the storage there
+                    del self._loops[old]
+            loop = self._loops[running] = _Loop(self.address)
+        return loop
+
+
+class _Loop:
+    """What one event loop has: its connection, or its client of a Cluster."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.cluster: Any = None
+        self.looking: asyncio.Task[Any] | None = None  # for the nodes of a Cluster
+        self.tasks: set[asyncio.Task[Sequence[Row]]] = set()  # of groups on a Cluster: a loop alone would forget them
+        self.free = asyncio.Semaphore(address.pool)  # redis-py does not wait for a connection to a node of a Cluster
+        self.streams: Streams | None = None
+        if address.kind != "cluster":
+            self.connector = connect.AsyncConnector(address)
+            self.streams = Streams(self.connector, pack_command(address.wait))
+
+    async def known_cluster(self) -> Any:
+        """The client, once it knows the nodes. Who stops waiting for that does not end it: the next finds it done."""
+        if self.cluster is None:
+            self.cluster = connect.async_cluster_client(self.address)
+        if self.looking is None or (self.looking.done() and (self.looking.cancelled() or self.looking.exception())):
+            self.looking = asyncio.get_running_loop().create_task(self.cluster.initialize(), name="ratebound-connect")
+            self.looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is told unheard
+        if not self.looking.done():
+            await asyncio.shield(self.looking)
+        return self.cluster
+
+    def forget(self, error: StorageError) -> None:
+        if self.streams is not None:
+            self.streams.forget(str(error))
+
+    async def close(self) -> None:
+        if self.streams is not None:
+            await self.streams.close()
+            await self.connector.close()
+        tasks = {*self.tasks, *([] if self.looking is None else [self.looking])}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.cluster is not None:
+            await self.cluster.aclose()
+
+
+def _told(error: Exception) -> Exception:
+    """What to raise for what redis-py, a connection or the server raised; a race in redis-py's own parts included."""
+    if isinstance(error, Refusal) and error.args[0].startswith("NOSCRIPT"):
+        return connect.NoScript()
+    return connect.storage_error(error)

@@ -1,0 +1,61 @@
+"""From a storage URL, or a client of redis-py, to a storage. Each is opened by the one file that knows it."""
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage.guarded import GuardedStorage
+from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
+from ratebound.storage.secrecy import hidden, split_url
+
+
+def open_storage(source: Any) -> Storage:
+    if _is_redis(source):
+        return _redis().RedisStorage(source)  # type: ignore[no-any-return]
+    return MemoryStorage(max_keys=_max_keys(source))
+
+
+def open_async_storage(source: Any) -> AsyncStorage:
+    if _is_redis(source):
+        return _redis().AsyncRedisStorage(source)  # type: ignore[no-any-return]
+    return AsyncMemoryStorage(max_keys=_max_keys(source))
+
+
+def async_twin(storage: Storage) -> AsyncStorage | None:
+    """A storage for tasks over the same states, where there is one."""
+    if isinstance(storage, MemoryStorage):
+        return AsyncMemoryStorage(storage)
+    if isinstance(storage, GuardedStorage):
+        inner = async_twin(storage.inner)
+        return None if inner is None else storage.for_tasks(inner)
+    if type(storage).__name__ == "RedisStorage" and isinstance(storage, _redis().RedisStorage):
+        return storage.for_tasks()  # type: ignore[no-any-return]
+    return None
+
+
+def _is_redis(source: Any) -> bool:
+    return not isinstance(source, str) or split_url(source).scheme.partition("+")[0] in ("redis", "rediss", "unix")
+
+
+def _redis() -> Any:
+    try:
+        from ratebound.storage.redis import storage
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "redis":
+            raise
+        raise ModuleNotFoundError("Redis needs redis-py: install Ratebound with its extra [redis]") from None
+    return storage
+
+
+def _max_keys(url: str) -> int:
+    parts = split_url(url)
+    if parts.scheme != "memory" or parts.netloc or parts.path:
+        raise ValueError(
+            f"cannot open storage {hidden(url)}: expected 'memory://', 'memory://?max_keys=10000' or 'redis://host:6379/0'"
+        )
+    max_keys = 1_000_000
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name != "max_keys" or not (value.isascii() and value.isdecimal() and 0 < len(value) < 16):
+            raise ValueError(f"cannot open storage {hidden(url)}: expected no option but for example max_keys=10000")
+        max_keys = int(value)
+    return max_keys

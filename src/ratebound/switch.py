@@ -1,0 +1,21 @@
+"""Two switches for users' own tests: limiting off, or nothing sleeps. See `ratebound.testing`.
+
+`RATEBOUND_TESTING=off` or `=nosleep` sets them before the program starts.
+"""
+
+import os
+
+limiting = True
+sleeping = True
+
+
+def set_mode(mode: str) -> None:
+    """'' is normal life, 'off' allows everything and counts nothing, 'nosleep' counts but never sleeps."""
+    global limiting, sleeping
+    if mode not in ("", "off", "nosleep"):
+        raise ValueError(f"RATEBOUND_TESTING is {mode!r}: expected 'off', 'nosleep' or nothing")
+    limiting = mode != "off"
+    sleeping = mode == ""
+
+
+set_mode(os.environ.get("RATEBOUND_TESTING", ""))

@@ -1,0 +1,252 @@
+"""Waiting for a turn, written once as a generator of steps; the two limiters drive it, each in its own way.
+
+Where every limit is a bucket, a waiter takes a place in the future and sleeps until it comes: no polling,
+fair between all who share the storage. Other limits have no places, so waiters on one key stand in line
+inside this process, and the first of them sleeps for retry_after. Whoever cannot come through in time, with all those
+in front, is refused at once, as far as `_after_those_in_front` can tell. No waiter ever holds up another key.
+"""
+
+import threading
+from asyncio import AbstractEventLoop
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from ratebound import switch
+from ratebound.clock import seconds
+from ratebound.decision import Decision, DegradedRows, Patience, RateLimited, Row
+from ratebound.fork import renew_in_children
+from ratebound.limit import BUCKETS, Ask, Group, Limit, Mode
+from ratebound.settling import settlement
+
+
+class Ticket(Protocol):
+    """A threading.Event or an asyncio.Event: set when its holder has become the first in line."""
+
+    def set(self) -> None: ...
+
+
+class Evaluate(NamedTuple):
+    """Step: ask the storage; send back its answer."""
+
+    groups: Sequence[Group]
+    mode: Mode = "spend"
+
+
+class Sleep(NamedTuple):
+    seconds: float
+
+
+class Turn(NamedTuple):
+    """Step: wait until the ticket is set; send back whether that was in time."""
+
+    ticket: Ticket
+    seconds: float
+
+
+Step = Evaluate | Sleep | Turn
+Place = tuple[AbstractEventLoop | None, str]  # one line for each key and event loop: a ticket is set in its own
+Flow = Generator[Step, object, Decision]
+
+
+class Line:
+    """Those who wait for one key, in order. Entering, leaving and counting take logarithmic time, so that thousands
+    in one line do not hold up the event loop.
+
+    `_sums` is a Fenwick tree over the costs, in the order in which they came: the sum of all up to any of them.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Ticket, tuple[int, int]] = OrderedDict()  # number in the tree, cost
+        self._sums = [0]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def first(self) -> Ticket:
+        return next(iter(self._entries))
+
+    def append(self, ticket: Ticket, cost: int) -> None:
+        if len(self._sums) > 2 * len(self._entries) + 64:  # most of those in the tree have left
+            staying, self._entries, self._sums = self._entries, OrderedDict(), [0]
+            for other, (_, its_cost) in staying.items():
+                self._add(other, its_cost)
+        self._add(ticket, cost)
+
+    def _add(self, ticket: Ticket, cost: int) -> None:
+        number, step = len(self._sums), 1
+        self._entries[ticket] = number, cost
+        while step < number & -number:
+            cost += self._sums[number - step]
+            step *= 2
+        self._sums.append(cost)
+
+    def remove(self, ticket: Ticket) -> None:
+        number, cost = self._entries.pop(ticket)
+        while number < len(self._sums):
+            self._sums[number] -= cost
+            number += number & -number
+
+    def in_front_of(self, ticket: Ticket) -> int:
+        """Return what those in front of the ticket cost."""
+        number, total = self._entries[ticket][0] - 1, 0
+        while number:
+            total += self._sums[number]
+            number -= number & -number
+        return total
+
+
+class Lines:
+    """Who stands in line for what, and for how much. The lock is held only to look, or to step in or out.
+
+    A line keeps its event loop alive. Lines of closed loops are dropped when the first waiter of another loop comes.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Nobody stands in line. In a child process those who did are not there."""
+        # Reentrant: under the lock the collector may destroy waiters of a closed loop, and they leave.
+        self._lock = threading.RLock()
+        self._lines: dict[AbstractEventLoop | None, dict[str, Line]] = {}
+
+    def enter(self, place: Place, ticket: Ticket, cost: int) -> bool:
+        """Return True if the ticket is the first in its line."""
+        loop, key = place
+        with self._lock:
+            if loop not in self._lines:
+                for other in list(self._lines):
+                    if other is not None and other.is_closed():
+                        del self._lines[other]
+                self._lines[loop] = {}
+            line = self._lines[loop].setdefault(key, Line())
+            line.append(ticket, cost)
+            return len(line) == 1
+
+    def in_front_of(self, place: Place, ticket: Ticket) -> int:
+        """Return what those in front of the ticket cost."""
+        loop, key = place
+        with self._lock:
+            return self._lines[loop][key].in_front_of(ticket)
+
+    def leave(self, place: Place, ticket: Ticket) -> None:
+        """Tell whoever is first then, also when the one that leaves was never served."""
+        loop, key = place
+        with self._lock:
+            lines = self._lines.get(loop)
+            if lines is None:  # the loop is closed and its lines are dropped
+                return
+            line = lines[key]
+            line.remove(ticket)
+            if len(line):
+                with suppress(RuntimeError):  # the event loop of those in line is closed: nobody waits any more
+                    line.first().set()
+                return
+            del lines[key]
+            if not lines:
+                del self._lines[loop]
+
+
+def reserves(limits: tuple[Limit, ...]) -> bool:
+    """Whether all of them have places in the future."""
+    return all(limit.algorithm in BUCKETS for limit in limits)
+
+
+def wait_by_place(key: str, limits: tuple[Limit, ...], cost: int, patience: Patience) -> Flow:
+    """Take a place no further away than `patience`, and sleep until it comes."""
+    group = ((key, limits, cost, patience.microseconds, None),)
+    decision = yield from _evaluate(group)
+    if not decision.allowed:
+        raise RateLimited(decision, patience)
+    yield from _hold_back(decision)
+    return decision
+
+
+def wait_in_line(
+    key: str, limits: tuple[Limit, ...], cost: int, patience: Patience, lines: Lines, place: Place, ticket: Ticket
+) -> Flow:
+    """Come to the front of the line, then try, sleep for retry_after and try again."""
+    timeout = patience.microseconds
+    first = lines.enter(place, ticket, cost)
+    try:
+        if first:
+            decision = yield from _evaluate(_at_once(key, limits, cost))
+            deadline = decision.at + timeout
+        else:
+            decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
+            deadline = decision.at + timeout
+            _refuse_if_late(decision, timeout, patience)
+            in_time = yield Turn(ticket, seconds(timeout))
+            if not in_time:
+                # If there is room for all in front and for this one, their turn has come and they are about to go.
+                decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
+                _refuse_if_late(decision, 0, patience)
+            decision = yield from _evaluate(_at_once(key, limits, cost))
+        while not decision.allowed:
+            _refuse_if_late(decision, deadline - decision.at, patience)
+            if not switch.sleeping:
+                return (yield from _evaluate(_at_once(key, limits, cost), "force"))
+            yield Sleep(decision.retry_after or 0.0)
+            decision = yield from _evaluate(_at_once(key, limits, cost))
+        return decision
+    finally:
+        lines.leave(place, ticket)
+
+
+def _after_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, front: int) -> Flow:
+    """Ask when the turn comes if all in front are served first, each as soon as it may.
+
+    Those in front are one sum, which each limit may divide as it likes, and each limit is asked alone. So the answer is
+    exact for one limit and costs of 1. Otherwise it may be too short, and never too long: nobody is refused in error.
+    """
+    asks: list[Ask] = [(key, limits, units, 0, None) for units in (front, cost) if units]
+    rows = (yield from _evaluate(asks, "peek")).rows
+    return Decision(asks[-1:], _like(rows, rows[-len(limits) :]))
+
+
+def _at_once(key: str, limits: tuple[Limit, ...], cost: int) -> Group:
+    """All limits must say yes at the instant of going ahead, and a window knows no other than now: a leaky bucket must
+    not hold back, and says when it would not."""
+    queues = tuple(limit for limit in limits if limit.queues)
+    others = tuple(limit for limit in limits if not limit.queues)
+    group: list[Ask] = [(key, others, cost, None, None)]
+    if queues:
+        group.append((key, queues, cost, 0, None))
+    return group
+
+
+def _evaluate(group: Group, mode: Mode = "spend") -> Flow:
+    answers: list[Sequence[Row]] = yield Evaluate((group,), mode)  # type: ignore[assignment]
+    return Decision(group, answers[0])
+
+
+def _refuse_if_late(decision: Decision, left: int, patience: Patience) -> None:
+    """Raise RateLimited if the turn is further away than `left`; it says when the same wait would do."""
+    waits = [row[2] for row in decision.rows if not row[0]]
+    if any(wait is None or wait > left for wait in waits):
+        rows = [
+            row if row[0] or row[2] is None else (False, row[1], max(row[2] - patience.microseconds, 0), *row[3:])
+            for row in decision.rows
+        ]
+        raise RateLimited(Decision(decision.asks, _like(decision.rows, rows)), patience)
+
+
+def _like(rows: Sequence[Row], made: Sequence[Row]) -> Sequence[Row]:
+    """Rows made of others are degraded if those are."""
+    return DegradedRows(made, rows.reason, closed=rows.closed) if isinstance(rows, DegradedRows) else made
+
+
+def _hold_back(decision: Decision) -> Generator[Step, object, None]:
+    """Sleep the delay; a waiter that is cancelled or interrupted gives its place back."""
+    if decision.delay:
+        try:
+            yield Sleep(decision.delay)
+        except GeneratorExit:  # nobody drives this any more: the place comes back when its time has passed
+            raise
+        except BaseException:
+            with suppress(Exception):  # a storage that fails now must not hide why the waiter goes
+                yield Evaluate((settlement(decision.asks, decision.rows, [0] * len(decision.asks)),), "force")
+            raise

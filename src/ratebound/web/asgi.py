@@ -1,0 +1,291 @@
+"""Pure ASGI: any framework, no import of one. Requests and WebSocket connections in, headers and refusals out.
+
+It matches the policy's own path patterns, and the route's template where the framework routes before its middleware, as
+Litestar does; an adapter that knows the router and the user hands in `find` and `user`.
+"""
+
+import logging
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Unpack
+
+from ratebound.policy import RequestView
+from ratebound.policy.cost import MAX_BODY
+from ratebound.policy.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
+from ratebound.policy.request import ANONYMOUS, Wire
+from ratebound.policy.rule import Stage
+from ratebound.web.declared import Endpoint, RouteLimit
+from ratebound.web.gate import AsyncWebGate, Passed, Refused
+from ratebound.web.options import AnyPolicy, AsyncOptions
+from ratebound.web.sending import Telling, ours
+from ratebound.web.user import User, found_user_id, identified, user_is_told
+from ratebound.web.websocket import connect
+
+log = logging.getLogger("ratebound")
+
+MAX_LAYERS = 1024  # of middleware and mounted applications
+STATE = "ratebound"  # under which a handler finds the decision
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Find = Callable[[Scope], tuple[Endpoint | None, str | None]]
+
+
+UNKNOWN_USER = (
+    "no middleware around it has set scope['user']: put it inside your authentication middleware, or give it"
+    " user=, a function of the scope"
+)
+
+
+def user_of(scope: Scope) -> User:
+    """Return the user that an authentication middleware around this one has found, as Starlette's: `scope["user"]`."""
+    user = scope.get("user")
+    return None if user is None else found_user_id(user)
+
+
+def header_name(name: bytes) -> str:
+    return _known_name(name) if len(name) <= 64 else name.decode("latin-1").lower()
+
+
+@lru_cache(maxsize=1024)
+def _known_name(name: bytes) -> str:
+    return name.decode("latin-1").lower()
+
+
+def _paths(scope: Scope, own: Sequence[str] = ()) -> Paths:
+    """Return the readings of the path. `own` are prefixes that applications behind take off by themselves."""
+    raw: bytes | None = scope.get("raw_path")
+    path: str = scope["path"]
+    target = raw.partition(b"?")[0].decode("latin-1") if raw else None
+    root: str = scope.get("root_path") or ""
+    if target == path and not root and not own and not configured_prefixes():
+        return path
+    prefixes = dict.fromkeys(own, True)
+    if root:
+        outer: str = scope.get("app_root_path", root)
+        is_known = not outer or is_configured(outer) or outer == getattr(scope.get("app"), "root_path", "")
+        if outer:
+            prefixes.setdefault(outer, is_known)
+        # A mount is the application's own. One with parameters takes the request's word for a prefix.
+        prefixes.setdefault(root, is_known and not scope.get("path_params"))
+    others = [(with_or_without(path, prefix), is_known) for prefix, is_known in prefixes.items()]
+    # Some frameworks cut at a prefix wherever it stands.
+    others += [(path.split(prefix, 1)[1], False) for prefix in prefixes if prefix in path]
+    found = [(other.encode("utf-8", "surrogatepass") or b"/", is_known) for other, is_known in others]
+    known = root if prefixes.get(root) else ""
+    return read_paths(target, path.encode("utf-8", "surrogatepass"), found, prefixes, known)
+
+
+def paths_with(own: Sequence[str]) -> Callable[[Scope], Paths]:
+    """Return the function that reads paths where applications take off these prefixes by themselves."""
+    return partial(_paths, own=own) if own else _paths
+
+
+def own_prefixes(app: Any) -> list[str]:
+    """Return the prefixes that applications take off paths by themselves, unseen from outside of them.
+
+    FastAPI has `root_path`, Django has FORCE_SCRIPT_NAME. They may stand behind other middleware, or be mounted.
+    """
+    found: dict[str, None] = {}
+    left, seen = [app], set[int]()
+    while left and len(seen) < MAX_LAYERS:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        kinds = {kind.__module__.partition(".")[0] for kind in type(one).__mro__}
+        if "fastapi" in kinds:
+            found[str(getattr(one, "root_path", ""))] = None
+        elif "django" in kinds:
+            found[str(getattr(sys.modules["django.conf"].settings, "FORCE_SCRIPT_NAME", None) or "")] = None
+        routes = getattr(one, "routes", None)
+        mounted = [route.app for route in routes if hasattr(route, "routes")] if isinstance(routes, list) else []
+        left += [*mounted, getattr(one, "app", None)]
+    return [prefix for prefix in found if prefix.strip("/")]
+
+
+def _host(scope: Scope) -> str:
+    hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
+    return str(hosts[0].decode("latin-1")) if hosts else ""
+
+
+def _is_scripted(scope: Scope) -> bool:
+    for name, _ in scope["headers"]:  # noqa: SIM110 - a loop is faster
+        if name == b"origin":
+            return True
+    return False
+
+
+WIRE = Wire(
+    paths=_paths,
+    query=lambda scope: scope.get("query_string", b"").decode("latin-1"),
+    host=_host,
+    headers=lambda scope: [(header_name(name), value.decode("latin-1")) for name, value in scope["headers"]],
+    scheme=lambda scope: scope.get("scheme", "http"),
+    is_scripted=_is_scripted,
+    path_params=lambda scope: scope.get("path_params") or {},
+    session=lambda scope: scope.get("session"),
+    state=lambda scope: scope.get("state"),
+    request=lambda scope: scope,
+    no_user=lambda scope: "" if "user" in scope else UNKNOWN_USER,
+    anonymous=ANONYMOUS,
+)
+
+
+def request_view(scope: Scope, user: User = None, route: str | None = None, wire: Wire = WIRE) -> RequestView:
+    """A request, or the handshake of a WebSocket, which is a GET."""
+    client = scope.get("client")
+    return RequestView.on_demand(wire, scope, scope.get("method", "GET"), client[0] if client else None, user, route)
+
+
+class RateLimitMiddleware:
+    """`app = RateLimitMiddleware(app, "100/minute")`. `policy` and the options are those of `WebGate`. A handler sees
+    the decision in `scope["state"]["ratebound"]`; the server's own state is not touched.
+
+    `user` says who is authenticated, from the scope. `messages` limits what comes through each WebSocket connection;
+    who sends more is disconnected. `gate` is for one that is shared, instead of a policy.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        policy: AnyPolicy | None = None,
+        *,
+        gate: AsyncWebGate | None = None,
+        user: Callable[[Scope], Any] = user_of,
+        find: Find | None = None,
+        messages: "str | RouteLimit | None" = None,
+        **options: Unpack[AsyncOptions],
+    ) -> None:
+        if gate is not None and (policy is not None or options):
+            raise TypeError("a gate has its policy and its options: give one or the other")
+        if gate is None and policy is None:
+            raise TypeError("expected a policy: limits like '100/minute', a Policy, or the path of a policy file")
+        self.app: App = app
+        self.gate = AsyncWebGate(policy, **options) if gate is None else gate
+        self._is_own = gate is None
+        self.user = user if user is user_of else identified(user, "the scope")
+        self.find = find
+        self._wire = WIRE._replace(paths=self._first_paths)
+        if user is not user_of:
+            self._wire = self._wire._replace(no_user=user_is_told)
+        if isinstance(messages, str):
+            messages = RouteLimit(limits=messages, name="messages")
+        self.messages = None if messages is None else Endpoint("messages", [messages])
+        self.gate.prepare(self.messages)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
+        kind, gate = scope["type"], self.gate
+        if kind == "lifespan":
+            await lifespan(self.app, gate, scope, receive, send)
+            return
+        state = scope.get("state") or {}
+        around = state.get(STATE)
+        if kind not in ("http", "websocket") or (around is not None and gate.owns(around)):
+            await self.app(scope, receive, send)  # the second: asked already, by one around this one
+            return
+        if self.find is not None:
+            endpoint, route = self.find(scope)
+        else:
+            endpoint, route = None, self._template(scope) if "path_template" in scope else None
+        if kind == "websocket":
+            view = request_view({**scope}, self.user(scope), route, self._wire)  # the application changes its scope
+            await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send)
+            return
+        view = request_view(scope, self.user(scope), route, self._wire)
+        door = gate.door(endpoint)
+        if door.reads_body:
+            view.body, receive = await read_body(receive)
+        answer = await gate.through(door, view)
+        if around is not None:
+            hush(around)
+        if isinstance(answer, Refused):
+            await refuse(answer, scope, send)
+            return
+        if answer.delay:
+            await gate.sleep(answer)
+        scope["state"] = {**state, STATE: answer}
+        await self.app(scope, receive, Telling(gate, scope["state"], send, scope["method"] == "HEAD").send)
+
+    def _first_paths(self, scope: Scope) -> Paths:
+        """Look at the application when the first path is read: by then all that is mounted is there."""
+        self._wire = self._wire._replace(paths=paths_with(own_prefixes(self.app)))
+        return self._wire.paths(scope)
+
+    def _template(self, scope: Scope) -> str:
+        """The route's own, where the framework routes first, as Litestar does. It leaves out which parameters take more
+        than one segment."""
+        if self._is_own:
+            self._is_own = False
+            log.error(
+                "a framework that makes its middleware anew for each route counts each route by itself:"
+                " give all of them one gate=AsyncWebGate(…)"
+            )
+        template: str = scope["path_template"]
+        for name, value in scope.get("path_params", {}).items():
+            if "/" in str(value):
+                template = template.replace(f"{{{name}}}", f"{{{name}:path}}")
+        return template
+
+
+async def ask(
+    gate: AsyncWebGate,
+    view: RequestView,
+    endpoint: Endpoint | None,
+    receive: Receive,
+    stage: Stage | None = None,
+    earlier: Passed | None = None,
+) -> tuple[Passed | Refused, Receive]:
+    """The answer, and where the application receives its request from: what was read of it is read again."""
+    door = gate.door(endpoint)
+    if door.reads_body and view.body is None:
+        view.body, receive = await read_body(receive)
+    return await gate.through(door, view, stage=stage, earlier=earlier), receive
+
+
+def hush(around: object) -> None:
+    """The gate that is nearest to the application tells the client; one around it does not."""
+    if isinstance(around, Passed):
+        around.tells = False
+
+
+async def refuse(refused: Refused, scope: Scope, send: Send) -> None:
+    """Answer without the application."""
+    headers = [*ours(refused.headers), (b"content-length", str(len(refused.body)).encode())]
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else refused.body})
+
+
+async def read_body(receive: Receive) -> tuple[bytes, Receive]:
+    """The body, as far as a rule may look at it, and a `receive` that begins with what was read."""
+    read: list[Message] = []
+    body = bytearray()
+    while len(body) <= MAX_BODY:
+        message = await receive()
+        read.append(message)
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+    read.reverse()
+
+    async def again() -> Message:
+        return read.pop() if read else await receive()
+
+    return bytes(body), again
+
+
+async def lifespan(app: App, gate: AsyncWebGate, scope: Scope, receive: Receive, send: Send) -> None:
+    """The storage is opened by the first request and closed with the application."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            try:
+                await gate.close()
+            except Exception:
+                log.exception("the storage could not be closed")
+        await send(message)
+
+    await app(scope, receive, closing)

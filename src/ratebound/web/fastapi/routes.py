@@ -1,0 +1,214 @@
+"""Which endpoint a request will be routed to, known before the router is asked. For routers that go through a list.
+
+It reads a router's routes as Starlette describes them (a regular expression, methods, an endpoint, routes mounted
+below) and goes through them in the same order. Nothing of the router is changed.
+"""
+
+import functools
+import re
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ratebound.web.declared import Endpoint, RouteLimit, join
+
+Scope = MutableMapping[str, Any]
+MAX_PATHS = 4096  # whose answers are remembered
+MAX_LENGTH = 256  # of what a client has written for one of them: longer ones are looked up each time
+FRAMEWORKS = ("starlette", "fastapi")  # whose routes match as they are described
+REST = re.compile(r"\{([^{}:]+):path\}")
+CONVERTOR = re.compile(r"\{([^{}:]+):[^{}]*\}")
+VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY")  # that a class may have a function for
+
+
+class Found(NamedTuple):
+    """What is declared for an endpoint, and the template of its path."""
+
+    endpoint: Endpoint | None = None
+    template: str | None = None
+
+
+NOTHING = Found()
+
+
+class Reader(Protocol):
+    """Who reads a table, and what only the framework knows."""
+
+    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
+        """Routes with those of included routers among them."""
+
+    def depended(self, route: Any) -> Sequence[RouteLimit]:
+        """The limits that a route has as dependencies."""
+
+    def marks(self, function: Any) -> Sequence[RouteLimit | None]:
+        """What is declared on a function, as far as it is the reader's to ask for."""
+
+    def named(self, function: Any, place: int, limit: RouteLimit, where: str) -> Endpoint:
+        """One limit of a function as an endpoint of its own."""
+
+
+class Table:
+    """The routes of an application."""
+
+    def __init__(self, routes: Iterable[Any], reader: Reader, prefix: str = "") -> None:
+        self._routes = [_Route(route, reader, prefix) for route in reader.flat(routes)]
+        self._known: dict[tuple[str, str, str, str], Found] = {}
+        self.has_hosts: bool = any(
+            route.of_host is not None or (route.below is not None and route.below.has_hosts) for route in self._routes
+        )
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """All that is declared anywhere."""
+        for route in self._routes:
+            yield from route.endpoints()
+
+    def find(self, kind: str, method: str, path: str, host: str = "") -> Found:
+        """Where a request for this path will go. The host is asked for only if the table `has_hosts`."""
+        known = self._known.get((kind, method, path, host))
+        if known is None:
+            known = self._find(kind, method, path, host)
+            if len(method) + len(path) + len(host) <= MAX_LENGTH:
+                if len(self._known) >= MAX_PATHS:
+                    self._known.clear()
+                self._known[kind, method, path, host] = known
+        return known
+
+    def path_params(self, kind: str, method: str, path: str, host: str = "") -> dict[str, Any]:
+        """Return the path parameters that the router will find for a request."""
+        found: dict[str, Any] = {}
+        for route, match in self._walk(kind, method, path, host)[2]:
+            found |= route.params(match)
+        return found
+
+    def _find(self, kind: str, method: str, path: str, host: str) -> Found:
+        route, takes_method, _ = self._walk(kind, method, path, host)
+        if route is None:
+            return NOTHING
+        return route.found(method) if takes_method else Found(None, route.template)
+
+    def _walk(self, kind: str, method: str, path: str, host: str) -> "_Walk":
+        """Go through the routes as the router does. Return the route, whether it takes the method (if not, the answer
+        is a 405, and the endpoint will not run), and all that was matched on the way."""
+        partial: _Walk = (None, False, [])
+        for route in self._routes:
+            if route.of_host is not None:
+                match = route.of_host.match(host)
+                if match is not None:
+                    return _LOST if route.below is None else _below(route, match, kind, method, path, host)
+                continue
+            match = route.regex.match(path) if route.regex is not None else None
+            if match is None:
+                continue
+            if route.has_own_mind:
+                return _LOST
+            if route.below is not None:
+                return _below(route, match, kind, method, "/" + match["path"], host)
+            if route.kind not in ("", kind):
+                continue
+            if kind == "websocket" or not route.methods or method in route.methods:
+                return route, True, [(route, match)]
+            if partial[0] is None:
+                partial = route, False, [(route, match)]
+        return partial
+
+
+_Walk = tuple["_Route | None", bool, list[tuple["_Route", re.Match[str]]]]
+_LOST: _Walk = (None, False, [])
+
+
+def _below(route: "_Route", match: re.Match[str], kind: str, method: str, path: str, host: str) -> _Walk:
+    assert route.below is not None
+    found, takes_method, matched = route.below._walk(kind, method, path, host)
+    return found, takes_method, [(route, match), *matched]
+
+
+class _Route:
+    """One route, or all that is mounted at one place."""
+
+    def __init__(self, route: Any, reader: Reader, prefix: str) -> None:
+        self.regex: re.Pattern[str] | None = getattr(route, "path_regex", None)
+        self.of_host: re.Pattern[str] | None = getattr(route, "host_regex", None) if self.regex is None else None
+        self.methods: frozenset[str] = frozenset(getattr(route, "methods", None) or ())
+        path = getattr(route, "path", "") or ""
+        mounted = (getattr(route, "routes", None) or ()) if self.regex is not None or self.of_host is not None else ()
+        self.below = Table(mounted, reader, prefix + path) if mounted else None
+        function = getattr(route, "endpoint", None) or getattr(route, "app", None)
+        self._partials: list[Any] = []
+        while isinstance(function, functools.partial):
+            self._partials.append(function)
+            function = function.func
+        self.function: Any = function
+        plain = getattr(route, "original_route", route)  # FastAPI's view of an included route has every attribute
+        matches = getattr(type(plain), "matches", None)
+        # Whether a class of the application's own decides what comes here: only it knows.
+        self.has_own_mind = getattr(matches, "__module__", "starlette").partition(".")[0] not in FRAMEWORKS
+        is_mount = not hasattr(plain, "endpoint")
+        self.kind = "" if is_mount else "http" if hasattr(plain, "methods") else "websocket"
+        self.template = _template(prefix + path + ("/{path:path}" if is_mount else ""))
+        self._convertors: dict[str, Any] = {**(getattr(route, "param_convertors", None) or {})}
+        if is_mount and self.of_host is None:
+            self._convertors.pop("path", None)  # the rest of the path
+        self._more = tuple(reader.depended(route))
+        self._reader = reader
+        self._found: dict[str, Found] = {}
+
+    def params(self, match: re.Match[str]) -> dict[str, Any]:
+        return {name: convertor.convert(match[name]) for name, convertor in self._convertors.items()}
+
+    def found(self, method: str) -> Found:
+        verb = method if method in self._verbs() else ""  # what a client invents is not remembered
+        known = self._found.get(verb)
+        if known is None:
+            known = self._found[verb] = Found(self._endpoint(verb), self.template)
+        return known
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        if self.below is not None:
+            yield from self.below.endpoints()
+        else:
+            for verb in self._verbs() or ("",):
+                endpoint = self.found(verb).endpoint
+                if endpoint is not None:
+                    yield endpoint
+
+    def _verbs(self) -> Sequence[str]:
+        return VERBS if isinstance(self.function, type) else ()
+
+    def _endpoint(self, verb: str) -> Endpoint | None:
+        if self.function is None:
+            return None
+        own = getattr(self.function, verb.lower(), None) if verb else None
+        if verb == "HEAD" and own is None:
+            own = getattr(self.function, "get", None)  # which then answers
+        of_own = () if own is None else self._declared(own, ())
+        return join(*of_own, *self._declared(self.function, self._more))
+
+    def _declared(self, function: Any, more: Sequence[RouteLimit]) -> list[Endpoint]:
+        """What holds for a function, limit by limit."""
+        layers = [function, *reversed(self._partials)] if function is self.function else [function]
+        marks = (*(mark for layer in layers for mark in self._reader.marks(layer)), *more)
+        limits = [mark for mark in marks if mark is not None]
+        found = [self._reader.named(function, place, limit, self.template) for place, limit in enumerate(limits)]
+        return [*found, Endpoint("exempt", (), exempt=True)] if None in marks else found
+
+
+def _template(path: str) -> str:
+    """As a policy writes it: `/files/{path*}`, and no convertors."""
+    return CONVERTOR.sub(r"{\1}", REST.sub(r"{\1*}", path))
+
+
+def route_path(scope: Scope) -> str:
+    """The path below where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("/", ""):
+        return path[len(root) :]
+    return path
+
+
+def host_of(scope: Scope) -> str:
+    """The host that is asked for, as routers compare it: without the port."""
+    for name, value in scope["headers"]:
+        if name.lower() == b"host":
+            host = str(value.decode("latin-1")).lower()
+            return host if host.endswith("]") else host.rpartition(":")[0] or host
+    return ""

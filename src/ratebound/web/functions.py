@@ -1,0 +1,30 @@
+"""Functions that an application gives to a limit. They take the request, or nothing where the framework has it at hand.
+One that cannot be called so raises where the limit is declared, and not for each request."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ratebound.policy.functions import binds, check_takes
+
+
+def taking_request(function: Any, option: str, argument: str = "the RequestView") -> Any:
+    """Return a function of the request, also if the given one takes nothing. Anything else is returned as it is, and
+    what is in a list likewise. Raises TypeError for a function that needs other arguments."""
+    if isinstance(function, list | tuple):
+        return [taking_request(one, option, argument) for one in function]
+    if not callable(function) or binds(function, 1):
+        return function
+    if not binds(function, 0):
+        check_takes(function, argument, option=option)
+        return function
+    return _without_request(function)
+
+
+def _without_request(function: Callable[[], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(function)
+    def called(_: Any) -> Any:
+        return function()  # which may be a coroutine, to be awaited
+
+    del called.__wrapped__  # or its signature would be that of the function
+    return called
