@@ -26,7 +26,7 @@ from ratebound.limit import Group, Mode
 from ratebound.observe import AlertListener, LogListener, TopListener
 from ratebound.observe.otel import OpenTelemetryListener
 from ratebound.observe.prometheus import PrometheusListener
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import MemoryStorage
 
 MOST_ADDED = 2.0  # microseconds, by the guard to a sync call

@@ -53,9 +53,9 @@ TESTS: dict[str, list[str]] = {
     "kernels/sliding_log.py": [*KERNELS, "tests/unit/test_settling.py"],
     "storage/memory.py": ["tests/unit/test_memory.py", "tests/unit/test_limiter.py", "tests/unit/test_settling.py"],
     "waiting.py": ["tests/waiting"],
-    "policy/path.py": ["tests/policy/test_matching.py", *POLICY],
-    "policy/straight.py": ["tests/property/test_straight.py", *POLICY],
-    "policy/identify.py": ["tests/policy/test_identity.py", *POLICY],
+    "policy/match/path.py": ["tests/policy/test_matching.py", *POLICY],
+    "policy/runtime/fast_path.py": ["tests/property/test_straight.py", *POLICY],
+    "policy/identity/identify.py": ["tests/policy/test_identity.py", *POLICY],
     "http/client_ip.py": ["tests/http/test_client_ip.py", "tests/http/test_client_ip_fuzz.py"],
     "http/prefix.py": ["tests/http/test_prefix.py", "tests/http/test_client_ip.py"],
 }

@@ -5,7 +5,7 @@ from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, RateboundErr
 from ratebound.limit import Check, Limit
 from ratebound.limiter import AsyncLimiter, Limiter
 from ratebound.notation import parse_limit, parse_limits
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 
 __all__ = [

@@ -48,7 +48,7 @@ class Limit:
 
     Without an algorithm the default is taken; without a burst, buckets hold `count`. `large` lets a
     sliding log count beyond 10 000. `failure` is what this limit falls to while the storage is out of reach, see
-    `storage/fallback.py`; without one, what the limiter says.
+    `storage/guard/fallback.py`; without one, what the limiter says.
     """
 
     count: int

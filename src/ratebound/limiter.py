@@ -1,6 +1,6 @@
 """The limiter: a text of limits, a storage, and the answers. Sync and async stand side by side.
 
-Everything that does no I/O is shared: what is asked comes from asking.py, what is answered from Decision, how a
+Everything that does no I/O is shared: what is asked comes from arguments.py, what is answered from Decision, how a
 turn is waited for from waiting.py. What is left in each class is the one line that differs by an `await`.
 """
 
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeVar, overload
 
 from ratebound import switch
-from ratebound.asking import (
+from ratebound.arguments import (
     Limits,
     as_limits,
     as_listeners,
@@ -29,13 +29,13 @@ from ratebound.asking import (
 )
 from ratebound.decision import Decision, Row
 from ratebound.decorator import RAISE, is_async, limited, limited_async, name_of
-from ratebound.driving import drive, drive_async
+from ratebound.drivers import drive, drive_async
 from ratebound.errors import StorageError
 from ratebound.events import Decided, Listener, tell
 from ratebound.limit import Check, Group, Limit, Mode, limit_set
 from ratebound.settling import peeked, restated, settled_costs, settlement
 from ratebound.storage import AsyncStorage, AtOnce, Held, RedisClient, Storage, at_once_of
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.urls import async_twin, open_async_storage, open_storage
 from ratebound.waiting import Lines, reserves, wait_by_place, wait_in_line
 

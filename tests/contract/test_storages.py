@@ -8,7 +8,7 @@ import pytest
 
 from ratebound import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage import Storage
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
 

@@ -16,7 +16,7 @@ import pytest
 from ratebound import AsyncLimiter, Limiter, MemoryStorage
 from ratebound.decision import Row
 from ratebound.limit import Group, Mode
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import RedisStorage
 from tests.servers import Cluster, Server, wait_until
 

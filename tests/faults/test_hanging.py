@@ -13,7 +13,7 @@ import pytest
 from ratebound import AsyncLimiter, Decision, Limiter, MemoryStorage, StorageError
 from ratebound.decision import Row
 from ratebound.limit import Group, Mode
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 
 DEADLINE = 0.1
 SPARE = 1.0  # seconds, for a busy machine

@@ -11,7 +11,7 @@ import pytest
 
 from ratebound import AsyncLimiter, Limiter
 from ratebound.limit import FAILURES
-from ratebound.storage.guarded import DEADLINE, AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guarded import DEADLINE, AsyncGuardedStorage, GuardedStorage
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/failure.md"

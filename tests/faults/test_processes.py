@@ -233,7 +233,7 @@ def test_a_project_that_has_an_uwsgi_py_is_not_run_by_the_question(tmp_path: Pat
 
 def test_the_share_of_a_worker_follows_from_what_is_known(tmp_path: Path) -> None:
     program = (
-        "import sys; from ratebound.storage.guarded import GuardedStorage; from ratebound import MemoryStorage;"
+        "import sys; from ratebound.storage.guard.guarded import GuardedStorage; from ratebound import MemoryStorage;"
         "print(GuardedStorage(MemoryStorage()).guard.fallback.workers,"
         " GuardedStorage(MemoryStorage(), workers=7).guard.fallback.workers, file=sys.stderr)"
     )

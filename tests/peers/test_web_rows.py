@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 
 from ratebound import MemoryStorage, notation
 from ratebound.policy import Policy, Rule
-from ratebound.policy.rule import Failure
+from ratebound.policy.model.rule import Failure
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.testing import FakeClock
 from ratebound.web.asgi import RateLimitMiddleware

@@ -6,7 +6,7 @@ from typing import Any
 
 from ratebound import MemoryStorage
 from ratebound.policy import Gate, Policy, RequestView, Verdict, load_policy, read_policy
-from ratebound.policy.rule import Stage
+from ratebound.policy.model.rule import Stage
 from ratebound.testing import FakeClock
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "policies"

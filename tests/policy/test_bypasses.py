@@ -28,7 +28,7 @@ from ratebound.policy import (
     read_policy,
 )
 from ratebound.policy.cost import MAX_COST, graphql_cost, json_batch_cost
-from ratebound.policy.identify import AGENTS
+from ratebound.policy.identity.identify import AGENTS
 from tests.policy.gates import decide, gate_of, passes, request
 
 LOGIN = Rule("login", "5/minute", match=Match(paths=("/login",), methods=("POST",)), by="address")

@@ -26,7 +26,7 @@ from ratebound.policy import (
     explain,
     read_policy,
 )
-from ratebound.policy.rule import Failure
+from ratebound.policy.model.rule import Failure
 from ratebound.storage import Storage
 from ratebound.testing import FakeClock, limiting_off
 from tests.policy.gates import decide, gate_of, passes, request

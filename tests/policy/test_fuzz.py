@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratebound.policy import Match, Policy, PolicyError, RequestView, Rule, Source, explain, read_policy
-from ratebound.policy.rule import Stage
+from ratebound.policy.model.rule import Stage
 from tests.policy.gates import EXAMPLES, decide, gate_of, passes, request
 
 anything = st.text(st.characters(codec=None), max_size=40)  # lone surrogates and control characters, too

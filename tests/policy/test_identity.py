@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.policy import Computed, Identity, Policy, PolicyError, RequestView, Rule, Source
-from ratebound.policy.path import Mixed
+from ratebound.policy.match.path import Mixed
 from tests.policy.gates import decide, gate_of, passes, request
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ratebound.http.prefix import parse_address
 from ratebound.policy import Gate, Match, Policy, PolicyError, RequestView, Rule
-from ratebound.policy.cover import covers
-from ratebound.policy.index import Index
-from ratebound.policy.match import _like, methods_of
-from ratebound.policy.path import Pattern, is_clean, spellings
-from ratebound.policy.pieces import Pieces, filings
+from ratebound.policy.match.conditions import _like, methods_of
+from ratebound.policy.match.coverage import covers
+from ratebound.policy.match.index import Index
+from ratebound.policy.match.path import Pattern, is_clean, spellings
+from ratebound.policy.match.wildcard import Pieces, filings
 from tests.policy.gates import decide, gate_of, request
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.policy import Gate, Match, Policy, RequestView, Rule
-from ratebound.policy import reading as module
-from ratebound.policy.reading import Paths, Readings, is_configured, read_paths, texts_of, without_prefix
+from ratebound.policy.match.conditions import reading as module
+from ratebound.policy.match.reading import Paths, Readings, is_configured, read_paths, texts_of, without_prefix
 
 SEGMENTS = st.sampled_from(["api", "login", "assets", "v1", "café", "a b", "x%2Fy"])
 PATHS = st.lists(SEGMENTS, max_size=3).map(lambda parts: "/" + "/".join(parts))

@@ -10,7 +10,7 @@ import pytest
 
 from ratebound import MemoryStorage
 from ratebound.policy import Gate, Policy, PolicyError, PolicyFile, Rule
-from ratebound.policy.reload import changes_between
+from ratebound.policy.runtime.reload import changes_between
 from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 

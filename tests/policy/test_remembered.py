@@ -1,7 +1,7 @@
 """What the straight line remembers of requests (its answers: tests/property/test_straight.py)."""
 
 from ratebound.policy import Match, Policy, Rule
-from ratebound.policy.straight import MAX_KNOWN, MAX_LENGTH, _order
+from ratebound.policy.runtime.fast_path import MAX_KNOWN, MAX_LENGTH, _order
 from tests.policy.gates import decide, gate_of, request
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from ratebound.policy import Match, Policy, PolicyError, RequestView, Rule, Source, read_policy
-from ratebound.policy.advice import advise
-from ratebound.policy.canonical import canonical_name
-from ratebound.policy.match import methods_of
-from ratebound.policy.path import spellings
-from ratebound.policy.reload import changes_between
+from ratebound.policy.identity.user_name import canonical_name
+from ratebound.policy.lint.checks import advise
+from ratebound.policy.match.conditions import methods_of
+from ratebound.policy.match.path import spellings
+from ratebound.policy.runtime.reload import changes_between
 from tests.policy.gates import decide, gate_of, request
 
 

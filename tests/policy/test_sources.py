@@ -23,7 +23,7 @@ from ratebound.policy import (
     read_policy,
 )
 from ratebound.policy.function_errors import function_errors
-from ratebound.policy.source import VerifierCache
+from ratebound.policy.identity.source import VerifierCache
 from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 

@@ -8,8 +8,8 @@ import pytest
 from ratebound import MemoryStorage
 from ratebound.events import Decided
 from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
-from ratebound.policy.rule import Stage
-from ratebound.policy.verdict import Judged
+from ratebound.policy.model.rule import Stage
+from ratebound.policy.runtime.verdict import Judged
 from ratebound.testing import FakeClock
 from tests.policy.gates import example_gate, gate_of, request
 

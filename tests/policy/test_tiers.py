@@ -7,8 +7,8 @@ import pytest
 
 from ratebound import Limit, parse_limit
 from ratebound.policy import Computed, Identity, Override, Policy, Rule, Source
-from ratebound.policy.rule import Plan
-from ratebound.policy.stage import with_failure_cached
+from ratebound.policy.model.rule import Plan
+from ratebound.policy.runtime.compiled_rules import with_failure_cached
 from tests.policy.gates import example_gate, gate_of, passes, request
 
 PRO = {"x-api-key": "k"}

@@ -4,9 +4,9 @@ import pytest
 
 from ratebound import parse_limit
 from ratebound.policy import ANY_FUNCTION, load_policy, read_policy
-from ratebound.policy.advice import advise
-from ratebound.policy.mistakes import MISTAKES, Advice
-from ratebound.policy.weaker import most_within, never_bites
+from ratebound.policy.lint.checks import advise
+from ratebound.policy.lint.known_mistakes import MISTAKES, Advice
+from ratebound.policy.lint.redundant_limit import most_within, never_bites
 from ratebound.testing import FakeClock
 from tests.policy.gates import EXAMPLES, decide, gate_of, request
 

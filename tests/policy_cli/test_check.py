@@ -172,7 +172,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 
 
 def test_without_yaml_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "ratebound.policy.yaml_text", raising=False)
+    monkeypatch.delitem(sys.modules, "ratebound.policy.load.yaml_text", raising=False)
     monkeypatch.setitem(sys.modules, "yaml", None)
     result = run("check", written(tmp_path, GOOD))
     assert result.exit_code == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratebound.policy.mistakes import MISTAKES
+from ratebound.policy.lint.known_mistakes import MISTAKES
 from tests.policy_cli.commands import run
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ratebound import Limit, MemoryStorage
 from ratebound.limit import MAX_COUNT
 from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
-from ratebound.policy.rule import Mode
+from ratebound.policy.model.rule import Mode
 from ratebound.testing import FakeClock
 from tests.property.strategies import limits
 

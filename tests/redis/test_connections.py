@@ -10,7 +10,7 @@ import pytest
 
 from ratebound import StorageError, parse_limit
 from ratebound.limit import Group
-from ratebound.storage.redis import slots
+from ratebound.storage.redis import hash_slots
 from ratebound.storage.redis.keys import Keys
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from tests.servers import Server, wait_until
@@ -121,8 +121,8 @@ def test_a_refund_that_fails_changes_neither_a_denial_nor_the_error_that_led_to_
     denied = (False, 0, 7, 100, 0, 5, 0, 0)
     gone = StorageError("its node is gone", undone=True)
 
-    def after_the_first_part() -> slots.Rounds:
-        rounds = slots.decide(group, "spend", keys)
+    def after_the_first_part() -> hash_slots.Rounds:
+        rounds = hash_slots.decide(group, "spend", keys)
         next(rounds)
         rounds.send([[granted], [granted]])
         rounds.send([[granted]])

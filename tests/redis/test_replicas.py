@@ -10,7 +10,7 @@ import redis
 
 from ratebound import AsyncLimiter, Check, Decision, Limiter, StorageError, parse_limit
 from ratebound.storage import Storage
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.address import parse_url
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock

@@ -8,8 +8,8 @@ from ratebound import Decision, Limit, MemoryStorage, StorageError, parse_limit
 from ratebound.decision import Row
 from ratebound.limit import Ask, Group, Mode
 from ratebound.settling import settlement
-from ratebound.storage.guard import Guard
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.guard.guard import Guard
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.testing import Blocking, FakeClock
 
 DOWN = StorageError("down", undone=True)

@@ -20,7 +20,7 @@ from ratebound import (
 from ratebound.events import Called, Decided, Degraded, Event, Recovered
 from ratebound.limit import Group
 from ratebound.observe import LogListener
-from ratebound.storage.guarded import GuardedStorage
+from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.testing import FakeClock
 from tests.unit.faulty import DOWN, UNKNOWN, Make, Prompt
 

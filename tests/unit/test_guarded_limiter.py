@@ -7,7 +7,7 @@ import pytest
 
 from ratebound import AsyncLimiter, AsyncMemoryStorage, InvalidLimit, Limit, Limiter, MemoryStorage, RateLimited
 from ratebound.clock import SECOND
-from ratebound.storage.guarded import GuardedStorage
+from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.testing import FakeClock
 from tests.unit.faulty import UNKNOWN, Faulty, Prompt
 

@@ -7,7 +7,7 @@ import pytest
 from ratebound import Decision, InvalidKey, Limit, StorageError, parse_limit
 from ratebound.clock import SECOND
 from ratebound.limit import ALGORITHMS, Ask, Group
-from ratebound.storage.fallback import share_of
+from ratebound.storage.guard.fallback import share_of
 from ratebound.testing import FakeClock
 from tests.unit.faulty import DOWN, FOREIGN, UNKNOWN, Make, Subject, falling_to
 

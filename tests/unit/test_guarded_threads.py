@@ -9,7 +9,7 @@ import pytest
 
 from ratebound.decision import Row
 from ratebound.limit import Group, Mode
-from ratebound.storage.guarded import GuardedStorage
+from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.threads import Threads
 from ratebound.testing import FakeClock
 from tests.unit.faulty import Prompt, Subject

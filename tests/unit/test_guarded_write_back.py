@@ -9,8 +9,8 @@ import pytest
 from ratebound import InvalidKey, StorageError, parse_limit
 from ratebound.decision import Row
 from ratebound.limit import ALGORITHMS, Group, Mode
-from ratebound.storage.fallback import LEDGER, Fallback, share_of
-from ratebound.storage.guarded import AsyncGuardedStorage
+from ratebound.storage.guard.fallback import LEDGER, Fallback, share_of
+from ratebound.storage.guard.guarded import AsyncGuardedStorage
 from ratebound.testing import FakeClock
 from tests.unit.faulty import DOWN, UNKNOWN, AsyncFaulty, Faulty, Make, Subject, falling_to
 

@@ -8,7 +8,7 @@ import pytest
 from ratebound import AsyncLimiter, Limiter, StorageError
 from ratebound.decision import Row
 from ratebound.limit import Group, Mode
-from ratebound.storage.guarded import GuardedStorage
+from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.testing import FakeClock
 from tests.unit.faulty import AsyncFaulty, Prompt
 

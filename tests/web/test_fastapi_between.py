@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from ratebound.policy import Match, Policy, Rule
-from ratebound.policy.rule import Stage
+from ratebound.policy.model.rule import Stage
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.web.fastapi import RateLimitExceeded, RateLimits
 from tests.web.drivers import CountingStorage, connect, exchange, fetch, http_scope

@@ -9,7 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from ratebound import MemoryStorage
 from ratebound.policy import Policy, Rule
 from ratebound.policy.cost import json_batch_cost
-from ratebound.policy.rule import Stage
+from ratebound.policy.model.rule import Stage
 from ratebound.testing import FakeClock
 from ratebound.web.flask import RateLimits
 from ratebound.web.wsgi import RateLimitMiddleware

@@ -15,7 +15,7 @@ from flask import Flask
 
 from ratebound import Limiter, MemoryStorage
 from ratebound.policy import Gate, Policy, RequestView, Rule
-from ratebound.policy.straight import MAX_LENGTH, _order
+from ratebound.policy.runtime.fast_path import MAX_LENGTH, _order
 from ratebound.web import WebGate
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.declared import Endpoint, RouteLimit

@@ -24,7 +24,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from werkzeug.local import LocalProxy
 
 from ratebound.policy import Computed, Gate, Identity, Policy, RequestView, Rule, Source
-from ratebound.policy.request import ANONYMOUS
+from ratebound.policy.match.request import ANONYMOUS
 from ratebound.web import RouteLimit, wsgi
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.django import limit

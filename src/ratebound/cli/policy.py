@@ -15,9 +15,9 @@ from ratebound.cli.policy_functions import functions_from
 from ratebound.errors import RateboundError
 from ratebound.policy import PolicyError, read_policy
 from ratebound.policy.imports import SYSTEMS
-from ratebound.policy.loader import load_policy
-from ratebound.policy.mistakes import MISTAKES
-from ratebound.policy.rule import Stage
+from ratebound.policy.lint.known_mistakes import MISTAKES
+from ratebound.policy.load.loader import load_policy
+from ratebound.policy.model.rule import Stage
 
 FORMATS = click.Choice(["text", "json"])
 FILE = click.argument("file", type=click.Path(dir_okay=False))

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from ratebound.policy import PolicyError, Problem
-from ratebound.policy.advice import advise
-from ratebound.policy.documents import SUFFIXES, Lines, parse
-from ratebound.policy.loader import load_policy
-from ratebound.policy.mistakes import Advice
+from ratebound.policy.lint.checks import advise
+from ratebound.policy.lint.known_mistakes import Advice
+from ratebound.policy.load.document import SUFFIXES, Lines, parse
+from ratebound.policy.load.loader import load_policy
 from ratebound.policy.problem import Place
 
 INDENT = "   "

@@ -14,9 +14,9 @@ from ratebound.errors import RateboundError
 from ratebound.http.rejection import Response
 from ratebound.limit import UNITS
 from ratebound.policy import Explanation, Gate, Identity, Policy, RequestView, RuleReport, Source, Verdict, explain
-from ratebound.policy.identify import Found
+from ratebound.policy.identity.identify import Found
+from ratebound.policy.model.rule import Stage
 from ratebound.policy.problem import nearest
-from ratebound.policy.rule import Stage
 from ratebound.storage.memory import MemoryStorage
 
 KINDS = {

@@ -10,8 +10,8 @@ from typing import Any
 
 from ratebound.decision import Decision
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
-from ratebound.observe.held import Held, Holding
 from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
+from ratebound.observe.memory_usage import Held, Holding
 
 try:
     from opentelemetry import metrics, trace

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ratebound.decision import Decision
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
-from ratebound.observe.held import Held
 from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
+from ratebound.observe.memory_usage import Held
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram

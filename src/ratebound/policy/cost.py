@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
-from ratebound.policy.request import RequestView
+from ratebound.policy.match.request import RequestView
 
 MAX_BODY = 1_000_000  # bytes: what is larger costs what nobody has
 MAX_QUERY = 100_000  # characters of all documents of one request: likewise

@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ratebound.storage import AsyncStorage, Storage
-from ratebound.storage.guarded import GuardedStorage
+from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.secrecy import hidden, split_url
 

@@ -12,9 +12,9 @@ from typing import Any, Unpack
 
 from ratebound.policy import RequestView
 from ratebound.policy.cost import MAX_BODY
-from ratebound.policy.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
-from ratebound.policy.request import ANONYMOUS, Wire
-from ratebound.policy.rule import Stage
+from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
+from ratebound.policy.match.request import ANONYMOUS, Wire
+from ratebound.policy.model.rule import Stage
 from ratebound.web.declared import Endpoint, RouteLimit
 from ratebound.web.gate import AsyncWebGate, Passed, Refused
 from ratebound.web.options import AnyPolicy, AsyncOptions

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 
 from ratebound.policy import Computed, Match, RequestView, Rule
 from ratebound.policy.functions import check_takes
-from ratebound.policy.identify import check_by
-from ratebound.policy.lazy import is_awaitable
+from ratebound.policy.identity.identify import check_by
+from ratebound.policy.lazy_value import is_awaitable
+from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import shown
-from ratebound.policy.rule import Failure, Mode
 from ratebound.web.charge import Charge, Outcome, charge_function
 from ratebound.web.functions import taking_request
 from ratebound.web.options import Limits, check_limit_options

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ratebound.policy import RequestView, Verdict
-from ratebound.policy.deciding import Compiled
+from ratebound.policy.runtime.general_path import Compiled
 from ratebound.web.answer import Passed, Refused, Terms, delay_of, refusal
 from ratebound.web.charge import Charge, Outcome, charge_function
 from ratebound.web.declared import Endpoint, RouteLimit, with_defaults

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, TypeGuard, Unpack
 
 from ratebound import switch
-from ratebound.asking import as_sleep
+from ratebound.arguments import as_sleep
 from ratebound.events import Listener
 from ratebound.limit import Limit
 from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule, read_policy
-from ratebound.policy.policy import Switch
+from ratebound.policy.model.policy import Switch
+from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
-from ratebound.policy.rule import DEFAULT, Stage
 from ratebound.policy.schema import KEYS
 from ratebound.web.answer import Passed, Refused, with_headers
 from ratebound.web.charge import Charge

@@ -16,9 +16,9 @@ from ratebound.http.headers import Headers
 from ratebound.http.rejection import Refusal, Rejection
 from ratebound.limit import Limit
 from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, RequestView
-from ratebound.policy.policy import Switch
+from ratebound.policy.model.policy import Switch
+from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import nearest
-from ratebound.policy.rule import Failure, Mode
 from ratebound.web.charge import Charge
 
 P = ParamSpec("P")

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from ratebound.policy import RequestView
 from ratebound.policy.cost import MAX_BODY
-from ratebound.policy.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
-from ratebound.policy.request import ANONYMOUS, Wire
+from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
+from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.web.answer import NOTED, Pairs, Passed, Refused, changes, with_headers
 from ratebound.web.gate import WebGate
 from ratebound.web.options import AnyPolicy, Options

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ratebound.policy.cover import covers
-from ratebound.policy.identify import BUILT_IN
-from ratebound.policy.match import Match
+from ratebound.policy.identity.identify import BUILT_IN
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.match.coverage import covers
 from ratebound.policy.problem import PolicyError, Problem
 
 PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_/.+-]*(?: [A-Za-z0-9_/.+-]+)*|[0-9]+/[a-z0-9][A-Za-z0-9 -]*[A-Za-z0-9]")

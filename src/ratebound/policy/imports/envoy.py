@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from ratebound.http.prefix import parse_network
 from ratebound.limit import MAX_COUNT
-from ratebound.policy.documents import parse
+from ratebound.policy.identity.source import KIND
 from ratebound.policy.imports.draft import Draft, Imported, function_name, identity_name, is_true, literal, prefixed
-from ratebound.policy.match import Match
+from ratebound.policy.load.document import parse
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.model.rule import DEFAULT
 from ratebound.policy.problem import PolicyError, Problem, shown
-from ratebound.policy.rule import DEFAULT
-from ratebound.policy.source import KIND
 
 UNITS = ("second", "minute", "hour", "day", "week", "month", "year")  # month and year are 30 and 365 days there, too
 KEYS = {

@@ -10,10 +10,10 @@ there are rules for consumers, which limit nobody but by override, and overrides
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ratebound.policy.documents import parse
 from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
 from ratebound.policy.imports.kong_plugin import Plugin, Whole, read_plugin
-from ratebound.policy.match import Match
+from ratebound.policy.load.document import parse
+from ratebound.policy.match.conditions import Match
 from ratebound.policy.problem import PolicyError, Problem, shown
 
 

@@ -12,7 +12,7 @@ from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal,
 from ratebound.policy.imports.nginx_keys import Key, Keys
 from ratebound.policy.imports.nginx_servers import Server, arrange
 from ratebound.policy.imports.nginx_text import Directive, parse_nginx
-from ratebound.policy.match import Match
+from ratebound.policy.match.conditions import Match
 from ratebound.policy.problem import PolicyError, Problem
 
 RATE = re.compile(r"rate=([0-9]{1,12})r/([sm])")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ratebound.policy.imports.draft import Draft
 from ratebound.policy.imports.nginx_text import Directive
-from ratebound.policy.match import host_matches
+from ratebound.policy.match.conditions import host_matches
 
 ANY = ("*", "0.0.0.0", "[::]")  # of the two kinds of addresses most servers have both
 

@@ -18,7 +18,7 @@ import redis.sentinel
 from ratebound.errors import StorageError
 from ratebound.storage.blame import TooLate
 from ratebound.storage.redis.address import Address
-from ratebound.storage.redis.refusal import is_foreign, meaning_of
+from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 
 NoScript = redis.exceptions.NoScriptError
 REDIRECTIONS = 5

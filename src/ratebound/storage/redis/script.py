@@ -9,8 +9,8 @@ from typing import Any
 from ratebound.decision import Row
 from ratebound.errors import StorageError
 from ratebound.limit import ALGORITHMS, Group, Limit, Mode
+from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 from ratebound.storage.redis.keys import Keys
-from ratebound.storage.redis.refusal import is_foreign, meaning_of
 
 PARTS = ("numbers", "straight", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
 SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)

@@ -1,6 +1,7 @@
 """Redis as a storage, sync and async side by side. One call to the script decides, whatever it holds.
 
-One server, or the master that Sentinel names, is spoken to through lane.py and stream.py; a Cluster through redis-py.
+One server, or the master that Sentinel names, is reached through sync_connections.py and async_connections.py; a
+Cluster through redis-py.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import Ask, Group, Mode
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
-from ratebound.storage.redis import connect, script, slots
+from ratebound.storage.redis import connect, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url
-from ratebound.storage.redis.lane import NO_LANE, Lanes, Refusal, pack_command
-from ratebound.storage.redis.stream import Streams
+from ratebound.storage.redis.async_connections import Streams
+from ratebound.storage.redis.sync_connections import NO_LANE, Lanes, Refusal, pack_command
 from ratebound.storage.threads import Threads
 
 
@@ -108,7 +109,7 @@ class RedisStorage:
         return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
     def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
-        rounds = slots.decide(group, mode, self.address.keys)
+        rounds = hash_slots.decide(group, mode, self.address.keys)
         try:
             calls = next(rounds)
             while True:
@@ -121,8 +122,8 @@ class RedisStorage:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def _side_by_side(self, calls: Sequence[slots.Call]) -> list[Sequence[Row]]:
-        def work(call: slots.Call) -> Sequence[Row]:
+    def _side_by_side(self, calls: Sequence[hash_slots.Call]) -> list[Sequence[Row]]:
+        def work(call: hash_slots.Call) -> Sequence[Row]:
             return script.all_rows(self._call(call[:1], call[1]))[0]
 
         others = [(call, self._threads.start(partial(work, call))) for call in calls[1:]]
@@ -201,7 +202,7 @@ class AsyncRedisStorage:
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         if self.deadline is not None:
             return script.all_rows(await self._call(groups, mode))
-        chains = slots.chains(groups, self.address.keys)
+        chains = hash_slots.chains(groups, self.address.keys)
         try:
             found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
         except StorageError as error:
@@ -243,7 +244,7 @@ class AsyncRedisStorage:
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
         """All rounds of a group that spans slots, also when who asked is gone: it must not stay half charged."""
-        if slots.is_one(group, self.address.keys):
+        if hash_slots.is_one(group, self.address.keys):
             return script.all_rows(await self._call((group,), mode))[0]
         tasks = self._loop().tasks
         task = asyncio.get_running_loop().create_task(self._rounds(group, mode), name="ratebound-rounds")
@@ -256,7 +257,7 @@ class AsyncRedisStorage:
             raise
 
     async def _rounds(self, group: Group, mode: Mode) -> Sequence[Row]:
-        rounds = slots.decide(group, mode, self.address.keys)
+        rounds = hash_slots.decide(group, mode, self.address.keys)
         try:
             calls = next(rounds)
             while True:

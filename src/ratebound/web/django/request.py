@@ -10,8 +10,8 @@ from django.conf import settings
 
 from ratebound.http.caching import CACHING
 from ratebound.policy import RequestView
-from ratebound.policy.lazy import unwrapped
-from ratebound.policy.reading import Paths, configured_prefixes
+from ratebound.policy.lazy_value import unwrapped
+from ratebound.policy.match.reading import Paths, configured_prefixes
 from ratebound.web.answer import EXPOSE, Passed, Refused, changes
 from ratebound.web.asgi import STATE as AROUND
 from ratebound.web.asgi import WIRE as OF_SCOPE

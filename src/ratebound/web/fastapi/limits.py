@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from ratebound import switch
 from ratebound.policy import Computed, RequestView
 from ratebound.policy.cost import MAX_BODY
-from ratebound.policy.reading import apart
+from ratebound.policy.match.reading import apart
 from ratebound.web.answer import Passed, Refused
 from ratebound.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
 from ratebound.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit, short_name

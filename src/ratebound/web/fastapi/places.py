@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.policy.rule import Stage
+from ratebound.policy.model.rule import Stage
 from ratebound.web.answer import Passed, Refused
 from ratebound.web.asgi import STATE, App, Message, Receive, Scope, Send, ask, hush, read_body, request_view
 from ratebound.web.fastapi.kept import Kept

@@ -14,7 +14,7 @@ import flask
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from ratebound.policy import RequestView
-from ratebound.policy.lazy import is_awaitable
+from ratebound.policy.lazy_value import is_awaitable
 from ratebound.web.answer import Passed, Refused
 from ratebound.web.declared import Endpoint, RouteLimit
 from ratebound.web.door import Door
@@ -29,7 +29,7 @@ from ratebound.web.wsgi import PASSED, WIRE, Environ, request_view, telling
 ANSWER = "ratebound"  # where the request's environ keeps what was decided
 ASKED = "ratebound.asked"  # and the route that it was asked for
 EARLY = "ratebound.early"  # and who has asked before any hook
-ASKING = "ratebound.asking"  # and the limit whose functions are called
+ASKING = "ratebound.arguments"  # and the limit whose functions are called
 FREE = Endpoint("exempt", (), exempt=True)  # all but early rules
 PARAMETER = re.compile(r"<(?:(?P<converter>\w+)(?:\([^>]*\))?:)?(?P<name>\w+)>")
 

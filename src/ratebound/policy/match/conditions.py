@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 from urllib.parse import unquote_plus
 
 from ratebound.http.prefix import Address, Networks, parse_network
-from ratebound.policy.host import host_of, hosts_of, is_host
-from ratebound.policy.path import CATCH_ALL, Pattern, Segments, is_clean, spellings
+from ratebound.policy.match.host import host_of, hosts_of, is_host
+from ratebound.policy.match.path import CATCH_ALL, Pattern, Segments, is_clean, spellings
+from ratebound.policy.match.reading import texts_of
+from ratebound.policy.match.request import RequestView
 from ratebound.policy.problem import Problems, as_texts, shown
-from ratebound.policy.reading import texts_of
-from ratebound.policy.request import RequestView
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from ratebound.http.rejection import is_sendable
 from ratebound.limit import Limit, checked_cost, default_algorithm, limit_set
 from ratebound.notation import parse_limits
 from ratebound.policy.functions import check_takes
-from ratebound.policy.match import Match
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.match.request import RequestView
 from ratebound.policy.problem import Problems, chosen, shown
-from ratebound.policy.request import RequestView
 
 Mode = Literal["enforce", "shadow"]
 Failure = Literal["local", "open", "closed", "raise"]

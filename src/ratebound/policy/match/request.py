@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from ratebound.http.rejection import is_preflight
-from ratebound.policy.reading import Paths
+from ratebound.policy.match.reading import Paths
 
 ANONYMOUS = 100  # requests without a user, and none with one, after which nobody seems to look for users
 

@@ -11,13 +11,23 @@ from typing import Any, Literal, TypeVar, get_args
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import Rejection
-from ratebound.policy.clients import Clients, client_of
-from ratebound.policy.cover import covers
-from ratebound.policy.identify import ELSEWHERE, Alternatives, Kinds
-from ratebound.policy.match import Match
+from ratebound.policy.identity.identify import ELSEWHERE, Alternatives, Kinds
+from ratebound.policy.identity.source import KIND, OWN, read_source
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.match.coverage import covers
+from ratebound.policy.model.client_list import Clients, client_of
+from ratebound.policy.model.rule import (
+    DEFAULT,
+    FAILURES,
+    Computed,
+    Failure,
+    Plan,
+    Rule,
+    Window,
+    as_written,
+    wide_windows,
+)
 from ratebound.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
-from ratebound.policy.rule import DEFAULT, FAILURES, Computed, Failure, Plan, Rule, Window, as_written, wide_windows
-from ratebound.policy.source import KIND, OWN, read_source
 from ratebound.storage.redis.address import parse_url
 from ratebound.storage.secrecy import split_url
 from ratebound.storage.urls import open_storage

@@ -14,10 +14,10 @@ from typing import Any
 
 from ratebound.fork import renew_in_children
 from ratebound.limit import Limit
-from ratebound.policy.deciding import Compiled
-from ratebound.policy.loader import load_policy
-from ratebound.policy.policy import Policy
+from ratebound.policy.load.loader import load_policy
+from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError, Problem
+from ratebound.policy.runtime.general_path import Compiled
 
 log = logging.getLogger("ratebound")
 

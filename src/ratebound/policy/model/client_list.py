@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from ratebound.http.prefix import Address, parse_network
-from ratebound.policy.identify import Kind, Kinds
-from ratebound.policy.match import Ranges
+from ratebound.policy.identity.identify import Kind, Kinds
+from ratebound.policy.match.conditions import Ranges
 from ratebound.policy.problem import shown
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The known mistakes by name: why each matters, and what to write instead. Which policy makes one: advice.py."""
+"""The known mistakes by name: why each matters, and what to write instead. Which policy makes one: checks.py."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,7 @@
 """The straight line: requests of which the rules ask nothing but path, method, host, and who it is.
 
 Which rules apply is found once for all requests that are alike in that, and remembered. What takes more, as lists of
-clients, tiers, shadows, and functions that find identities, limits or costs, is for deciding.py; the answers are equal.
+clients, tiers, shadows, and functions that find identities, limits or costs, is for general_path.py; answers are equal.
 """
 
 from collections import deque
@@ -11,15 +11,15 @@ from weakref import ref
 
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import Ask, Limit
-from ratebound.policy.identify import Alternatives, Found, resolve
-from ratebound.policy.index import Index
-from ratebound.policy.match import methods_of
-from ratebound.policy.path import Segments, spellings
-from ratebound.policy.policy import Policy
-from ratebound.policy.reading import Paths, texts_of
-from ratebound.policy.request import Identity, RequestView
-from ratebound.policy.stage import Bound, Exempt, Stage, releases
-from ratebound.policy.verdict import Grounds
+from ratebound.policy.identity.identify import Alternatives, Found, resolve
+from ratebound.policy.match.conditions import methods_of
+from ratebound.policy.match.index import Index
+from ratebound.policy.match.path import Segments, spellings
+from ratebound.policy.match.reading import Paths, texts_of
+from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.runtime.compiled_rules import Bound, Exempt, Stage, releases
+from ratebound.policy.runtime.verdict import Grounds
 
 MAX_KNOWN = 32_768  # in all tables together: memory is not the client's to fill
 MAX_LENGTH = 256  # characters of what is remembered

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 from ratebound.http.prefix import Address
 from ratebound.limit import Limit
-from ratebound.policy.identify import Alternatives
-from ratebound.policy.index import Index
-from ratebound.policy.match import Match
-from ratebound.policy.path import Segments
-from ratebound.policy.policy import Policy
-from ratebound.policy.request import RequestView
-from ratebound.policy.rule import DEFAULT, Plan, Rule, Window
+from ratebound.policy.identity.identify import Alternatives
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.match.index import Index
+from ratebound.policy.match.path import Segments
+from ratebound.policy.match.request import RequestView
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.rule import DEFAULT, Plan, Rule, Window
 
 SHADOW = "shadow"  # what a shadow falls to when the storage fails: it must not refuse, nor raise
 

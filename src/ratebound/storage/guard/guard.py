@@ -17,8 +17,8 @@ from ratebound.fork import renew_in_children
 from ratebound.limit import FAILURES, Group, Mode
 from ratebound.settling import DegradedGroup
 from ratebound.storage.blame import Blameless
-from ratebound.storage.breaker import Breaker
-from ratebound.storage.fallback import Debt, Entry, Fallback
+from ratebound.storage.guard.breaker import Breaker
+from ratebound.storage.guard.fallback import Debt, Entry, Fallback
 from ratebound.storage.workers import known_workers, warn_of_whole_share
 
 log = logging.getLogger("ratebound")

@@ -24,7 +24,7 @@ from ratebound.limit import Group, Mode
 from ratebound.settling import settlement
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
-from ratebound.storage.guard import Guard, NodesOf, WriteBack, check_options
+from ratebound.storage.guard.guard import Guard, NodesOf, WriteBack, check_options
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.threads import Job, Threads
 from ratebound.storage.workers import warn_of_many_workers

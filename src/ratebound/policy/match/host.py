@@ -2,8 +2,8 @@
 
 import unicodedata
 
-from ratebound.policy.path import ABSOLUTE
-from ratebound.policy.request import RequestView
+from ratebound.policy.match.path import ABSOLUTE
+from ratebound.policy.match.request import RequestView
 
 MAX_HOST = 253  # characters of a name
 MAX_LABEL = 63

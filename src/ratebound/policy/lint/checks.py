@@ -1,6 +1,6 @@
 """What is known to go wrong with policies that load: pure functions from a policy to named warnings.
 
-The texts are in mistakes.py; logins have a file of their own, credentials.py.
+The texts are in known_mistakes.py; logins have a file of their own, credentials.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,15 +8,15 @@ from ipaddress import ip_network
 
 from ratebound.http.prefix import parse_network
 from ratebound.limit import UNITS, Limit
-from ratebound.policy.cover import covers
-from ratebound.policy.credentials import check_credentials, kinds_of, limits_something, plans_of
-from ratebound.policy.match import Match
-from ratebound.policy.mistakes import Advice, advice
-from ratebound.policy.path import Pattern
-from ratebound.policy.policy import Policy
+from ratebound.policy.lint.credentials import check_credentials, kinds_of, limits_something, plans_of
+from ratebound.policy.lint.known_mistakes import Advice, advice
+from ratebound.policy.lint.redundant_limit import never_bites
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.match.coverage import covers
+from ratebound.policy.match.path import Pattern
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.rule import DEFAULT, Plan, Rule
 from ratebound.policy.problem import Place
-from ratebound.policy.rule import DEFAULT, Plan, Rule
-from ratebound.policy.weaker import never_bites
 
 HEALTH = ("/health", "/healthz", "/healthcheck", "/ready", "/readyz", "/live", "/livez", "/ping", "/-/healthy", "/up")
 USUAL = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}

@@ -4,14 +4,14 @@ import inspect
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from ratebound.policy.deciding import Compiled, Step
-from ratebound.policy.identify import Found, Pending, resolve
-from ratebound.policy.match import methods_of
-from ratebound.policy.policy import Policy
-from ratebound.policy.request import Identity, RequestView
-from ratebound.policy.rule import Plan, Rule
-from ratebound.policy.stage import plan_of
-from ratebound.policy.straight import readings_of
+from ratebound.policy.identity.identify import Found, Pending, resolve
+from ratebound.policy.match.conditions import methods_of
+from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.rule import Plan, Rule
+from ratebound.policy.runtime.compiled_rules import plan_of
+from ratebound.policy.runtime.fast_path import readings_of
+from ratebound.policy.runtime.general_path import Compiled, Step
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import hiredis
 
 from ratebound.errors import StorageError
 from ratebound.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch, TooLate
-from ratebound.storage.redis.lane import NO_LANE, Refusal
+from ratebound.storage.redis.sync_connections import NO_LANE, Refusal
 
 LOOK_EVERY = 0.01  # seconds, while a connection is made
 TRIES = 3  # to connect, as long as it is the program that blocks its event loop

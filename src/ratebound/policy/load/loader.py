@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ratebound.policy.documents import SUFFIXES, Lines, parse
 from ratebound.policy.functions import Functions, find_function, find_nothing
-from ratebound.policy.match import Match
-from ratebound.policy.policy import Override, Policy
+from ratebound.policy.identity.source import read_source
+from ratebound.policy.load.document import SUFFIXES, Lines, parse
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.model.policy import Override, Policy
+from ratebound.policy.model.rule import Computed, Rule
 from ratebound.policy.problem import Place, PolicyError, Problem, Problems, nearest, shown
-from ratebound.policy.rule import Computed, Rule
 from ratebound.policy.schema import KEYS
-from ratebound.policy.source import read_source
 
 T = TypeVar("T")
 

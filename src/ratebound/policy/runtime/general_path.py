@@ -15,18 +15,18 @@ from ratebound.decision import Decision, Row
 from ratebound.errors import StorageError
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import MAX_COUNT, Ask, Group
-from ratebound.policy.clients import Clients
 from ratebound.policy.function_errors import function_errors
-from ratebound.policy.identify import UNIDENTIFIED, Found, Kind, Pending, resolve, take
-from ratebound.policy.index import Index
-from ratebound.policy.lazy import is_awaitable, unwrapped
-from ratebound.policy.match import methods_of
-from ratebound.policy.policy import Policy
-from ratebound.policy.request import Identity, RequestView
-from ratebound.policy.rule import DEFAULT, Plan, Rule
-from ratebound.policy.stage import Bound, Exempt, Stage, may_queue, plan_of, with_failure_cached
-from ratebound.policy.straight import Asked, Straight, is_exempt, readings_of
-from ratebound.policy.verdict import Grounds, Shadow, Verdict
+from ratebound.policy.identity.identify import UNIDENTIFIED, Found, Kind, Pending, resolve, take
+from ratebound.policy.lazy_value import is_awaitable, unwrapped
+from ratebound.policy.match.conditions import methods_of
+from ratebound.policy.match.index import Index
+from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.model.client_list import Clients
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.rule import DEFAULT, Plan, Rule
+from ratebound.policy.runtime.compiled_rules import Bound, Exempt, Stage, may_queue, plan_of, with_failure_cached
+from ratebound.policy.runtime.fast_path import Asked, Straight, is_exempt, readings_of
+from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratebound")
 

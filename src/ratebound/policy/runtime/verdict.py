@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from ratebound.decision import Decision
 from ratebound.http.client_ip import ClientAddress
-from ratebound.policy.policy import Policy
-from ratebound.policy.request import Identity
-from ratebound.policy.rule import Rule
+from ratebound.policy.match.request import Identity
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.rule import Rule
 
 
 class Shadow(NamedTuple):

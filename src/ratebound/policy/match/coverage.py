@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ratebound.http.prefix import parse_network
-from ratebound.policy.match import Match, host_matches
-from ratebound.policy.path import Mixed, Pattern, Step
+from ratebound.policy.match.conditions import Match, host_matches
+from ratebound.policy.match.path import Mixed, Pattern, Step
 
 T = TypeVar("T")
 

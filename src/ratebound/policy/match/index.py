@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ratebound.http.prefix import Address
-from ratebound.policy.host import hosts_of
-from ratebound.policy.match import Match, Ranges
-from ratebound.policy.path import Mixed, Pattern, Segments, Step
-from ratebound.policy.pieces import Filing, Pieces, filings
-from ratebound.policy.request import RequestView
+from ratebound.policy.match.conditions import Match, Ranges
+from ratebound.policy.match.host import hosts_of
+from ratebound.policy.match.path import Mixed, Pattern, Segments, Step
+from ratebound.policy.match.request import RequestView
+from ratebound.policy.match.wildcard import Filing, Pieces, filings
 
 FEW = 4  # rules that are as quickly compared as looked up
 

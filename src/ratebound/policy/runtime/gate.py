@@ -1,6 +1,6 @@
 """The gate: a policy, a storage, and a verdict for each request. Sync and async stand side by side.
 
-How a verdict is found is in deciding.py. What is left in each class is what differs by an `await`.
+How a verdict is found is in general_path.py. What is left in each class is what differs by an `await`.
 """
 
 import inspect
@@ -9,23 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from ratebound import switch
-from ratebound.asking import as_listeners, as_seconds, as_storage, unlimited
+from ratebound.arguments import as_listeners, as_seconds, as_storage, unlimited
 from ratebound.clock import microseconds
 from ratebound.decision import Decision, Row
 from ratebound.events import Decided, Listener, Shadowed, log, tell
 from ratebound.limit import MAX_PERIOD, Group
-from ratebound.policy.deciding import Compiled, Deliberation
-from ratebound.policy.loader import read_policy
-from ratebound.policy.patience import impatient
-from ratebound.policy.policy import SWITCHES, Policy, Switch
+from ratebound.policy.load.loader import read_policy
+from ratebound.policy.match.request import RequestView
+from ratebound.policy.model.policy import SWITCHES, Policy, Switch
+from ratebound.policy.model.rule import Stage
 from ratebound.policy.problem import chosen
-from ratebound.policy.reload import PolicyFile, log_swap
-from ratebound.policy.request import RequestView
-from ratebound.policy.rule import Stage
-from ratebound.policy.verdict import Judged, Verdict
+from ratebound.policy.runtime.bounded_queue import impatient
+from ratebound.policy.runtime.general_path import Compiled, Deliberation
+from ratebound.policy.runtime.reload import PolicyFile, log_swap
+from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.settling import restated, settled_costs, settlement
 from ratebound.storage import AsyncStorage, AtOnce, Held, Storage
-from ratebound.storage.guarded import AsyncGuardedStorage, GuardedStorage, guarded
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.urls import async_twin, open_async_storage, open_storage
 
 

@@ -14,9 +14,9 @@ from ratebound.clock import SECOND
 from ratebound.fork import renew_in_children
 from ratebound.notation import UNIT_NAMES
 from ratebound.policy.functions import Functions, check_takes, find_function, find_nothing
-from ratebound.policy.lazy import is_awaitable, unwrapped
+from ratebound.policy.lazy_value import is_awaitable, unwrapped
+from ratebound.policy.match.request import RequestView
 from ratebound.policy.problem import Place, Problems, as_texts, nearest, shown
-from ratebound.policy.request import RequestView
 from ratebound.policy.schema import KEYS
 
 KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")

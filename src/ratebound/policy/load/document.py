@@ -25,7 +25,7 @@ def parse(text: str, format: str) -> tuple[Any, Lines]:
     if len(text) > MAX_TEXT:
         raise PolicyError([Problem((), f"a policy of {len(text)} characters is too large")])
     if format == "yaml":
-        from ratebound.policy.yaml_text import parse_yaml
+        from ratebound.policy.load.yaml_text import parse_yaml
 
         return parse_yaml(text)
     if format not in ("json", "toml"):

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from ratebound.policy.identify import Alternatives
-from ratebound.policy.match import Match
-from ratebound.policy.mistakes import Advice, advice
-from ratebound.policy.policy import Policy
+from ratebound.policy.identity.identify import Alternatives
+from ratebound.policy.lint.known_mistakes import Advice, advice
+from ratebound.policy.match.conditions import Match
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.problem import Place
-from ratebound.policy.rule import Plan, Rule
 
 LOGIN = re.compile(r"(?:login|signin|logon|authenticate)$")
 SECRET = re.compile(

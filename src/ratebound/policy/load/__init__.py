@@ -1,0 +1,1 @@
+"""Policy files: text to values with line numbers, values to a Policy, every mistake at once."""

@@ -1,0 +1,1 @@
+"""Requests and conditions: the readings of a path, the conditions of a rule, and the index that finds rules."""
