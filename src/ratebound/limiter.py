@@ -34,7 +34,7 @@ from ratebound.errors import StorageError
 from ratebound.events import Decided, Listener, tell
 from ratebound.limit import Check, Group, Limit, Mode, limit_set
 from ratebound.settling import peeked, restated, settled_costs, settlement
-from ratebound.storage import AsyncStorage, AtOnce, Held, RedisClient, Storage, at_once_of
+from ratebound.storage import AsyncStorage, AtOnce, RedisClient, Storage, StorageAttribute, at_once_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.urls import async_twin, open_async_storage, open_storage
 from ratebound.waiting import Lines, reserves, wait_by_place, wait_in_line
@@ -77,7 +77,7 @@ class Limiter:
     at most, in seconds, unless told otherwise.
     """
 
-    storage = Held[Storage]()
+    storage = StorageAttribute[Storage]()
     _at_once: AtOnce | None
 
     def __init__(
@@ -318,7 +318,7 @@ class Limiter:
 class AsyncLimiter:
     """`Limiter` for tasks: the same names, with await. Nothing here blocks the event loop."""
 
-    storage = Held[AsyncStorage]()
+    storage = StorageAttribute[AsyncStorage]()
     _at_once: AtOnce | None
 
     def __init__(

@@ -62,12 +62,12 @@ def parse_limits(text: str, *, default: str | None = None) -> list[Limit]:
         raise InvalidLimit(f"cannot read limit {_shown(text)}: longer than {MAX_TEXT} characters; {EXAMPLE}")
     found, begin = [], 0
     for part in re.split("[;,|]", text):
-        found.append(_Reader(text, begin, begin + len(part)).limit(default))
+        found.append(_LimitReader(text, begin, begin + len(part)).limit(default))
         begin += len(part) + 1
     return found
 
 
-class _Reader:
+class _LimitReader:
     """Reads one limit between two places of a text; knows the place for its complaints."""
 
     def __init__(self, text: str, begin: int, end: int) -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from ratebound import AsyncLimiter, Check, Limiter, RateLimited, parse_limit
 from ratebound.events import Event, Listener
-from ratebound.observe import Alert, AlertListener, Limited, LogListener, TopListener
+from ratebound.observe import Alert, AlertListener, LimitedClient, LogListener, TopListener
 from ratebound.observe.otel import OpenTelemetryListener
 from ratebound.observe.prometheus import PrometheusListener
 from tests.servers import Server, wait_until
@@ -56,7 +56,7 @@ def test_every_way_to_a_decision_is_heard_once(ears: Ears, caplog: pytest.LogCap
         limiter.wait("k", timeout=0)
     assert ears.decisions("denied", "false") == 2
     assert ears.value("decision_seconds_count") == 8
-    assert ears.top.top() == [Limited("k", 2, 0)]
+    assert ears.top.top() == [LimitedClient("k", 2, 0)]
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
 
 
@@ -85,7 +85,7 @@ def test_threads_together_are_counted_to_the_last_decision(ears: Ears) -> None:
     for thread in threads:
         thread.join()
     assert (ears.decisions("allowed", "false"), ears.decisions("denied", "false")) == (100, 900)
-    assert ears.top.top() == [Limited("k", 900, 0)]
+    assert ears.top.top() == [LimitedClient("k", 900, 0)]
     assert ears.alert.flush(10)
 
 

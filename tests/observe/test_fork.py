@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ratebound.observe import Limited, LogListener, TopListener
+from ratebound.observe import LimitedClient, LogListener, TopListener
 from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import held_elsewhere, refusal, told
@@ -25,6 +25,6 @@ def test_a_child_is_not_held_up_by_a_lock_of_its_parent(
         if not child:
             signal.alarm(10)
             listener(denied)
-            own = not isinstance(listener, TopListener) or listener.top() == [Limited("k", 1, 0)]
+            own = not isinstance(listener, TopListener) or listener.top() == [LimitedClient("k", 1, 0)]
             os._exit(0 if own else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

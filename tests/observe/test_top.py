@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ratebound import Check, parse_limit
 from ratebound.observe import TopListener
-from ratebound.observe.top import Limited, Sketch
+from ratebound.observe.top import LimitedClient, Sketch
 from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.observe.decisions import refusal, told, without_storage
@@ -63,7 +63,7 @@ def test_the_most_limited_come_first(clock: FakeClock) -> None:
     for client, times in {"a": 3, "b": 5, "c": 1}.items():
         for _ in range(times):
             top(told(refusal(limiter, client)))
-    assert top.top(2) == [Limited("b", 5, 0), Limited("a", 3, 0)]
+    assert top.top(2) == [LimitedClient("b", 5, 0), LimitedClient("a", 3, 0)]
 
 
 def test_clients_are_digests_unless_asked_otherwise(clock: FakeClock) -> None:
@@ -87,7 +87,7 @@ def test_yesterdays_attacker_leaves_also_when_nobody_is_refused_since(clock: Fak
     top = TopListener(window=60, clear=True, clock=clock)
     top(told(refusal(limiter_of("1/hour", clock), "attacker")))
     clock.advance(60)
-    assert top.top() == [Limited("attacker", 1, 0)]
+    assert top.top() == [LimitedClient("attacker", 1, 0)]
     clock.advance(60)
     assert top.top() == []
     top(told(refusal(limiter_of("1/hour", clock), "attacker")))
@@ -99,7 +99,7 @@ def test_a_clock_that_steps_back_loses_nothing(clock: FakeClock) -> None:
     top = TopListener(window=60, clear=True, clock=clock)
     top(told(refusal(limiter_of("1/hour", clock), "k")))
     clock.advance(-1_000)
-    assert top.top() == [Limited("k", 1, 0)]
+    assert top.top() == [LimitedClient("k", 1, 0)]
 
 
 def test_only_clients_at_fault_are_counted(clock: FakeClock) -> None:
@@ -109,7 +109,7 @@ def test_only_clients_at_fault_are_counted(clock: FakeClock) -> None:
     top(told(limiter.check(checks)))
     top(told(without_storage(refusal(limiter, "unlucky"), closed=True)))
     top(told(without_storage(refusal(limiter, "local"))))
-    assert sorted(top.top()) == [Limited("local", 1, 0), Limited("user", 1, 0)]
+    assert sorted(top.top()) == [LimitedClient("local", 1, 0), LimitedClient("user", 1, 0)]
 
 
 def test_a_huge_key_is_not_kept(clock: FakeClock) -> None:

@@ -14,7 +14,7 @@ from ratebound.policy.match.conditions import _like, methods_of
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Pattern, is_clean, spellings
-from ratebound.policy.match.wildcard import Pieces, filings
+from ratebound.policy.match.wildcard import WildcardIndex, filings
 from tests.policy.gates import decide, gate_of, request
 
 
@@ -260,7 +260,7 @@ def test_a_text_finds_every_piece_that_it_holds_and_no_other(wildcards: list[lis
         or (filing.side == "last" and text.endswith(filing.text))
         or (filing.side == "within" and filing.text in text)
     }
-    found = Pieces(filed).find(text)
+    found = WildcardIndex(filed).find(text)
     assert sorted(filing for (filing,) in found) == sorted(expected)
 
 
@@ -268,7 +268,7 @@ def test_a_text_finds_every_piece_that_it_holds_and_no_other(wildcards: list[lis
 def test_what_fits_a_wildcard_holds_each_of_its_pieces(pieces: list[str], text: str) -> None:
     if _like(text, "*".join(pieces)):
         for filing in filings(pieces):
-            assert Pieces({filing: [1]}).find(text)
+            assert WildcardIndex({filing: [1]}).find(text)
 
 
 def calls_of(gate: Gate, view: RequestView) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.policy import Gate, Match, Policy, RequestView, Rule
-from ratebound.policy.match.conditions import reading as module
+from ratebound.policy.match import reading as module
 from ratebound.policy.match.reading import Paths, Readings, is_configured, read_paths, texts_of, without_prefix
 
 SEGMENTS = st.sampled_from(["api", "login", "assets", "v1", "café", "a b", "x%2Fy"])

@@ -10,7 +10,7 @@ import click
 
 from ratebound.cli.app import _console, _mistakes_on_stderr
 from ratebound.cli.policy_check import Findings, check_file, show_findings
-from ratebound.cli.policy_explain import Asked, explain_request, header_pairs, show_answers, stages_of
+from ratebound.cli.policy_explain import GivenRequest, explain_request, header_pairs, show_answers, stages_of
 from ratebound.cli.policy_functions import functions_from
 from ratebound.errors import RateboundError
 from ratebound.policy import PolicyError, read_policy
@@ -113,7 +113,7 @@ def explain(
     For example: ratebound policy explain policy.yaml --method POST --path /auth/login --peer 203.0.113.7
     """
     with _mistakes():
-        asked = Asked(
+        asked = GivenRequest(
             method, path, header_pairs(headers), peer, host, user, tier, _pairs("--identity", identities), body
         )
         loaded = load_policy(file, functions=functions_from(module), environ=_environ(environ))

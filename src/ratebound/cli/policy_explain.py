@@ -14,7 +14,7 @@ from ratebound.errors import RateboundError
 from ratebound.http.rejection import Response
 from ratebound.limit import UNITS
 from ratebound.policy import Explanation, Gate, Identity, Policy, RequestView, RuleReport, Source, Verdict, explain
-from ratebound.policy.identity.identify import Found
+from ratebound.policy.identity.identify import RequestIdentities
 from ratebound.policy.model.rule import Stage
 from ratebound.policy.problem import nearest
 from ratebound.storage.memory import MemoryStorage
@@ -31,7 +31,7 @@ KINDS = {
 }
 
 
-class Asked(NamedTuple):
+class GivenRequest(NamedTuple):
     """The request as it was given on the command line."""
 
     method: str
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
     stage: str
     policy: Policy
     explanation: Explanation
-    found: Found
+    found: RequestIdentities
     verdict: Verdict
     headers: list[tuple[str, str]]
     refusal: Response | None
@@ -89,7 +89,7 @@ def stages_of(policy: Policy) -> list[Stage]:
     return ["early", "late"] if any(rule.stage == "early" for rule in policy.rules) else ["late"]
 
 
-def explain_request(policy: Policy, asked: Asked, stage: Stage) -> Answer:
+def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> Answer:
     """Ask the rules, and play the request against an empty storage and against a full one."""
     if not asked.path.startswith("/"):
         raise RateboundError(f"--path {asked.path!r}: expected a path that begins with '/'")
@@ -117,7 +117,7 @@ def _refusal(verdict: Verdict, view: RequestView) -> Response | None:
     return verdict.policy.rejection.respond(verdict.decision, view.headers, **words)
 
 
-def _as_if(policy: Policy, asked: Asked) -> Policy:
+def _as_if(policy: Policy, asked: GivenRequest) -> Policy:
     """The policy with verifiers that have found what the command line says."""
     if asked.tier is not None and asked.tier not in policy.tier_names:
         raise RateboundError(f"--tier {asked.tier!r}: {nearest(asked.tier, policy.tier_names)}")
@@ -150,7 +150,7 @@ def _always(identity: Identity) -> Any:
     return lambda request: identity
 
 
-def show_answers(asked: Asked, answers: Sequence[Answer], console: Console, *, as_json: bool) -> None:
+def show_answers(asked: GivenRequest, answers: Sequence[Answer], console: Console, *, as_json: bool) -> None:
     if as_json:
         told = json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False, indent=2)
         console.print(Text(told), soft_wrap=True)

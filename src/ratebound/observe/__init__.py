@@ -6,6 +6,6 @@ None of them hands out a key unless asked to: metrics never do, the log and the 
 
 from ratebound.observe.alert import Alert, AlertListener
 from ratebound.observe.logging import LogListener
-from ratebound.observe.top import Limited, TopListener
+from ratebound.observe.top import LimitedClient, TopListener
 
-__all__ = ["Alert", "AlertListener", "Limited", "LogListener", "TopListener"]
+__all__ = ["Alert", "AlertListener", "LimitedClient", "LogListener", "TopListener"]

@@ -9,7 +9,7 @@ from ratebound.storage.memory import MemoryStorage
 INSIDE = ("storage", "memory", "inner", "guard", "fallback")  # where a limiter or a storage has another inside
 
 
-class Holding(NamedTuple):
+class MemoryUse(NamedTuple):
     """A memory storage as it is now; `evicted` and `overflowed` only grow."""
 
     name: str
@@ -19,7 +19,7 @@ class Holding(NamedTuple):
     overflowed: int
 
 
-class Held:
+class WatchedMemory:
     """The memory storages that are watched. They are not kept alive: one that is gone is no longer told of."""
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Held:
                 raise ValueError(f"another storage is watched as {name!r}: give each a name of its own")
             self._storages[name] = weakref.ref(memory)
 
-    def now(self) -> list[Holding]:
+    def now(self) -> list[MemoryUse]:
         with self._lock:
             alive = {name: found for name, known in self._storages.items() if (found := known()) is not None}
             self._storages = {name: self._storages[name] for name in alive}
-        return [Holding(name, m.keys, m.max_keys, m.evicted, m.overflowed) for name, m in alive.items()]
+        return [MemoryUse(name, m.keys, m.max_keys, m.evicted, m.overflowed) for name, m in alive.items()]
 
 
 def memory_of(owner: object) -> MemoryStorage | None:

@@ -11,7 +11,7 @@ from typing import Any
 from ratebound.decision import Decision
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
 from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
-from ratebound.observe.memory_usage import Held, Holding
+from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
 
 try:
     from opentelemetry import metrics, trace
@@ -47,7 +47,7 @@ class OpenTelemetryListener:
         self._of_limit: dict[str, Attributes] = {}
         self._of_node: dict[str, Attributes] = {}
         self._of_rule: dict[str, Attributes] = {}
-        self._held = Held()
+        self._held = WatchedMemory()
         self._open: dict[str, bool] = {}
         self._lock = threading.Lock()
 
@@ -153,7 +153,7 @@ class OpenTelemetryListener:
         return [metrics.Observation(int(is_open), {"ratebound.node": node}) for node, is_open in nodes.items()]
 
     def _reading(
-        self, read: Callable[[Holding], int]
+        self, read: Callable[[MemoryUse], int]
     ) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
         return lambda _: [
             metrics.Observation(read(holding), {"ratebound.storage": holding.name}) for holding in self._held.now()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ratebound.decision import Decision
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
 from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
-from ratebound.observe.memory_usage import Held
+from ratebound.observe.memory_usage import WatchedMemory
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -60,7 +60,7 @@ class PrometheusListener:
         self._of_limit: dict[str, OfLimit] = {}
         self._of_node: dict[str, OfNode] = {}
         self._of_rule: dict[str, OfRule] = {}
-        self._held = Held()
+        self._held = WatchedMemory()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"ratebound_{name}", text, labels, registry=registry)

@@ -16,7 +16,7 @@ from ratebound.fork import renew_in_children
 from ratebound.observe.client import naming, refused_keys
 
 
-class Limited(NamedTuple):
+class LimitedClient(NamedTuple):
     """`client` was denied at most `denials` times, and at least `denials` - `error`."""
 
     client: str
@@ -101,7 +101,7 @@ class TopListener:
             for client in clients:
                 self._running.add(client)
 
-    def top(self, n: int = 10) -> list[Limited]:
+    def top(self, n: int = 10) -> list[LimitedClient]:
         """The `n` most limited, first by how often they may have been denied, then by how often they surely were."""
         with self._lock:
             self._roll()
@@ -113,7 +113,7 @@ class TopListener:
             # A client that has no counter was denied at most as often as the smallest one says, and perhaps never.
             denials = sum(counts.get(client, least) for counts, _, least in sketches)
             error = sum(errors.get(client, least) for _, errors, least in sketches)
-            found.append(Limited(client, denials, error))
+            found.append(LimitedClient(client, denials, error))
         return sorted(found, key=lambda limited: (-limited.denials, limited.error, limited.client))[:n]
 
     def renew(self) -> None:

@@ -47,7 +47,7 @@ def at_once_of(storage: Any) -> AtOnce | None:
     return None
 
 
-class Held(Generic[S]):
+class StorageAttribute(Generic[S]):
     """The storage of a limiter or a gate, as its attribute; how it answers at once is looked up when it is set."""
 
     def __get__(self, owner: Any, kind: type | None = None) -> S:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ratebound.policy import RequestView, Verdict
-from ratebound.policy.runtime.general_path import Compiled
+from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.web.answer import Passed, Refused, Terms, delay_of, refusal
 from ratebound.web.charge import Charge, Outcome, charge_function
 from ratebound.web.declared import Endpoint, RouteLimit, with_defaults
@@ -50,8 +50,8 @@ class Door:
     def __init__(
         self,
         owner: object,
-        base: Compiled,
-        compiled: Compiled,
+        base: CompiledPolicy,
+        compiled: CompiledPolicy,
         endpoint: Endpoint | None,
         charges: Mapping[str, Callable[[Outcome], int]],
         users: Users,
@@ -108,7 +108,7 @@ class Doors:
 
     def __init__(self, gate: Any, charge: Mapping[str, Charge] | None) -> None:
         self.gate = gate
-        self._current: Callable[[], Compiled] = gate.current
+        self._current: Callable[[], CompiledPolicy] = gate.current
         if charge is not None and not isinstance(charge, Mapping):
             raise TypeError(
                 f"expected charges by the names of rules, for example charge={{'login': 'failure'}}, not {charge!r}"
@@ -157,7 +157,7 @@ class Doors:
             if self._named.get(rule.name) is limit:
                 del self._named[rule.name]
 
-    def _renewed(self, old: Door | None, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
+    def _renewed(self, old: Door | None, base: CompiledPolicy, endpoint: Endpoint | None, alone: bool) -> Door:
         """A new policy that does not go with what an endpoint declares leaves the one before it in force there; for an
         endpoint that was not met before, the last one that goes with any."""
         try:
@@ -174,7 +174,7 @@ class Doors:
             self._good = base
         return door
 
-    def _made(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> Door:
+    def _made(self, base: CompiledPolicy, endpoint: Endpoint | None, alone: bool) -> Door:
         if endpoint is None or not endpoint.rules:
             return Door(self.gate, base, base, endpoint, self._charges, self._users)
         self._check_names(endpoint)

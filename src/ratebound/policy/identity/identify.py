@@ -34,7 +34,7 @@ UNIDENTIFIED = "the client counts as not identified by it"
 AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
 
 
-class Found:
+class RequestIdentities:
     """What has been learned of one request. `verified` holds results by source, `identities` by kind, `keys` those of
     which a list may say something, `said` what the overrides say. `passed_early`: the next to be asked is the late
     stage."""
@@ -51,7 +51,7 @@ class Found:
         self.said: Sequence[Any] = ()
 
 
-class Pending(NamedTuple):
+class PendingVerification(NamedTuple):
     """An answer that has to be awaited, under which source it is to be noted, and what the log calls it."""
 
     source: str
@@ -59,14 +59,14 @@ class Pending(NamedTuple):
     what: str
 
 
-class Kind(NamedTuple):
+class IdentityKind(NamedTuple):
     """One way to identify a client. `look` gives what `pick` makes an identity of; `early` needs only the address.
     `place` is where that is kept, if a name is not enough: two functions may have one. `of_client` gives the
     identity that an address is, and its key, where no more is needed."""
 
     name: str
     source: str
-    look: Callable[[RequestView, Found], Any]
+    look: Callable[[RequestView, RequestIdentities], Any]
     pick: Callable[[Any], Identity | None]
     early: bool
     functions: tuple[Callable[..., Any], ...] = ()
@@ -74,10 +74,12 @@ class Kind(NamedTuple):
     of_client: Callable[[ClientAddress], tuple[Identity, str]] | None = None
 
 
-Alternatives = tuple[tuple[Kind, ...], ...]
+Alternatives = tuple[tuple[IdentityKind, ...], ...]
 
 
-def take(kind: Kind, request: RequestView, found: Found, rule: str = "") -> Identity | Pending | None:
+def take(
+    kind: IdentityKind, request: RequestView, found: RequestIdentities, rule: str = ""
+) -> Identity | PendingVerification | None:
     """What this kind says of a request; asked once. Whatever a function of the user's answers, nothing is raised.
     `rule` is the one that asks, for the log."""
     place = kind.place or kind.name
@@ -92,7 +94,7 @@ def take(kind: Kind, request: RequestView, found: Found, rule: str = "") -> Iden
             if type(answer) not in PLAIN:
                 answer = unwrapped(answer)
                 if is_awaitable(answer):
-                    return Pending(kind.source, answer, _asked_by(kind, rule))
+                    return PendingVerification(kind.source, answer, _asked_by(kind, rule))
             found.verified[kind.source] = answer
         identity = kind.pick(answer)
     except Exception:
@@ -102,11 +104,13 @@ def take(kind: Kind, request: RequestView, found: Found, rule: str = "") -> Iden
     return identity
 
 
-def _asked_by(kind: Kind, rule: str) -> str:
+def _asked_by(kind: IdentityKind, rule: str) -> str:
     return f"identifying by {kind.name}{f' for rule {rule}' if rule else ''}"
 
 
-def resolve(by: Alternatives, request: RequestView, found: Found, rule: str = "") -> Identity | Pending | None:
+def resolve(
+    by: Alternatives, request: RequestView, found: RequestIdentities, rule: str = ""
+) -> Identity | PendingVerification | None:
     """The first alternative of which all parts are present."""
     for parts in by:
         if len(parts) == 1:
@@ -117,7 +121,7 @@ def resolve(by: Alternatives, request: RequestView, found: Found, rule: str = ""
         identities: list[Identity] = []
         for kind in parts:
             identity = take(kind, request, found, rule)
-            if isinstance(identity, Pending):
+            if isinstance(identity, PendingVerification):
                 return identity
             if identity is None:
                 break
@@ -134,7 +138,7 @@ def combined(parts: list[Identity]) -> Identity:
     return Identity("+".join(part.kind for part in parts), value, tier)
 
 
-class Kinds:
+class IdentityKinds:
     """Makes kinds by name, for one policy: its sources, its trusted proxies, its width of IPv6. With `is_open`, names
     that some policy may define are taken for defined."""
 
@@ -168,7 +172,7 @@ class Kinds:
         always = len(found[-1]) == 1 and found[-1][0].name in ("address", "global")
         return found if always else (*found, (self.kind("address"),))
 
-    def giving(self, name: str) -> tuple[str, tuple[Kind, ...]]:
+    def giving(self, name: str) -> tuple[str, tuple[IdentityKind, ...]]:
         """Return how identities of that name are labelled, and every kind that may give one: its own, and sources that
         declare it. Raises ValueError if there is none."""
         declared = tuple(self.kind(source) for source, one in self._sources.items() if name in one.kinds)
@@ -181,7 +185,7 @@ class Kinds:
             raise ValueError(f"{error}{hint}") from None
         return own.name, (own, *(kind for kind in declared if kind.name != own.name))
 
-    def _parts(self, one: Any, functions: Sequence[Any]) -> tuple[Kind, ...]:
+    def _parts(self, one: Any, functions: Sequence[Any]) -> tuple[IdentityKind, ...]:
         if callable(one):
             check_takes(one, "the RequestView")
             alike = [other for other in functions if _function_name(other) == _function_name(one)]
@@ -191,7 +195,7 @@ class Kinds:
             raise ValueError(f"by takes names of identities and functions, not {shown(one)}")
         return tuple(self.kind(name.strip()) for name in one.split("+"))
 
-    def kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> IdentityKind:
         """The kind of that name, or a ValueError that says what it lacks."""
         name = _spelled(name)
         base, _, detail = name.partition(":")
@@ -204,15 +208,17 @@ class Kinds:
             return _address_kind(name.replace(":", "."), ipv4, ipv6)
         if name == "global":
             everyone = Identity("global", "")
-            return Kind(name, name, lambda request, found: True, lambda _: everyone, True)
+            return IdentityKind(name, name, lambda request, found: True, lambda _: everyone, True)
         if name == "agent":
-            return Kind(
+            return IdentityKind(
                 name, name, lambda request, _: agent_class(request), lambda value: Identity("agent", value), True
             )
         if name == "user":
-            return Kind(name, name, lambda request, _: request.user, lambda value: as_identity("user", value), False)
+            return IdentityKind(
+                name, name, lambda request, _: request.user, lambda value: as_identity("user", value), False
+            )
         if self._is_open and KIND.fullmatch(base) and base not in ELSEWHERE:
-            return Kind(name, name, lambda request, found: None, lambda _: None, False)
+            return IdentityKind(name, name, lambda request, found: None, lambda _: None, False)
         if name in CLAIMED or base in ("jwt", "header", "cookie"):
             raise ValueError(
                 f"{name!r} is what a client claims: under identities give"
@@ -228,7 +234,7 @@ class Kinds:
         known = [*BUILT_IN, *CLAIMED, *self._sources, *kinds]
         raise ValueError(f"unknown identity {name!r}: {nearest(name, known)}")
 
-    def _claim(self, name: str, source_name: str, source: Source) -> Kind:
+    def _claim(self, name: str, source_name: str, source: Source) -> IdentityKind:
         label, claim = name.replace(":", "."), name.partition(":")[2]
         if source.call is not None:
             return _kind(label, source.call, early=False)
@@ -236,12 +242,12 @@ class Kinds:
         if source.proxy:
             proxies = self._proxies
 
-            def from_proxy(request: RequestView, found: Found) -> Any:
+            def from_proxy(request: RequestView, found: RequestIdentities) -> Any:
                 value = _only(request, header) if proxies.trusts(request.peer) else None  # of two, one is the client's
                 return None if value is None else value.strip()
 
             header = source.header or _default_header(source_name)
-            return Kind(label, source_name, from_proxy, lambda value: as_identity(label, value), False)
+            return IdentityKind(label, source_name, from_proxy, lambda value: as_identity(label, value), False)
         verify, verifier = source.verify, source.verifier
         assert verify is not None
         assert verifier is not None
@@ -251,20 +257,20 @@ class Kinds:
             is_usable = partial(_has_claim, claim) if source_name == "jwt" else is_somebody
             verify_one = partial(verifier, is_usable=is_usable)
 
-        def verified(request: RequestView, found: Found) -> Any:
+        def verified(request: RequestView, found: RequestIdentities) -> Any:
             value = read(request)
             return verify_one(value) if value and len(value) <= MAX_CLAIM else None
 
         if source_name == "jwt":
             if not claim:
                 raise ValueError("jwt has many claims: name one, for example 'jwt:sub'")
-            return Kind(
+            return IdentityKind(
                 label, "jwt", verified, lambda claims: _of_claims(label, claims, claim, source.tier), False, (verify,)
             )
-        return Kind(label, source_name, verified, lambda value: of_function(label, value), False, (verify,))
+        return IdentityKind(label, source_name, verified, lambda value: of_function(label, value), False, (verify,))
 
 
-_OPEN = Kinds({}, Proxies(), 64, is_open=True)
+_OPEN = IdentityKinds({}, Proxies(), 64, is_open=True)
 
 
 def check_by(by: Any) -> None:
@@ -363,9 +369,9 @@ def _function_name(function: Callable[..., Any]) -> str:
     return re.sub("[^a-z0-9_-]", "", getattr(function, "__name__", "function").lower())
 
 
-def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) -> Kind:
+def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) -> IdentityKind:
     own = f"{label} {id(function)}"
-    return Kind(
+    return IdentityKind(
         label,
         own,
         lambda request, _: function(request),
@@ -377,7 +383,7 @@ def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) ->
 
 
 @lru_cache(maxsize=64)  # one for all policies: what it remembers is the same for all
-def _address_kind(label: str, ipv4: int, ipv6: int) -> Kind:
+def _address_kind(label: str, ipv4: int, ipv6: int) -> IdentityKind:
     known: dict[str, tuple[Identity, str]] = {}  # by the text of an address, which is like no other client's
 
     def of_client(client: ClientAddress) -> tuple[Identity, str]:
@@ -392,7 +398,9 @@ def _address_kind(label: str, ipv4: int, ipv6: int) -> Kind:
                 known[client.text] = found
         return found
 
-    return Kind(label, label, lambda _, found: of_client(found.client)[0], lambda one: one, True, of_client=of_client)
+    return IdentityKind(
+        label, label, lambda _, found: of_client(found.client)[0], lambda one: one, True, of_client=of_client
+    )
 
 
 def _lengths(detail: str) -> tuple[int, int]:

@@ -43,7 +43,7 @@ DESCRIPTOR = {"key", "value", "rate_limit", "descriptors", "shadow_mode", "share
 RATE = {"unit", "requests_per_unit", "unlimited", "name", "replaces"}
 
 
-class Entry(NamedTuple):
+class DescriptorEntry(NamedTuple):
     """One step of a descriptor; without a value it stands for every value."""
 
     key: str
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     def is_wild(self) -> bool:
         return self.value.endswith("*")
 
-    def overlaps(self, later: "Entry") -> bool:
+    def overlaps(self, later: "DescriptorEntry") -> bool:
         """Whether some value fits both this entry and a later one of the same key."""
         mine, other = (one.value.lstrip("/").lower() if one.kind == "path" else one.value for one in (self, later))
         if not later.is_wild:
@@ -76,7 +76,7 @@ class Entry(NamedTuple):
         return mine.startswith(stem) or (self.is_wild and stem.startswith(mine.removesuffix("*")))
 
 
-Group = list[tuple[Entry, Mapping[str, Any]]]  # of one key, side by side
+Group = list[tuple[DescriptorEntry, Mapping[str, Any]]]  # of one key, side by side
 
 
 def import_envoy(text: str) -> Imported:
@@ -84,7 +84,7 @@ def import_envoy(text: str) -> Imported:
     tree, _ = parse(text, "yaml")
     if not isinstance(tree, Mapping) or not isinstance(tree.get("descriptors"), list):
         raise PolicyError([Problem((), "expected the keys domain and descriptors, as envoyproxy/ratelimit reads them")])
-    reading = _Reading()
+    reading = _EnvoyReader()
     reading.level(tree["descriptors"], ())
     draft = reading.draft
     if draft.tiers:
@@ -97,11 +97,11 @@ def import_envoy(text: str) -> Imported:
     return draft.imported()
 
 
-class _Reading:
+class _EnvoyReader:
     def __init__(self) -> None:
         self.draft = Draft("envoyproxy/ratelimit")
 
-    def level(self, descriptors: Any, above: tuple[Entry, ...], *, ordered: bool = True) -> None:
+    def level(self, descriptors: Any, above: tuple[DescriptorEntry, ...], *, ordered: bool = True) -> None:
         """Descriptors side by side: each key is asked for itself, and of one key the entry that fits best.
 
         That entry ends the search for what it meets, which is right only behind all other keys: of several keys that
@@ -112,7 +112,7 @@ class _Reading:
         for key in sorted(groups, key=lambda key: key in in_need[-1:]):
             self._group(groups[key], above, ordered=ordered and key in in_need[-1:])
 
-    def _group(self, group: Group, above: tuple[Entry, ...], *, ordered: bool) -> None:
+    def _group(self, group: Group, above: tuple[DescriptorEntry, ...], *, ordered: bool) -> None:
         """The entries of one key. Single clients beside an entry for all of them are overrides of its rule."""
         single, chosen = _parted(group)
         for place, (entry, one) in enumerate(chosen):
@@ -131,13 +131,13 @@ class _Reading:
                 self._tell_rest(exception, (*above, other))
                 self._exception(exception, (*above, other), name)
 
-    def _end(self, chain: tuple[Entry, ...], since: int) -> None:
+    def _end(self, chain: tuple[DescriptorEntry, ...], since: int) -> None:
         """What this entry meets is not for the entries of its key that come later."""
         match = self._conditions(chain, {}, shared=True)
         if match is not None:
             self.draft.end(f"end {chain[-1].label}", match, since)
 
-    def _tell_rest(self, one: Mapping[str, Any], chain: tuple[Entry, ...]) -> None:
+    def _tell_rest(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...]) -> None:
         for key in sorted(set(map(str, one)) - DESCRIPTOR):
             self.draft.lose(f"{_chain(chain)}: the key {key} is not known")
         if any(one.get(key) for key in SILENT):
@@ -152,7 +152,7 @@ class _Reading:
                 " descriptor of just its entries; here a request is charged to all that it meets, as if it sent each"
             )
 
-    def _limit(self, one: Mapping[str, Any], chain: tuple[Entry, ...], *, ends: bool) -> str:
+    def _limit(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], *, ends: bool) -> str:
         """A rule for one rate_limit. Returns its name."""
         limits, name = self._rate(one["rate_limit"], chain)
         if limits == "unlimited":
@@ -172,7 +172,9 @@ class _Reading:
             mode="shadow" if is_true(one.get("shadow_mode")) else "",
         )
 
-    def _conditions(self, chain: tuple[Entry, ...], by: dict[str, None], *, shared: bool) -> dict[str, Any] | None:
+    def _conditions(
+        self, chain: tuple[DescriptorEntry, ...], by: dict[str, None], *, shared: bool
+    ) -> dict[str, Any] | None:
         """What the entries of a chain ask of a request; None, and told, if a rule cannot."""
         match: dict[str, Any] = {}
         for entry in chain:
@@ -185,7 +187,7 @@ class _Reading:
             return None
         return match
 
-    def _rate(self, rate: Any, chain: tuple[Entry, ...]) -> tuple[str, str]:
+    def _rate(self, rate: Any, chain: tuple[DescriptorEntry, ...]) -> tuple[str, str]:
         where = _chain(chain)
         if not isinstance(rate, Mapping):
             raise PolicyError([Problem((), f"{where}: rate_limit: expected unit and requests_per_unit")])
@@ -203,7 +205,7 @@ class _Reading:
             raise PolicyError([Problem((), f"{where}: {said}: expected one of {', '.join(UNITS)}, and a whole number")])
         return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name
 
-    def _exception(self, one: Mapping[str, Any], chain: tuple[Entry, ...], rule: str) -> None:
+    def _exception(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], rule: str) -> None:
         """Something else for one client of a rule; one that is named without a limit has none."""
         entry, limits = chain[-1], "unlimited"
         if one.get("rate_limit") is not None:
@@ -219,7 +221,13 @@ class _Reading:
             self.draft.overrides.append({"client": client, "rules": [rule], "limits": limits})
 
     def _entry(
-        self, entry: Entry, match: dict[str, Any], by: dict[str, None], *, shared: bool, chain: tuple[Entry, ...]
+        self,
+        entry: DescriptorEntry,
+        match: dict[str, Any],
+        by: dict[str, None],
+        *,
+        shared: bool,
+        chain: tuple[DescriptorEntry, ...],
     ) -> bool:
         """Add one entry to a rule's match or to its `by`; False if the rule has to be left out."""
         value, kind, draft = entry.value, entry.kind, self.draft
@@ -263,7 +271,7 @@ class _Reading:
             )
         return True
 
-    def _counted_by(self, entry: Entry, by: dict[str, None], chain: tuple[Entry, ...]) -> None:
+    def _counted_by(self, entry: DescriptorEntry, by: dict[str, None], chain: tuple[DescriptorEntry, ...]) -> None:
         kind, draft = entry.kind, self.draft
         if kind in ("address", "user"):
             by[kind] = None
@@ -282,7 +290,7 @@ class _Reading:
             )
 
 
-def _groups(descriptors: Any, above: tuple[Entry, ...]) -> dict[str, Group]:
+def _groups(descriptors: Any, above: tuple[DescriptorEntry, ...]) -> dict[str, Group]:
     """Descriptors by key, in the order of the text."""
     if not isinstance(descriptors, list) or len(above) > 20:
         raise PolicyError([Problem((), f"descriptors below {_chain(above) or 'the top'}: expected a list")])
@@ -290,7 +298,7 @@ def _groups(descriptors: Any, above: tuple[Entry, ...]) -> dict[str, Group]:
     for one in descriptors:
         if not isinstance(one, Mapping) or not isinstance(one.get("key"), str) or not one["key"]:
             raise PolicyError([Problem((), f"a descriptor needs a key: {shown(one)}")])
-        entry = Entry(one["key"], "" if one.get("value") is None else str(one["value"]))
+        entry = DescriptorEntry(one["key"], "" if one.get("value") is None else str(one["value"]))
         groups.setdefault(entry.key, []).append((entry, one))
     return groups
 
@@ -307,7 +315,7 @@ def _parted(group: Group) -> tuple[Group, Group]:
     return single, sorted(chosen, key=lambda each: (not each[0].value, each[0].is_wild))
 
 
-def _needs_order(group: Group, above: tuple[Entry, ...]) -> bool:
+def _needs_order(group: Group, above: tuple[DescriptorEntry, ...]) -> bool:
     _, chosen = _parted(group)
     if any(entry.overlaps(other) for place, (entry, _) in enumerate(chosen) for other, _ in chosen[place + 1 :]):
         return True
@@ -326,7 +334,7 @@ def _limits_below(one: Mapping[str, Any]) -> bool:
     )
 
 
-def _chain(chain: tuple[Entry, ...]) -> str:
+def _chain(chain: tuple[DescriptorEntry, ...]) -> str:
     return " / ".join(entry.text for entry in chain)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
-from ratebound.policy.imports.kong_plugin import Plugin, Whole, read_plugin
+from ratebound.policy.imports.kong_plugin import KongPlugin, Whole, read_plugin
 from ratebound.policy.load.document import parse
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.problem import PolicyError, Problem, shown
@@ -22,17 +22,17 @@ class Own(NamedTuple):
 
     consumer: str
     place: str
-    plugin: Plugin
+    plugin: KongPlugin
 
 
-class Route(NamedTuple):
+class KongRoute(NamedTuple):
     """What requests come this way, in the words of a policy. `owner` is whose plugin holds: route, service, global."""
 
     name: str
     service: str
     match: dict[str, Any]
     owner: str
-    plugin: Plugin | None
+    plugin: KongPlugin | None
     prefixes: tuple[str, ...]  # its paths as Kong has them
 
     @property
@@ -54,17 +54,17 @@ def import_kong(text: str) -> Imported:
         raise PolicyError([Problem((), f"expected Kong's declarative configuration, not {shown(tree)}")])
     if "plugins" not in tree and "config" in tree:
         tree = {"plugins": [tree]}
-    return _Reading(tree).imported()
+    return _KongReader(tree).imported()
 
 
-class _Reading:
+class _KongReader:
     def __init__(self, tree: Mapping[str, Any]) -> None:
         self.draft = Draft("Kong")
         self.whole = Whole()
-        self.scoped: dict[tuple[str, str], Plugin] = {}  # by kind and name; ("global", "") is for all
+        self.scoped: dict[tuple[str, str], KongPlugin] = {}  # by kind and name; ("global", "") is for all
         self.consumers: list[Own] = []
         self.freed: list[dict[str, Any]] = []  # overrides that come behind all others of their client
-        self.routes: list[Route] = []
+        self.routes: list[KongRoute] = []
         for entity in _listed(tree, "plugins"):
             self._plugin(entity)
         services = _listed(tree, "services")
@@ -179,11 +179,11 @@ class _Reading:
         prefixes = tuple(_texts(route.get("paths")))
         for owner, target in (("route", name), ("service", service), ("global", "")):
             if (owner, target) in self.scoped:
-                self.routes.append(Route(name, service, match, owner, self.scoped[owner, target], prefixes))
+                self.routes.append(KongRoute(name, service, match, owner, self.scoped[owner, target], prefixes))
                 return
-        self.routes.append(Route(name, service, match, "", None, prefixes))
+        self.routes.append(KongRoute(name, service, match, "", None, prefixes))
 
-    def _together(self, route: Route, order: Sequence[Route]) -> list[Route]:
+    def _together(self, route: KongRoute, order: Sequence[KongRoute]) -> list[KongRoute]:
         """The routes that share a service's count, if one rule can say them all; else this one alone."""
         mine = [one for one in order if one.owner == "service" and one.service == route.service]
         between = order[order.index(mine[0]) : order.index(mine[-1])]
@@ -194,7 +194,7 @@ class _Reading:
         return mine
 
     def _rules(
-        self, plugin: Plugin | None, wanted: str, match: dict[str, Any], *, final: bool, own: Sequence[Own]
+        self, plugin: KongPlugin | None, wanted: str, match: dict[str, Any], *, final: bool, own: Sequence[Own]
     ) -> None:
         """The rules for one place, behind those for the consumers that have something of their own there."""
         theirs = self._own_rules(wanted, match, own)
@@ -234,7 +234,7 @@ class _Reading:
             )
         return everywhere, apart
 
-    def _own_at(self, routes: Sequence[Route]) -> list[Own]:
+    def _own_at(self, routes: Sequence[KongRoute]) -> list[Own]:
         """What consumers have on these routes, which share a rule; on a route before on its service."""
         found = []
         for one in self.consumers:
@@ -299,12 +299,12 @@ class _Reading:
             draft.lose(f"error_code is {sorted(whole.statuses)} in different plugins; here 429")
 
 
-def _is_caught(route: Route, later: Sequence[Route]) -> bool:
+def _is_caught(route: KongRoute, later: Sequence[KongRoute]) -> bool:
     """Whether a rule of another route may hold for this one, too."""
     return any(other.owner in ("route", "service") and _reaches(other, route) for other in later)
 
 
-def _reaches(outer: Route, inner: Route) -> bool:
+def _reaches(outer: KongRoute, inner: KongRoute) -> bool:
     if not outer.prefixes or not inner.prefixes:
         return True
     return any(

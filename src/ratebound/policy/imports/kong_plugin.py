@@ -19,7 +19,7 @@ FIELDS = {
 }
 
 
-class Plugin(NamedTuple):
+class KongPlugin(NamedTuple):
     """`limits` and `by` in the words of a policy; `path` is one that is counted for all clients together."""
 
     limits: str
@@ -44,7 +44,7 @@ def plugin_name(entity: Mapping[str, Any]) -> str:
     return str(name if name in (PLAIN, ADVANCED) else entity.get("plugin", name))
 
 
-def read_plugin(entity: Mapping[str, Any], draft: Draft, whole: Whole) -> Plugin | None:
+def read_plugin(entity: Mapping[str, Any], draft: Draft, whole: Whole) -> KongPlugin | None:
     """None if it is another plugin, or one that is switched off."""
     name = plugin_name(entity)
     if name not in (PLAIN, ADVANCED):
@@ -65,7 +65,7 @@ def read_plugin(entity: Mapping[str, Any], draft: Draft, whole: Whole) -> Plugin
     _settings(config, str(store), draft, whole)
     # With a store out of reach Kong lets requests pass, or answers 500.
     failure = "" if store == "local" else "open" if is_true(config.get("fault_tolerant", True)) else "closed"
-    return Plugin("; ".join(limits), by, path, str(config.get("error_message") or ""), failure)
+    return KongPlugin("; ".join(limits), by, path, str(config.get("error_message") or ""), failure)
 
 
 def _windows(config: Mapping[str, Any], draft: Draft) -> list[str]:

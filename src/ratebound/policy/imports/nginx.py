@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
-from ratebound.policy.imports.nginx_keys import Key, Keys
+from ratebound.policy.imports.nginx_keys import ZoneKey, ZoneKeyReader
 from ratebound.policy.imports.nginx_servers import Server, arrange
 from ratebound.policy.imports.nginx_text import Directive, parse_nginx
 from ratebound.policy.match.conditions import Match
@@ -30,38 +30,38 @@ OTHERS = {
 class Zone(NamedTuple):
     """Rate and key of a zone."""
 
-    key: Key
+    key: ZoneKey
     rate: str
 
 
-class Request(NamedTuple):
+class LimitReq(NamedTuple):
     """One limit_req."""
 
     zone: str
     limits: str
 
 
-class Held(NamedTuple):
+class LevelLimits(NamedTuple):
     """What holds at some level: limits, and whether they only log."""
 
-    requests: tuple[Request, ...] = ()
+    requests: tuple[LimitReq, ...] = ()
     dry: bool = False
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A location of a server, or all that is in none: (rank, minus length) is the order in which nginx chooses."""
 
     rank: int
     paths: tuple[str, ...]
     prefix: str
-    held: Held
+    held: LevelLimits
     hosts: tuple[str, ...] = ()
 
     @property
     def limited(self) -> bool:
         return bool(self.held.requests)
 
-    def reaches(self, other: "Place") -> bool:
+    def reaches(self, other: "Location") -> bool:
         """Whether its paths may hold some of the other's."""
         if self.rank in (EVERYTHING, 2) or other.rank in (EVERYTHING, 2):
             return self.rank != 0
@@ -70,22 +70,22 @@ class Place(NamedTuple):
 
 def import_nginx(text: str) -> Imported:
     """Read a whole configuration, or a part of one that has the zones and where they are used."""
-    return _Reading(parse_nginx(text)).imported()
+    return _NginxReader(parse_nginx(text)).imported()
 
 
-class _Reading:
+class _NginxReader:
     def __init__(self, root: Directive) -> None:
         self.draft = Draft("nginx")
-        self.servers: list[tuple[Directive, Held]] = []
+        self.servers: list[tuple[Directive, LevelLimits]] = []
         tops = [root, *root.all("http")]
         inner = [one for top in tops for one in top.inner or ()]
-        self.keys = Keys(inner, self.draft)
+        self.keys = ZoneKeyReader(inner, self.draft)
         self.zones: dict[str, Zone] = {}
         self.statuses: set[int] = set()
         for one in inner:
             if one.name == "limit_req_zone":
                 self._zone(one)
-        self.top = Held()
+        self.top = LevelLimits()
         for top in tops:
             self.top = self._held(top, self.top)
             self.servers += [(server, self.top) for server in top.all("server")]
@@ -101,7 +101,7 @@ class _Reading:
         loose = [place for top in self.tops for place in self._locations(top, self.top)]
         if loose or not order:
             order.append(Server(len(places)))
-            places.append([*loose, Place(EVERYTHING, (), "", self.top)])
+            places.append([*loose, Location(EVERYTHING, (), "", self.top)])
             limited.append(any(place.limited for place in places[-1]))
         zones = [zone for one in order for zone in {r.zone for place in places[one.place] for r in place.held.requests}]
         for zone in dict.fromkeys(zone for zone in zones if zones.count(zone) > 1):
@@ -125,7 +125,7 @@ class _Reading:
         unit = "second" if rate.group(2) == "s" else "minute"
         self.zones[name] = Zone(self.keys.read(one.words[0], name), f"{int(rate.group(1))}/{unit}")
 
-    def _held(self, block: Directive, above: Held) -> Held:
+    def _held(self, block: Directive, above: LevelLimits) -> LevelLimits:
         """A level with a limit_req of its own inherits none."""
         own = tuple(self._request(one) for one in block.all("limit_req"))
         dry = above.dry
@@ -134,9 +134,9 @@ class _Reading:
         for one in block.all("limit_req_status"):
             if one.words and one.words[0].isdecimal():
                 self.statuses.add(int(one.words[0]))
-        return Held(tuple(dict.fromkeys(own)) or above.requests, dry)
+        return LevelLimits(tuple(dict.fromkeys(own)) or above.requests, dry)
 
-    def _request(self, one: Directive) -> Request:
+    def _request(self, one: Directive) -> LimitReq:
         words = {word.partition("=")[0]: word.partition("=")[2] for word in one.words}
         name = words.get("zone", "")
         if name not in self.zones:
@@ -151,18 +151,18 @@ class _Reading:
                 f"line {one.line}: delay={delay} delays none of the first {delay}; here all wait their turn"
             )
         limits = f"{self.zones[name].rate} burst {burst + 1}{'' if at_once else ' leaky-bucket'}"
-        return Request(name, limits)
+        return LimitReq(name, limits)
 
-    def _places(self, server: Directive, above: Held) -> list[Place]:
+    def _places(self, server: Directive, above: LevelLimits) -> list[Location]:
         """The locations of a server in the order in which they are chosen; at last the server itself."""
         held = self._held(server, above)
         places = self._locations(server, held)
         everything = [place for place in places if place.rank == 3 and place.prefix == "/"]
         places = [place for place in places if place not in everything]
         whole = everything[0].held if everything else held
-        return [*sorted(places, key=_precedence), Place(EVERYTHING, (), "", whole)]
+        return [*sorted(places, key=_precedence), Location(EVERYTHING, (), "", whole)]
 
-    def _locations(self, block: Directive, above: Held) -> list[Place]:
+    def _locations(self, block: Directive, above: LevelLimits) -> list[Location]:
         found = []
         for one in block.all("location"):
             mark, path = one.words if len(one.words) == 2 else ("", one.words[0] if one.words else "/")
@@ -187,10 +187,10 @@ class _Reading:
             except ValueError as error:
                 self.draft.lose(f"line {one.line}: location {path} is left out: {error}")
                 continue
-            found.append(Place(RANKS.get(mark, 3), tuple(paths), path, held))
+            found.append(Location(RANKS.get(mark, 3), tuple(paths), path, held))
         return [self._ranked(place, found) for place in found]
 
-    def _ranked(self, place: Place, places: list[Place]) -> Place:
+    def _ranked(self, place: Location, places: list[Location]) -> Location:
         """`^~` keeps regular expressions away, but a longer prefix is still chosen before it."""
         inner = any(one.rank == RANKS[""] and one.prefix.startswith(place.prefix) for one in places)
         if place.rank != RANKS["^~"] or not inner:
@@ -201,7 +201,7 @@ class _Reading:
             )
         return place._replace(rank=RANKS[""])
 
-    def _write(self, places: list[Place], *, ends: bool) -> None:
+    def _write(self, places: list[Location], *, ends: bool) -> None:
         """Rules for one server. A location that has less than what lies around it must be found first, and end the
         search; all others are held to every limit that reaches them, so that a zone is one count. At last the search
         ends for all its hosts, if a later server might catch them."""
@@ -231,7 +231,7 @@ class _Reading:
         if ends:
             self.draft.end(f"end {'-'.join(places[-1].hosts[:1])}", _match((), places[-1].hosts), since)
 
-    def _write_ahead(self, place: Place, *, last: bool) -> None:
+    def _write_ahead(self, place: Location, *, last: bool) -> None:
         for request in place.held.requests[:-1]:
             self._rule(request, place.paths, place)
         if place.limited:
@@ -240,7 +240,7 @@ class _Reading:
             match = _match(place.paths, place.hosts)
             self.draft.add(f"free {place.prefix}", match=match, limits="unlimited", final=True)
 
-    def _rule(self, request: Request, paths: Iterable[str], place: Place, *, final: bool = False) -> None:
+    def _rule(self, request: LimitReq, paths: Iterable[str], place: Location, *, final: bool = False) -> None:
         key = self.zones[request.zone].key
         partly = place.held.dry or bool(key.methods)  # it cannot end the search for all that the location holds
         match = _match(paths, place.hosts) | ({"methods": list(key.methods)} if key.methods else {})
@@ -298,13 +298,13 @@ class _Reading:
             self._look_around(one)
 
 
-def _lacks(inner: Place, outer: Place) -> bool:
+def _lacks(inner: Location, outer: Location) -> bool:
     """Whether rules for the outer location would hold the inner one to more than nginx does."""
     nested = inner is not outer and outer.reaches(inner) and _precedence(inner) < _precedence(outer)
     return nested and bool(set(outer.held.requests) - set(inner.held.requests))
 
 
-def _precedence(place: Place) -> tuple[int, int]:
+def _precedence(place: Location) -> tuple[int, int]:
     return place.rank, 0 if place.rank == RANKS["~"] else -len(place.prefix)
 
 

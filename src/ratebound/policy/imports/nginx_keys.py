@@ -23,7 +23,7 @@ PLACES = (
 )
 
 
-class Key(NamedTuple):
+class ZoneKey(NamedTuple):
     """By whom a zone counts, whom it does not count, and the methods that it counts only."""
 
     by: str
@@ -31,7 +31,7 @@ class Key(NamedTuple):
     methods: tuple[str, ...] = ()
 
 
-class Keys:
+class ZoneKeyReader:
     """Reads keys; the variables of `map` and `geo` blocks are looked into."""
 
     def __init__(self, tops: list[Directive], draft: Draft) -> None:
@@ -39,13 +39,13 @@ class Keys:
         self._maps = {one.words[1].lstrip("$"): one for one in tops if one.name == "map" and len(one.words) == 2}
         self._geos = {one.words[-1].lstrip("$"): one for one in tops if one.name == "geo" and one.words}
 
-    def read(self, text: str, zone: str) -> Key:
+    def read(self, text: str, zone: str) -> ZoneKey:
         names = [one or other for one, other in VARIABLE.findall(text)]
         if len(names) == 1 and names[0] in self._maps and VARIABLE.fullmatch(text):
             return self._mapped(self._maps[names[0]], zone)
-        return Key(self._by(names, zone))
+        return ZoneKey(self._by(names, zone))
 
-    def _mapped(self, block: Directive, zone: str) -> Key:
+    def _mapped(self, block: Directive, zone: str) -> ZoneKey:
         """`map $a $key { … "" }`: where the key is empty nothing is counted."""
         entries = {one.name: one.words[0] if one.words else "" for one in block.inner or ()}
         counted = {value for value in entries.values() if value}
@@ -53,19 +53,19 @@ class Keys:
             self._draft.lose(
                 f"zone {zone} counts by different keys (map ${block.words[1].lstrip('$')}): the address is taken"
             )
-            return Key("address")
+            return ZoneKey("address")
         by = self._by([one or other for one, other in VARIABLE.findall(counted.pop())], zone)
         source = block.words[0].lstrip("$")
         empty = [name for name, value in entries.items() if not value and name != "default"]
         if source in self._geos and entries.get("default", "-") != "":
-            return Key(by, free=self._ranges(self._geos[source], empty))
+            return ZoneKey(by, free=self._ranges(self._geos[source], empty))
         methods = tuple(name for name, value in entries.items() if value and name != "default")
         if source == "request_method" and not entries.get("default") and not any("~" in name for name in methods):
-            return Key(by, methods=methods)
+            return ZoneKey(by, methods=methods)
         self._draft.lose(
             f"zone {zone} counts nothing where the map of ${source} gives an empty key: here all requests are counted"
         )
-        return Key(by)
+        return ZoneKey(by)
 
     def _ranges(self, geo: Directive, values: list[str]) -> tuple[str, ...]:
         if any(one.name in ("proxy", "include", "ranges", "delete") for one in geo.inner or ()):

@@ -29,12 +29,12 @@ class Directive(NamedTuple):
 
 def parse_nginx(text: str) -> Directive:
     """The whole text as one block; a PolicyError points at what cannot be read."""
-    reader = _Reader(text)
+    reader = _NginxTokens(text)
     inner = reader.block(0)
     return Directive("", (), 1, inner)
 
 
-class _Reader:
+class _NginxTokens:
     def __init__(self, text: str) -> None:
         self.text = text
         self.place = 0

@@ -78,7 +78,7 @@ def read_policy(
             tree, lines = parse(given, format)
         except PolicyError as error:
             raise PolicyError(error.problems, file) from None
-    reading = _Reading({} if functions is None else functions, os.environ if environ is None else environ)
+    reading = _PolicyReader({} if functions is None else functions, os.environ if environ is None else environ)
     try:
         policy = reading.policy(tree)
     except RecursionError:
@@ -96,7 +96,7 @@ def _line(place: Place, lines: Lines) -> int | None:
     return lines.get(place)
 
 
-class _Reading:
+class _PolicyReader:
     """Reads one tree of values. What cannot be read is noted. The rest of it stands in for the whole, so that
     everything else that is wrong is found, too, and nothing that is wrong only because of it."""
 

@@ -30,7 +30,7 @@ def parse_yaml(text: str) -> tuple[Any, dict[Place, int]]:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         lines: dict[Place, int] = {}
-        return (None, lines) if node is None else (_Reader(lines).value(node, ()), lines)
+        return (None, lines) if node is None else (_YamlReader(lines).value(node, ()), lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
@@ -42,7 +42,7 @@ def parse_yaml(text: str) -> tuple[Any, dict[Place, int]]:
         raise PolicyError([Problem((), f"cannot read this as YAML: {said}")]) from None
 
 
-class _Reader:
+class _YamlReader:
     def __init__(self, lines: dict[Place, int]) -> None:
         self.lines = lines
         self._nodes = 0

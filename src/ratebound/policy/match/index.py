@@ -14,7 +14,7 @@ from ratebound.policy.match.conditions import Match, Ranges
 from ratebound.policy.match.host import hosts_of
 from ratebound.policy.match.path import Mixed, Pattern, Segments, Step
 from ratebound.policy.match.request import RequestView
-from ratebound.policy.match.wildcard import Filing, Pieces, filings
+from ratebound.policy.match.wildcard import Filing, WildcardIndex, filings
 
 FEW = 4  # rules that are as quickly compared as looked up
 
@@ -32,7 +32,7 @@ class Indexed(Protocol):
 R = TypeVar("R", bound=Indexed)
 
 
-class Key(NamedTuple):
+class IndexKey(NamedTuple):
     """What a rule can be filed under: a range, a tier, or a header that is there, is a value or is like one."""
 
     kind: str
@@ -40,7 +40,7 @@ class Key(NamedTuple):
     value: str | Filing = ""
 
 
-Condition = Sequence[Sequence[Key]]  # of its values any must hold; each can be filed under any of its keys
+Condition = Sequence[Sequence[IndexKey]]  # of its values any must hold; each can be filed under any of its keys
 Sheet = tuple[R, Sequence[Condition]]  # a rule, and those of its conditions that it is not filed under yet
 
 
@@ -48,21 +48,21 @@ def conditions_of(match: Match) -> list[Condition]:
     """All that a rule can be filed under. A header that must not be there is nothing to look up."""
     found: list[Condition] = []
     if match.addresses:
-        found.append([[Key("range", text)] for text in match.addresses])
+        found.append([[IndexKey("range", text)] for text in match.addresses])
     for header in match.header_matches:
         if header.values is True:
-            found.append([[Key("there", header.name)]])
+            found.append([[IndexKey("there", header.name)]])
         elif header.values:
             found.append([_value_keys(header.name, value) for value in header.values])
     if match.tiers:
-        found.append([[Key("tier", tier)] for tier in match.tiers])
+        found.append([[IndexKey("tier", tier)] for tier in match.tiers])
     return found
 
 
-def _value_keys(name: str, value: str) -> list[Key]:
+def _value_keys(name: str, value: str) -> list[IndexKey]:
     if "*" not in value:
-        return [Key("is", name, value)]
-    return [Key("like", name, filing) for filing in filings(value.split("*"))]
+        return [IndexKey("is", name, value)]
+    return [IndexKey("like", name, filing) for filing in filings(value.split("*"))]
 
 
 class Shelf(Generic[R]):
@@ -70,11 +70,11 @@ class Shelf(Generic[R]):
 
     __slots__ = ("exact", "like", "there")
 
-    def __init__(self, drawers: dict[Key, "Drawer[R]"]) -> None:
+    def __init__(self, drawers: dict[IndexKey, "Drawer[R]"]) -> None:
         self.there = next((drawer for key, drawer in drawers.items() if key.kind == "there"), None)
         self.exact = {str(key.value): drawer for key, drawer in drawers.items() if key.kind == "is"}
         like = {key.value: drawer for key, drawer in drawers.items() if isinstance(key.value, Filing)}
-        self.like = Pieces(like) if like else None
+        self.like = WildcardIndex(like) if like else None
 
     def open(self, lines: list[str]) -> Iterator["Drawer[R]"]:
         if self.there is not None and lines:
@@ -95,7 +95,7 @@ class Drawer(Generic[R]):
 
     def __init__(self, sheets: Sequence[Sheet[R]]) -> None:
         self.plain: list[R] = []
-        filed: dict[Key, list[Sheet[R]]] = {}
+        filed: dict[IndexKey, list[Sheet[R]]] = {}
         counts = Counter(
             key for _, conditions in sheets for condition in conditions for keys in condition for key in keys
         )
@@ -113,7 +113,7 @@ class Drawer(Generic[R]):
         self.tiers = {key.name: drawer for key, drawer in drawers.items() if key.kind == "tier"}
         ranges = [(key.name, drawer) for key, drawer in drawers.items() if key.kind == "range"]
         self.ranges = Ranges(ranges) if ranges else None
-        names: dict[str, dict[Key, Drawer[R]]] = {}
+        names: dict[str, dict[IndexKey, Drawer[R]]] = {}
         for key, drawer in drawers.items():
             if key.kind in ("there", "is", "like"):
                 names.setdefault(key.name, {})[key] = drawer
@@ -166,7 +166,7 @@ class Node(Generic[R]):
     def __init__(self) -> None:
         self.literals: dict[str, Node[R]] = {}
         self.mixed: dict[tuple[str, ...], tuple[Mixed, Node[R]]] = {}  # by their pieces
-        self.wildcards: Pieces[list[tuple[Mixed, Node[R]]]] | None = None  # the same, to be found by segment
+        self.wildcards: WildcardIndex[list[tuple[Mixed, Node[R]]]] | None = None  # the same, to be found by segment
         self.parameter: Node[R] | None = None
         self.leaf: Leaf[R] | None = None
         self.rest: Leaf[R] | None = None
@@ -184,7 +184,7 @@ class Node(Generic[R]):
         filed: dict[Filing, list[tuple[Mixed, Node[R]]]] = {}
         for pieces, after in self.mixed.items():
             filed.setdefault(min(filings(pieces), key=counts.__getitem__), []).append(after)
-        self.wildcards = Pieces(filed)
+        self.wildcards = WildcardIndex(filed)
 
 
 class Tree(Generic[R]):

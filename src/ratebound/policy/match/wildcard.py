@@ -29,7 +29,7 @@ def filings(pieces: Sequence[str]) -> list[Filing]:
     return found
 
 
-class Pieces(Generic[T]):
+class WildcardIndex(Generic[T]):
     """Values by filing, to be found by text."""
 
     __slots__ = ("_first", "_grams", "_last", "_within")

@@ -4,19 +4,19 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from ratebound.http.prefix import Address, parse_network
-from ratebound.policy.identity.identify import Kind, Kinds
+from ratebound.policy.identity.identify import IdentityKind, IdentityKinds
 from ratebound.policy.match.conditions import Ranges
 from ratebound.policy.problem import shown
 
 T = TypeVar("T")
 
 
-class Clients(Generic[T]):
+class ClientList(Generic[T]):
     """Values by client. `kinds` are the identities that must be looked for, so that none of them is missed."""
 
-    def __init__(self, entries: Iterable[tuple[str, T]], kinds: Kinds) -> None:
+    def __init__(self, entries: Iterable[tuple[str, T]], kinds: IdentityKinds) -> None:
         ranges: list[tuple[str, T]] = []
-        self.kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, IdentityKind] = {}
         self._keys: dict[str, list[T]] = {}
         for text, value in entries:
             found = client_of(text, kinds)
@@ -34,7 +34,7 @@ class Clients(Generic[T]):
         return [*(value for key in keys for value in self._keys.get(key, ())), *self._ranges.find(address)]
 
 
-def client_of(text: object, kinds: Kinds) -> tuple[tuple[Kind, ...], str] | None:
+def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, ...], str] | None:
     """Return the kinds that may give this identity, and its key; None for an address or a range. Raises ValueError for
     anything else."""
     if not isinstance(text, str) or not text:

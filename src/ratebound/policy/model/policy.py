@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeVar, get_args
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import Rejection
-from ratebound.policy.identity.identify import ELSEWHERE, Alternatives, Kinds
+from ratebound.policy.identity.identify import ELSEWHERE, Alternatives, IdentityKinds
 from ratebound.policy.identity.source import KIND, OWN, read_source
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
-from ratebound.policy.model.client_list import Clients, client_of
+from ratebound.policy.model.client_list import ClientList, client_of
 from ratebound.policy.model.rule import (
     DEFAULT,
     FAILURES,
@@ -89,13 +89,13 @@ class Policy:
     proxies: Proxies = field(init=False, repr=False)
     response_headers: Headers = field(init=False, repr=False)
     rejection: Rejection = field(init=False, repr=False)
-    kinds: Kinds = field(init=False, repr=False)
+    kinds: IdentityKinds = field(init=False, repr=False)
     alternatives: Alternatives = field(init=False, repr=False)  # of `by`
     rule_by: Mapping[str, Alternatives] = field(init=False, repr=False)  # by name of the rule
     wide: Mapping[str, frozenset[Window]] = field(init=False, repr=False)  # `Rule.wide` with overrides, by name of rule
     tier_names: tuple[str, ...] = field(init=False, repr=False)
-    members: Clients[str] = field(init=False, repr=False)  # tiers by client
-    overridden: Clients[tuple[Override, Mapping[str, Plan]]] = field(init=False, repr=False)  # plans by rule
+    members: ClientList[str] = field(init=False, repr=False)  # tiers by client
+    overridden: ClientList[tuple[Override, Mapping[str, Plan]]] = field(init=False, repr=False)  # plans by rule
 
     def __post_init__(self) -> None:
         problems, put = Problems(), object.__setattr__
@@ -148,7 +148,7 @@ class Policy:
             if name not in wrong
         }
         put(self, "identities", sources)
-        put(self, "kinds", Kinds(sources, self.proxies, self.ipv6))
+        put(self, "kinds", IdentityKinds(sources, self.proxies, self.ipv6))
         for name, source in sources.items():
             with problems.at("identities", name):
                 base, _, detail = name.partition(":")
@@ -189,7 +189,7 @@ class Policy:
     def _check_tiers(self, problems: Problems) -> None:
         put = object.__setattr__
         put(self, "tier_names", ())
-        put(self, "members", Clients([], self.kinds))
+        put(self, "members", ClientList([], self.kinds))
         with problems.at("tiers"):
             tiers = self.tiers if isinstance(self.tiers, Mapping) else dict.fromkeys(as_texts("tiers", self.tiers), ())
             for tier in tiers:
@@ -208,7 +208,7 @@ class Policy:
                 with problems.at("tiers", tier, place):
                     client_of(client, self.kinds)
                     good.append((client, tier))
-            put(self, "members", Clients(good, self.kinds))
+            put(self, "members", ClientList(good, self.kinds))
         if self.default_tier is not None:
             self._check_tier(problems, ("default_tier",), self.default_tier)
 
@@ -316,7 +316,7 @@ class Policy:
                         _check_names(known[name], plans[name])
             entries.append((override.client, (override, plans)))
         object.__setattr__(
-            self, "overridden", Clients(entries, self.kinds) if not problems.found else Clients([], self.kinds)
+            self, "overridden", ClientList(entries, self.kinds) if not problems.found else ClientList([], self.kinds)
         )
 
     def _wide_with_overrides(self) -> dict[str, frozenset[Window]]:

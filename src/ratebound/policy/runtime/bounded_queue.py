@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ratebound.limit import Ask, Group, spans
 
 
-def impatient(groups: Sequence[Group], patience: int) -> Sequence[Group]:
+def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Group]:
     """The same groups, with queues that are no longer than `patience` microseconds; rows come in the same order."""
     for group in groups:
         for _, limits, *_ in group:

@@ -17,7 +17,7 @@ from ratebound.policy.model.rule import DEFAULT, Plan, Rule, Window
 SHADOW = "shadow"  # what a shadow falls to when the storage fails: it must not refuse, nor raise
 
 
-class Bound:
+class CompiledRule:
     """A rule in its policy: its place, its identities, its limits with the failure mode that they fall to."""
 
     __slots__ = ("by", "candidates", "failure", "flat", "is_straight", "match", "order", "plans", "rule", "wide")
@@ -48,7 +48,7 @@ class Bound:
         return releases(self.match, request, methods)
 
 
-class Exempt:
+class CompiledExemption:
     """A match under which nothing is counted."""
 
     __slots__ = ("match", "order")
@@ -66,19 +66,19 @@ def releases(match: Match, request: RequestView, methods: tuple[str, ...]) -> bo
     return match.is_exact(request)
 
 
-def _to_final(bounds: list[Bound], request: RequestView, methods: tuple[str, ...]) -> list[Bound]:
+def _to_final(bounds: list[CompiledRule], request: RequestView, methods: tuple[str, ...]) -> list[CompiledRule]:
     for place, bound in enumerate(bounds):
         if bound.rule.final and bound.releases(request, methods):
             return bounds[: place + 1]
     return bounds
 
 
-class Stage:
+class CompiledStage:
     """The rules of one stage, those that always apply and those for when none of these matched."""
 
-    def __init__(self, bounds: Sequence[Bound]) -> None:
-        self.rules: Index[Bound] = Index(bound for bound in bounds if not bound.rule.default)
-        self.defaults: Index[Bound] = Index(bound for bound in bounds if bound.rule.default)
+    def __init__(self, bounds: Sequence[CompiledRule]) -> None:
+        self.rules: Index[CompiledRule] = Index(bound for bound in bounds if not bound.rule.default)
+        self.defaults: Index[CompiledRule] = Index(bound for bound in bounds if bound.rule.default)
         self.has_defaults = any(bound.rule.default for bound in bounds)
         self.wants_tier = self.rules.wants_tier or self.defaults.wants_tier
 
@@ -89,7 +89,7 @@ class Stage:
         methods: tuple[str, ...],
         address: Address | None,
         tier: str | None,
-    ) -> list[Bound]:
+    ) -> list[CompiledRule]:
         """The rules that apply, in order. Only a match in its exact spelling ends the search or keeps defaults away."""
         bounds = _to_final(self.rules.find(request, readings, methods, address, tier), request, methods)
         if self.has_defaults and not any(b.rule.mode == "enforce" and b.releases(request, methods) for b in bounds):

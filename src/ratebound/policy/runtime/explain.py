@@ -4,14 +4,14 @@ import inspect
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
-from ratebound.policy.identity.identify import Found, Pending, resolve
+from ratebound.policy.identity.identify import PendingVerification, RequestIdentities, resolve
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.runtime.compiled_rules import plan_of
 from ratebound.policy.runtime.fast_path import readings_of
-from ratebound.policy.runtime.general_path import Compiled, Step
+from ratebound.policy.runtime.general_path import CompiledPolicy, Step
 
 T = TypeVar("T")
 
@@ -40,11 +40,11 @@ class Explanation(NamedTuple):
 
 def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explanation:
     """Go through all rules of a stage. Nothing is asked of a storage; verifiers are called, async ones say nothing."""
-    compiled = Compiled(policy)
+    compiled = CompiledPolicy(policy)
     verdict = _run(compiled.deliberate(request, stage, policy.switch))
     if request.found is None:  # off: nothing was looked at
-        request.found = Found(compiled, policy.proxies.client_address(request.peer, request.headers))
-    found: Found = request.found
+        request.found = RequestIdentities(compiled, policy.proxies.client_address(request.peer, request.headers))
+    found: RequestIdentities = request.found
     readings = readings_of(request)
     tier = _run(compiled.tier(request, found, None))
     rules = compiled.stages[stage]
@@ -62,7 +62,7 @@ def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explan
             reports.append(RuleReport(rule, False, why))
         else:
             who = resolve(bound.by, request, found, rule.name)
-            identity = None if isinstance(who, Pending) else who
+            identity = None if isinstance(who, PendingVerification) else who
             own = _run(compiled.tier(request, found, identity))
             plan = next((plans[rule.name] for _, plans in found.said if rule.name in plans), None)
             why = "an override for this client" if plan is not None else "matched"

@@ -11,14 +11,14 @@ from weakref import ref
 
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import Ask, Limit
-from ratebound.policy.identity.identify import Alternatives, Found, resolve
+from ratebound.policy.identity.identify import Alternatives, RequestIdentities, resolve
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Segments, spellings
 from ratebound.policy.match.reading import Paths, texts_of
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.model.policy import Policy
-from ratebound.policy.runtime.compiled_rules import Bound, Exempt, Stage, releases
+from ratebound.policy.runtime.compiled_rules import CompiledExemption, CompiledRule, CompiledStage, releases
 from ratebound.policy.runtime.verdict import Grounds
 
 MAX_KNOWN = 32_768  # in all tables together: memory is not the client's to fill
@@ -32,16 +32,16 @@ Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
 Key = tuple[tuple[str, ...] | str, Paths, str | None, str]
 
 
-class Known(dict[K, V]):
+class BoundedMemo(dict[K, V]):
     """A table of what is remembered. It goes with its policy: what is known of its order does not keep it."""
 
     __slots__ = ("__weakref__",)
 
 
-_order: deque[tuple[ref[Known[Any, Any]], Any]] = deque()  # what is remembered in this process, the oldest first
+_order: deque[tuple[ref[BoundedMemo[Any, Any]], Any]] = deque()  # what is remembered in this process, the oldest first
 
 
-def remember(table: Known[K, V], key: K, value: V) -> V:
+def remember(table: BoundedMemo[K, V], key: K, value: V) -> V:
     """Put it into a table; what was remembered longest ago, in whatever table, is forgotten for it."""
     table[key] = value
     _order.append((ref(table), key))
@@ -67,7 +67,7 @@ def readings_of(request: RequestView) -> list[Segments]:
 
 
 def is_exempt(
-    exempt: Index[Exempt],
+    exempt: Index[CompiledExemption],
     request: RequestView,
     readings: list[Segments],
     methods: tuple[str, ...],
@@ -78,7 +78,7 @@ def is_exempt(
     return any(releases(one.match, request, methods) for one in found)
 
 
-class Matched:
+class MatchedRules:
     """Rules that apply together.
 
     Who is not authenticated counts by address, in most policies, and that is the peer's where no proxy is believed:
@@ -87,8 +87,8 @@ class Matched:
 
     __slots__ = ("_asked", "_by_address", "by_user", "grounds", "known")
 
-    def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[Bound] = ()) -> None:
-        asked: list[tuple[Bound, tuple[Limit, ...], int]] = [
+    def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[CompiledRule] = ()) -> None:
+        asked: list[tuple[CompiledRule, tuple[Limit, ...], int]] = [
             (bound, bound.flat, bound.rule.cost)
             for bound in bounds
             if isinstance(bound.flat, tuple) and isinstance(bound.rule.cost, int)
@@ -99,7 +99,7 @@ class Matched:
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
         self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
         self.by_user = any(kind.name == "user" for bound, *_ in asked for parts in bound.by for kind in parts)
-        self.known: Known[str | None, Asked] = Known()
+        self.known: BoundedMemo[str | None, Asked] = BoundedMemo()
 
     def asks(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
         """Who asks for what; None if somebody has to be waited for. `is_peer`: the client is whoever the peer is."""
@@ -113,7 +113,7 @@ class Matched:
             asked = client, tuple(identities), tuple(asks)
             is_short = len(request.peer or "") <= MAX_LENGTH
             return remember(self.known, request.peer, asked) if is_peer and is_short else asked
-        found = request.found = Found(owner, client)
+        found = request.found = RequestIdentities(owner, client)
         for bound, plan, cost in self._asked:
             identity = resolve(bound.by, request, found, bound.rule.name)
             if not isinstance(identity, Identity):
@@ -131,26 +131,26 @@ def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, s
     return None
 
 
-class Straight:
+class FastPath:
     """The rules of one stage, for requests that need no more."""
 
-    def __init__(self, policy: Policy, name: str, stage: Stage, exempt: Index[Exempt]) -> None:
+    def __init__(self, policy: Policy, name: str, stage: CompiledStage, exempt: Index[CompiledExemption]) -> None:
         self._stage = stage
         self._exempt = exempt
         self._of = policy, name
-        self._free = Matched("exempt", *self._of)
-        self._unmatched = Matched("unmatched", *self._of)
+        self._free = MatchedRules("exempt", *self._of)
+        self._unmatched = MatchedRules("unmatched", *self._of)
         indexes = (stage.rules, stage.defaults, exempt)
         self.is_open = all(index.is_plain for index in indexes)
         self._has_hosts = any(index.has_hosts for index in indexes)
         self._has_paths = self._has_hosts or any(index.has_paths for index in indexes)  # a path may name a host
         self._has_methods = any(index.has_methods for index in indexes)
-        self._known: Known[Key, Matched | None] = Known()
-        self._same: Known[tuple[int, ...], Matched] = Known()
+        self._known: BoundedMemo[Key, MatchedRules | None] = BoundedMemo()
+        self._same: BoundedMemo[tuple[int, ...], MatchedRules] = BoundedMemo()
         is_one = self.is_open and not (self._has_paths or self._has_methods)
         self._only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
 
-    def find(self, request: RequestView) -> Matched | None:
+    def find(self, request: RequestView) -> MatchedRules | None:
         """What applies; None if it takes more to know."""
         if self._only is not None:
             return self._only
@@ -171,7 +171,7 @@ class Straight:
             remember(self._known, key, found)
         return found
 
-    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> Matched | None:
+    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> MatchedRules | None:
         if is_exempt(self._exempt, request, readings, methods, None):
             return self._free
         bounds = self._stage.applying(request, readings, methods, None, None)
@@ -180,4 +180,4 @@ class Straight:
         if not all(bound.is_straight for bound in bounds):
             return None
         places = tuple([bound.order for bound in bounds])
-        return self._same.get(places) or remember(self._same, places, Matched("unlimited", *self._of, bounds))
+        return self._same.get(places) or remember(self._same, places, MatchedRules("unlimited", *self._of, bounds))

@@ -19,12 +19,12 @@ from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Stage
 from ratebound.policy.problem import chosen
-from ratebound.policy.runtime.bounded_queue import impatient
-from ratebound.policy.runtime.general_path import Compiled, Deliberation
+from ratebound.policy.runtime.bounded_queue import with_bounded_queues
+from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
 from ratebound.policy.runtime.reload import PolicyFile, log_swap
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.settling import restated, settled_costs, settlement
-from ratebound.storage import AsyncStorage, AtOnce, Held, Storage
+from ratebound.storage import AsyncStorage, AtOnce, Storage, StorageAttribute
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.urls import async_twin, open_async_storage, open_storage
 
@@ -42,11 +42,11 @@ class _Source:
         self.blocking = blocking
         self.switch: Switch | None = None
         self._file = policy if isinstance(policy, PolicyFile) else None
-        self._compiled = Compiled(policy) if isinstance(policy, Policy) else policy.compiled
-        self._refused: Compiled | None = None
+        self._compiled = CompiledPolicy(policy) if isinstance(policy, Policy) else policy.compiled
+        self._refused: CompiledPolicy | None = None
         self._check(self._compiled)
 
-    def current(self) -> Compiled:
+    def current(self) -> CompiledPolicy:
         file = self._file
         if file is not None:
             file.refresh()
@@ -65,8 +65,8 @@ class _Source:
         log_swap(self._compiled.policy, policy)
         self._compiled, self._file = compiled, None
 
-    def ready(self, policy: Policy) -> Compiled:
-        compiled = Compiled(policy)
+    def ready(self, policy: Policy) -> CompiledPolicy:
+        compiled = CompiledPolicy(policy)
         self._check(compiled)
         return compiled
 
@@ -75,7 +75,7 @@ class _Source:
             chosen("switch", value, SWITCHES)
         self.switch = value
 
-    def _check(self, compiled: Compiled) -> None:
+    def _check(self, compiled: CompiledPolicy) -> None:
         for function in compiled.functions() if self.blocking else ():
             if inspect.iscoroutinefunction(function):
                 raise TypeError(f"{getattr(function, '__name__', function)} is an async def: it is for AsyncGate")
@@ -92,7 +92,7 @@ class Gate:
     `listeners` are told of every decision, shadow (see events) and verdict (Judged).
     """
 
-    storage = Held[Storage]()
+    storage = StorageAttribute[Storage]()
     _at_once: AtOnce | None
 
     def __init__(
@@ -129,7 +129,7 @@ class Gate:
     def switch(self, value: Switch | None) -> None:
         self._source.set_switch(value)
 
-    def ready(self, policy: Policy) -> Compiled:
+    def ready(self, policy: Policy) -> CompiledPolicy:
         """Make a policy ready for `decide_by`. Raises TypeError for a function that this gate cannot call."""
         return self._source.ready(policy)
 
@@ -172,7 +172,7 @@ class Gate:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
+    def decide_by(self, compiled: CompiledPolicy, request: RequestView, stage: str) -> Verdict:
         """Decide one stage, by the policy in force or by one that has more rules than it."""
         begin = time.perf_counter() if self._listeners else 0.0
         turned = self._source.switch
@@ -198,7 +198,7 @@ class Gate:
             _tell(self._listeners, verdict, begin)
         return verdict
 
-    def _deliberate(self, compiled: Compiled, flow: Deliberation) -> Verdict:
+    def _deliberate(self, compiled: CompiledPolicy, flow: Deliberation) -> Verdict:
         try:
             step = next(flow)
             while True:
@@ -211,7 +211,7 @@ class Gate:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+    def _evaluate(self, compiled: CompiledPolicy, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
         if compiled.may_queue:
             groups = bounded(groups, self._patience)
         return self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
@@ -220,7 +220,7 @@ class Gate:
 class AsyncGate:
     """`Gate` for tasks: the same names, with await; verifiers, costs and limits may be async functions."""
 
-    storage = Held[AsyncStorage]()
+    storage = StorageAttribute[AsyncStorage]()
     _at_once: AtOnce | None
 
     def __init__(
@@ -258,7 +258,7 @@ class AsyncGate:
     def switch(self, value: Switch | None) -> None:
         self._source.set_switch(value)
 
-    def ready(self, policy: Policy) -> Compiled:
+    def ready(self, policy: Policy) -> CompiledPolicy:
         """Make a policy ready for `decide_by`."""
         return self._source.ready(policy)
 
@@ -296,7 +296,7 @@ class AsyncGate:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def decide_by(self, compiled: Compiled, request: RequestView, stage: str) -> Verdict:
+    async def decide_by(self, compiled: CompiledPolicy, request: RequestView, stage: str) -> Verdict:
         """Decide one stage; see `Gate.decide_by`."""
         begin = time.perf_counter() if self._listeners else 0.0
         turned = self._source.switch
@@ -322,7 +322,7 @@ class AsyncGate:
             _tell(self._listeners, verdict, begin)
         return verdict
 
-    async def _deliberate(self, compiled: Compiled, flow: Deliberation) -> Verdict:
+    async def _deliberate(self, compiled: CompiledPolicy, flow: Deliberation) -> Verdict:
         try:
             step = next(flow)
             while True:
@@ -335,7 +335,7 @@ class AsyncGate:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def _evaluate(self, compiled: Compiled, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+    async def _evaluate(self, compiled: CompiledPolicy, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
         if compiled.may_queue:
             groups = bounded(groups, self._patience)
         return await self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
@@ -343,7 +343,7 @@ class AsyncGate:
 
 def bounded(groups: Sequence[Group], patience: int | None) -> Sequence[Group]:
     """What the storage is asked, with queues no longer than patience allows."""
-    return groups if patience is None else impatient(groups, patience)
+    return groups if patience is None else with_bounded_queues(groups, patience)
 
 
 def checked_stage(stage: str) -> str:

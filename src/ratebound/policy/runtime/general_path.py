@@ -16,16 +16,30 @@ from ratebound.errors import StorageError
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import MAX_COUNT, Ask, Group
 from ratebound.policy.function_errors import function_errors
-from ratebound.policy.identity.identify import UNIDENTIFIED, Found, Kind, Pending, resolve, take
+from ratebound.policy.identity.identify import (
+    UNIDENTIFIED,
+    IdentityKind,
+    PendingVerification,
+    RequestIdentities,
+    resolve,
+    take,
+)
 from ratebound.policy.lazy_value import is_awaitable, unwrapped
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.request import Identity, RequestView
-from ratebound.policy.model.client_list import Clients
+from ratebound.policy.model.client_list import ClientList
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
-from ratebound.policy.runtime.compiled_rules import Bound, Exempt, Stage, may_queue, plan_of, with_failure_cached
-from ratebound.policy.runtime.fast_path import Asked, Straight, is_exempt, readings_of
+from ratebound.policy.runtime.compiled_rules import (
+    CompiledExemption,
+    CompiledRule,
+    CompiledStage,
+    may_queue,
+    plan_of,
+    with_failure_cached,
+)
+from ratebound.policy.runtime.fast_path import Asked, FastPath, is_exempt, readings_of
 from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratebound")
@@ -34,7 +48,7 @@ Step = list[Group] | Awaitable[Any]
 Deliberation = Generator[Step, Any, Verdict]
 
 
-class Case:
+class RequestCase:
     """What is asked for one request: by the rules that are enforced, together; by each shadow, for itself."""
 
     __slots__ = ("asks", "identities", "rules", "shadows")
@@ -71,26 +85,31 @@ class Case:
         return Verdict(grounds, client, allowed, decision, self.identities, tuple(shadows))
 
 
-class Compiled:
+class CompiledPolicy:
     """A policy made ready: all that can be computed before the first request is computed here."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.bounds = [
-            Bound(rule, place, policy.rule_by[rule.name], policy.failure, policy.wide[rule.name])
+            CompiledRule(rule, place, policy.rule_by[rule.name], policy.failure, policy.wide[rule.name])
             for place, rule in enumerate(policy.rules)
         ]
         self.stages = {
-            stage: Stage([bound for bound in self.bounds if bound.rule.stage == stage]) for stage in ("early", "late")
+            stage: CompiledStage([bound for bound in self.bounds if bound.rule.stage == stage])
+            for stage in ("early", "late")
         }
         self.has_early = any(bound.rule.stage == "early" for bound in self.bounds)
-        self.exempt: Index[Exempt] = Index(Exempt(match, place) for place, match in enumerate(policy.exempt))
-        self.block = Clients([(client, client) for client in policy.block], policy.kinds)
-        self.allow = Clients([(client, client) for client in policy.allow], policy.kinds)
+        self.exempt: Index[CompiledExemption] = Index(
+            CompiledExemption(match, place) for place, match in enumerate(policy.exempt)
+        )
+        self.block = ClientList([(client, client) for client in policy.block], policy.kinds)
+        self.allow = ClientList([(client, client) for client in policy.allow], policy.kinds)
         lists = (self.block, self.allow, policy.members, policy.overridden)
-        self.listed: list[Kind] = list({name: kind for one in lists for name, kind in one.kinds.items()}.values())
+        self.listed: list[IdentityKind] = list(
+            {name: kind for one in lists for name, kind in one.kinds.items()}.values()
+        )
         self.has_clients = not all(one.empty for one in lists)
-        lines = {name: Straight(policy, name, stage, self.exempt) for name, stage in self.stages.items()}
+        lines = {name: FastPath(policy, name, stage, self.exempt) for name, stage in self.stages.items()}
         is_plain = policy.switch == "on" and not self.has_clients
         self._lines = {name: line for name, line in lines.items() if is_plain and line.is_open}
         self.may_queue = may_queue(policy)
@@ -113,12 +132,14 @@ class Compiled:
     def asks_early(self, request: RequestView) -> bool:
         """Whether there are early rules that this request has not passed."""
         found = request.found
-        return self.has_early and not (isinstance(found, Found) and found.owner is self and found.passed_early)
+        return self.has_early and not (
+            isinstance(found, RequestIdentities) and found.owner is self and found.passed_early
+        )
 
     def passed_early(self, request: RequestView, verdict: Verdict) -> None:
         """Note it. A request that was not looked at is not passed: its `found` is missing, or of another policy."""
         found = request.found
-        if verdict.allowed and isinstance(found, Found) and found.owner is self:
+        if verdict.allowed and isinstance(found, RequestIdentities) and found.owner is self:
             found.passed_early = True
 
     def straight(self, request: RequestView, stage: str) -> tuple[Grounds, Asked] | None:
@@ -133,7 +154,7 @@ class Compiled:
             if asked is None:
                 return None
         if self.has_early:
-            request.found = Found(self, asked[0])
+            request.found = RequestIdentities(self, asked[0])
         return matched.grounds, asked
 
     def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
@@ -142,7 +163,7 @@ class Compiled:
         if switch == "off":
             return Verdict(Grounds("off", policy, stage), None)
         client = self._client(request)
-        found = request.found = Found(self, client)
+        found = request.found = RequestIdentities(self, client)
         readings = readings_of(request)
         methods = methods_of(request)
         if policy.exempt and is_exempt(self.exempt, request, readings, methods, client):
@@ -160,11 +181,11 @@ class Compiled:
         bounds = rules.applying(request, readings, methods, client.ip, tier)
         if not bounds:
             return Verdict(Grounds("unmatched", policy, stage), client)
-        case = Case()
+        case = RequestCase()
         for bound in bounds:
             rule = bound.rule
             who = resolve(bound.by, request, found, rule.name)
-            while isinstance(who, Pending):
+            while isinstance(who, PendingVerification):
                 yield from _verified(who, found)
                 who = resolve(bound.by, request, found, rule.name)
             assert who is not None  # the address is always there
@@ -199,23 +220,23 @@ class Compiled:
     def note_client(self, request: RequestView) -> ClientAddress:
         """Find the client's address, and note it for `request.address`: for functions called before a decision."""
         client = self._client(request)
-        request.found = Found(self, client)
+        request.found = RequestIdentities(self, client)
         return client
 
     def _client(self, request: RequestView) -> ClientAddress:
         """The address is the same in both stages, but who it is may be known only in the late one."""
         before = request.found
-        if before is not None and isinstance(before, Found) and before.owner is self:
+        if before is not None and isinstance(before, RequestIdentities) and before.owner is self:
             return before.client
         proxies = self.policy.proxies
         return proxies.client_address(request.peer, request.headers if proxies.believes else ())
 
-    def _look_up(self, request: RequestView, found: Found) -> Generator[Step, Any, None]:
+    def _look_up(self, request: RequestView, found: RequestIdentities) -> Generator[Step, Any, None]:
         """Find the identities of which a list may say something."""
         keys = []
         for kind in self.listed:
             identity = take(kind, request, found)
-            if isinstance(identity, Pending):
+            if isinstance(identity, PendingVerification):
                 yield from _verified(identity, found)
                 identity = take(kind, request, found)
             if isinstance(identity, Identity):
@@ -224,7 +245,9 @@ class Compiled:
                     keys.append(f"{kind.name}:{identity.value}")
         found.keys = keys
 
-    def _plan(self, bound: Bound, request: RequestView, found: Found, who: Identity) -> Generator[Step, Any, Plan]:
+    def _plan(
+        self, bound: CompiledRule, request: RequestView, found: RequestIdentities, who: Identity
+    ) -> Generator[Step, Any, Plan]:
         rule = bound.rule
         for _, plans in found.said:
             if rule.name in plans:
@@ -242,14 +265,16 @@ class Compiled:
         return (yield from self._of_tier(bound.plans, request, found, who))
 
     def _of_tier(
-        self, plans: Mapping[str, Plan], request: RequestView, found: Found, who: Identity
+        self, plans: Mapping[str, Plan], request: RequestView, found: RequestIdentities, who: Identity
     ) -> Generator[Step, Any, Plan]:
         if len(plans) == 1 and DEFAULT in plans:
             return plans[DEFAULT]
         tier = yield from self.tier(request, found, who)
         return plan_of(plans, tier, self.policy.default_tier)
 
-    def tier(self, request: RequestView, found: Found, who: Identity | None) -> Generator[Step, Any, str | None]:
+    def tier(
+        self, request: RequestView, found: RequestIdentities, who: Identity | None
+    ) -> Generator[Step, Any, str | None]:
         """By what is said of this client; else by the identity that the rule counts by; else by the first of the
         policy's own identities that has a tier; else the default."""
         policy = self.policy
@@ -262,7 +287,7 @@ class Compiled:
             return who.tier
         for parts in policy.alternatives:
             identity = resolve((parts,), request, found)
-            while isinstance(identity, Pending):
+            while isinstance(identity, PendingVerification):
                 yield from _verified(identity, found)
                 identity = resolve((parts,), request, found)
             if identity is not None and identity.tier is not None:
@@ -282,7 +307,7 @@ def _warn_of_tier(source: str, tier: str, known: str) -> None:
     )
 
 
-def _verified(pending: Pending, found: Found) -> Generator[Step, Any, None]:
+def _verified(pending: PendingVerification, found: RequestIdentities) -> Generator[Step, Any, None]:
     try:
         found.verified[pending.source] = unwrapped((yield pending.answer))
     except Exception:

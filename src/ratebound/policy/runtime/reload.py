@@ -17,7 +17,7 @@ from ratebound.limit import Limit
 from ratebound.policy.load.loader import load_policy
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError, Problem
-from ratebound.policy.runtime.general_path import Compiled
+from ratebound.policy.runtime.general_path import CompiledPolicy
 
 log = logging.getLogger("ratebound")
 
@@ -46,7 +46,7 @@ class PolicyFile:
         self._environ = environ
         self._lock = threading.Lock()
         self._stamp = self._look()
-        self.compiled = Compiled(self._load())
+        self.compiled = CompiledPolicy(self._load())
         self._clock = clock
         renew_in_children(self)
         self._next = clock() + every
@@ -70,7 +70,7 @@ class PolicyFile:
             stamp = self._look()  # before reading: what is written meanwhile is seen the next time
             try:
                 policy = self._load()
-                compiled = Compiled(policy)
+                compiled = CompiledPolicy(policy)
             except Exception as error:  # whatever it is, the old policy must stay in force, and say so
                 known = (
                     error if isinstance(error, PolicyError) else PolicyError([Problem((), repr(error))], str(self.path))

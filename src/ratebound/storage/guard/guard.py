@@ -45,7 +45,7 @@ class Call:
         self.begin = time.monotonic()
 
 
-class Plan:
+class CallPlan:
     """One evaluate: the calls to make, and the answers as far as there are any."""
 
     __slots__ = ("answers", "calls", "mode")
@@ -112,9 +112,9 @@ class Guard:
         if listener not in self.listeners:
             self.listeners = (*self.listeners, listener)
 
-    def plan(self, groups: Sequence[Group], mode: Mode, nodes_of: NodesOf | None) -> Plan:
+    def plan(self, groups: Sequence[Group], mode: Mode, nodes_of: NodesOf | None) -> CallPlan:
         """What to ask the storage; what it is not asked for is answered already, or raised."""
-        plan = Plan(len(groups), mode)
+        plan = CallPlan(len(groups), mode)
         refused: list[Call] = []
         parts: list[tuple[tuple[str, ...], int]] = []
         for place, group in enumerate(groups):
@@ -161,7 +161,7 @@ class Guard:
         reasons = [self._reasons[node] for node in call.nodes if node in self._reasons]
         return StorageError(reasons[0] if reasons else "the storage is out of reach", undone=True)
 
-    def finish(self, plan: Plan, call: Call, result: Result) -> None:
+    def finish(self, plan: CallPlan, call: Call, result: Result) -> None:
         """What came of a call: its answers, or those to give instead."""
         error = self.heard(call, result if isinstance(result, StorageError) else None)
         if error is None:
@@ -193,7 +193,7 @@ class Guard:
             call.tickets.append((self._only, ticket))
         else:
             call.tickets += [(breaker, breaker.admit()) for breaker in map(self.breaker, call.nodes)]
-        plan = Plan(len(groups), mode)
+        plan = CallPlan(len(groups), mode)
         self.finish(plan, call, self.as_storage_error(error))
         return plan.answers
 
@@ -299,7 +299,7 @@ class Guard:
         for breaker in self.breakers.values():
             breaker.renew()
 
-    def _decide(self, plan: Plan, call: Call, error: StorageError) -> None:
+    def _decide(self, plan: CallPlan, call: Call, error: StorageError) -> None:
         plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
         if error.undone and error.outage and all(self.breaker(node).calm for node in call.nodes):
             self._due = True  # all is well meanwhile: no success would have what was just granted written back

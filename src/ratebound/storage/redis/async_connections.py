@@ -14,14 +14,14 @@ import hiredis
 
 from ratebound.errors import StorageError
 from ratebound.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch, TooLate
-from ratebound.storage.redis.sync_connections import NO_LANE, Refusal
+from ratebound.storage.redis.sync_connections import NO_LANE, ErrorReply
 
 LOOK_EVERY = 0.01  # seconds, while a connection is made
 TRIES = 3  # to connect, as long as it is the program that blocks its event loop
 NO_ANSWER = "Redis did not answer in time; whether it has decided is not known"
 
 
-class Stream(asyncio.Protocol):
+class PipelinedConnection(asyncio.Protocol):
     """One connection. `lost` says why it is of no use any more."""
 
     def __init__(self, connection: Any, wait: bytes) -> None:
@@ -32,7 +32,7 @@ class Stream(asyncio.Protocol):
         self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the time by which it is due
         self._unsent: list[bytes] = []
         self._unsent_since = 0.0  # by the loop's time
-        self._reader = hiredis.Reader(replyError=Refusal)
+        self._reader = hiredis.Reader(replyError=ErrorReply)
         self._alarm: asyncio.TimerHandle | None = None
         # From here on the transport is ours. redis-py would call it unclosed, and its writer close it, when they go.
         self._writer = connection._writer
@@ -143,14 +143,14 @@ class Stream(asyncio.Protocol):
             self.close(NO_ANSWER)
 
 
-class Streams:
+class LoopConnections:
     """The connection of one event loop, made again when it is lost. Nobody who asks makes it, or ends the making."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], wait: bytes = b"") -> None:
         self._connect = connect
         self._wait = wait
-        self._stream: Stream | None = None
-        self._making: asyncio.Task[Stream] | None = None
+        self._stream: PipelinedConnection | None = None
+        self._making: asyncio.Task[PipelinedConnection] | None = None
 
     async def call(self, packed: bytes, due: float, *, waits: bool = False) -> Any:
         """The server's answer, by the loop's time `due`. A refusal is raised. With `waits` that to `wait`, too."""
@@ -162,14 +162,14 @@ class Streams:
         else:
             first, second = stream.ask_and_wait(packed, due)
             answer = await first
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ErrorReply):
             if answer.args[0].startswith("READONLY"):  # a master no longer
                 stream.close("the master is a replica now")
             raise answer
         if not waits:
             return answer
         waited = await asyncio.shield(second)
-        if isinstance(waited, Refusal):
+        if isinstance(waited, ErrorReply):
             raise waited
         return answer, waited
 
@@ -185,7 +185,7 @@ class Streams:
         self.forget()
         await asyncio.sleep(0)  # the transport closes in the next turn
 
-    async def _next(self, due: float) -> Stream:
+    async def _next(self, due: float) -> PipelinedConnection:
         if self._stream is not None and self._stream.lost is None:  # somebody else was quicker
             return self._stream
         loop = asyncio.get_running_loop()
@@ -203,18 +203,18 @@ class Streams:
             raise StorageError("the storage was closed", undone=True)
         return task.result()
 
-    async def _make(self) -> Stream:
+    async def _make(self) -> PipelinedConnection:
         for _ in range(TRIES):
             watch = LoopWatch(LOOK_EVERY)
             try:
                 with watch:
-                    return Stream(await self._connect(), self._wait)
+                    return PipelinedConnection(await self._connect(), self._wait)
             except TooLate:
                 if not watch.stalled:
                     raise
         raise Blameless(STALLED, undone=True)
 
-    def _made(self, task: "asyncio.Task[Stream]") -> None:
+    def _made(self, task: "asyncio.Task[PipelinedConnection]") -> None:
         self._making = None
         if not task.cancelled() and task.exception() is None:
             self._stream = task.result()

@@ -19,8 +19,8 @@ from ratebound.limit import Ask, Group, Mode
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.redis import connect, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url
-from ratebound.storage.redis.async_connections import Streams
-from ratebound.storage.redis.sync_connections import NO_LANE, Lanes, Refusal, pack_command
+from ratebound.storage.redis.async_connections import LoopConnections
+from ratebound.storage.redis.sync_connections import NO_LANE, ConnectionPool, ErrorReply, pack_command
 from ratebound.storage.threads import Threads
 
 
@@ -57,7 +57,7 @@ class RedisStorage:
             self.nodes_of = self._nodes_of
         else:
             self._connector = connect.Connector(self.address)
-            self._lanes = Lanes(self._connector, self.address.pool, self.deadline)
+            self._lanes = ConnectionPool(self._connector, self.address.pool, self.deadline)
             self._wait = pack_command(self.address.wait)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
@@ -164,7 +164,7 @@ class RedisStorage:
                 if waits:
                     return self._lanes.call(pack_command(command) + self._wait, until, two=True)
                 return self._lanes.call(pack_command(command), until)
-            except Refusal as error:
+            except ErrorReply as error:
                 raise _told(error) from error
         try:
             free = self._free
@@ -338,10 +338,10 @@ class _Loop:
         self.looking: asyncio.Task[Any] | None = None  # for the nodes of a Cluster
         self.tasks: set[asyncio.Task[Sequence[Row]]] = set()  # of groups on a Cluster: a loop alone would forget them
         self.free = asyncio.Semaphore(address.pool)  # redis-py does not wait for a connection to a node of a Cluster
-        self.streams: Streams | None = None
+        self.streams: LoopConnections | None = None
         if address.kind != "cluster":
             self.connector = connect.AsyncConnector(address)
-            self.streams = Streams(self.connector, pack_command(address.wait))
+            self.streams = LoopConnections(self.connector, pack_command(address.wait))
 
     async def known_cluster(self) -> Any:
         """The client, once it knows the nodes. Who stops waiting for that does not end it: the next finds it done."""
@@ -372,6 +372,6 @@ class _Loop:
 
 def _told(error: Exception) -> Exception:
     """What to raise for what redis-py, a connection or the server raised; a race in redis-py's own parts included."""
-    if isinstance(error, Refusal) and error.args[0].startswith("NOSCRIPT"):
+    if isinstance(error, ErrorReply) and error.args[0].startswith("NOSCRIPT"):
         return connect.NoScript()
     return connect.storage_error(error)

@@ -28,7 +28,7 @@ LOOK_AGAIN = 0.05  # seconds: nobody tells of a place that an exception has set 
 NO_LANE = "no connection to Redis in time: it does not answer, or all that ?pool= allows are in use"
 
 
-class Place:
+class PoolPlace:
     """One connection's place in the pool, held by the connection and by the thread that makes it.
 
     The pool counts those that somebody holds. So a place is free again when nobody holds it any more, also when an
@@ -38,16 +38,16 @@ class Place:
     __slots__ = ("__weakref__",)
 
 
-class Refusal(Exception):
+class ErrorReply(Exception):
     """The server's answer is an error; its text begins with the kind."""
 
 
-class Lane:
+class Connection:
     """One connection. `connection` is redis-py's, connected."""
 
     __slots__ = ("address", "connection", "era", "place", "poll", "reader", "socket", "timeout")
 
-    def __init__(self, connection: Any, timeout: float, era: int, place: Place) -> None:
+    def __init__(self, connection: Any, timeout: float, era: int, place: PoolPlace) -> None:
         self.connection = connection
         self.place = place
         self.address = (getattr(connection, "host", ""), getattr(connection, "port", 0))
@@ -55,7 +55,7 @@ class Lane:
         self.era = era
         self.socket = connection._sock
         self.socket.settimeout(timeout)
-        self.reader = hiredis.Reader(replyError=Refusal)
+        self.reader = hiredis.Reader(replyError=ErrorReply)
         self.poll = poll()
         self.poll.register(self.socket, POLLIN)
 
@@ -113,10 +113,10 @@ class Lane:
             return
 
 
-Ticket = SimpleQueue[Lane | Exception]  # what somebody waits at
+Ticket = SimpleQueue[Connection | Exception]  # what somebody waits at
 
 
-class Lanes:
+class ConnectionPool:
     """At most `most` connections; who finds none free waits for one, no longer than `timeout` for all of a call."""
 
     def __init__(self, connect: Callable[[], Any], most: int, timeout: float) -> None:
@@ -129,9 +129,9 @@ class Lanes:
     def renew(self) -> None:
         """Know nothing of older connections. After a fork they are the parent's."""
         self._lock = threading.Lock()  # for the places, the era and the waiting; a free lane is taken without it
-        self._idle: deque[Lane] = deque()
+        self._idle: deque[Connection] = deque()
         self._waiting: deque[Ticket] = deque()
-        self._places: Living[Place] = Living()  # of this era's connections, those being made included
+        self._places: Living[PoolPlace] = Living()  # of this era's connections, those being made included
         self._era = getattr(self, "_era", 0) + 1
         self._address: object = None
 
@@ -164,13 +164,13 @@ class Lanes:
             if not isinstance(error, OSError | hiredis.HiredisError) or is_programs_own(error):
                 raise
             raise _lost(error, sent) from error
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ErrorReply):
             if answer.args[0].startswith("READONLY"):  # a master no longer: what else is connected to it is of no use
                 self.forget()
             self._give(lane)
             raise answer
         self._give(lane)
-        if isinstance(more, Refusal):
+        if isinstance(more, ErrorReply):
             raise more
         return (answer, more) if two else answer
 
@@ -180,14 +180,14 @@ class Lanes:
             idle = self._begin_era()
         _close(idle)
 
-    def _begin_era(self) -> "deque[Lane]":
+    def _begin_era(self) -> "deque[Connection]":
         """What was idle and is of no use now. The lock is held."""
         self._era += 1
         self._places = Living()
         idle, self._idle = self._idle, deque()
         return idle
 
-    def _free(self) -> Lane | None:
+    def _free(self) -> Connection | None:
         while True:
             try:
                 lane = self._idle.pop()  # the one used last, so that those that are not needed stay idle
@@ -197,12 +197,12 @@ class Lanes:
                 return lane
             self._drop(lane)
 
-    def _next(self, until: float) -> Lane:
+    def _next(self, until: float) -> Connection:
         """The next that is made or given back."""
         ticket: Ticket = SimpleQueue()
         self._waiting.append(ticket)
         try:
-            place: ref[Place] | None = None
+            place: ref[PoolPlace] | None = None
             while True:
                 if place is None or place() is None:
                     place = self._grow(ticket)
@@ -222,9 +222,9 @@ class Lanes:
             if not waits:  # somebody has served it
                 with suppress(Empty):  # the handler came just behind the get: then nobody holds that connection now
                     late = ticket.get_nowait()
-                    if isinstance(error, Empty) and isinstance(late, Lane):
+                    if isinstance(error, Empty) and isinstance(late, Connection):
                         return late
-                    if isinstance(late, Lane):
+                    if isinstance(late, Connection):
                         self._give(late)
             if isinstance(error, Empty):
                 raise StorageError(NO_LANE, undone=True) from None
@@ -233,9 +233,9 @@ class Lanes:
             raise found
         return found
 
-    def _grow(self, ticket: Ticket) -> "ref[Place] | None":
+    def _grow(self, ticket: Ticket) -> "ref[PoolPlace] | None":
         """One connection more, if there may be one: its place. What goes wrong is told to `ticket`, if that waits."""
-        place = Place()
+        place = PoolPlace()
         with self._lock:
             if len(self._places) >= self.most:
                 return None
@@ -254,19 +254,19 @@ class Lanes:
             self._failed(StorageError(f"cannot connect to Redis ({error})", undone=True), ticket, place)
         return ref(place)
 
-    def _connect(self, era: int, ticket: Ticket, held: list[Place]) -> None:
+    def _connect(self, era: int, ticket: Ticket, held: list[PoolPlace]) -> None:
         try:
             place = held.pop()
         except IndexError:
             return
         try:
-            lane = Lane(self.connect(), self.timeout, era, place)
+            lane = Connection(self.connect(), self.timeout, era, place)
         except Exception as error:
             first = self._failed(error, ticket, place)
             if first is not None:
                 self._grow(first)
             return
-        old: deque[Lane] = deque()
+        old: deque[Connection] = deque()
         with self._lock:
             if self._address not in (None, lane.address):  # a failover: what leads to the old master is of no use
                 old = self._begin_era()
@@ -276,7 +276,7 @@ class Lanes:
         _close(old)
         self._give(lane)
 
-    def _failed(self, error: Exception, ticket: Ticket, place: Place) -> Ticket | None:
+    def _failed(self, error: Exception, ticket: Ticket, place: PoolPlace) -> Ticket | None:
         """Who waits first now, if somebody does."""
         with self._lock:
             self._places.discard(place)
@@ -285,7 +285,7 @@ class Lanes:
                 self._waiting.remove(ticket)
             return self._waiting[0] if self._waiting else None
 
-    def _give(self, lane: Lane) -> None:
+    def _give(self, lane: Connection) -> None:
         if lane.era != self._era or lane.reader.has_data():  # of another era, or it says more than it was asked
             self._drop(lane)
             return
@@ -306,7 +306,7 @@ class Lanes:
                 else:
                     lane.close()
 
-    def _drop(self, lane: Lane) -> None:
+    def _drop(self, lane: Connection) -> None:
         lane.close()
         with self._lock:
             self._places.discard(lane.place)
@@ -315,7 +315,7 @@ class Lanes:
             self._grow(first)
 
 
-def _close(idle: "deque[Lane]") -> None:
+def _close(idle: "deque[Connection]") -> None:
     while True:
         try:
             lane = idle.pop()
