@@ -17,12 +17,12 @@ from ratebound.notation import parse_limit
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 LIMIT = parse_limit("10/second burst 5")
-UNTIL = CYCLE * LIMIT.period
+UNTIL = CYCLE * LIMIT.period_us
 
 WIDTH, HEIGHT = 760, 306
 LEFT, RIGHT = 124, 740
 ASKED, GOES, STATE, FLOOR = 96, 156, 184, 270  # base lines of the dots, top and base line of the state
-SLICE = LIMIT.period // 24  # requests within it are stacked
+SLICE = LIMIT.period_us // 24  # requests within it are stacked
 DOT = 3.0
 GREEN, RED, BLUE, INK, FAINT = "#1a7f37", "#cf222e", "#0969da", "#24292f", "#8c959f"
 
@@ -50,7 +50,7 @@ GAUGES = {
     "gcra": Gauge(
         ("arrival time", "ahead of now"),
         lambda limit, _, reset_after: reset_after,
-        lambda limit: limit.depth,
+        lambda limit: limit.refill_us,
         "burst 5 = 500 ms",
     ),
     "leaky-bucket": Gauge(("places taken", "in the queue"), _used, lambda limit: limit.burst, "burst 5"),
@@ -64,7 +64,7 @@ def draw_pictures() -> dict[str, str]:
 
 def draw(limit: Limit, events: Sequence[Event]) -> str:
     goes = [event.goes for event in events if event.allowed]
-    most, _ = busiest(goes, limit.period)
+    most, _ = busiest(goes, limit.period_us)
     delay = max(event.goes - event.arrives for event in events)
     told = f"{len(goes)} of {len(events)} admitted, at most {most} in any second"
     if delay:
@@ -94,7 +94,7 @@ def draw(limit: Limit, events: Sequence[Event]) -> str:
 def _clock(limit: Limit) -> list[str]:
     """Where the windows of the clock begin, and the base lines."""
     parts = []
-    for instant in range(0, UNTIL + 1, limit.period):
+    for instant in range(0, UNTIL + 1, limit.period_us):
         x = _x(instant)
         parts.append(f'<path d="M{x} 44V{FLOOR + 4}" stroke="{FAINT}" stroke-width="0.8" stroke-dasharray="2 3"/>')
         parts.append(_text(x, FLOOR + 20, f"{instant // SECOND} s", "middle"))
@@ -132,7 +132,7 @@ def _places(instants: Sequence[int], base: int) -> list[tuple[float, float]]:
 def _state(limit: Limit, events: Sequence[Event], gauge: Gauge) -> list[str]:
     """The state over time, as an area, and the mark that it may not pass."""
     arrivals = {event.arrives for event in events}
-    instants = sorted({*range(0, UNTIL + 1, limit.period // 100), *arrivals, *(arrives - 1 for arrives in arrivals)})
+    instants = sorted({*range(0, UNTIL + 1, limit.period_us // 100), *arrivals, *(arrives - 1 for arrives in arrivals)})
     full = gauge.mark(limit)
     scale = (FLOOR - STATE - 14) / full
     points = []

@@ -9,24 +9,24 @@ from ratebound.limit import Group, Limit
 
 
 class Outcome(NamedTuple):
-    """The answer of one limit, in whole microseconds.
+    """The answer of one limit. Times are whole microseconds.
 
-    `retry_after` is 0 when allowed and None when no wait can help; `reset_after` is the time until the
-    state is as if untouched; `at` is the storage's instant of the answer. The others are for settling: `given` is
-    what a bucket had given back by then, and of a fixed window since when it counts; `part` is the fraction of the
-    instant at which this spend's place in a bucket ends, and `ahead` that instant, in microseconds from `at`, unless it
-    is told by `reset_after`.
+    `retry_after_us` is 0 when allowed and None when no wait can help. `reset_after_us` is the time until the state is
+    as if untouched. `at_us` is the storage's clock at the decision. The other fields are for settling. `given` is what a
+    bucket had given back by then; for a fixed window, the instant since which it counts. `part` is the fraction of the
+    instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from `at_us`; None
+    if `reset_after_us` says it.
     """
 
     allowed: bool
     remaining: int
-    retry_after: int | None
-    reset_after: int
-    delay: int
-    at: int
+    retry_after_us: int | None
+    reset_after_us: int
+    delay_us: int
+    at_us: int
     given: int = 0
     part: int = 0
-    ahead: int | None = None
+    ahead_us: int | None = None
 
 
 # An outcome as kernels and storages hand it on: the same fields in a plain tuple, which is made four times as fast.
@@ -95,8 +95,8 @@ class Decision:
         """The limit to speak of: the one that denies for longest, or the one nearest to being used up."""
         pairs = list(zip(self.limits, self.outcomes, strict=True))
         if self.allowed:
-            return min(pairs, key=lambda pair: (pair[1].remaining, -pair[1].reset_after))
-        return max((pair for pair in pairs if not pair[1].allowed), key=lambda pair: _longest(pair[1].retry_after))
+            return min(pairs, key=lambda pair: (pair[1].remaining, -pair[1].reset_after_us))
+        return max((pair for pair in pairs if not pair[1].allowed), key=lambda pair: _longest(pair[1].retry_after_us))
 
     @property
     def limit(self) -> Limit:
@@ -114,13 +114,13 @@ class Decision:
         """Seconds until the same request passes, if alone; 0.0 when allowed, None when it never can."""
         if self.allowed:
             return 0.0
-        wait = self._decisive()[1].retry_after
+        wait = self._decisive()[1].retry_after_us
         return None if wait is None else seconds(wait)
 
     @property
     def reset_after(self) -> float:
         """Seconds until `limit` is as if untouched, if nothing more is spent."""
-        return seconds(self._decisive()[1].reset_after)
+        return seconds(self._decisive()[1].reset_after_us)
 
     @property
     def delay(self) -> float:

@@ -44,7 +44,7 @@ def default_algorithm(count: int, *, burst: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `count` units of cost per `period` microseconds, `burst` of them at once.
+    """At most `count` units of cost per `period_us` microseconds, `burst` of them at once.
 
     Without an algorithm the default is taken; without a burst, buckets hold `count`. `large` lets a
     sliding log count beyond 10 000. `failure` is what this limit falls to while the storage is out of reach, see
@@ -52,7 +52,7 @@ class Limit:
     """
 
     count: int
-    period: int
+    period_us: int
     burst: int = 0
     algorithm: str = ""
     name: str = ""
@@ -62,15 +62,15 @@ class Limit:
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
     queues: bool = field(init=False, repr=False, compare=False)  # a leaky bucket: admitted requests wait their turn
     unit: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)  # see `spans`, for a cost of 1
-    depth: int = field(init=False, repr=False, compare=False)  # burst * period / count: from empty to full
+    refill_us: int = field(init=False, repr=False, compare=False)  # burst * period / count: from empty to full
     full: int = field(init=False, repr=False, compare=False)  # a whole burst and a microsecond, in 1/count microseconds
 
     def __post_init__(self, large: bool) -> None:
         if type(self.count) is not int or not 1 <= self.count <= MAX_COUNT:
             raise InvalidLimit(f"count must be a whole number from 1 to {MAX_COUNT}, not {self.count!r}")
-        if type(self.period) is not int or not 1 <= self.period <= MAX_PERIOD:
+        if type(self.period_us) is not int or not 1 <= self.period_us <= MAX_PERIOD:
             raise InvalidLimit(
-                f"period must be a whole number of microseconds, at most ten years of them, not {self.period!r};"
+                f"period must be a whole number of microseconds, at most ten years of them, not {self.period_us!r};"
                 " parse_limit('10/60 seconds') takes seconds"
             )
         if type(self.burst) is not int or not 0 <= self.burst <= MAX_COUNT:
@@ -90,7 +90,7 @@ class Limit:
             )
         if self.failure not in ("", *FAILURES):
             raise InvalidLimit(f"unknown failure mode {self.failure!r}: expected one of {', '.join(FAILURES)}")
-        if self.burst * self.period > MAX_SPAN * self.count:
+        if self.burst * self.period_us > MAX_SPAN * self.count:
             raise InvalidLimit("the burst takes more than 100 years to come back; use a smaller burst or period")
         if not self.name:
             put(self, "name", self.text)
@@ -99,14 +99,14 @@ class Limit:
         put(self, "scope", state_scope(self))
         put(self, "queues", self.algorithm == "leaky-bucket")
         put(self, "unit", spans(self, 1))
-        put(self, "depth", self.burst * self.period // self.count)
-        put(self, "full", self.burst * self.period + self.count - 1)
+        put(self, "refill_us", self.burst * self.period_us // self.count)
+        put(self, "full", self.burst * self.period_us + self.count - 1)
 
     @property
     def text(self) -> str:
         """The limit without its name."""
-        unit, length = [(unit, length) for unit, length in UNITS.items() if self.period % length == 0][-1]
-        multiple = self.period // length
+        unit, length = [(unit, length) for unit, length in UNITS.items() if self.period_us % length == 0][-1]
+        multiple = self.period_us // length
         text = f"{self.count}/{unit}" if multiple == 1 else f"{self.count}/{multiple} {unit}s"
         if self.algorithm in BUCKETS and (self.burst != self.count or self.algorithm == "token-bucket"):
             text += f" burst {self.burst}"
@@ -131,7 +131,7 @@ def spans(limit: Limit, cost: int) -> tuple[int, int, int, int]:
 
     Each as whole microseconds and a remainder in 1/count microseconds, in the order room, room_part, step, step_part.
     """
-    return divmod((limit.burst - cost) * limit.period, limit.count) + divmod(cost * limit.period, limit.count)
+    return divmod((limit.burst - cost) * limit.period_us, limit.count) + divmod(cost * limit.period_us, limit.count)
 
 
 def state_scope(limit: Limit) -> str:
@@ -141,7 +141,7 @@ def state_scope(limit: Limit) -> str:
     so that changing them starts anew. A name that was given keeps apart what would otherwise be alike.
     """
     name = limit.name if limit.named else ""
-    return f"{name};{limit.algorithm};{limit.period}"  # a name holds no ';'
+    return f"{name};{limit.algorithm};{limit.period_us}"  # a name holds no ';'
 
 
 def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:

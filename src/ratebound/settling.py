@@ -21,10 +21,10 @@ class DegradedGroup(list[Ask]):
 def spent_of(row: Row) -> Spent:
     """Return what `force` has to know of a spend to correct it."""
     outcome = Outcome(*row)
-    ahead = outcome.ahead
+    ahead = outcome.ahead_us
     if ahead is None:
-        ahead = outcome.reset_after - (outcome.part > 0)
-    return outcome.at, outcome.at + ahead, outcome.part, outcome.given
+        ahead = outcome.reset_after_us - (outcome.part > 0)
+    return outcome.at_us, outcome.at_us + ahead, outcome.part, outcome.given
 
 
 def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:

@@ -113,7 +113,7 @@ def a_limit_admits_its_count_and_no_more(storage: Storage, clock: FakeClock) -> 
         answers = [ask(storage, "a", limit) for _ in range(9)]
         assert [answer.allowed for answer in answers] == [True] * 7 + [False] * 2, limit
         assert [answer.remaining for answer in answers] == [6, 5, 4, 3, 2, 1, 0, 0, 0], limit
-        assert all(answer.retry_after == 0 for answer in answers[:7]), limit
+        assert all(answer.retry_after_us == 0 for answer in answers[:7]), limit
 
 
 def waiting_exactly_retry_after_is_enough_and_less_is_not(storage: Storage, clock: FakeClock) -> None:
@@ -122,8 +122,8 @@ def waiting_exactly_retry_after_is_enough_and_less_is_not(storage: Storage, cloc
             key = f"wait:{cost}"
             while (denied := ask(storage, key, limit, cost)).allowed:
                 clock.now += 1_003
-            assert denied.retry_after, limit
-            clock.now += denied.retry_after - 1
+            assert denied.retry_after_us, limit
+            clock.now += denied.retry_after_us - 1
             assert not ask(storage, key, limit, cost).allowed, limit
             clock.now += 1
             assert ask(storage, key, limit, cost).allowed, limit
@@ -141,7 +141,7 @@ def a_cost_above_the_limit_never_passes(storage: Storage, clock: FakeClock) -> N
     for limit in _each(5, SECOND):
         for expected in (5, 4):
             answer = ask(storage, "a", limit, 6)
-            assert (answer.allowed, answer.retry_after, answer.remaining) == (False, None, expected), limit
+            assert (answer.allowed, answer.retry_after_us, answer.remaining) == (False, None, expected), limit
             assert ask(storage, "a", limit).allowed
 
 
@@ -152,15 +152,15 @@ def a_peek_tells_what_a_spend_would_say_and_changes_nothing(storage: Storage, cl
             assert peeks[0] == peeks[1] == peeks[2]
             assert peeks[0].remaining == max(3 - spent, 0)
             answer = ask(storage, "a", limit)
-            assert (answer.allowed, answer.retry_after) == (peeks[0].allowed, peeks[0].retry_after)
+            assert (answer.allowed, answer.retry_after_us) == (peeks[0].allowed, peeks[0].retry_after_us)
 
 
 def an_untouched_state_says_so(storage: Storage, clock: FakeClock) -> None:
     for limit in _each(3, 10 * SECOND):
         assert ask(storage, "a", limit, mode="peek")[:5] == (True, 3, 0, 0, 0)
         spent = ask(storage, "a", limit)
-        clock.now += spent.reset_after - 1
-        assert ask(storage, "a", limit, mode="peek").reset_after > 0, limit
+        clock.now += spent.reset_after_us - 1
+        assert ask(storage, "a", limit, mode="peek").reset_after_us > 0, limit
         clock.now += 1
         assert ask(storage, "a", limit, mode="peek")[:5] == (True, 3, 0, 0, 0), limit
 
@@ -173,13 +173,13 @@ def a_denied_group_charges_none_and_is_answered_in_full(storage: Storage, clock:
         )
         assert [answer.allowed for answer in group] == [True, False, True]
         assert [answer.remaining for answer in group] == [100, 0, 9]
-        assert group[1].retry_after == 3600 * SECOND
+        assert group[1].retry_after_us == 3600 * SECOND
 
 
 def an_allowed_group_charges_all(storage: Storage, clock: FakeClock) -> None:
     group = ask_together(storage, ("ip", "100/minute", 1), ("user", "20/hour fixed-window", 3))
     assert [(answer.allowed, answer.remaining) for answer in group] == [(True, 99), (True, 17)]
-    assert {answer.at for answer in group} == {clock.now}
+    assert {answer.at_us for answer in group} == {clock.now}
 
 
 def groups_of_one_call_are_independent_and_answered_in_order(storage: Storage, clock: FakeClock) -> None:
@@ -194,13 +194,13 @@ def equal_checks_see_each_other(storage: Storage, clock: FakeClock) -> None:
         assert [(answer.allowed, answer.remaining) for answer in pair] == [(True, 3), (True, 1)], limit
         pair = ask_together(storage, ("a", limit, 1), ("a", limit, 1))
         assert [(answer.allowed, answer.remaining) for answer in pair] == [(True, 1), (False, 1)], limit
-        assert pair[1].retry_after
-        clock.now += pair[1].retry_after - 1
+        assert pair[1].retry_after_us
+        clock.now += pair[1].retry_after_us - 1
         assert not all(answer.allowed for answer in ask_together(storage, ("a", limit, 1), ("a", limit, 1))), limit
         clock.now += 1
         assert all(answer.allowed for answer in ask_together(storage, ("a", limit, 1), ("a", limit, 1))), limit
         never = ask_together(storage, ("a", limit, 3), ("a", limit, 3))
-        assert never[1].retry_after is None, limit
+        assert never[1].retry_after_us is None, limit
 
 
 def a_refund_at_the_same_instant_is_as_if_it_never_happened(storage: Storage, clock: FakeClock) -> None:
@@ -228,9 +228,9 @@ def an_overdraft_is_capped_and_shows(storage: Storage, clock: FakeClock) -> None
         forced = ask(storage, "a", limit, 1_000, "force")
         assert (forced.allowed, forced.remaining) == (True, 0), limit
         denied = ask(storage, "a", limit)
-        assert denied.retry_after is not None
-        assert 0 < denied.retry_after <= 2 * limit.period + limit.period // 10, limit
-        clock.now += denied.retry_after
+        assert denied.retry_after_us is not None
+        assert 0 < denied.retry_after_us <= 2 * limit.period_us + limit.period_us // 10, limit
+        clock.now += denied.retry_after_us
         assert ask(storage, "a", limit).allowed, limit
 
 
@@ -277,10 +277,10 @@ def a_clock_that_steps_back_mints_nothing_and_blocks_no_longer_than_a_period(
             clock.now -= step
             denied = ask(storage, key, limit)
             assert not denied.allowed, (limit, step)
-            assert denied.retry_after is not None
+            assert denied.retry_after_us is not None
             periods = 2 if limit.algorithm == "sliding-counter" else 1  # it counts in one and decays in the next
-            assert denied.retry_after <= periods * limit.period, (limit, step)
-            clock.now += denied.retry_after - 1
+            assert denied.retry_after_us <= periods * limit.period_us, (limit, step)
+            clock.now += denied.retry_after_us - 1
             assert not ask(storage, key, limit).allowed, (limit, step)
             clock.now += 1
             assert ask(storage, key, limit).allowed, (limit, step)
@@ -290,8 +290,8 @@ def a_clock_that_steps_back_mints_nothing_and_blocks_no_longer_than_a_period(
 def a_leaky_bucket_gives_each_its_turn(storage: Storage, clock: FakeClock) -> None:
     answers = [ask(storage, "a", "10/second burst 4 leaky-bucket") for _ in range(5)]
     assert [answer.allowed for answer in answers] == [True] * 4 + [False]
-    assert [answer.delay for answer in answers] == [0, 100_000, 200_000, 300_000, 0]
-    assert answers[4].retry_after == 100_000
+    assert [answer.delay_us for answer in answers] == [0, 100_000, 200_000, 300_000, 0]
+    assert answers[4].retry_after_us == 100_000
 
 
 def what_is_settled_upward_is_paid_before_a_refund_is_given(storage: Storage, clock: FakeClock) -> None:
@@ -302,14 +302,14 @@ def what_is_settled_upward_is_paid_before_a_refund_is_given(storage: Storage, cl
         for spent in spends[1:]:
             ask(storage, "a", limit, -1, "force", spent=spent)
         denied = ask(storage, "a", limit)
-        assert (denied.allowed, denied.retry_after, denied.reset_after) == (False, 2 * SECOND, 11 * SECOND), limit
+        assert (denied.allowed, denied.retry_after_us, denied.reset_after_us) == (False, 2 * SECOND, 11 * SECOND), limit
 
 
 def settling_upward_is_charged_behind_a_long_line(storage: Storage, clock: FakeClock) -> None:
     limit = parse_limit("60/minute burst 10")
     first, *_ = [ask(storage, "a", limit, patience=1_000 * SECOND) for _ in range(140)]
-    assert ask(storage, "a", limit, 49, "force", spent=first).reset_after == 189 * SECOND
-    assert ask(storage, "a", limit, 1_000, "force", spent=first).reset_after == 249 * SECOND, "at most one count"
+    assert ask(storage, "a", limit, 49, "force", spent=first).reset_after_us == 189 * SECOND
+    assert ask(storage, "a", limit, 1_000, "force", spent=first).reset_after_us == 249 * SECOND, "at most one count"
 
 
 def a_refund_moves_no_place_of_a_group_that_waits_for_another_bucket(storage: Storage, clock: FakeClock) -> None:
@@ -337,16 +337,16 @@ def buckets_whose_holes_never_meet_give_the_end_of_their_lines(storage: Storage,
 def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> None:
     limit = parse_limit("10/second burst 2")
     answers = [ask(storage, "a", limit, patience=250_000) for _ in range(5)]
-    assert [answer.delay for answer in answers] == [0, 0, 100_000, 200_000, 0]
+    assert [answer.delay_us for answer in answers] == [0, 0, 100_000, 200_000, 0]
     assert [answer.allowed for answer in answers] == [True, True, True, True, False]
-    assert answers[4].retry_after == 50_000
+    assert answers[4].retry_after_us == 50_000
     last = answers[3]
     ask(storage, "a", limit, -1, "force", spent=last)  # cancelled: the last place
-    assert ask(storage, "a", limit, patience=250_000).delay == 200_000
+    assert ask(storage, "a", limit, patience=250_000).delay_us == 200_000
     middle = answers[2]
     ask(storage, "a", limit, -1, "force", spent=middle)  # one with another behind it: handed out first
     answers = [ask(storage, "a", limit, patience=250_000) for _ in range(2)]
-    assert [(answer.allowed, answer.delay) for answer in answers] == [(True, 100_000), (False, 0)]
+    assert [(answer.allowed, answer.delay_us) for answer in answers] == [(True, 100_000), (False, 0)]
 
 
 def places_that_are_given_back_in_any_order_leave_nothing_behind(storage: Storage, clock: FakeClock) -> None:
@@ -369,7 +369,7 @@ def a_place_for_a_later_instant_leaves_the_time_before_it_to_others(storage: Sto
     assert [max(row[4] for row in each) for each in rows] == [0, 10 * SECOND, 20 * SECOND]
     assert ask(storage, "a", fast).allowed
     denied = ask(storage, "a", fast)
-    assert (denied.allowed, denied.retry_after) == (False, SECOND // 2)
+    assert (denied.allowed, denied.retry_after_us) == (False, SECOND // 2)
     clock.now += 10 * SECOND  # the second goes ahead, and takes one of two
     assert [ask(storage, "a", fast).allowed for _ in range(2)] == [True, False]
 

@@ -312,12 +312,12 @@ STYLES = st.sampled_from([["draft-11"], ["draft-07"], ["draft-06"], ["draft-03",
 @st.composite
 def decisions(draw: st.DrawFn) -> tuple[Decision, list[str]]:
     asked = draw(st.lists(limits(), min_size=1, max_size=4))
-    named = [Limit(a.count, a.period, a.burst, a.algorithm, f"limit-{i}") for i, a in enumerate(asked)]
+    named = [Limit(a.count, a.period_us, a.burst, a.algorithm, f"limit-{i}") for i, a in enumerate(asked)]
     rows: list[Row] = []
     for limit in named:
         allowed = draw(st.booleans())
-        wait = 0 if allowed else draw(st.none() | st.integers(1, 2 * limit.period))
-        reset = draw(st.integers(0, 2 * max(limit.period, limit.depth)))
+        wait = 0 if allowed else draw(st.none() | st.integers(1, 2 * limit.period_us))
+        reset = draw(st.integers(0, 2 * max(limit.period_us, limit.refill_us)))
         rows.append((allowed, draw(st.integers(0, limit.burst)), wait, reset, 0, NOW, 0, 0))
     return decision_of(tuple(named), rows), draw(st.lists(NAMES, min_size=len(named), max_size=len(named)))
 
@@ -334,7 +334,7 @@ def test_another_parser_reads_what_was_meant(case: tuple[Decision, list[str]]) -
     for limit, row, (_, told), (_, left) in zip(decision.limits, decision.rows, policy, quotas, strict=True):
         assert told["q"] == limit.burst
         assert told["w"] >= 1
-        assert told["w"] - 1 < limit.burst * limit.period / limit.count / SECOND <= told["w"] * (1 + 1e-12)
+        assert told["w"] - 1 < limit.burst * limit.period_us / limit.count / SECOND <= told["w"] * (1 + 1e-12)
         assert left["r"] == row[1] <= told["q"]
         if row[2]:
             assert left["t"] * SECOND >= row[2] > (left["t"] - 1) * SECOND
@@ -407,7 +407,7 @@ def test_the_first_unit_of_a_counter_leaves_when_it_says(clock: FakeClock) -> No
 def test_a_client_that_waits_what_it_is_told_passes(data: st.DataObject) -> None:
     clock = FakeClock(NOW)
     several = tuple(
-        Limit(a.count, a.period, a.burst, a.algorithm, f"limit-{i}")
+        Limit(a.count, a.period_us, a.burst, a.algorithm, f"limit-{i}")
         for i, a in enumerate(data.draw(st.lists(limits(), min_size=1, max_size=3)))
     )
     limiter = Limiter(several, storage=MemoryStorage(clock=clock))

@@ -212,7 +212,7 @@ def test_flask_limiter_a_request_takes_four_trips(url: str, client: redis.Redis)
         for allowed in (True, True, False):
             decision = limiter.hit("k")
             assert decision.allowed is allowed
-            assert [(o.remaining, o.retry_after, o.reset_after) for o in decision.outcomes]
+            assert [(o.remaining, o.retry_after_us, o.reset_after_us) for o in decision.outcomes]
         trips = calls(client)
     assert trips["evalsha"] == 3
     assert "eval" not in trips

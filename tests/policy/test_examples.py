@@ -98,7 +98,7 @@ def test_burst_minute_hour_and_day_of_a_tier_bite_in_turn(clock: FakeClock) -> N
         if verdict:
             granted.append(int(since))
         else:
-            refused_by.append(verdict.decision.limit.period // SECOND)
+            refused_by.append(verdict.decision.limit.period_us // SECOND)
             assert verdict.decision.retry_after
             clock.advance(verdict.decision.retry_after)
     assert list(dict.fromkeys(refused_by)) == [1, 60, 3600, 86_400]

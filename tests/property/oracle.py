@@ -13,7 +13,7 @@ Event = tuple[int, int]  # instant, cost
 
 def arrival(limit: Limit, events: list[Event]) -> Fraction:
     """The theoretical arrival time after these events."""
-    interval = Fraction(limit.period, limit.count)
+    interval = Fraction(limit.period_us, limit.count)
     tat = Fraction(0)
     for instant, cost in events:
         tat = max(tat, Fraction(instant)) + cost * interval
@@ -27,26 +27,26 @@ def estimate(limit: Limit, events: list[Event], now: int) -> Fraction:
     """
     begin = None
     for instant in [*(instant for instant, _ in events), now]:
-        if begin is None or instant >= begin + 2 * limit.period:
+        if begin is None or instant >= begin + 2 * limit.period_us:
             begin = instant
-        while instant >= begin + limit.period:
-            begin += limit.period
+        while instant >= begin + limit.period_us:
+            begin += limit.period_us
     assert begin is not None
     current = sum(cost for instant, cost in events if begin <= instant)
-    previous = sum(cost for instant, cost in events if begin - limit.period <= instant < begin)
-    return current + Fraction(previous * (begin + limit.period - now), limit.period)
+    previous = sum(cost for instant, cost in events if begin - limit.period_us <= instant < begin)
+    return current + Fraction(previous * (begin + limit.period_us - now), limit.period_us)
 
 
 def left(limit: Limit, events: list[Event], now: int) -> int:
     """How many units would pass now, one after the other."""
     if limit.algorithm == "fixed-window":
-        begin = now - now % limit.period
+        begin = now - now % limit.period_us
         return limit.count - sum(cost for instant, cost in events if instant >= begin)
     if limit.algorithm == "sliding-log":
-        return limit.count - sum(cost for instant, cost in events if instant > now - limit.period)
+        return limit.count - sum(cost for instant, cost in events if instant > now - limit.period_us)
     if limit.algorithm == "sliding-counter":
         return limit.count - ceil(estimate(limit, events, now))
-    interval = Fraction(limit.period, limit.count)
+    interval = Fraction(limit.period_us, limit.count)
     ahead = max(arrival(limit, events), Fraction(now)) - now
     # n units conform while the whole microsecond of their instant is not after now
     return min(limit.burst, ceil((1 + limit.burst * interval - ahead) / interval) - 1)
@@ -61,7 +61,7 @@ def delay(limit: Limit, events: list[Event], now: int) -> int:
 
 def allows(limit: Limit, events: list[Event], now: int, cost: int) -> bool:
     if limit.algorithm in ("token-bucket", "gcra", "leaky-bucket"):
-        interval = Fraction(limit.period, limit.count)
+        interval = Fraction(limit.period_us, limit.count)
         start = max(arrival(limit, events), Fraction(now)) + (cost - limit.burst) * interval
         return cost <= limit.burst and floor(start) <= now
     return cost <= left(limit, events, now)

@@ -27,13 +27,13 @@ class Bucket:
     def first_free(self, now: int, cost: int) -> int:
         begin = now * self.limit.count
         for place in self.places:
-            if place.begin >= begin + cost * self.limit.period:
+            if place.begin >= begin + cost * self.limit.period_us:
                 break
             begin = max(begin, place.end)
         return begin
 
     def conforms(self, now: int, cost: int) -> int:
-        return (self.first_free(now, cost) - (self.limit.burst - cost) * self.limit.period) // self.limit.count
+        return (self.first_free(now, cost) - (self.limit.burst - cost) * self.limit.period_us) // self.limit.count
 
     def delay(self, now: int, cost: int) -> int:
         if self.limit.queues:
@@ -56,7 +56,7 @@ class Bucket:
 
     def take(self, now: int, cost: int) -> Place:
         begin = self.first_free(now, cost)
-        place = Place(begin, begin + cost * self.limit.period, now + self.delay(now, cost))
+        place = Place(begin, begin + cost * self.limit.period_us, now + self.delay(now, cost))
         insort(self.places, place)
         return place
 

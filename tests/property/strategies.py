@@ -44,8 +44,8 @@ def near(*marks: int) -> st.SearchStrategy[int]:
 
 def gaps(limit: Limit) -> st.SearchStrategy[int]:
     """Microseconds until the next request: nothing, one unit's worth, about a period, long."""
-    interval = limit.period // limit.count
-    return near(0, interval, 4 * interval, limit.period, 2 * limit.period)
+    interval = limit.period_us // limit.count
+    return near(0, interval, 4 * interval, limit.period_us, 2 * limit.period_us)
 
 
 def costs(limit: Limit) -> st.SearchStrategy[int]:

@@ -72,7 +72,7 @@ def test_places_in_the_future_keep_every_bucket_within_burst_and_rate(pool: list
     went: list[int] = []
     for _ in range(data.draw(st.integers(1, 12))):
         clock.now += data.draw(gaps(pool[0]))
-        patience = data.draw(st.integers(0, 3 * max(limit.period for limit in pool)))
+        patience = data.draw(st.integers(0, 3 * max(limit.period_us for limit in pool)))
         rows = storage.evaluate(((("k", tuple(pool), 1, patience, None),),))[0]
         if all(row[0] for row in rows):
             went.append(clock.now + max(row[4] for row in rows))
@@ -80,4 +80,4 @@ def test_places_in_the_future_keep_every_bucket_within_burst_and_rate(pool: list
     for limit in pool:
         for i, begin in enumerate(went):
             for j, end in enumerate(went[i:]):
-                assert (j + 1 - limit.burst) * limit.period <= (end + 1 - begin) * limit.count
+                assert (j + 1 - limit.burst) * limit.period_us <= (end + 1 - begin) * limit.count

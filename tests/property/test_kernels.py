@@ -49,8 +49,8 @@ def test_every_answer_is_that_of_the_oracle(limit: Limit, data: st.DataObject) -
         assert outcome.allowed == oracle.allows(limit, events, now, cost)
         assert outcome.remaining == max(oracle.left(limit, history.events, now), 0)
         if outcome.allowed:
-            assert outcome.delay == oracle.delay(limit, events, now)
-        assert outcome.at == now
+            assert outcome.delay_us == oracle.delay(limit, events, now)
+        assert outcome.at_us == now
 
 
 @given(limits(EXACT_WINDOWS), st.data())
@@ -59,8 +59,8 @@ def test_no_window_of_an_exact_algorithm_holds_more_than_its_limit(limit: Limit,
     history.play(data, most=30)
     for begin, _ in history.events:
         if limit.algorithm == "fixed-window":
-            begin -= begin % limit.period
-        held = sum(cost for instant, cost in history.events if begin <= instant < begin + limit.period)
+            begin -= begin % limit.period_us
+        held = sum(cost for instant, cost in history.events if begin <= instant < begin + limit.period_us)
         assert held <= limit.count
 
 
@@ -73,7 +73,7 @@ def test_a_bucket_never_gives_more_than_burst_and_rate_times_time(limit: Limit, 
         for instant, cost in history.events[i:]:
             given_out += cost
             time = instant + 1 - begin  # both ends are whole microseconds and count in full
-            assert given_out <= limit.burst + Fraction(limit.count * time, limit.period)
+            assert given_out <= limit.burst + Fraction(limit.count * time, limit.period_us)
 
 
 @given(limits(("sliding-counter",)), st.data())
@@ -92,11 +92,11 @@ def test_waiting_exactly_retry_after_passes_and_a_microsecond_less_does_not(limi
     cost = data.draw(costs(limit))
     denied = history.peek(cost)
     assume(not denied.allowed)
-    if denied.retry_after is None:
+    if denied.retry_after_us is None:
         assert cost > limit.burst
         return
-    assert denied.retry_after > 0
-    history.clock.now += denied.retry_after - 1
+    assert denied.retry_after_us > 0
+    history.clock.now += denied.retry_after_us - 1
     assert not history.hit(cost).allowed
     history.clock.now += 1
     assert history.hit(cost).allowed
@@ -113,7 +113,7 @@ def test_peek_changes_nothing_and_says_what_a_spend_would(limit: Limit, data: st
         assert history.peek(cost) == before
         assert before.remaining == max(oracle.left(limit, history.events, history.clock.now), 0)
         outcome = history.hit(cost)
-        assert (outcome.allowed, outcome.retry_after) == (before.allowed, before.retry_after)
+        assert (outcome.allowed, outcome.retry_after_us) == (before.allowed, before.retry_after_us)
         assert outcome == silent.hit(cost)
 
 
@@ -121,13 +121,13 @@ def test_peek_changes_nothing_and_says_what_a_spend_would(limit: Limit, data: st
 def test_after_reset_after_and_not_before_the_state_is_as_if_untouched(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     history.play(data)
-    reset_after = history.peek().reset_after
+    reset_after = history.peek().reset_after_us
     if reset_after:
         history.clock.now += reset_after - 1
-        assert history.peek().reset_after == 1
+        assert history.peek().reset_after_us == 1
         history.clock.now += 1
     outcome = history.peek()
-    assert (outcome.remaining, outcome.reset_after) == (limit.burst, 0)
+    assert (outcome.remaining, outcome.reset_after_us) == (limit.burst, 0)
 
 
 @given(limits(), st.data())
@@ -165,13 +165,13 @@ def test_a_late_refund_never_leaves_more_than_if_the_spend_had_never_been(limit:
     ask(history.storage, "k", limit, -cost, "force", spent=spent)
     after, never = history.peek(), silent.peek()
     assert before.remaining <= after.remaining
-    assert after.reset_after <= before.reset_after
+    assert after.reset_after_us <= before.reset_after_us
     if limit.algorithm == "sliding-counter":  # the spend still says where its windows begin
         events = [(START, 0), *history.events[1:]]
         assert after.remaining <= max(oracle.left(limit, events, history.clock.now), 0)
     else:
         assert after.remaining <= never.remaining
-        assert never.reset_after <= after.reset_after
+        assert never.reset_after_us <= after.reset_after_us
 
 
 @given(limits(("fixed-window", "sliding-log", "sliding-counter")), st.data())
@@ -185,10 +185,12 @@ def test_a_refund_in_a_window_mints_nothing_wherever_the_clock_has_stepped(limit
     for _ in range(data.draw(st.integers(1, 6))):
         gap, other = data.draw(gaps(limit)), data.draw(costs(limit))
         if data.draw(st.booleans()):
-            gap = -data.draw(near(1, 1_000, limit.period, 3 * limit.period, 10**14))
+            gap = -data.draw(near(1, 1_000, limit.period_us, 3 * limit.period_us, 10**14))
         for each in (history, silent):
             each.clock.now += gap
-        assume((history.clock.now - START) % limit.period)  # a window that begins in step with the first looks like it
+        assume(
+            (history.clock.now - START) % limit.period_us
+        )  # a window that begins in step with the first looks like it
         left = left or history.clock.now < START
         silent.peek()  # both see the clock step back
         if history.hit(other).allowed:
@@ -227,12 +229,12 @@ def test_whatever_is_settled_in_whatever_order_what_stays_charged_keeps_the_limi
     for i, (begin, _) in enumerate(kept):
         total = 0
         if limit.algorithm == "fixed-window":
-            begin -= begin % limit.period
+            begin -= begin % limit.period_us
         for instant, cost in kept[i:]:
             if limit.algorithm in BUCKETS:
                 total += cost
-                assert total <= limit.burst + Fraction(limit.count * (instant + 1 - begin), limit.period)
-            elif instant < begin + limit.period:
+                assert total <= limit.burst + Fraction(limit.count * (instant + 1 - begin), limit.period_us)
+            elif instant < begin + limit.period_us:
                 total += cost
                 assert total <= limit.count
 
@@ -246,10 +248,10 @@ def test_an_overdraft_is_capped_and_ends(limit: Limit, data: st.DataObject) -> N
     denied = history.peek()
     if not denied.allowed:
         assert forced.remaining == 0
-        assert denied.retry_after is not None
-        interval = limit.period // limit.count
-        assert denied.retry_after <= 2 * limit.period + interval + 1
-        history.clock.now += denied.retry_after - 1
+        assert denied.retry_after_us is not None
+        interval = limit.period_us // limit.count
+        assert denied.retry_after_us <= 2 * limit.period_us + interval + 1
+        history.clock.now += denied.retry_after_us - 1
         assert not history.peek().allowed
         history.clock.now += 1
         assert history.peek().allowed
@@ -264,22 +266,22 @@ def test_a_clock_that_jumps_back_mints_nothing_and_blocks_no_longer_than_a_perio
     cost = data.draw(costs(limit))
     before = history.peek(cost)
     history.clock.now -= data.draw(
-        st.one_of(st.integers(1, 1_000), st.integers(1, 3 * limit.period), st.integers(1, 10**14))
+        st.one_of(st.integers(1, 1_000), st.integers(1, 3 * limit.period_us), st.integers(1, 10**14))
     )
     after = history.peek(cost)
     assert after.remaining <= before.remaining
     assert not (after.allowed and not before.allowed)
-    if before.retry_after is None:
-        assert after.retry_after is None
+    if before.retry_after_us is None:
+        assert after.retry_after_us is None
         return
-    assert after.retry_after is not None
+    assert after.retry_after_us is not None
     # A period; for a bucket that holds more than its count, the time that a whole burst takes to come back.
-    longer = max(limit.period, limit.depth + 1)
+    longer = max(limit.period_us, limit.refill_us + 1)
     # A sliding counter may always ask for two periods: the one it counts and the one it decays in.
-    natural = 2 * limit.period if limit.algorithm == "sliding-counter" else 0
-    assert after.retry_after <= max(before.retry_after + longer, natural)
-    if after.retry_after:
-        history.clock.now += after.retry_after - 1
+    natural = 2 * limit.period_us if limit.algorithm == "sliding-counter" else 0
+    assert after.retry_after_us <= max(before.retry_after_us + longer, natural)
+    if after.retry_after_us:
+        history.clock.now += after.retry_after_us - 1
         assert not history.hit(cost).allowed
         history.clock.now += 1
         assert history.hit(cost).allowed
@@ -291,15 +293,15 @@ def test_patience_charges_now_and_tells_the_delay_at_which_it_conforms(limit: Li
     history.play(data)
     cost = data.draw(costs(limit))
     plain = history.peek(cost)
-    patience = data.draw(st.integers(0, 2 * limit.period))
+    patience = data.draw(st.integers(0, 2 * limit.period_us))
     patient = ask(history.storage, "k", limit, cost, "peek", patience=patience)
-    if plain.retry_after is None:
-        assert patient.retry_after is None
+    if plain.retry_after_us is None:
+        assert patient.retry_after_us is None
     elif limit.algorithm == "leaky-bucket":
         waiting = max(floor(oracle.arrival(limit, history.events)) - history.clock.now, 0)
         assert patient.allowed == (waiting <= patience)
-        assert patient.allowed or patient.retry_after == waiting - patience
+        assert patient.allowed or patient.retry_after_us == waiting - patience
     else:
-        assert patient.allowed == (plain.retry_after <= patience)
-        assert patient.delay == (plain.retry_after if patient.allowed else 0)
-        assert patient.allowed or patient.retry_after == plain.retry_after - patience
+        assert patient.allowed == (plain.retry_after_us <= patience)
+        assert patient.delay_us == (plain.retry_after_us if patient.allowed else 0)
+        assert patient.allowed or patient.retry_after_us == plain.retry_after_us - patience

@@ -57,10 +57,10 @@ def test_any_order_of_waits_cancellations_and_hits_is_answered_as_by_the_oracle(
             rows = storage.evaluate((group,))[0]
             assert rows[0][0] == allowed == peeked.allowed
             if allowed:
-                assert rows[0][4] == bucket.delay(clock.now, cost) == peeked.delay
+                assert rows[0][4] == bucket.delay(clock.now, cost) == peeked.delay_us
                 waiting.append((bucket.take(clock.now, cost), group, rows))
             else:
-                assert rows[0][2] == peeked.retry_after
+                assert rows[0][2] == peeked.retry_after_us
         left = bucket.left(clock.now, min(limit.burst, 9))
         assert min(ask(storage, "k", limit, mode="peek").remaining, 9) == left
 
@@ -102,12 +102,12 @@ def assert_within(limit: Limit, kept: list[tuple[int, int]]) -> None:
     for i, (begin, _) in enumerate(kept):
         total = 0
         if limit.algorithm == "fixed-window":
-            begin -= begin % limit.period
+            begin -= begin % limit.period_us
         for instant, cost in kept[i:]:
             if limit.algorithm in BUCKETS:
                 total += cost
-                assert total <= limit.burst + Fraction(limit.count * (instant + 1 - begin), limit.period)
-            elif instant < begin + limit.period:
+                assert total <= limit.burst + Fraction(limit.count * (instant + 1 - begin), limit.period_us)
+            elif instant < begin + limit.period_us:
                 total += cost
                 assert total <= limit.count
 
@@ -129,7 +129,7 @@ def assert_admitted_rightly(limit: Limit, went: list[Went]) -> None:
         before = [each for i, each in enumerate(went) if each.instant <= last.instant and (i < n or not each.settled)]
         for each in sorted(before, reverse=True):
             total += each.cost
-            assert total <= limit.burst + Fraction(limit.count * (last.instant + 1 - each.instant), limit.period)
+            assert total <= limit.burst + Fraction(limit.count * (last.instant + 1 - each.instant), limit.period_us)
 
 
 @given(st.lists(limits(BUCKETS), min_size=1, max_size=3, unique_by=lambda limit: limit.scope), st.data())
@@ -137,12 +137,12 @@ def test_places_that_are_cancelled_and_settled_down_and_up_keep_every_bucket(
     pool: list[Limit], data: st.DataObject
 ) -> None:
     """Waiters for all of them, and others for one of them alone, go ahead at the instant that they were told."""
-    assume(all(limit.depth < MAX_SPAN // 4 for limit in pool))  # debts of a hundred years are not charged in full
+    assume(all(limit.refill_us < MAX_SPAN // 4 for limit in pool))  # debts of a hundred years are not charged in full
     clock = FakeClock(START)
     storage = MemoryStorage(clock=clock)
     went: dict[Limit, list[Went]] = {limit: [] for limit in pool}
     granted: list[tuple[dict[Limit, int], Group, Sequence[Row]]] = []
-    patience = st.one_of(st.none(), st.integers(0, 3 * max(limit.period for limit in pool)))
+    patience = st.one_of(st.none(), st.integers(0, 3 * max(limit.period_us for limit in pool)))
     for _ in range(data.draw(st.integers(1, 25))):
         clock.now += data.draw(st.one_of(st.just(0), gaps(data.draw(st.sampled_from(pool)))))
         if granted and data.draw(st.integers(0, 2)) > 0:
@@ -238,7 +238,7 @@ def test_beyond_the_holes_that_a_state_keeps_a_place_returns_when_its_time_has_p
         storage.evaluate((settlement(group, rows, [0]),), "force")
         bucket.give_back(place)
     for n in range(2 * MAX_HOLES):
-        delay, oracle = ask(storage, "k", limit, patience=patience).delay, bucket.delay(clock.now, 1)
+        delay, oracle = ask(storage, "k", limit, patience=patience).delay_us, bucket.delay(clock.now, 1)
         assert delay == oracle if n < MAX_HOLES else delay > oracle
         bucket.take(clock.now, 1)
 

@@ -30,7 +30,7 @@ def test_the_delivered_rate_is_the_configured_rate_stepping_by_retry_after(rate:
 def delivered(limit: Limit, periods: int) -> float:
     """The share of its rate that a client gets who sleeps exactly retry_after, in a few thousand steps."""
     clock = FakeClock(1_700_000_000 * UNITS["second"])
-    clock.now += limit.period - clock.now % limit.period
+    clock.now += limit.period_us - clock.now % limit.period_us
     storage = MemoryStorage(clock=clock)
     ask(storage, "k", limit, limit.burst)  # the burst is over
     begin, units = clock.now, 0
@@ -43,9 +43,9 @@ def delivered(limit: Limit, periods: int) -> float:
         if answer.allowed:
             units += step
         else:
-            assert answer.retry_after is not None
-            clock.now += answer.retry_after
-    return units * limit.period / (limit.count * (clock.now - begin))
+            assert answer.retry_after_us is not None
+            clock.now += answer.retry_after_us
+    return units * limit.period_us / (limit.count * (clock.now - begin))
 
 
 @pytest.mark.parametrize("algorithm", ["gcra", "token-bucket burst 3"])
@@ -58,31 +58,31 @@ def test_the_delivered_rate_is_the_configured_rate_with_random_gaps(rate: str, a
     ask(storage, "k", limit, limit.burst)
     chance, begin, units = random.Random(rate), clock.now, 0
     for _ in range(6_000):
-        clock.now += chance.randint(0, max(limit.depth - limit.unit[2], 1))
+        clock.now += chance.randint(0, max(limit.refill_us - limit.unit[2], 1))
         remaining = ask(storage, "k", limit, mode="peek").remaining
         if remaining:
             assert ask(storage, "k", limit, remaining).allowed
             units += remaining
-    owed = (clock.now - begin) * limit.count / limit.period
+    owed = (clock.now - begin) * limit.count / limit.period_us
     assert owed - limit.burst <= units <= owed + 1
     assert abs(units / owed - 1) <= 0.001 + limit.burst / owed
 
 
 @pytest.mark.parametrize("algorithm", ["sliding-log", "fixed-window"])
-@pytest.mark.parametrize("rate", [rate for rate in RATES if parse_limit(rate).period >= 10_000])
+@pytest.mark.parametrize("rate", [rate for rate in RATES if parse_limit(rate).period_us >= 10_000])
 def test_the_delivered_rate_of_windows_is_the_configured_rate_with_random_gaps(rate: str, algorithm: str) -> None:
     """What a window gives comes back with it, so a client that asks a thousand times a period loses next to nothing."""
     limit = limit_of(rate, algorithm)
     clock = FakeClock(1_700_000_000 * UNITS["second"])
-    clock.now += limit.period - clock.now % limit.period
+    clock.now += limit.period_us - clock.now % limit.period_us
     storage = MemoryStorage(clock=clock)
-    chance, end, units = random.Random(rate), clock.now + 3 * limit.period, 0
+    chance, end, units = random.Random(rate), clock.now + 3 * limit.period_us, 0
     while clock.now < end:
         remaining = ask(storage, "k", limit, mode="peek").remaining
         if remaining:
             assert ask(storage, "k", limit, remaining).allowed
             units += remaining
-        clock.now += chance.randint(0, limit.period // 1_000)
+        clock.now += chance.randint(0, limit.period_us // 1_000)
     assert units == 3 * limit.count
 
 
@@ -92,9 +92,9 @@ def test_a_saturating_client_of_a_sliding_counter_loses_at_most_one_unit_a_perio
     limit = Limit(count, UNITS[period], algorithm="sliding-counter")
     clock = FakeClock(1_700_000_000 * UNITS["second"])
     storage = MemoryStorage(clock=clock)
-    end, units, periods = clock.now + 20 * limit.period, 0, 20
+    end, units, periods = clock.now + 20 * limit.period_us, 0, 20
     while clock.now < end:
         answer = ask(storage, "k", limit)
         units += answer.allowed
-        clock.now += answer.retry_after or 0
+        clock.now += answer.retry_after_us or 0
     assert (count - 1) * periods <= units <= count * (periods + 1)

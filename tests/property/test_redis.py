@@ -65,7 +65,7 @@ def test_any_history_of_groups_is_answered_alike(
             limit = data.draw(st.sampled_from(pool))
             clock.now += data.draw(st.one_of(st.just(0), gaps(limit)))  # the states of shorter limits last, too
             if data.draw(st.integers(0, 9)) == 0:
-                clock.now -= data.draw(near(1, 1_000, limit.period, 3 * limit.period, 10**14))
+                clock.now -= data.draw(near(1, 1_000, limit.period_us, 3 * limit.period_us, 10**14))
             mode: Mode = data.draw(st.sampled_from(["spend", "spend", "spend", "force", "force", "peek"]))
             groups: list[Group] = [
                 [data.draw(asks(pool, mode, spends)) for _ in range(data.draw(st.integers(1, 3)))]
@@ -92,7 +92,7 @@ def asks(draw: st.DrawFn, pool: list[Limit], mode: Mode, spends: list[Spent]) ->
         given = draw(st.booleans())
         spent = [draw(st.sampled_from(spends)) for _ in limits] if given else None
         return key, limits, draw(st.sampled_from([cost, -cost])), None, spent
-    return key, limits, cost, draw(st.one_of(st.none(), near(0, limit.period, 3 * limit.period))), None
+    return key, limits, cost, draw(st.one_of(st.none(), near(0, limit.period_us, 3 * limit.period_us))), None
 
 
 @pytest.mark.parametrize("rotates", [False, True], ids=["", "while a secret is changed"])

@@ -76,7 +76,7 @@ def test_a_bucket_with_holes_that_an_older_version_wrote_hands_them_out(redis_ur
         value = client.get(key)
         client.set(key, value[:48] + value[56:], keepttl=True)  # without the number of holes
         again = [ask(storage, "k", limit, patience=600 * SECOND) for _ in range(2)]
-        assert again[0].delay < places[2].delay < places[3].delay < again[1].delay + SECOND
+        assert again[0].delay_us < places[2].delay_us < places[3].delay_us < again[1].delay_us + SECOND
 
 
 def test_a_state_with_holes_expires_with_its_last_place_and_is_short_again_without_them(
@@ -115,8 +115,8 @@ def test_a_place_between_others_is_refunded_by_what_redis_said_of_it(redis_url_s
         places = [ask(storage, "k", limit, patience=600 * SECOND) for _ in range(4)]
         ask(storage, "k", limit, -1, "force", spent=places[1])
         between = ask(storage, "k", limit, patience=600 * SECOND)
-        assert between.delay < places[2].delay
+        assert between.delay_us < places[2].delay_us
         group: Group = (("k", (limit,), -1, None, [spent_of(between)]),)
         storage.evaluate((group,), "force")
         again = ask(storage, "k", limit, patience=600 * SECOND)
-        assert abs(again.at + again.delay - between.at - between.delay) <= 1
+        assert abs(again.at_us + again.delay_us - between.at_us - between.delay_us) <= 1

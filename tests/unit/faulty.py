@@ -133,7 +133,7 @@ def limit_of(limit: Limit | str) -> Limit:
 
 def falling_to(failure: str, text: str) -> Limit:
     limit = parse_limit(text)
-    return Limit(limit.count, limit.period, limit.burst, limit.algorithm, f"{failure}-limit", failure=failure)
+    return Limit(limit.count, limit.period_us, limit.burst, limit.algorithm, f"{failure}-limit", failure=failure)
 
 
 Make = Callable[..., Subject]

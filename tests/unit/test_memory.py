@@ -359,7 +359,7 @@ def test_a_key_with_waiters_is_not_evicted_though_a_place_among_them_is_free(clo
     for i in range(50):
         ask(storage, f"new {i}", limit)
     assert storage.evicted == 0
-    assert ask(storage, "waiting", limit, mode="peek").reset_after == 4 * SECOND
+    assert ask(storage, "waiting", limit, mode="peek").reset_after_us == 4 * SECOND
     clock.advance(5)  # all have gone ahead
     overflowed = storage.overflowed
     assert ask(storage, "other", limit).allowed

@@ -130,7 +130,7 @@ def test_the_fraction_of_a_larger_count_is_rounded_up_by_every_call(clock: FakeC
         spent = ask(storage, f"k{cost}", old, cost)
         peek = ask(storage, f"k{cost}", new, mode="peek")
         assert ask(storage, f"k{cost}", new, 1).remaining == peek.remaining - 1
-        assert ask(storage, f"k{cost}", new, -1, "force", spent=spent).reset_after <= peek.reset_after + 143
+        assert ask(storage, f"k{cost}", new, -1, "force", spent=spent).reset_after_us <= peek.reset_after_us + 143
 
 
 def test_settling_a_denied_decision_changes_nothing(clock: FakeClock) -> None:

@@ -21,13 +21,13 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def show_demo(limit: Limit, seconds: float | None, console: Console) -> None:
-    until = CYCLE * limit.period if seconds is None else _until(limit, seconds)
+    until = CYCLE * limit.period_us if seconds is None else _until(limit, seconds)
     if limit.count > MOST_COUNT:
         raise RateboundError(f"the demo plays every request: choose a count up to {MOST_COUNT}, not {limit.count}")
     arrivals = bursty(limit, until)
     played = {algorithm: play(variant, arrivals) for algorithm, variant in variants(limit).items()}
     slices = _slices(limit, until, min(console.width, 140))
-    against = f"{limit.count} per {period_name(limit.period)}, burst {limit.burst} for the buckets"
+    against = f"{limit.count} per {period_name(limit.period_us)}, burst {limit.burst} for the buckets"
     console.print(fill(f"{len(arrivals)} requests against {against}", console.width), style="bold")
     console.print()
     console.print(_drawing(limit, until, arrivals, played, slices))
@@ -38,7 +38,7 @@ def show_demo(limit: Limit, seconds: float | None, console: Console) -> None:
 
 
 def _until(limit: Limit, seconds: float) -> int:
-    least, most = limit.period / SECOND, MOST_PERIODS * limit.period / SECOND
+    least, most = limit.period_us / SECOND, MOST_PERIODS * limit.period_us / SECOND
     if not least <= seconds <= most:
         raise RateboundError(
             f"--seconds must be from one period to {MOST_PERIODS}, here {least:g} to {most:g}, not {seconds:g}"
@@ -48,7 +48,7 @@ def _until(limit: Limit, seconds: float) -> int:
 
 def _slices(limit: Limit, until: int, width: int) -> int:
     """How many columns one period gets, beside the line at which it begins; the last label hangs over."""
-    periods = -(-until // limit.period)
+    periods = -(-until // limit.period_us)
     return max((width - LABEL - len(duration(until)) - periods) // periods, 1)
 
 
@@ -68,10 +68,10 @@ def _drawing(limit: Limit, until: int, arrivals: Sequence[int], played: dict[str
 
 def _spread(instants: Sequence[int], limit: Limit, until: int, slices: int) -> list[int]:
     """How many of the instants fall into each column."""
-    columns = [0] * -(-until * slices // limit.period)
+    columns = [0] * -(-until * slices // limit.period_us)
     for instant in instants:
         if instant < until:  # what a queue sends later is past the right edge
-            columns[instant * slices // limit.period] += 1
+            columns[instant * slices // limit.period_us] += 1
     return columns
 
 
@@ -87,7 +87,7 @@ def _line(label: str, columns: Sequence[int], peak: int, slices: int, style: str
 
 def _axis(limit: Limit, until: int, slices: int) -> Text:
     axis = " " * LABEL
-    for start in range(0, until + 1, limit.period):
+    for start in range(0, until + 1, limit.period_us):
         axis += f"{duration(start):<{slices + 1}}"[: slices + 1]
     return Text(axis.rstrip(), style="dim")
 
@@ -95,12 +95,12 @@ def _axis(limit: Limit, until: int, slices: int) -> Text:
 def _table(limit: Limit, played: dict[str, list[Event]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True, min_width=max(map(len, played)))
-    for header in ("asked", "admitted", "denied", f"most in any {period_name(limit.period)}", "longest delay"):
+    for header in ("asked", "admitted", "denied", f"most in any {period_name(limit.period_us)}", "longest delay"):
         table.add_column(header, justify="right")
     for algorithm, events in played.items():
         goes = sorted(event.goes for event in events if event.allowed)
         delay = max(event.goes - event.arrives for event in events)
-        most, _ = busiest(goes, limit.period)
+        most, _ = busiest(goes, limit.period_us)
         table.add_row(
             algorithm,
             str(len(events)),
@@ -118,10 +118,10 @@ def _list(limit: Limit, played: dict[str, list[Event]]) -> Text:
     for algorithm, events in played.items():
         goes = sorted(event.goes for event in events if event.allowed)
         delay = max(event.goes - event.arrives for event in events)
-        most, _ = busiest(goes, limit.period)
+        most, _ = busiest(goes, limit.period_us)
         text.append(f"{algorithm}\n", style="bold")
         text.append(f"  {len(goes)} of {len(events)} admitted\n")
-        text.append(f"  {most} in any {period_name(limit.period)}\n", style="bold red" if most > limit.count else "")
+        text.append(f"  {most} in any {period_name(limit.period_us)}\n", style="bold red" if most > limit.count else "")
         if delay:
             text.append(f"  delay up to {duration(delay)}\n")
     text.rstrip()
@@ -129,9 +129,9 @@ def _list(limit: Limit, played: dict[str, list[Event]]) -> Text:
 
 
 def _legend(limit: Limit, played: dict[str, list[Event]], width: int) -> Text:
-    period = period_name(limit.period)
-    most, begin = busiest([event.goes for event in played["fixed-window"] if event.allowed], limit.period)
-    boundary = -(-begin // limit.period) * limit.period
+    period = period_name(limit.period_us)
+    most, begin = busiest([event.goes for event in played["fixed-window"] if event.allowed], limit.period_us)
+    boundary = -(-begin // limit.period_us) * limit.period_us
     around = f"{most} around {duration(boundary)}: a count on each side of the line"
     marks = "bars: go ahead   ×: denied   │: the clock's windows begin"
     legend = Text(f"{marks if len(marks) <= width else marks.replace('   ', chr(10))}\n\n", style="dim")

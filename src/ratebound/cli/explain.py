@@ -82,19 +82,19 @@ def _say(console: Console, title: Text, words: str, facts: Sequence[tuple[str, s
 
 
 def _average(limit: Limit) -> str:
-    a_second = limit.count * UNITS["second"] / limit.period
-    return f"{number(a_second)} a second" if a_second >= 1 else per_time(limit.count, limit.period)
+    a_second = limit.count * UNITS["second"] / limit.period_us
+    return f"{number(a_second)} a second" if a_second >= 1 else per_time(limit.count, limit.period_us)
 
 
 def _promise(limit: Limit) -> str:
     return PROMISES[limit.algorithm].format(
-        burst=number(limit.burst), count=number(limit.count), period=period_name(limit.period), rate=_average(limit)
+        burst=number(limit.burst), count=number(limit.count), period=period_name(limit.period_us), rate=_average(limit)
     )
 
 
 def _facts(limit: Limit) -> list[tuple[str, str]]:
     at_once, reset_after = used_up(limit)
-    period = period_name(limit.period)
+    period = period_name(limit.period_us)
     most = most_in_one_period(limit)
     facts = [("at once", number(at_once))]
     if limit.queues:

@@ -27,7 +27,7 @@ class Look(NamedTuple):
 
 def recovery(limit: Limit) -> int:
     """How long what was used up takes to come back."""
-    return max(limit.depth, 1) if limit.algorithm in BUCKETS else limit.period
+    return max(limit.refill_us, 1) if limit.algorithm in BUCKETS else limit.period_us
 
 
 def saturate(
@@ -64,8 +64,8 @@ def widened(limit: Limit, pace: int) -> Limit:
     """
     if recovery(limit) >= 8 * pace or (pace == 1 and limit.algorithm in WINDOWS):  # at every microsecond none is missed
         return limit
-    more = -(-limit.count * pace // limit.period)
-    return Limit(limit.count, limit.period, min(limit.burst + more, MAX_COUNT), "token-bucket")
+    more = -(-limit.count * pace // limit.period_us)
+    return Limit(limit.count, limit.period_us, min(limit.burst + more, MAX_COUNT), "token-bucket")
 
 
 def first_bindings(limits: Sequence[Limit]) -> list[Look]:
@@ -108,9 +108,9 @@ def _look_closer(limits: Sequence[Limit], before: int, seen: Look) -> Look:
 def steady(limits: Sequence[Limit]) -> tuple[int, int]:
     """What passes in the long run: so many units in so many microseconds, whole periods of every limit if it can be."""
     slowest = max(limits, key=recovery)
-    whole = math.lcm(*(limit.period for limit in limits))
+    whole = math.lcm(*(limit.period_us for limit in limits))
     if whole > 100 * recovery(slowest):
-        whole = slowest.period
+        whole = slowest.period_us
     span = 2 * -(-recovery(slowest) // whole) * whole
     early, late = (saturate(limits, length, looks=MANY_LOOKS)[-1].total for length in (span, 2 * span))
     return late - early, span
@@ -118,10 +118,10 @@ def steady(limits: Sequence[Limit]) -> tuple[int, int]:
 
 def most_in_one_period(limit: Limit) -> int:
     """The most that passes within less than one period, for a client that begins at the worst instant of a window."""
-    last = limit.period - 1
-    worst = [saturate((limit,), limit.period, start)[-1].total for start in (0, last)]
+    last = limit.period_us - 1
+    worst = [saturate((limit,), limit.period_us, start)[-1].total for start in (0, last)]
     if limit.algorithm in WINDOWS:
-        worst.append(saturate((limit,), limit.period, last, opened=True)[-1].total)
+        worst.append(saturate((limit,), limit.period_us, last, opened=True)[-1].total)
     return max(worst)
 
 

@@ -32,7 +32,9 @@ class Event(NamedTuple):
 def variants(limit: Limit) -> dict[str, Limit]:
     """The same count and period under every algorithm; the buckets keep the burst."""
     return {
-        algorithm: Limit(limit.count, limit.period, limit.burst if algorithm in BUCKETS else 0, algorithm, large=True)
+        algorithm: Limit(
+            limit.count, limit.period_us, limit.burst if algorithm in BUCKETS else 0, algorithm, large=True
+        )
         for algorithm in SHOWN
     }
 
@@ -40,11 +42,11 @@ def variants(limit: Limit) -> dict[str, Limit]:
 def bursty(limit: Limit, until: int) -> list[int]:
     """The instants before `until` at which somebody asks; the same on every run."""
     arrivals = []
-    for cycle in range(0, until // limit.period + 1, CYCLE):
+    for cycle in range(0, until // limit.period_us + 1, CYCLE):
         for begin, length, share in WAVES:
             many = max(round(share * limit.count), 1)
-            first = (cycle + begin) * limit.period
-            arrivals += [int(first + length * limit.period * (i + 0.5) / many) for i in range(many)]
+            first = (cycle + begin) * limit.period_us
+            arrivals += [int(first + length * limit.period_us * (i + 0.5) / many) for i in range(many)]
     return [arrives for arrives in arrivals if arrives < until]
 
 

@@ -52,9 +52,9 @@ class Shown:
         self.name = name
         self.quoted = write_string(name)
         self.quota = limit.burst
-        self.window = -(-limit.burst * limit.period // (limit.count * SECOND))
+        self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
         self.grows = KERNELS[limit.algorithm].grows_after
-        span = limit.burst * limit.period
+        span = limit.burst * limit.period_us
         self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
 
     def text(self, left: int, reset: int) -> str:

@@ -201,8 +201,8 @@ class Rejection:
             entry = {"policy": shown.name, "quota": shown.quota, "window": shown.window, "remaining": outcome.remaining}
             if not outcome.allowed:
                 violated[shown.name] = None
-                if outcome.retry_after is not None:
-                    entry["retry_after"] = -(-int(outcome.retry_after * spread) // SECOND)
+                if outcome.retry_after_us is not None:
+                    entry["retry_after"] = -(-int(outcome.retry_after_us * spread) // SECOND)
             limits.append(entry)
         title = "Quota Exceeded"
         return Refusal(self.status, "quota-exceeded", title, message, after, tuple(violated), limits, link, decision)

@@ -172,7 +172,9 @@ def peek(
             row = (True, remaining, 0, reset_after, row[4], now, 0, 0)
         return state, row
     remaining, reset_after = kernel.standing(limit, state, now)
-    wait = None if front * limit.period // limit.count > MAX_SPAN else kernel.turn_after(limit, state, now, front, cost)
+    wait = (
+        None if front * limit.period_us // limit.count > MAX_SPAN else kernel.turn_after(limit, state, now, front, cost)
+    )
     if wait is None:
         return state, (False, remaining, None, reset_after, 0, now, 0, 0)
     if wait <= patience:

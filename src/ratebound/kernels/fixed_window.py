@@ -17,7 +17,7 @@ def spend(
 ) -> tuple[State | None, Row]:
     """Patience is not for windows: there is no place in a window that has not begun."""
     count = limit.count
-    end = now - now % limit.period + limit.period
+    end = now - now % limit.period_us + limit.period_us
     used, since = 0, now
     if state is not None and state[0] >= end:
         used, since = state[1], state[2]
@@ -38,7 +38,7 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
     """Overdraw this window by at most one count, or refund what is in `used` of the spend."""
-    end = now - now % limit.period + limit.period
+    end = now - now % limit.period_us + limit.period_us
     if state is not None:
         state = repair(limit, state, now) if state[0] >= end else None
     if cost > 0 or (state is not None and (spent is None or spent[3] == state[2])):
@@ -50,7 +50,7 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 
 def repair(limit: Limit, state: State, now: int) -> State:
     """A window from the future means that the clock stepped back: what was spent counts in this window."""
-    end = now - now % limit.period + limit.period
+    end = now - now % limit.period_us + limit.period_us
     return (end, state[1], state[2]) if state[0] > end else state
 
 
@@ -61,7 +61,7 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
     late = front + cost - standing(limit, state, now)[0]
     if late <= 0:
         return 0
-    return limit.period - now % limit.period + (late - 1) // limit.count * limit.period
+    return limit.period_us - now % limit.period_us + (late - 1) // limit.count * limit.period_us
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:

@@ -80,7 +80,7 @@ def spend(
     if part >= count:
         ahead += 1
         part -= count
-    remaining = (limit.full - ahead * count - part) // limit.period
+    remaining = (limit.full - ahead * count - part) // limit.period_us
     if remaining < 0:
         remaining = 0  # a place in the future
     elif remaining > limit.burst:
@@ -112,7 +112,7 @@ class _Line:
         """Of a state that needs no repair."""
         self.limit = limit
         self.now = now
-        self.depth = limit.burst * limit.period
+        self.depth = limit.burst * limit.period_us
         self.end = 0
         self.since, self.given, self.turn = now, 0, 0
         self.holes: Stretches = []
@@ -156,7 +156,7 @@ class _Line:
         """Until a request whose place begins there goes ahead, if that is later than now; else 0, or less."""
         if self.limit.queues:
             return place // self.limit.count
-        return (place - (self.limit.burst - cost) * self.limit.period) // self.limit.count
+        return (place - (self.limit.burst - cost) * self.limit.period_us) // self.limit.count
 
     def take(self, size: int, place: int, hole: int) -> None:
         start, end = self.holes[hole] if hole >= 0 else (self.end, place + size)
@@ -171,7 +171,7 @@ class _Line:
         """Return the instant from which on nobody waits for a place. It is never too early."""
         if self.debts:
             return self.turn
-        most = self.limit.unit[2] if self.limit.queues else self.limit.depth
+        most = self.limit.unit[2] if self.limit.queues else self.limit.refill_us
         return max(self.turn, self.now + self.end // self.limit.count - most)
 
     def owe(self, start: int, end: int) -> None:
@@ -216,7 +216,7 @@ class _Line:
         """(remaining, reset_after): each hole gives the units that fit in it and conform now."""
         limit, remaining = self.limit, 0
         for start, end in [*self.holes, (self.end, self.end + limit.full)]:
-            remaining += max(min(limit.full - start, end - start) // limit.period, 0)
+            remaining += max(min(limit.full - start, end - start) // limit.period_us, 0)
         return min(remaining, limit.burst), -(-self.end // limit.count)
 
 
@@ -230,14 +230,14 @@ def _spend_between(
     if cost > limit.burst:
         remaining, reset_after = line.standing()
         return state, (False, remaining, None, reset_after, 0, now, 0, 0)
-    size = cost * limit.period
+    size = cost * limit.period_us
     place, hole = line.first_fit(size, lead * limit.count)
     early = line.delay(cost, place)
     delay = max(early, 0)
     if patience is not None:
         early = delay - patience
     elif limit.queues:
-        early = (place - (limit.burst - cost) * limit.period) // limit.count
+        early = (place - (limit.burst - cost) * limit.period_us) // limit.count
     if early > 0:
         remaining, reset_after = line.standing()
         return state, (False, remaining, early, reset_after, 0, now, 0, 0)
@@ -255,7 +255,7 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
     if cost > limit.burst:
         return None
     line = _Line(limit, state, now)
-    place, _ = line.first_fit(cost * limit.period, 0, front * limit.period)
+    place, _ = line.first_fit(cost * limit.period_us, 0, front * limit.period_us)
     return max(line.delay(cost, place), 0)
 
 
@@ -271,7 +271,7 @@ def _plain_standing(limit: Limit, state: State | None, now: int) -> tuple[int, i
     if state is None or state[0] < now:
         return limit.burst, 0
     ahead, part = state[0] - now, state[1]
-    remaining = (limit.full - ahead * limit.count - part) // limit.period
+    remaining = (limit.full - ahead * limit.count - part) // limit.period_us
     return min(max(remaining, 0), limit.burst), ahead + (part > 0)
 
 
@@ -282,7 +282,7 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
     if cost <= 0 and (state is None or state[0] < now):
         return state, (True, limit.burst, 0, 0, 0, now, 0, 0)
     line = _Line(limit, state, now)
-    span = abs(cost) * limit.period
+    span = abs(cost) * limit.period_us
     if cost > 0:
         _overdraw(line, span)
     elif spent is None:
@@ -301,7 +301,7 @@ def _overdraw(line: _Line, span: int) -> None:
     numbers would no longer be exact.
     """
     count = line.limit.count
-    span = min(span, max(line.depth - line.end, 0) + line.limit.period * count)
+    span = min(span, max(line.depth - line.end, 0) + line.limit.period_us * count)
     line.turn = line.last_turn()
     holes = []
     for start, end in line.holes:
@@ -388,4 +388,4 @@ def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
     whole is that of all units above it."""
     if remaining >= limit.burst:
         return 0
-    return reset_after + (limit.burst - remaining - 1) * limit.period // -limit.count
+    return reset_after + (limit.burst - remaining - 1) * limit.period_us // -limit.count

@@ -19,7 +19,7 @@ def spend(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
     """Patience is not for windows: there is no place in a window that has not begun."""
-    count, period = limit.count, limit.period
+    count, period = limit.count, limit.period_us
     left, current, previous = period, 0, 0
     if state is not None:
         expires, current, previous = state
@@ -41,17 +41,17 @@ def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
     """What the state means now that its current window is over, or not yet there: (state, left, current, previous)."""
     state = repair(limit, state, now)
     expires, current, previous = state
-    left = expires - limit.period - now
+    left = expires - limit.period_us - now
     if left > 0:
         return state, left, current, previous
-    if left > -limit.period:
-        return state, left + limit.period, 0, current
-    return state, limit.period, 0, 0
+    if left > -limit.period_us:
+        return state, left + limit.period_us, 0, current
+    return state, limit.period_us, 0, 0
 
 
 def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int) -> int | None:
     """Solve the estimate for time: first within this window, else within the next, where `current` is the older."""
-    count, period = limit.count, limit.period
+    count, period = limit.count, limit.period_us
     if cost > count:
         return None
     if current + cost <= count:
@@ -64,7 +64,7 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
 
     Beyond EXACT_WINDOWS the windows are taken to give a whole count each, so the answer may be too short.
     """
-    count, period = limit.count, limit.period
+    count, period = limit.count, limit.period_us
     if cost > count:
         return None
     wait, left, current, previous = 0, period, 0, 0
@@ -89,8 +89,8 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     if state is None:
         return limit.count, 0
     _, left, current, previous = _moved(limit, state, now)
-    remaining = limit.count - current + -previous * left // limit.period
-    return max(remaining, 0), left + limit.period if current else left if previous else 0
+    remaining = limit.count - current + -previous * left // limit.period_us
+    return max(remaining, 0), left + limit.period_us if current else left if previous else 0
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
@@ -98,17 +98,17 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 
     A window is known by its end: one that began anew when the clock stepped back, or after a reset, has another.
     """
-    left, current, previous = limit.period, 0, 0
+    left, current, previous = limit.period_us, 0, 0
     if state is not None:
         _, left, current, previous = _moved(limit, state, now)
     end = now + left
-    expires = end + limit.period if cost > 0 or spent is None else spent[1]
-    if expires == end + limit.period:
+    expires = end + limit.period_us if cost > 0 or spent is None else spent[1]
+    if expires == end + limit.period_us:
         current = max(min(current + cost, max(current, 2 * limit.count)), 0)
     elif expires == end:
         previous = max(previous + cost, 0)
     if current:
-        state = (end + limit.period, current, previous)
+        state = (end + limit.period_us, current, previous)
     else:  # as if this window had not begun
         state = (end, previous, 0) if previous else None
     remaining, reset_after = standing(limit, state, now)
@@ -117,12 +117,12 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 
 def repair(limit: Limit, state: State, now: int) -> State:
     """A window that has not begun means that the clock stepped back: let it begin now, with all that it knew."""
-    return (now + 2 * limit.period, *state[1:]) if state[0] > now + 2 * limit.period else state
+    return (now + 2 * limit.period_us, *state[1:]) if state[0] > now + 2 * limit.period_us else state
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
     """At the latest, and exact if the window before was empty: then the units of this one begin to leave at its end."""
-    left = reset_after - limit.period
+    left = reset_after - limit.period_us
     if left <= 0 or remaining >= limit.count:
         return reset_after
-    return left - limit.period // (remaining - limit.count)
+    return left - limit.period_us // (remaining - limit.count)

@@ -15,7 +15,7 @@ def spend(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
     """Patience is not for windows: what will be in the log by then is not known."""
-    count, period = limit.count, limit.period
+    count, period = limit.count, limit.period_us
     if state is None:
         if cost <= count:
             return (now + period, cost, now, cost), (True, count - cost, 0, period, 0, now, 0, 0)
@@ -48,7 +48,7 @@ def _retry_after(limit: Limit, state: State, first: int, excess: int) -> int:
     while excess > state[first + 1]:
         excess -= state[first + 1]
         first += 2
-    return state[first] + limit.period
+    return state[first] + limit.period_us
 
 
 def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
@@ -56,9 +56,9 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
     if cost > limit.count:
         return None
     periods, units = divmod(front + cost - 1, limit.count)
-    wait = periods * limit.period
+    wait = periods * limit.period_us
     if state is not None:
-        used, first = _live(state, now - limit.period)
+        used, first = _live(state, now - limit.period_us)
         excess = used + units + 1 - limit.count
         if excess > 0:
             wait += _retry_after(limit, state, first, excess) - now
@@ -68,7 +68,7 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
     if state is None:
         return limit.count, 0
-    used, _ = _live(state, now - limit.period)
+    used, _ = _live(state, now - limit.period_us)
     return max(limit.count - used, 0), state[0] - now if used else 0
 
 
@@ -77,7 +77,7 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
     entries: list[int] = []
     if state is not None:
         state = repair(limit, state, now)
-        entries = list(state[_live(state, now - limit.period)[1] :])
+        entries = list(state[_live(state, now - limit.period_us)[1] :])
     if cost > 0:
         cost = max(min(cost, 2 * limit.count - sum(entries[1::2])), 0)
         if entries and entries[-2] == now:
@@ -92,18 +92,18 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
                 if not entries[i + 1]:
                     del entries[i : i + 2]
                 break
-    state = (entries[-2] + limit.period, sum(entries[1::2]), *entries) if entries else None
+    state = (entries[-2] + limit.period_us, sum(entries[1::2]), *entries) if entries else None
     remaining, reset_after = standing(limit, state, now)
     return state, (True, remaining, 0, reset_after, 0, now, 0, 0)
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
     """Entries from the future mean that the clock stepped back: they count from now on."""
-    if state[0] <= now + limit.period:
+    if state[0] <= now + limit.period_us:
         return state
     early = [entry for i in range(2, len(state), 2) if state[i] < now for entry in state[i : i + 2]]
     late = state[1] - sum(early[1::2])
-    return (now + limit.period, state[1], *early, now, late)
+    return (now + limit.period_us, state[1], *early, now, late)
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:

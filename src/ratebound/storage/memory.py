@@ -298,7 +298,7 @@ class MemoryStorage:
 
 def _has_waiters(limit: Limit, row: Row) -> bool:
     """Return True if places further ahead than a whole burst are taken. One of them may be free, so that it allows."""
-    return limit.algorithm in BUCKETS and row[3] > limit.depth + 1
+    return limit.algorithm in BUCKETS and row[3] > limit.refill_us + 1
 
 
 def _kept(key: str) -> Key:

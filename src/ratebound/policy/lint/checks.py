@@ -85,7 +85,7 @@ def _health_check(policy: Policy) -> Iterator[Advice]:
     if policy.allow or any(_is_free(path, policy) for path in HEALTH):
         return
     for place, rule in enumerate(policy.rules):
-        slow = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.period > limit.count * PROBE]
+        slow = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.period_us > limit.count * PROBE]
         if slow and _is_broad(rule) and (not rule.match.methods or "GET" in rule.match.methods):
             wrong = f"rule {rule.name!r} with '{slow[0].text}' limits probes, too, and no usual path of one is exempt"
             yield advice("health-check-limited", ("rules", place), wrong)
@@ -223,7 +223,7 @@ def _shapes(policy: Policy) -> Iterator[Advice]:
             limits = _limits(plan)
             for limit in limits:
                 smaller = [other for other in limits if other.burst < limit.burst]
-                shorter = [other for other in smaller if other.period < limit.period]
+                shorter = [other for other in smaller if other.period_us < limit.period_us]
                 if limit.burst != limit.count and (shorter or (smaller and limit.burst > limit.count)):
                     least = min(smaller, key=lambda other: other.burst)
                     wrong = f"the burst of '{limit.text}' is never had: '{least.text}' admits {least.burst} at once"
@@ -232,8 +232,8 @@ def _shapes(policy: Policy) -> Iterator[Advice]:
                     wrong = f"'{limit.text}' of rule {rule.name!r} remembers up to {limit.count} requests of a client"
                     yield advice("large-log", at, wrong)
             if limits and min(limit.burst for limit in limits) >= AT_ONCE:
-                quick = min(limits, key=lambda limit: limit.period)
-                if quick.period >= UNITS["hour"]:
+                quick = min(limits, key=lambda limit: limit.period_us)
+                if quick.period_us >= UNITS["hour"]:
                     yield advice("all-at-once", at, f"'{quick.text}' is the shortest limit of rule {rule.name!r}")
 
 

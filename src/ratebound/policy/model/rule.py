@@ -225,7 +225,7 @@ def wide_windows(plans: Iterable[Written]) -> frozenset[Window]:
 
 
 def _window(limit: Limit) -> Window:
-    return limit.name if limit.named else "", limit.period
+    return limit.name if limit.named else "", limit.period_us
 
 
 @lru_cache(maxsize=4096)

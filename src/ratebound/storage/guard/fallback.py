@@ -29,9 +29,9 @@ Entry = tuple[str, tuple[Limit, ...]]
 def share_of(limit: Limit, workers: int) -> Limit:
     """What one of `workers` processes may grant alone. Same scope: a changed count keeps its state, here too."""
     count, burst = -(-limit.count // workers), -(-limit.burst // workers)
-    burst = min(burst, MAX_SPAN * count // limit.period)  # rounding up may make it just too deep to be exact
+    burst = min(burst, MAX_SPAN * count // limit.period_us)  # rounding up may make it just too deep to be exact
     name = limit.name if limit.named else ""
-    return Limit(count, limit.period, burst, limit.algorithm, name, large=True)
+    return Limit(count, limit.period_us, burst, limit.algorithm, name, large=True)
 
 
 class Debt(NamedTuple):

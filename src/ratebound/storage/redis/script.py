@@ -50,7 +50,7 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) 
 def _records(limits: Sequence[Limit], cost: int, patience: int | None) -> bytes:
     wait = -1 if patience is None else patience
     return b"".join(
-        RECORD.pack(place, NUMBERS[limit.algorithm], limit.count, limit.period, limit.burst, cost, wait, *NOT_GIVEN)
+        RECORD.pack(place, NUMBERS[limit.algorithm], limit.count, limit.period_us, limit.burst, cost, wait, *NOT_GIVEN)
         for place, limit in enumerate(limits, 1)
     )
 
@@ -80,7 +80,7 @@ def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
             if name not in places:
                 places[name] = len(places) + 1
                 names += [name] if old is None else [name, old + limit.scope.encode()]
-            numbers = (limit.count, limit.period, limit.burst, cost, -1 if patience is None else patience)
+            numbers = (limit.count, limit.period_us, limit.burst, cost, -1 if patience is None else patience)
             spend = NOT_GIVEN if spent is None else spent[i]
             records.append(RECORD.pack(places[name], NUMBERS[limit.algorithm], *numbers, *spend))
     return b"".join(records)
