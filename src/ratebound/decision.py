@@ -12,10 +12,10 @@ class Outcome(NamedTuple):
     """The answer of one limit. Times are whole microseconds.
 
     `retry_after_us` is 0 when allowed and None when no wait can help. `reset_after_us` is the time until the state is
-    as if untouched. `at_us` is the storage's clock at the decision. The other fields are for settling. `given` is what a
-    bucket had given back by then; for a fixed window, the instant since which it counts. `part` is the fraction of the
-    instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from `at_us`; None
-    if `reset_after_us` says it.
+    as if untouched. `at_us` is the storage's clock at the decision. The other fields are for settling. `given` is what
+    a bucket had given back by then; for a fixed window, the instant since which it counts. `part` is the fraction of
+    the instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from `at_us`;
+    None if `reset_after_us` says it.
     """
 
     allowed: bool
