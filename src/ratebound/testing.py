@@ -443,6 +443,19 @@ def places_in_several_buckets_are_for_one_instant(storage: Storage, clock: FakeC
     assert not ask(storage, "a", limits[1]).allowed
 
 
+def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(storage: Storage, clock: FakeClock) -> None:
+    queue, bucket = parse_limit("1/second burst 9 leaky-bucket"), parse_limit("1/second burst 1")
+    for key, patience, passes in (("hit", None, [False, True, True, True]), ("wait", 9 * SECOND, [True] * 3 + [False])):
+        start = clock.now
+        for _ in range(3):
+            ask(storage, key, queue)
+        rows = storage.evaluate((((key, (queue, bucket), 1, patience, None),),))[0]
+        assert rows[0][4] == 3 * SECOND, key
+        for seconds, allowed in enumerate(passes):
+            clock.now = start + seconds * SECOND
+            assert ask(storage, key, bucket).allowed == allowed, (key, seconds)
+
+
 def closing_twice_is_fine(storage: Storage, clock: FakeClock) -> None:
     storage.close()
     storage.close()
@@ -480,5 +493,6 @@ STORAGE_CONTRACT: list[Claim] = [
     a_refund_after_the_clock_stepped_back_mints_nothing,
     a_peek_with_patience_tells_when_a_line_will_have_passed,
     places_in_several_buckets_are_for_one_instant,
+    without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays,
     closing_twice_is_fine,
 ]
