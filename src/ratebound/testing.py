@@ -334,6 +334,17 @@ def buckets_whose_holes_never_meet_give_the_end_of_their_lines(storage: Storage,
     assert not all(row[0] for row in rows)
 
 
+def a_refund_moves_no_place_of_a_waiter_that_was_settled_down(storage: Storage, clock: FakeClock) -> None:
+    limit = parse_limit("1/second burst 4")
+    first, second = ask(storage, "a", limit, 3), ask(storage, "a", limit, 4, patience=9 * SECOND)
+    assert second.delay == 3 * SECOND
+    ask(storage, "a", limit, -1, "force", spent=second)
+    clock.now += 2 * SECOND
+    ask(storage, "a", limit, -3, "force", spent=first)
+    clock.now += SECOND + 1  # the second has gone ahead, and taken three of four
+    assert [ask(storage, "a", limit).allowed for _ in range(2)] == [True, False]
+
+
 def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> None:
     limit = parse_limit("10/second burst 2")
     answers = [ask(storage, "a", limit, patience=250_000) for _ in range(5)]
@@ -479,6 +490,7 @@ STORAGE_CONTRACT: list[Claim] = [
     what_is_settled_upward_is_paid_before_a_refund_is_given,
     settling_upward_is_charged_behind_a_long_line,
     a_refund_moves_no_place_of_a_group_that_waits_for_another_bucket,
+    a_refund_moves_no_place_of_a_waiter_that_was_settled_down,
     buckets_whose_holes_never_meet_give_the_end_of_their_lines,
     a_reset_forgets_that_key_alone,
     no_key_can_be_mistaken_for_another,

@@ -175,6 +175,19 @@ def test_a_bucket_without_patience_counts_at_once_what_a_queue_beside_it_delays(
     buckets.assert_admitted_rightly()
 
 
+def test_a_waiter_that_was_settled_down_keeps_its_turn() -> None:
+    """A refund of what has gone ahead must not move its place: it goes ahead when it was told, though it costs less."""
+    limit = Limit(1, 1_000_000, 4, "token-bucket")
+    buckets = Buckets([limit])
+    assert buckets.spend([limit], 3, None) == [0]
+    assert buckets.spend([limit], 4, 9_000_000) == [3_000_000]
+    buckets.settle(1, 3)
+    buckets.clock.now += 2_000_000
+    buckets.settle(0, 0)
+    buckets.spend([limit], 2, 9_000_000)
+    buckets.assert_admitted_rightly()
+
+
 @given(st.lists(limits(BUCKETS), min_size=1, max_size=3, unique_by=lambda limit: limit.scope), st.data())
 def test_places_that_are_cancelled_and_settled_down_and_up_keep_every_bucket(
     pool: list[Limit], data: st.DataObject

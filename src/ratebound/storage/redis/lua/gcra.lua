@@ -201,6 +201,7 @@ local function state_of(line)
     while #debts > MAX_HOLES do table.remove(debts) end
     line.since = now + 1
   end
+  line.turn = min(line.turn, now + line.finish)
   local state = {now + line.finish, line.part, now, line.since, line.given}
   if #holes == 0 and #debts == 0 and line.turn <= now then return state end
   state[6], state[7] = line.turn, #holes
@@ -297,10 +298,11 @@ local function refund(limit, line, span, span_part, spent)
   local now = line.now
   local finish, part = spent.till - now, spent.part
   local known = spent.given == line.given
+  line.turn = last_turn(limit, line)
   if known and finish == line.finish and part == line.part then
     line.finish, line.part = minus(limit, finish, part, span, span_part)
     if line.finish < 0 then line.finish, line.part = 0, 0 end
-  elseif #line.holes > 0 or last_turn(limit, line) > now then
+  elseif #line.holes > 0 or line.turn > now then
     if known and less(0, 0, finish, part) and less(finish, part, line.finish, line.part) then
       local start, start_part = minus(limit, finish, part, span, span_part)
       if start < 0 then start, start_part = 0, 0 end
