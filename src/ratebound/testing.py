@@ -334,6 +334,17 @@ def buckets_whose_holes_never_meet_give_the_end_of_their_lines(storage: Storage,
     assert not all(row[0] for row in rows)
 
 
+def a_refund_moves_no_place_of_a_waiter_that_was_settled_down(storage: Storage, clock: FakeClock) -> None:
+    limit = parse_limit("1/second burst 4")
+    first, second = ask(storage, "a", limit, 3), ask(storage, "a", limit, 4, patience=9 * SECOND)
+    assert second.delay_us == 3 * SECOND
+    ask(storage, "a", limit, -1, "force", spent=second)
+    clock.now += 2 * SECOND
+    ask(storage, "a", limit, -3, "force", spent=first)
+    clock.now += SECOND + 1  # the second has gone ahead, and taken three of four
+    assert [ask(storage, "a", limit).allowed for _ in range(2)] == [True, False]
+
+
 def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> None:
     limit = parse_limit("10/second burst 2")
     answers = [ask(storage, "a", limit, patience=250_000) for _ in range(5)]
@@ -443,6 +454,19 @@ def places_in_several_buckets_are_for_one_instant(storage: Storage, clock: FakeC
     assert not ask(storage, "a", limits[1]).allowed
 
 
+def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(storage: Storage, clock: FakeClock) -> None:
+    queue, bucket = parse_limit("1/second burst 9 leaky-bucket"), parse_limit("1/second burst 1")
+    for key, patience, passes in (("hit", None, [False, True, True, True]), ("wait", 9 * SECOND, [True] * 3 + [False])):
+        start = clock.now
+        for _ in range(3):
+            ask(storage, key, queue)
+        rows = storage.evaluate((((key, (queue, bucket), 1, patience, None),),))[0]
+        assert rows[0][4] == 3 * SECOND, key
+        for seconds, allowed in enumerate(passes):
+            clock.now = start + seconds * SECOND
+            assert ask(storage, key, bucket).allowed == allowed, (key, seconds)
+
+
 def closing_twice_is_fine(storage: Storage, clock: FakeClock) -> None:
     storage.close()
     storage.close()
@@ -466,6 +490,7 @@ STORAGE_CONTRACT: list[Claim] = [
     what_is_settled_upward_is_paid_before_a_refund_is_given,
     settling_upward_is_charged_behind_a_long_line,
     a_refund_moves_no_place_of_a_group_that_waits_for_another_bucket,
+    a_refund_moves_no_place_of_a_waiter_that_was_settled_down,
     buckets_whose_holes_never_meet_give_the_end_of_their_lines,
     a_reset_forgets_that_key_alone,
     no_key_can_be_mistaken_for_another,
@@ -480,5 +505,6 @@ STORAGE_CONTRACT: list[Claim] = [
     a_refund_after_the_clock_stepped_back_mints_nothing,
     a_peek_with_patience_tells_when_a_line_will_have_passed,
     places_in_several_buckets_are_for_one_instant,
+    without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays,
     closing_twice_is_fine,
 ]

@@ -11,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.http import Proxies
-from tests.property.strategies import EXAMPLES  # with the profile
-
-assert EXAMPLES
 
 TRUSTED = ["10.0.0.0/8", "fd00::/8"]
 Address = IPv4Address | IPv6Address

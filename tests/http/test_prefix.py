@@ -7,9 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.http import Networks, parse_address, prefix_key, prefix_keys
-from tests.property.strategies import EXAMPLES  # with the profile
-
-assert EXAMPLES
 
 ADDRESSES = st.one_of(
     st.ip_addresses(v=4),

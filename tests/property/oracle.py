@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import ceil, floor
 
 from ratebound import Limit
+from ratebound.limit import BUCKETS
 
 Event = tuple[int, int]  # instant, cost
 
@@ -60,8 +61,33 @@ def delay(limit: Limit, events: list[Event], now: int) -> int:
 
 
 def allows(limit: Limit, events: list[Event], now: int, cost: int) -> bool:
-    if limit.algorithm in ("token-bucket", "gcra", "leaky-bucket"):
+    if limit.algorithm in BUCKETS:
         interval = Fraction(limit.period_us, limit.count)
         start = max(arrival(limit, events), Fraction(now)) + (cost - limit.burst) * interval
         return cost <= limit.burst and floor(start) <= now
     return cost <= left(limit, events, now)
+
+
+def keeps(limit: Limit, events: list[Event]) -> bool:
+    """Return True if no stretch of time holds more than an exact window or a bucket allows."""
+    events = sorted(events)
+    return all(_keeps_from(limit, events[i:]) for i in range(len(events)))
+
+
+def _keeps_from(limit: Limit, events: list[Event]) -> bool:
+    begin, total = events[0][0], 0
+    if limit.algorithm == "fixed-window":
+        begin -= begin % limit.period_us
+    for instant, cost in events:
+        if limit.algorithm in BUCKETS:
+            most = limit.burst + Fraction(
+                limit.count * (instant + 1 - begin), limit.period_us
+            )  # both ends count in full
+        elif instant < begin + limit.period_us:
+            most = Fraction(limit.count)
+        else:
+            break
+        total += cost
+        if total > most:
+            return False
+    return True

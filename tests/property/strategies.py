@@ -1,16 +1,9 @@
 """What Hypothesis draws from: limits of all algorithms and sizes, and gaps between requests."""
 
-import os
-
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from ratebound import Limit
 from ratebound.limit import ALGORITHMS, BUCKETS, LOG_COUNT, MAX_SPAN, UNITS
-
-EXAMPLES = int(os.environ.get("RATEBOUND_EXAMPLES", "150"))
-settings.register_profile("ratebound", max_examples=EXAMPLES, deadline=None, print_blob=True)
-settings.load_profile("ratebound")
 
 START = 1_700_000_000_000_000
 COUNTS = st.one_of(st.integers(1, 12), st.integers(1, 2_000), st.integers(1, 10**9))

@@ -9,9 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.policy import PolicyError, read_policy
-from tests.property import strategies
-
-assert strategies.EXAMPLES
 
 Tree = dict[str, Any]
 

@@ -1,7 +1,6 @@
 """The Lua is a mirror: any history of groups has the same outcomes on Redis and in Python, to the unit."""
 
 import itertools
-import os
 import random
 import struct
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from tests.property.strategies import START, costs, gaps, limits, near
 from tests.servers import Server
 
 runs = itertools.count()
-EXAMPLES = int(os.environ.get("RATEBOUND_EXAMPLES", "150"))
 
 
 class Plain:
@@ -44,7 +42,7 @@ class Plain:
         return rows
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(limits(), min_size=2, max_size=4), st.booleans(), st.data())
 def test_any_history_of_groups_is_answered_alike(
     redis_url_server: Server, pool: list[Limit], rotates: bool, data: st.DataObject

@@ -28,7 +28,7 @@ ends within a burst from now is a place like any other.
 
 A state with holes, debts or a turn is longer: (…, turn, number of holes, start, part, end, part, …), the holes and then
 the debts, each in order. `turn` is the latest instant at which somebody goes ahead, where the arrival time does not
-tell: several buckets agreed on it (see `kernels.evaluate`), or there are debts.
+tell: several buckets agreed on it (see `kernels.evaluate`), there are debts, or a part of a place was given back.
 """
 
 from ratebound.decision import Row
@@ -203,6 +203,7 @@ class _Line:
             del self.debts[MAX_HOLES:]
             self.since = self.now + 1
         kept = (*self._instant(self.end), self.now, self.since, self.given)
+        self.turn = min(self.turn, kept[0])  # every place begins at its turn or later
         if not self.holes and not self.debts and self.turn <= self.now:
             return kept
         edges = [edge for stretch in self.holes + self.debts for edge in stretch]
@@ -328,9 +329,10 @@ def _refund(line: _Line, span: int, spent: Spent) -> None:
     at, until, part, given = spent
     end = line.ahead(until, part)
     known = given == line.given
+    line.turn = line.last_turn()  # the line may get shorter than what is left of a waiter's place shows
     if known and end == line.end:
         line.end = max(end - span, 0)
-    elif line.holes or line.last_turn() > now:
+    elif line.holes or line.turn > now:
         if known and 0 < end < line.end:
             line.free(max(end - span, 0), end)
     elif now == at:

@@ -18,7 +18,7 @@ local function save(key, state, ttl)
 end
 
 local function repair(limit, state, now)
-  local finish = now - now % limit.period + limit.period
+  local finish = now - now % limit.period_us + limit.period_us
   if state[1] > finish then return {finish, state[2], state[3]} end
   return state
 end
@@ -29,7 +29,7 @@ local function standing(limit, state, now)
 end
 
 local function spend(limit, state, now, cost, patience, lead)
-  local finish, used, since = now - now % limit.period + limit.period, 0, now
+  local finish, used, since = now - now % limit.period_us + limit.period_us, 0, now
   if state and state[1] >= finish then
     state = repair(limit, state, now)
     used, since = state[2], state[3]
@@ -46,11 +46,11 @@ local function turn_after(limit, state, now, front, cost)
   if cost > limit.count then return NEVER end
   local late = front + cost - (standing(limit, state, now))
   if late <= 0 then return 0 end
-  return limit.period - now % limit.period + floor((late - 1) / limit.count) * limit.period
+  return limit.period_us - now % limit.period_us + floor((late - 1) / limit.count) * limit.period_us
 end
 
 local function force(limit, state, now, cost, spent)
-  local finish = now - now % limit.period + limit.period
+  local finish = now - now % limit.period_us + limit.period_us
   if state then
     if state[1] >= finish then state = repair(limit, state, now) else state = nil end
   end

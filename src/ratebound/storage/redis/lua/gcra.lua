@@ -38,8 +38,8 @@ local function minus(limit, a, a_part, b, b_part)
 end
 
 local function remaining(limit, ahead, part)
-  local q, r = muldiv(limit.count, ahead, limit.period)
-  local left = limit.burst - q - ceil((r + part - limit.count + 1) / limit.period)
+  local q, r = muldiv(limit.count, ahead, limit.period_us)
+  local left = limit.burst - q - ceil((r + part - limit.count + 1) / limit.period_us)
   return min(max(left, 0), limit.burst)
 end
 
@@ -70,7 +70,7 @@ end
 -- A state with its instants from now on: where the line of places ends, the holes and the debts.
 local function line_of(limit, state, now)
   local line = {now = now, finish = 0, part = 0, since = now, given = 0, turn = 0, holes = {}, debts = {}}
-  line.depth, line.depth_part = muldiv(limit.burst, limit.period, limit.count)
+  line.depth, line.depth_part = muldiv(limit.burst, limit.period_us, limit.count)
   if not state then return line end
   line.since = state[4]
   if state[1] < now then
@@ -114,7 +114,7 @@ end
 
 -- How much too early a request whose place begins there would be now.
 local function early_by(limit, cost, place, part)
-  local room, room_part = muldiv(limit.burst - cost, limit.period, limit.count)
+  local room, room_part = muldiv(limit.burst - cost, limit.period_us, limit.count)
   return part < room_part and place - room - 1 or place - room
 end
 
@@ -153,7 +153,7 @@ end
 
 local function last_turn(limit, line)
   if #line.debts > 0 then return line.turn end
-  local most = muldiv(limit.queues and 1 or limit.burst, limit.period, limit.count)
+  local most = muldiv(limit.queues and 1 or limit.burst, limit.period_us, limit.count)
   return max(line.turn, line.now + line.finish - most)
 end
 
@@ -201,6 +201,7 @@ local function state_of(line)
     while #debts > MAX_HOLES do table.remove(debts) end
     line.since = now + 1
   end
+  line.turn = min(line.turn, now + line.finish)
   local state = {now + line.finish, line.part, now, line.since, line.given}
   if #holes == 0 and #debts == 0 and line.turn <= now then return state end
   state[6], state[7] = line.turn, #holes
@@ -217,8 +218,8 @@ local function line_standing(limit, line)
   local left = remaining(limit, line.finish, line.part)
   for _, hole in ipairs(line.holes) do
     local size, part = minus(limit, hole[3], hole[4], hole[1], hole[2])
-    local q, r = muldiv(limit.count, size, limit.period)
-    left = left + min(remaining(limit, hole[1], hole[2]), q + floor((r + part) / limit.period))
+    local q, r = muldiv(limit.count, size, limit.period_us)
+    left = left + min(remaining(limit, hole[1], hole[2]), q + floor((r + part) / limit.period_us))
   end
   return min(left, limit.burst), line.finish + (line.part > 0 and 1 or 0)
 end
@@ -235,7 +236,7 @@ local function spend(limit, state, now, cost, patience, lead)
     local left, reset_after = standing(limit, state, now)
     return state, {0, left, NEVER, reset_after, 0, 0, 0}
   end
-  local size, size_part = muldiv(cost, limit.period, limit.count)
+  local size, size_part = muldiv(cost, limit.period_us, limit.count)
   local place, part, hole = first_fit(limit, line, size, size_part, lead, 0, 0)
   local early = early_by(limit, cost, place, part)
   local delay = limit.queues and place or max(early, 0)
@@ -255,8 +256,8 @@ end
 
 local function turn_after(limit, state, now, front, cost)
   if cost > limit.burst then return NEVER end
-  local size, size_part = muldiv(cost, limit.period, limit.count)
-  local front_size, front_part = muldiv(front, limit.period, limit.count)
+  local size, size_part = muldiv(cost, limit.period_us, limit.count)
+  local front_size, front_part = muldiv(front, limit.period_us, limit.count)
   local place, part = first_fit(limit, line_of(limit, state, now), size, size_part, 0, front_size, front_part)
   return limit.queues and place or max(early_by(limit, cost, place, part), 0)
 end
@@ -269,10 +270,10 @@ local function move_back(limit, line, span, span_part)
 end
 
 local function overdraw(limit, line, span, span_part)
-  local most, most_part = limit.period, 0
+  local most, most_part = limit.period_us, 0
   if less(line.finish, line.part, line.depth, line.depth_part) then
     most, most_part = minus(limit, line.depth, line.depth_part, line.finish, line.part)
-    most = most + limit.period
+    most = most + limit.period_us
   end
   if less(most, most_part, span, span_part) then span, span_part = most, most_part end
   line.turn = last_turn(limit, line)
@@ -297,10 +298,11 @@ local function refund(limit, line, span, span_part, spent)
   local now = line.now
   local finish, part = spent.till - now, spent.part
   local known = spent.given == line.given
+  line.turn = last_turn(limit, line)
   if known and finish == line.finish and part == line.part then
     line.finish, line.part = minus(limit, finish, part, span, span_part)
     if line.finish < 0 then line.finish, line.part = 0, 0 end
-  elseif #line.holes > 0 or last_turn(limit, line) > now then
+  elseif #line.holes > 0 or line.turn > now then
     if known and less(0, 0, finish, part) and less(finish, part, line.finish, line.part) then
       local start, start_part = minus(limit, finish, part, span, span_part)
       if start < 0 then start, start_part = 0, 0 end
@@ -319,7 +321,7 @@ local function force(limit, state, now, cost, spent)
   if state then state = repair(limit, state, now) end
   if cost <= 0 and (not state or state[1] < now) then return state, {1, limit.burst, 0, 0, 0, 0, 0} end
   local line = line_of(limit, state, now)
-  local span, span_part = muldiv(abs(cost), limit.period, limit.count)
+  local span, span_part = muldiv(abs(cost), limit.period_us, limit.count)
   if cost > 0 then
     overdraw(limit, line, span, span_part)
   elseif spent.at == NEVER then

@@ -142,11 +142,11 @@ local function made(limit, found)
   if #found == 0 then return nil end
   local used = 0
   for _, entry in ipairs(found) do used = used + entry[2] end
-  return {found[#found][1] + limit.period, used, entries = found, first = 0, added = 0}
+  return {found[#found][1] + limit.period_us, used, entries = found, first = 0, added = 0}
 end
 
 local function repair(limit, state, now)
-  if state[1] <= now + limit.period then return state end
+  if state[1] <= now + limit.period_us then return state end
   local early, late = {}, 0
   for _, entry in ipairs(all_entries(state, state.first)) do
     if entry[1] < now then early[#early + 1] = entry else late = late + entry[2] end
@@ -157,7 +157,7 @@ end
 
 local function standing(limit, state, now)
   if not state then return limit.count, 0 end
-  local used = live(state, now - limit.period)
+  local used = live(state, now - limit.period_us)
   return max(limit.count - used, 0), used > 0 and state[1] - now or 0
 end
 
@@ -198,7 +198,7 @@ local function leaves(state, first, used, excess, now)
 end
 
 local function spend(limit, state, now, cost, patience, lead)
-  local count, period = limit.count, limit.period
+  local count, period = limit.count, limit.period_us
   if not state then
     if cost <= count then
       return {now + period, cost, now = now, first = 0, added = cost}, {1, count - cost, 0, period, 0, 0, 0}
@@ -237,11 +237,11 @@ end
 local function turn_after(limit, state, now, front, cost)
   if cost > limit.count then return NEVER end
   local periods = floor((front + cost - 1) / limit.count)
-  local units, wait = front + cost - periods * limit.count, periods * limit.period
+  local units, wait = front + cost - periods * limit.count, periods * limit.period_us
   if state then
-    local used, first = live(state, now - limit.period)
+    local used, first = live(state, now - limit.period_us)
     local excess = used + units - limit.count
-    if excess > 0 then wait = wait + leaves(state, first, used, excess, now) + limit.period - now end
+    if excess > 0 then wait = wait + leaves(state, first, used, excess, now) + limit.period_us - now end
   end
   return wait
 end
@@ -271,16 +271,16 @@ end
 
 -- force without reading the log, on a state as it is stored; nil if that will not do.
 local function force_in_place(limit, state, now, cost, at)
-  if state.entries or state.added > 0 or state.changed or state[1] > now + limit.period then return nil end
-  local used, first = live(state, now - limit.period)
+  if state.entries or state.added > 0 or state.changed or state[1] > now + limit.period_us then return nil end
+  local used, first = live(state, now - limit.period_us)
   if used == 0 then return nil end
-  local key, newest, total, uneven = state.key, state[1] - limit.period, state.total, state.uneven
+  local key, newest, total, uneven = state.key, state[1] - limit.period_us, state.total, state.uneven
   if total + max(cost, 0) > MOST_TOTAL then return nil end
   if cost > 0 then
     cost = max(min(cost, 2 * limit.count - used), 0)
     if cost == 0 then return with({state[1], used, key = key, first = first, added = 0}, total, uneven) end
     local merge = newest == now
-    local changed = {now + limit.period, used + cost, key = key, now = now, first = first, merge = merge, added = cost}
+    local changed = {now + limit.period_us, used + cost, key = key, now = now, first = first, merge = merge, added = cost}
     return with(changed, total + cost, uneven)
   end
   local place, before, size = find(key, first, at)
@@ -290,7 +290,7 @@ local function force_in_place(limit, state, now, cost, at)
   if used == 0 then return nil end
   local expires = state[1]
   if left == 0 and place == size - 1 then
-    expires = unpack('<dd', call('LINDEX', key, -2)) + limit.period
+    expires = unpack('<dd', call('LINDEX', key, -2)) + limit.period_us
   end
   local near, less = size - 1 - place <= NEAR, before - left
   if near then total = total - less elseif less > 0 then uneven = newest end
@@ -309,7 +309,7 @@ local function force(limit, state, now, cost, spent)
   end
   if state then
     state = repair(limit, state, now)
-    local _, first = live(state, now - limit.period)
+    local _, first = live(state, now - limit.period_us)
     found = all_entries(state, first)
   end
   if cost > 0 then
