@@ -28,10 +28,10 @@ end
 local function read(text)
   local asks, n = {}, 0
   for from = 1, #text, RECORD do
-    local place, algorithm, count, period, burst, cost, patience = unpack('<ddddddd', text, from)
+    local place, algorithm, count, period_us, burst, cost, patience = unpack('<ddddddd', text, from)
     n = n + 1
     asks[n] = {
-      place = place, kernel = kernel_of(algorithm), count = count, period = period, burst = burst,
+      place = place, kernel = kernel_of(algorithm), count = count, period_us = period_us, burst = burst,
       queues = algorithm == 2, cost = cost, patience = patience,
     }
   end
@@ -97,7 +97,7 @@ local function peek(asks, states)
       rows[i] = row[1] == 1 and {1, remaining, 0, reset_after, row[5], 0, 0} or row
     else
       local wait = NEVER
-      if muldiv(front, ask.period, ask.count) <= MAX_SPAN then
+      if muldiv(front, ask.period_us, ask.count) <= MAX_SPAN then
         wait = ask.kernel.turn_after(ask, states[place], now, front, ask.cost)
       end
       if wait == NEVER then
