@@ -333,7 +333,7 @@ def test_lists_name_claims_headers_and_cookies() -> None:
     [
         ("jwt", "name one"), ("", "unknown identity ''"), ("user +", "unknown identity ''"), (5, "not 5"),
         (["user", "user"], "twice"), (["prefix:56", "user"], "never reached"), ("prefix:x", "cannot read prefix:x"),
-        ("nobody", "known are"),
+        ("nobody", "expected one of"),
         *((f"prefix:{lengths}", "is out of range") for lengths in ("7/48", "33/48", "24/15", "24/129", "15", "129")),
     ],
 )  # fmt: skip

@@ -73,7 +73,7 @@ def test_every_mistake_is_told_at_once_by_line_and_place() -> None:
     assert "unknown unit 'hou': did you mean 'hour'?" in messages[1]
     assert "did you mean 'paths'?" in messages[2]
     assert "did you mean 'user'?" in messages[3]
-    assert "the name of rules[1], too" in messages[4]
+    assert "is also the name of rules[1]" in messages[4]
     assert "30 can never pass" in messages[5]
 
 
@@ -89,13 +89,13 @@ RULE = "  - {name: a, limits: 5/minute}\n"
 @pytest.mark.parametrize(
     ("text", "where", "message"),
     [
-        ("", "", "the policy is empty: give it 'rules'"),
-        ("# nothing\n", "", "the policy is empty: give it 'rules'"),
-        ("{}", "", "the policy is empty: give it 'rules'"),
-        ("[]", "", "expected keys with values"),
+        ("", "", "the policy is empty: add 'rules'"),
+        ("# nothing\n", "", "the policy is empty: add 'rules'"),
+        ("{}", "", "the policy is empty: add 'rules'"),
+        ("[]", "", "expected a mapping of keys to values"),
         ("rules: []", "rules", "limits nothing"),
         ("rules: 5", "rules", "expected a list"),
-        ("rules: [5]", "rules[0]", "expected keys with values"),
+        ("rules: [5]", "rules[0]", "expected a mapping of keys to values"),
         ("rules: [{limits: 5/minute}]", "rules[0]", "a rule needs a name"),
         ("rules: [{name: a}]", "rules[0]", "a rule needs limits"),
         ("rules: [{name: a b, limits: 5/minute}]", "rules[0].name", "expected 1 to 40"),
@@ -110,28 +110,28 @@ RULE = "  - {name: a, limits: 5/minute}\n"
             "did you mean 'minute'",
         ),
         ("rules: [{name: a, limits: 5/minute, mode: shaddow}]", "rules[0].mode", "did you mean 'shadow'"),
-        ("rules: [{name: a, limits: 5/minute, failure: shut}]", "rules[0].failure", "known are"),
+        ("rules: [{name: a, limits: 5/minute, failure: shut}]", "rules[0].failure", "expected one of"),
         ("rules: [{name: a, limits: 5/minute, stage: erly}]", "rules[0].stage", "did you mean 'early'"),
         ("rules: [{name: a, limits: 5/minute, final: 1}]", "rules[0].final", "true or false"),
         ("rules: [{name: a, limits: 5/minute, cost: 0}]", "rules[0].cost", "cost must be a whole number"),
         ("rules: [{name: a, limits: 5/minute, cost: {call: sise}}]", "rules[0].cost.call", "unknown function 'sise'"),
         ("rules: [{name: a, limits: 5/minute, cost: {cal: x}}]", "rules[0].cost.cal", "did you mean 'call'"),
         ("rules: [{name: a, limits: {call: graphql}}]", "rules[0].limits", "need 'otherwise'"),
-        ("rules: [{name: a, limits: 5/minute, candidate: unlimited}]", "rules[0].candidate", "tells nothing"),
+        ("rules: [{name: a, limits: 5/minute, candidate: unlimited}]", "rules[0].candidate", "reports nothing"),
         ("rules: [{name: a, limits: 5/minute, match: {}, by: []}]", "rules[0].by", "at least one"),
         ("rules: [{name: a, limits: 5/minute, by: [address, user]}]", "rules[0].by", "never reached"),
         ("rules: [{name: a, limits: 5/minute, by: agent}]", "rules[0].by", "address + agent"),
         ("rules: [{name: a, limits: 5/minute, by: prefix:200}]", "rules[0].by", "out of range"),
-        ("rules: [{name: a, limits: 5/minute, by: user, stage: early}]", "rules[0].by", "before anybody is identified"),
-        ("rules: [{name: a, limits: 5/minute, match: {paths: []}}]", "rules[0].match", "matches nothing"),
+        ("rules: [{name: a, limits: 5/minute, by: user, stage: early}]", "rules[0].by", "before clients are identified"),
+        ("rules: [{name: a, limits: 5/minute, match: {paths: []}}]", "rules[0].match", "every condition is empty"),
         ("rules: [{name: a, limits: 5/minute, match: {paths: x}}]", "rules[0].match.paths[0]", "must begin with '/'"),
         ("rules: [{name: a, limits: 5/minute, match: {tiers: pro}}]", "rules[0].match.tiers", "unknown tier 'pro'"),
         ("tiers: [a b]\nrules:\n" + RULE, "tiers", "cannot be a tier"),
         ("tiers: {pro: [5]}\nrules:\n" + RULE, "tiers.pro[0]", "expected an address"),
         ("default_tier: pro\ntiers: [basic]\nrules:\n" + RULE, "default_tier", "unknown tier"),
         ("storage: nowhere\nrules:\n" + RULE, "storage", "cannot open storage"),
-        ("failure: shut\nrules:\n" + RULE, "failure", "known are"),
-        ("switch: maybe\nrules:\n" + RULE, "switch", "known are"),
+        ("failure: shut\nrules:\n" + RULE, "failure", "expected one of"),
+        ("switch: maybe\nrules:\n" + RULE, "switch", "expected one of"),
         ("ipv6: 500\nrules:\n" + RULE, "ipv6", "from 32 to 128"),
         ("headers: [nonsense]\nrules:\n" + RULE, "headers", "nonsense"),
         ("headers: {stiles: x}\nrules:\n" + RULE, "headers.stiles", "did you mean 'styles'"),
@@ -146,8 +146,8 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("identities: {tenant: {proxy: true}}\nrules:\n" + RULE, "identities.tenant", "no proxy is trusted"),
         ("allow: [nowhere]\nrules:\n" + RULE, "allow[0]", "cannot read the range 'nowhere'"),
         ("block: ['usr:5']\nrules:\n" + RULE, "block[0]", "did you mean 'user'"),
-        ("block: ['address:5']\nrules:\n" + RULE, "block[0]", "names no single client"),
-        ("exempt: [{methods: GET}]\nrules:\n" + RULE, "exempt[0]", "anybody can claim"),
+        ("block: ['address:5']\nrules:\n" + RULE, "block[0]", "does not identify a client"),
+        ("exempt: [{methods: GET}]\nrules:\n" + RULE, "exempt[0]", "expected paths or addresses: any client can"),
         ("overrides: [{limits: 5/minute}]\nrules:\n" + RULE, "overrides[0]", "needs a client"),
         ("overrides: [{client: 'user:1'}]\nrules:\n" + RULE, "overrides[0]", "limits or a tier"),
         ("overrides: [{client: 'user:1', limits: 5/mi nute}]\nrules:\n" + RULE, "overrides[0].limits", "cannot read"),
@@ -155,7 +155,7 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("rules: [{name: a, limits: 5/minute}]\nrules: []", "rules", "is given twice"),
         ("rules: [", "", "cannot read this as YAML"),
         ("rules: !!python/name:os.system", "rules", "cannot read"),
-        ("? [a]\n: b", "", "a key must be plain text"),
+        ("? [a]\n: b", "", "a key must be a plain string"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_by_its_place(text: str, where: str, message: str) -> None:
@@ -170,7 +170,7 @@ def test_a_rule_behind_a_final_one_that_takes_everything_is_refused() -> None:
     assert problem(text + rest) == (
         3,
         "rules[1]",
-        "never reached: 'a' before it is final, and matches all that it matches",
+        "never reached: the final rule 'a' before it matches the same requests; move this rule before it",
     )
     assert read_policy(text + rest.replace("/api/users", "/users"))
 
@@ -277,7 +277,7 @@ rules:
         ("b", "address", False, "Slow down."),
         ("c", "address", True, "No."),
     ]
-    assert "takes a mapping" in problem("rules: [{<<: 5, name: a, limits: 5/minute}]")[2]
+    assert "expects a mapping" in problem("rules: [{<<: 5, name: a, limits: 5/minute}]")[2]
 
 
 def test_functions_are_handed_over_or_imported() -> None:
@@ -345,7 +345,7 @@ def test_limits_are_named_for_their_rule(limits: str, names: list[str]) -> None:
 
 
 def test_limits_of_one_name_are_refused_not_dropped() -> None:
-    with pytest.raises(PolicyError, match="have one name"):
+    with pytest.raises(PolicyError, match="have the same name"):
         Rule("a", "5/minute as x; 6/hour as x; 7/day as x")
 
 
@@ -397,17 +397,17 @@ except ModuleNotFoundError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "extra [policy]" in done.stdout
+    assert "ratebound[policy]" in done.stdout
 
 
 def test_an_alias_bomb_is_refused_in_time() -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
-    assert "too deep or too large" in problem(bomb)[2]
+    assert "nested too deep, or too large" in problem(bomb)[2]
 
 
 @pytest.mark.parametrize("make", [lambda: Gate({}), lambda: WebGate({}), lambda: read_policy({})])
 def test_an_empty_policy_says_what_it_lacks(make: Callable[[], Any]) -> None:
-    with pytest.raises(PolicyError, match="^the policy is empty: give it 'rules'$"):
+    with pytest.raises(PolicyError, match="^the policy is empty: add 'rules'$"):
         make()
 
 
@@ -424,6 +424,6 @@ def test_an_unknown_identity_is_told_every_name_once_and_kinds_too() -> None:
     text = "identities: {api-key: {verify: find, kinds: [customer]}}\nrules: [{name: a, by: zzz, limits: 5/minute}]"
     with pytest.raises(PolicyError) as raised:
         read_policy(text, functions={"find": str})
-    said = str(raised.value).partition("known are ")[2].split(", ")
+    said = str(raised.value).partition("expected one of ")[2].split(", ")
     assert sorted(set(said)) == said
     assert {"customer", "api-key", "user"} <= {*said}

@@ -45,7 +45,7 @@ def test_a_fifo_in_place_of_the_file_is_told_and_does_not_stop_reloads(path: Pat
     path.unlink()
     os.mkfifo(path)
     assert not file.reload()
-    assert "expected a file, not a FIFO or a device" in str(file.error)
+    assert "not a directory, a FIFO or a device" in str(file.error)
     path.unlink()
     path.write_text(text("9/minute"))
     assert file.reload()
@@ -56,7 +56,7 @@ def test_a_fifo_in_place_of_the_file_is_told_and_does_not_stop_reloads(path: Pat
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
 def test_a_fifo_is_no_policy_from_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "policy.yaml")
-    with pytest.raises(PolicyError, match="not a FIFO"):
+    with pytest.raises(PolicyError, match="expected a regular file"):
         PolicyFile(tmp_path / "policy.yaml")
 
 

@@ -91,7 +91,7 @@ def test_a_dict_in_code_is_checked_as_one_in_a_file_is(source: Any) -> None:
 
 @pytest.mark.parametrize("identities", [5, [], "api-key"])
 def test_identities_that_are_no_mapping_are_told(identities: Any) -> None:
-    with pytest.raises(PolicyError, match="identities: expected names with sources"):
+    with pytest.raises(PolicyError, match="identities: expected a mapping of names to sources"):
         Policy(rules=[Rule("a", "5/minute")], identities=identities)
 
 

@@ -1,6 +1,7 @@
-"""Policies: who is limited, where, how much, and what happens then; on requests that belong to no framework.
+"""Policies: which clients are limited, on which requests, by how much. Nothing here depends on a web framework.
 
-Reading order: request.py → rule.py → policy.py → general_path.py → gate.py. Files are read by loader.py.
+Reading order: match/request.py → model/rule.py → model/policy.py → runtime/general_path.py → runtime/gate.py.
+load/loader.py reads policy files.
 """
 
 from ratebound.policy.identity.source import Source

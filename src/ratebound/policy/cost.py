@@ -1,8 +1,9 @@
-"""What a request costs, where one request is many: batches of JSON, and GraphQL with its aliases and fragments.
+"""Cost functions for requests that carry several operations: JSON batches and GraphQL documents.
 
-Both look at the body, which an adapter reads only for functions that ask for it, by an attribute `reads_body`. A body
-that cannot be read here may be read by the application, so it costs what nobody has: else a spelling that only the
-application understands would be a batch for the price of one.
+Both read the body. An adapter reads the body only for functions whose attribute `reads_body` is true.
+
+A body that cannot be parsed here costs MAX_COST, which exceeds every sensible limit, so the request is denied. If it
+cost 1, a client could send a whole batch for the price of one request in an encoding that only the application parses.
 """
 
 import json
@@ -13,13 +14,12 @@ from urllib.parse import parse_qs
 
 from ratebound.policy.match.request import RequestView
 
-MAX_BODY = 1_000_000  # bytes: what is larger costs what nobody has
-MAX_QUERY = 100_000  # characters of all documents of one request: likewise
+MAX_BODY = 1_000_000  # bytes; a larger body costs MAX_COST
+MAX_QUERY = 100_000  # characters of all documents of one request; more cost MAX_COST
 MAX_COST = 1_000_000
 MAX_DEPTH = 200
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
-# Each alternative either ends where it began to fail or takes its text: one pass. A quote or three by themselves open
-# a string that nothing closes.
+# No alternative backtracks, so a document is read in one pass. A lone `"` or `"""` token is an unterminated string.
 GRAPHQL_TOKEN = re.compile(
     r'#[^\r\n]*|"""(?:[^"\\]|\\"""|\\(?!""")|"(?!""))*"""|"""|"(?:[^"\\\r\n]|\\[^\r\n])*"|"'
     r"|\.\.\.|[{}()@:]|[_A-Za-z][_0-9A-Za-z]*"
@@ -31,24 +31,25 @@ Selection = tuple[int, list[str]]  # the number of fields, and the fragments tha
 
 
 def json_batch_cost(request: RequestView) -> int:
-    """The number of calls in a JSON-RPC batch, or of elements in any JSON array; 1 for any other JSON, or no body."""
+    """Return the number of calls in a JSON-RPC batch, or of elements in any JSON array; 1 for other JSON and for no
+    body."""
     try:
-        body = _json(_body(request))
+        body = _parse_json(_body(request))
     except ValueError:
         return MAX_COST
     return min(max(len(body), 1), MAX_COST) if isinstance(body, list) else 1
 
 
 def graphql_cost(request: RequestView) -> int:
-    """The number of fields that a GraphQL request selects, aliases each by itself and fragments wherever they are
-    spread; batched queries together. Introspection by `__typename` counts like any field.
+    """Return the number of fields that a GraphQL request selects.
 
-    Queries are looked for in the query string and in a body of JSON, of a form, of parts, or of plain GraphQL. What
-    names a query that the server has stored costs 1.
+    Each alias counts, a fragment counts wherever it is spread, and the queries of a batch are added up. `__typename`
+    counts like any field. Queries are read from the query string and from a body of JSON, a form, multipart or plain
+    GraphQL. A reference to a persisted query costs 1.
     """
     try:
-        queries = _of_form(request.query)
-        others = _of_body(request, queries)
+        queries = _queries_in_form(request.query)
+        others = _collect_from_body(request, queries)
     except ValueError:
         return MAX_COST
     if sum(map(len, queries)) > MAX_QUERY:
@@ -57,34 +58,34 @@ def graphql_cost(request: RequestView) -> int:
 
 
 def query_cost(query: str) -> int:
-    """Fields selected by the operations of one document. A fragment that spreads itself is beyond counting, and so is
-    a document that breaks off inside of a string or of arguments."""
+    """Return the number of fields that the operations of one document select. It is MAX_COST for a fragment that
+    spreads itself and for a document that ends inside a string or inside arguments."""
     if len(query) > MAX_QUERY:
         return MAX_COST
     try:
-        operations, fragments = _document(query)
+        operations, fragments = _parse_document(query)
     except ValueError:
         return MAX_COST
     sizes: dict[str, int] = {}
     return min(max(sum(_size(one, fragments, sizes, 0) for one in operations), 1), MAX_COST)
 
 
-def _document(query: str) -> tuple[list[Selection], dict[str, Selection]]:
-    """Its operations, and its fragments by name."""
+def _parse_document(query: str) -> tuple[list[Selection], dict[str, Selection]]:
+    """Return the operations of a document, and its fragments by name."""
     operations: list[Selection] = []
     fragments: dict[str, Selection] = {}
     tokens = _tokens(query)
     for token in tokens:
-        # Only here, where a definition begins, is `fragment` a keyword: an operation may have that name.
+        # `fragment` is a keyword only here, where a definition begins: an operation may be named so.
         named = next(tokens, "") if token == "fragment" else ""
         if named and not _is_name(named):
             token, named = named, ""
         while token not in ("{", ""):
             if token == "(":
-                _skip(tokens)
+                _skip_arguments(tokens)
             token = next(tokens, "")
         if token == "{":
-            selection = _selection(tokens)
+            selection = _parse_selection(tokens)
             if not named:
                 operations.append(selection)
             elif fragments.setdefault(named, selection) is not selection:
@@ -92,10 +93,10 @@ def _document(query: str) -> tuple[list[Selection], dict[str, Selection]]:
     return operations, fragments
 
 
-def _selection(tokens: Iterator[str]) -> Selection:
-    """Fields and the names of spread fragments, from behind a '{' to its '}'."""
+def _parse_selection(tokens: Iterator[str]) -> Selection:
+    """Return the fields and the spread fragments between a '{', which has been read, and its '}'."""
     fields, spreads = 0, []
-    depth, before = 1, "{"
+    depth, previous = 1, "{"
     for token in tokens:
         if token == "{":
             depth += 1
@@ -104,17 +105,17 @@ def _selection(tokens: Iterator[str]) -> Selection:
             if not depth:
                 break
         elif token == "(":
-            _skip(tokens)
+            _skip_arguments(tokens)
         elif _is_name(token):
-            if before == "...":
+            if previous == "...":
                 if token == "on":
-                    before = "type"
+                    previous = "type"
                     continue
                 spreads.append(token)
-            elif before not in (":", "@", "type"):  # behind an alias, which was counted; of a directive; of a type
+            elif previous not in (":", "@", "type"):  # an aliased field counts by its alias; a directive; a type
                 fields += 1
-            token = "name"  # whatever it is: no name is taken for a mark
-        before = token
+            token = "name"  # so that a field named `type` is not taken for the mark of a type
+        previous = token
     return fields, spreads
 
 
@@ -124,7 +125,7 @@ def _size(selection: Selection, fragments: dict[str, Selection], sizes: dict[str
         return MAX_COST
     for name in spreads:
         if name not in sizes:
-            sizes[name] = MAX_COST  # what it counts as while it is being counted: a cycle
+            sizes[name] = MAX_COST  # seen only if the fragment spreads itself
             sizes[name] = _size(fragments.get(name, (1, [])), fragments, sizes, depth + 1)
         fields += sizes[name]
     return min(fields, MAX_COST)
@@ -138,23 +139,24 @@ def _tokens(query: str) -> Iterator[str]:
     for found in GRAPHQL_TOKEN.finditer(query):
         token = found.group()
         if token in ('"', '"""'):
-            raise ValueError("a string that nothing closes")
+            raise ValueError("unterminated string")
         if token[0] not in '#"':
             yield token
 
 
-def _skip(tokens: Iterator[str]) -> None:
-    """Over arguments, to the ')' that closes them."""
+def _skip_arguments(tokens: Iterator[str]) -> None:
+    """Read tokens up to the ')' that closes the arguments."""
     depth = 1
     for token in tokens:
         depth += (token == "(") - (token == ")")
         if not depth:
             return
-    raise ValueError("arguments that nothing closes")
+    raise ValueError("unterminated arguments")
 
 
-def _of_body(request: RequestView, queries: list[str]) -> int:
-    """Add the queries of the body; the number of operations in it that are no text, but costs of 1 each."""
+def _collect_from_body(request: RequestView, queries: list[str]) -> int:
+    """Append the queries in the body to `queries`. Return the number of operations without a query text, such as
+    persisted queries, which cost 1 each."""
     body = _body(request)
     if not body:
         return 0
@@ -164,12 +166,12 @@ def _of_body(request: RequestView, queries: list[str]) -> int:
     content_type = lines[0] if lines else ""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == MULTIPART:
-        return _of_parts(body, content_type, queries)
+        return _collect_from_multipart(body, content_type, queries)
     text = body.decode("utf-8", "replace")
     if kind == FORM:
-        queries += _of_form(text)
+        queries += _queries_in_form(text)
     try:
-        read = _json(body)
+        value = _parse_json(body)
     except ValueError:
         if kind == FORM:
             return 0
@@ -177,19 +179,19 @@ def _of_body(request: RequestView, queries: list[str]) -> int:
             raise
         queries.append(text)
         return 0
-    return _of_json(read, queries)
+    return _collect_from_json(value, queries)
 
 
 def _is_graphql(text: str) -> bool:
-    """Whether this is a document by itself, and not one that is wrapped in something else."""
+    """Return True if the text is a plain GraphQL document with at least one operation."""
     if len(text) > MAX_QUERY or next(_tokens(text), "") not in ("{", "query", "mutation", "subscription", "fragment"):
         return False
-    return any(fields or spreads for fields, spreads in _document(text)[0])
+    return any(fields or spreads for fields, spreads in _parse_document(text)[0])
 
 
-def _of_json(read: Any, queries: list[str]) -> int:
+def _collect_from_json(value: Any, queries: list[str]) -> int:
     others = 0
-    for one in read if isinstance(read, list) else [read]:
+    for one in value if isinstance(value, list) else [value]:
         query = one.get("query") if isinstance(one, dict) else one
         if isinstance(query, str):
             queries.append(query)
@@ -198,37 +200,39 @@ def _of_json(read: Any, queries: list[str]) -> int:
     return others
 
 
-def _of_form(text: str) -> list[str]:
+def _queries_in_form(text: str) -> list[str]:
     if len(text) > MAX_BODY:
         raise ValueError("too long")
     return parse_qs(text).get("query", [])
 
 
-def _of_parts(body: bytes, content_type: str, queries: list[str]) -> int:
-    """Those of the fields `operations`, which is JSON, and `query`. What is not as browsers write it is not read."""
+def _collect_from_multipart(body: bytes, content_type: str, queries: list[str]) -> int:
+    """Append the queries in the fields `operations`, which is JSON, and `query`. Return the number of operations
+    without a query text. Raises ValueError for anything that browsers do not send, since servers parse it differently.
+    """
     boundaries = re.findall(r'boundary=(?:"([^"\\]+)"|([^\s";,]+))', content_type, re.I)
     if len(boundaries) != 1 or content_type.lower().count("boundary") != 1:
-        raise ValueError("no boundary, or several")
+        raise ValueError("expected one boundary")
     _, *parts, last = body.split(b"--" + "".join(boundaries[0]).encode("latin-1", "replace"))
     if not parts or not last.startswith(b"--"):
-        raise ValueError("no parts, or no end of them")
+        raise ValueError("no parts, or no closing boundary")
     others = 0
     for part in parts:
         head, end, content = part.partition(b"\r\n\r\n")
         lines = head.decode("utf-8", "replace")
         named = PART_NAME.search(lines)
         if not end or named is None or len(PART_NAMES.findall(lines)) > 1 or "transfer-encoding" in lines.lower():
-            raise ValueError("a part that has no plain name")
+            raise ValueError("a part without a plain name")
         name = named[1] or named[2]
         if name == "operations":
-            others += _of_json(_json(content), queries)
+            others += _collect_from_json(_parse_json(content), queries)
         elif name == "query":
             queries.append(content.decode("utf-8", "replace"))
     return others
 
 
 def _body(request: RequestView) -> bytes:
-    """The body, if it can be read as it is."""
+    """Return the body. Raises ValueError if it is too long or compressed."""
     body = request.body or b""
     if len(body) > MAX_BODY:
         raise ValueError("too long")
@@ -238,22 +242,23 @@ def _body(request: RequestView) -> bytes:
     return body
 
 
-def _json(body: bytes) -> Any:
-    """What JSON says; None for nothing. Numbers are all 0: nobody asks for them, and long ones cannot be read."""
+def _parse_json(body: bytes) -> Any:
+    """Return the value of a JSON text; None for an empty one. Every number is read as 0: costs do not depend on
+    numbers, and Python rejects very long ones."""
     if not body:
         return None
     try:
-        return json.loads(body, parse_int=lambda digits: 0, object_pairs_hook=_once)
+        return json.loads(body, parse_int=lambda digits: 0, object_pairs_hook=_unique_keys)
     except RecursionError:
         raise ValueError("too deep") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name that is there twice: which of the two counts is not known")
+        raise ValueError("a key occurs twice, and parsers differ in which value they use")
     return found
 
 
-# An adapter reads the body for functions that say so.
+# Adapters read the body only for functions with this attribute.
 json_batch_cost.reads_body = graphql_cost.reads_body = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Errors of the application's own functions in the log: one that fails for every request must not fill it."""
+"""Logging of errors in the application's functions. A function that fails on every request must not flood the log."""
 
 import logging
 import threading
@@ -13,8 +13,10 @@ MAX_KNOWN = 1024  # functions that are remembered
 
 
 class FunctionErrors:
-    """Logs an error of a function with its traceback once a minute, with the number of errors in between. A function is
-    known by what it was called for: "finding the cost for rule api"."""
+    """A log of errors in functions: a traceback per function at most once a minute, with the number of errors since.
+
+    A function is identified by what it was called for: "finding the cost for rule api".
+    """
 
     def __init__(self) -> None:
         self.clock = time.monotonic
@@ -23,7 +25,8 @@ class FunctionErrors:
         renew_in_children(self)
 
     def note(self, what: str, consequence: str) -> None:
-        """Log the exception that is being handled. Call this in an `except` block only."""
+        """Log the exception that is being handled; call this in an `except` block only. `consequence` says how
+        Ratebound goes on."""
         now = self.clock()
         with self._lock:
             logged, more = self._known.get(what, (now - SECONDS, 0))
@@ -36,7 +39,7 @@ class FunctionErrors:
             log.exception("%s failed; %s%s", what, consequence, before)
 
     def forget(self) -> None:
-        """Log the next error of every function."""
+        """Clear the history, so that the next error of every function is logged."""
         with self._lock:
             self._known.clear()
 

@@ -1,4 +1,4 @@
-"""The functions that a policy names: handed over by name, Ratebound's own, or imported."""
+"""Functions of the application that a policy calls: finding them by name, and checking their signatures."""
 
 import importlib
 import inspect
@@ -14,10 +14,14 @@ BUILT_IN: dict[str, Callable[..., Any]] = {"graphql": graphql_cost, "json-batch"
 
 
 def find_function(given: Any, functions: Functions) -> Callable[..., Any]:
-    """Return a function as it is, or the one that a text names. Raises ValueError if there is none."""
+    """Return the function that `given` is or names.
+
+    Names are looked up in `functions`, then in Ratebound's own, then imported as `package.module:function`. Raises
+    ValueError if there is no such function.
+    """
     if not isinstance(given, str):
         if not callable(given):
-            raise ValueError(f"expected a function, or the name of one, not {shown(given)}")
+            raise ValueError(f"expected a function or its name, not {shown(given)}")
         return given  # type: ignore[no-any-return]
     if given in functions:
         return functions[given]
@@ -26,43 +30,47 @@ def find_function(given: Any, functions: Functions) -> Callable[..., Any]:
     module, colon, attribute = given.partition(":")
     if not colon:
         hint = nearest(given, [*functions, *BUILT_IN])
-        raise ValueError(f"unknown function {given!r}: {hint}; or write it as package.module:function")
+        raise ValueError(f"unknown function {given!r}: {hint}; or write package.module:function")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # an import runs the user's code: it may fail in any way
         raise ValueError(f"cannot import {given!r}: {type(error).__name__}: {error}") from None
     if not callable(found):
-        raise ValueError(f"{given!r} is not a function")
+        raise ValueError(f"{given!r} is not a function: expected the name of a callable")
     return found  # type: ignore[no-any-return]
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Return True if a function can be called with so many arguments. A decorator may add some, or take some away: the
-    function as it is called and the one that it wraps may both say so. One without a signature is taken at its word."""
+    """Return True if a function can be called with `count` positional arguments.
+
+    A decorator may add arguments or take some away, so it is enough if either the decorated function or the function
+    that it wraps accepts them. A function without a signature is assumed to accept any number but none.
+    """
     return binds(function, count) or binds(function, count, follow_wrapped=False)
 
 
 def binds(function: Callable[..., Any], count: int, *, follow_wrapped: bool = True) -> bool:
-    """Return True if a signature has room for so many arguments."""
+    """Return True if the signature accepts `count` positional arguments."""
     try:
         inspect.signature(function, follow_wrapped=follow_wrapped).bind(*[None] * count)
     except TypeError:
         return False
-    except ValueError:  # one of those that have no signature
+    except ValueError:  # some built-in functions have no signature
         return count > 0
     return True
 
 
 def check_takes(function: Callable[..., Any], *arguments: str, option: str = "") -> None:
-    """Raise TypeError if a function cannot be called with these arguments, which are told as they are written here."""
+    """Raise TypeError if a function cannot be called with one positional argument for each of `arguments`, which are
+    their descriptions for the message. `option` names the option that the function was given for."""
     if not takes(function, len(arguments)):
         name = getattr(function, "__name__", type(function).__name__)
         count = "one argument" if len(arguments) == 1 else f"{len(arguments)} arguments"
         raise TypeError(
             f"{option}{': ' if option else ''}{name}{inspect.signature(function)} is called with {count},"
-            f" {' and '.join(arguments)}: let it take {'that' if len(arguments) == 1 else 'these'} and no more"
+            f" {' and '.join(arguments)}: change it to accept exactly {'that' if len(arguments) == 1 else 'these'}"
         )
 
 
 def find_nothing(*arguments: Any) -> None:
-    """Find nothing: stands in for a function that is not there."""
+    """Return None. Used in place of a function that could not be found."""

@@ -1,4 +1,4 @@
-"""What is wrong with a policy: every mistake at once, each by its place (law 9: it is told before it runs)."""
+"""The errors of a policy: all of them in one exception, each with its place (law 9: errors are reported at load)."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,8 @@ Place = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """One mistake. `place` leads to it, `line` is where it stands in the file, if it came from one."""
+    """One error in a policy. `place` is the path of keys and indexes that leads to it; `line` is its line in the file,
+    None if the policy did not come from a file."""
 
     place: Place
     message: str
@@ -19,7 +20,7 @@ class Problem(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The place as text: `rules[2].limits[0]`."""
+        """Return the place as text: `rules[2].limits[0]`."""
         text = ""
         for step in self.place:
             text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -27,7 +28,7 @@ class Problem(NamedTuple):
 
 
 class PolicyError(RateboundError, ValueError):
-    """A policy that cannot be read or cannot work. `problems` has all that is wrong with it."""
+    """Raised for an invalid policy. `problems` holds every error in it."""
 
     def __init__(self, problems: Iterable[Problem], file: str = "") -> None:
         self.problems = tuple(problems)
@@ -45,17 +46,21 @@ class PolicyError(RateboundError, ValueError):
 
 
 class Problems:
-    """Collects problems, so that one mistake does not hide the next."""
+    """A collector of problems, so that one error does not hide the next."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
 
     def add(self, place: Place, message: str) -> None:
+        """Note one problem."""
         self.found.append(Problem(place, message))
 
     @contextmanager
     def at(self, *place: str | int) -> Iterator[None]:
-        """What is raised inside for a bad value becomes a problem at this place, whose name it does not repeat."""
+        """Turn a ValueError, TypeError or PolicyError raised inside the block into problems at this place.
+
+        A message that begins with the name of the place loses that prefix: the place is printed before it.
+        """
         name = f"{place[-1]}: " if place else ""
         try:
             yield
@@ -66,19 +71,22 @@ class Problems:
             self.add(place, str(error).removeprefix(name))
 
     def check(self) -> None:
+        """Raise PolicyError if any problem was noted."""
         if self.found:
             raise PolicyError(self.found)
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """'did you mean …', or all that is known."""
+    """Return "did you mean 'x'?" for the closest known name, else the list of names that are expected."""
     names = sorted({*filter(None, known)})
     near = difflib.get_close_matches(str(word)[:80].lower(), names, 1)
-    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names) or 'none'}"
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"expected one of {', '.join(names)}" if names else "none is defined"
 
 
-def chosen(label: str, value: object, known: Iterable[str]) -> str:
-    """One of several words, or a ValueError that names the nearest."""
+def check_choice(label: str, value: object, known: Iterable[str]) -> str:
+    """Return the value if it is one of the known names. Raises ValueError with a suggestion otherwise."""
     names = tuple(known)
     if isinstance(value, str) and value in names:
         return value
@@ -86,18 +94,20 @@ def chosen(label: str, value: object, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
+    """Return the repr of a value for an error message, cut short if it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
 def as_texts(label: str, value: object) -> tuple[str, ...]:
-    """One text or several, none of them empty."""
+    """Return a string or an iterable of strings as a tuple. Raises ValueError for anything else and for empty strings.
+    `label` is the name in the message."""
     if isinstance(value, str):
         value = (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes | dict):
-        raise ValueError(f"{label} must be text or a list of texts, not {shown(value)}")
+        raise ValueError(f"{label} must be a string or a list of strings, not {shown(value)}")
     texts = tuple(value)
     for text in texts:
         if not isinstance(text, str) or not text:
-            raise ValueError(f"{label} must be text or a list of texts, not {shown(text)}")
+            raise ValueError(f"{label} must be a string or a list of strings, none of them empty, not {shown(text)}")
     return texts

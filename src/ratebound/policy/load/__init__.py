@@ -1,1 +1,1 @@
-"""Policy files: text to values with line numbers, values to a Policy, every mistake at once."""
+"""Policy files: from text to values with line numbers, from values to a Policy. All errors are reported at once."""

@@ -1,4 +1,4 @@
-"""A policy's text to plain values, with the line of each: JSON and TOML here, YAML in yaml_text.py."""
+"""Parsing of a policy's text into plain values with their line numbers: JSON and TOML here, YAML in yaml_text.py."""
 
 import json
 import re
@@ -12,18 +12,20 @@ Lines = dict[Place, int]
 
 SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml"}
 MAX_TEXT = 4_000_000  # characters
+GIVEN_TWICE = "is given twice: remove one of the two"
 JSON_TOKEN = re.compile(r'[{}\[\],:]|"(?:[^"\\]|\\.)*"|[^\s{}\[\],:"]+', re.DOTALL)
 TOML_TABLE = re.compile(r"\s*(\[\[?)([^\]]+)\]\]?\s*(?:#.*)?")
 TOML_KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
-# A key of more parts than any policy has, where one may stand. TOML's parser takes the square of their number.
+# A dotted key with more parts than any policy has. tomllib takes quadratic time for such keys.
 TOML_DEEP = re.compile(r"""(?m:^|[{,\[])[ \t]*(?:(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
 
 
 def parse(text: str, format: str) -> tuple[Any, Lines]:
-    """Values and lines, or a PolicyError that points at what cannot be read."""
+    """Return the values of a text, and the line of each by its place. Raises PolicyError with the line of the error if
+    the text cannot be parsed, is too large, or has a key twice."""
     if len(text) > MAX_TEXT:
-        raise PolicyError([Problem((), f"a policy of {len(text)} characters is too large")])
+        raise PolicyError([Problem((), f"the policy has {len(text)} characters: expected at most {MAX_TEXT}")])
     if format == "yaml":
         from ratebound.policy.load.yaml_text import parse_yaml
 
@@ -32,8 +34,8 @@ def parse(text: str, format: str) -> tuple[Any, Lines]:
         raise PolicyError([Problem((), f"unknown format {format!r}: expected yaml, json or toml")])
     deep = TOML_DEEP.search(text) if format == "toml" else None
     if deep is not None:
-        place = text.count("\n", 0, deep.start()) + 1
-        raise PolicyError([Problem((), "cannot read this as TOML: a key is nested too deep", place)])
+        line_number = text.count("\n", 0, deep.start()) + 1
+        raise PolicyError([Problem((), "cannot read this as TOML: a key is nested too deep", line_number)])
     try:
         return _parse_json(text) if format == "json" else (tomllib.loads(text), _toml_lines(text))
     except PolicyError:
@@ -56,7 +58,7 @@ def _parse_json(text: str) -> tuple[Any, Lines]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The members of a JSON object, while a key may still be there twice."""
+    """The members of a JSON object as pairs, before duplicate keys are looked for."""
 
 
 def _plain(value: Any, place: Place, lines: Lines) -> Any:
@@ -64,7 +66,7 @@ def _plain(value: Any, place: Place, lines: Lines) -> Any:
         found: dict[str, Any] = {}
         for key, one in value:
             if key in found:
-                raise PolicyError([Problem((*place, key), "is given twice", lines.get((*place, key)))])
+                raise PolicyError([Problem((*place, key), GIVEN_TWICE, lines.get((*place, key)))])
             found[key] = _plain(one, (*place, key), lines)
         return found
     if isinstance(value, list):
@@ -73,7 +75,7 @@ def _plain(value: Any, place: Place, lines: Lines) -> Any:
 
 
 class _JsonLines:
-    """Walks over JSON that is known to be well formed, and notes where its values stand."""
+    """A walk over well-formed JSON that notes the line of each value."""
 
     def __init__(self, text: str, lines: Lines) -> None:
         self.lines = lines
@@ -88,6 +90,7 @@ class _JsonLines:
         return token.group()
 
     def value(self, place: Place) -> None:
+        """Read one value and note its line, and those of the values inside it."""
         self._value(self._next(), place)
 
     def _value(self, token: str, place: Place) -> None:
@@ -108,7 +111,8 @@ class _JsonLines:
 
 
 def _toml_lines(text: str) -> Lines:
-    """Where tables and keys begin. Inside of arrays and inline tables, the line of the whole stands for its parts."""
+    """Return the lines on which tables and keys begin. Values inside arrays and inline tables have no line of their
+    own; the loader uses that of the array or table."""
     lines: Lines = {}
     counts: dict[Place, int] = {}
     table: Place = ()
@@ -116,7 +120,7 @@ def _toml_lines(text: str) -> Lines:
         head = TOML_TABLE.fullmatch(line)
         if head is not None:
             names = _toml_names(head.group(2))
-            table = _in_arrays(names if head.group(1) == "[" else names[:-1], counts)
+            table = _table_place(names if head.group(1) == "[" else names[:-1], counts)
             if head.group(1) == "[[":
                 array = (*table, names[-1])
                 counts[array] = counts.get(array, -1) + 1
@@ -131,8 +135,8 @@ def _toml_names(text: str) -> list[str]:
     return [name.strip().strip("\"'") for name in re.findall(r""""[^"]*"|'[^']*'|[^."']+""", text) if name.strip()]
 
 
-def _in_arrays(names: Iterable[str], counts: dict[Place, int]) -> Place:
-    """The place of a table, where a name that is an array means its last element."""
+def _table_place(names: Iterable[str], counts: dict[Place, int]) -> Place:
+    """Return the place of a table. The name of an array means its last element."""
     place: Place = ()
     for name in names:
         place = (*place, name)

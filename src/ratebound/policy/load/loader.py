@@ -1,4 +1,4 @@
-"""From a file to a policy. Every mistake is told, by file, line and place, before anything of it runs."""
+"""Reading of policy files. Every error is reported with its file, line and place before any part of the policy runs."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class _AnyFunction(dict[str, Callable[..., Any]]):
         return find_nothing
 
 
-# Takes every name, for those who only look at a file: each function finds nothing.
+# Has a function for every name, for tools that only look at a file. Each of these functions returns None.
 ANY_FUNCTION: Functions = _AnyFunction()
 
 
@@ -40,12 +40,13 @@ def load_policy(
     functions: Functions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Policy:
-    """Read a policy file: .yaml, .json or .toml. `functions` are those that it calls by name."""
+    """Return the policy in a .yaml, .json or .toml file. `functions` are the functions that it calls by name, `environ`
+    fills in `${NAME}` (default: os.environ). Raises PolicyError with every error."""
     file = Path(path)
     format = SUFFIXES.get(file.suffix.lower())
     try:
         if format is None:
-            raise ValueError("expected a name that ends in .yaml, .yml, .json or .toml")
+            raise ValueError("expected a file name that ends in .yaml, .yml, .json or .toml")
         text = _text_of(path)
     except (OSError, ValueError) as error:
         raise PolicyError([Problem((), f"cannot read the policy: {error}")], str(path)) from None
@@ -53,11 +54,11 @@ def load_policy(
 
 
 def _text_of(path: str | os.PathLike[str]) -> str:
-    """Read a file without waiting: opening a FIFO would take until somebody writes to it."""
+    """Return the text of a regular file. Does not block: opening a FIFO waits for a writer."""
     flags = getattr(os, "O_NONBLOCK", 0)
     with open(path, encoding="utf-8", opener=lambda name, plain: os.open(name, plain | flags)) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            raise ValueError("expected a file, not a FIFO or a device")
+            raise ValueError("expected a regular file, not a directory, a FIFO or a device")
         return opened.read()
 
 
@@ -69,8 +70,10 @@ def read_policy(
     functions: Functions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Policy:
-    """Read a policy from its text, or from a mapping with the keys of a file, where functions may stand as they are.
-    Raises PolicyError with everything that is wrong; `file` is the name that it tells."""
+    """Return the policy in a text, or in a mapping with the keys of a file, in which functions may be given as objects.
+
+    `format` is 'yaml', 'json' or 'toml'. Raises PolicyError with every error; `file` is the name in its messages.
+    """
     lines: Lines = {}
     tree: Any = given
     if not isinstance(given, Mapping):
@@ -78,40 +81,41 @@ def read_policy(
             tree, lines = parse(given, format)
         except PolicyError as error:
             raise PolicyError(error.problems, file) from None
-    reading = _PolicyReader({} if functions is None else functions, os.environ if environ is None else environ)
+    reader = _PolicyReader({} if functions is None else functions, os.environ if environ is None else environ)
     try:
-        policy = reading.policy(tree)
+        policy = reader.policy(tree)
     except RecursionError:
         raise PolicyError([Problem((), "cannot read the policy: it is nested too deep")], file) from None
-    if policy is None or reading.problems.found:
-        found = [problem._replace(line=_line(problem.place, lines)) for problem in reading.problems.found]
+    if policy is None or reader.problems.found:
+        found = [problem._replace(line=_line(problem.place, lines)) for problem in reader.problems.found]
         raise PolicyError(sorted(dict.fromkeys(found), key=lambda problem: problem.line or 0), file)
     return policy
 
 
 def _line(place: Place, lines: Lines) -> int | None:
-    """That of the place, or of the nearest thing around it."""
+    """Return the line of a place, or of the innermost value around it that has a line."""
     while place and place not in lines:
         place = place[:-1]
     return lines.get(place)
 
 
 class _PolicyReader:
-    """Reads one tree of values. What cannot be read is noted. The rest of it stands in for the whole, so that
-    everything else that is wrong is found, too, and nothing that is wrong only because of it."""
+    """A reader of one tree of values. It notes each part that cannot be read and goes on with the rest, so that all
+    other errors are found, but no errors that only follow from the first."""
 
     def __init__(self, functions: Functions, environ: Mapping[str, str]) -> None:
         self.problems = Problems()
         self._functions = functions
         self._environ = environ
         self._has_rules = False
-        self._broken: dict[Place, set[str]] = {}  # of rules and exemptions, by place: the keys that cannot be read
+        self._broken: dict[Place, set[str]] = {}  # rules and exemptions by place, with their keys that cannot be read
 
     def policy(self, tree: Any) -> Policy | None:
+        """Return the policy, None if there is none. It is whole only if `problems` has found nothing."""
         if tree is None or tree == {}:
-            self.problems.add((), "the policy is empty: give it 'rules'")
+            self.problems.add((), "the policy is empty: add 'rules'")
             return None
-        tree = self.filled(tree, ())
+        tree = self.fill_references(tree, ())
         unset = [*self.problems.found]
         known = self.mapping(tree, (), "policy")
         known.pop("$schema", None)
@@ -138,7 +142,7 @@ class _PolicyReader:
         try:
             policy = Policy(**arguments)
         except PolicyError as error:
-            self.problems.found += [problem for problem in error.problems if not self._follows(problem.place)]
+            self.problems.found += [problem for problem in error.problems if not self._is_consequence(problem.place)]
         places = [problem.place for problem in unset]
         self.problems.found[len(unset) :] = [
             problem
@@ -147,12 +151,12 @@ class _PolicyReader:
         ]
         return policy
 
-    def _follows(self, place: Place) -> bool:
-        """Return True if the problem at this place may be there only because something else could not be read."""
+    def _is_consequence(self, place: Place) -> bool:
+        """Return True if the problem at this place may only be a consequence of another part that cannot be read."""
         if place == ("rules",):
             return any(len(problem.place) < 2 for problem in self.problems.found)
         broken = self._broken.get(place[:2], set())
-        if place[0] == "rules" and len(place) == 2:  # it is never reached
+        if place[0] == "rules" and len(place) == 2:  # the problem of a rule that is never reached
             return bool(broken & {"", "match", "stage"})
         if place[0] == "exempt":
             return bool(broken)
@@ -160,12 +164,12 @@ class _PolicyReader:
             return not self._has_rules or any("name" in keys for keys in self._broken.values())
         return False
 
-    def filled(self, value: Any, place: Place) -> Any:
-        """The tree with its references to the environment filled in."""
+    def fill_references(self, value: Any, place: Place) -> Any:
+        """Return the tree with its references to the environment, `${NAME}`, replaced by their values."""
         if isinstance(value, Mapping):
-            return {name: self.filled(one, (*place, name)) for name, one in value.items()}
+            return {name: self.fill_references(one, (*place, name)) for name, one in value.items()}
         if isinstance(value, list | tuple):
-            return [self.filled(one, (*place, index)) for index, one in enumerate(value)]
+            return [self.fill_references(one, (*place, index)) for index, one in enumerate(value)]
         if not isinstance(value, str) or "$" not in value:
             return value
         text = REFERENCE.sub(lambda found: self._reference(found, place), value)
@@ -180,19 +184,19 @@ class _PolicyReader:
             return "$"
         if name is None:
             self.problems.add(
-                place, f"cannot read {found.group()!r}: expected ${{NAME}} or ${{NAME:-default}}; $$ is a $"
+                place, f"cannot read {found.group()!r}: expected ${{NAME}} or ${{NAME:-default}}; write $$ for a $"
             )
             return ""
-        value = self._environ.get(name) or default  # as in a shell, ':-' stands in for an empty value, too
+        value = self._environ.get(name) or default  # as in a shell, ':-' replaces an empty value too
         if value is None:
             self.problems.add(place, f"{name} is not set in the environment: set it, or write ${{{name}:-default}}")
             return "unset"
         return value
 
     def mapping(self, value: Any, place: Place, kind: str) -> dict[str, Any]:
-        """A mapping of this kind, without the keys that it does not have."""
+        """Return a mapping of this kind without unknown keys, and add a problem for each of these."""
         if not isinstance(value, Mapping):
-            self.problems.add(place, f"expected keys with values, not {shown(value)}")
+            self.problems.add(place, f"expected a mapping of keys to values, not {shown(value)}")
             return {}
         for name in value:
             if name not in KEYS[kind]:
@@ -200,29 +204,31 @@ class _PolicyReader:
         return {name: one for name, one in value.items() if name in KEYS[kind]}
 
     def each(self, value: Any, name: str, read: Callable[[Any, Place], T]) -> list[T]:
+        """Return the entries of a list, each read by `read`."""
         if not isinstance(value, list):
             self.problems.add((name,), f"expected a list, not {shown(value)}")
             return []
         return [read(one, (name, index)) for index, one in enumerate(value)]
 
-    def _break(self, place: Place, *keys: str) -> None:
+    def _mark_broken(self, place: Place, *keys: str) -> None:
         self._broken.setdefault(place[:2], set()).update(keys)
 
-    def _told(self, place: Place, error: PolicyError) -> None:
+    def _add_problems(self, place: Place, error: PolicyError) -> None:
         with self.problems.at(*place):
             raise error
 
     def rule(self, value: Any, place: Place) -> Rule:
+        """Return a rule; of a rule with errors, the parts that can be read."""
         if isinstance(value, Rule):
             return value
         before = len(self.problems.found)
         known = self.mapping(value, place, "rule")
         if not isinstance(value, Mapping):
-            self._break(place, "")
+            self._mark_broken(place, "")
         for name in ("name", "limits"):
             if name not in known and isinstance(value, Mapping):
                 self.problems.add(place, f"a rule needs {'a name' if name == 'name' else name}")
-                self._break(place, name)
+                self._mark_broken(place, name)
         if "match" in known:
             known["match"] = self.match(known["match"], (*place, "match"))
         if "by" in known:
@@ -236,14 +242,14 @@ class _PolicyReader:
         try:
             rule = Rule(**{**needed, **known})
         except PolicyError as error:
-            self._told(place, error)
-            self._break(place, *(str(problem.place[0]) for problem in error.problems))
+            self._add_problems(place, error)
+            self._mark_broken(place, *(str(problem.place[0]) for problem in error.problems))
             rule = Rule(**{**needed, **_readable(known, error)})
-        return (
-            rule if len(self.problems.found) == before else replace(rule, final=False)
-        )  # no other is unreachable for it
+        # A rule with errors is not final: what it hides from later rules is not known.
+        return rule if len(self.problems.found) == before else replace(rule, final=False)
 
     def match(self, value: Any, place: Place) -> Match:
+        """Return a match; of a match with errors, the conditions that can be read."""
         if isinstance(value, Match):
             return value
         known = self.mapping(value, place, "match")
@@ -252,17 +258,18 @@ class _PolicyReader:
             known["headers"] = {name: _as_text(one) for name, one in headers.items()}
         before = len(self.problems.found)
         if known and not any(one or one is False for one in known.values()):
-            self.problems.add(place, "matches nothing: leave it out to match every request")
+            self.problems.add(place, "every condition is empty: add values, or leave it out to match every request")
         try:
             match = Match(**known)
         except PolicyError as error:
-            self._told(place, error)
+            self._add_problems(place, error)
             match = Match(**_readable(known, error))
         if len(self.problems.found) > before or not isinstance(value, Mapping):
-            self._break(place, "match")
+            self._mark_broken(place, "match")
         return match
 
     def override(self, value: Any, place: Place) -> Override:
+        """Return an override; of an override with errors, the parts that can be read."""
         if isinstance(value, Override):
             return value
         known = self.mapping(value, place, "override")
@@ -272,7 +279,7 @@ class _PolicyReader:
             try:
                 return Override(**known)
             except PolicyError as error:
-                self._told(place, error)
+                self._add_problems(place, error)
                 known = _readable(known, error)
         client = known.get("client", "192.0.2.1")
         if "tier" in known:
@@ -280,6 +287,7 @@ class _PolicyReader:
         return Override(client, known.get("limits", "unlimited"), rules=known.get("rules", ()))
 
     def identities(self, value: Any) -> Any:
+        """Return the sources of identities by name."""
         if not isinstance(value, Mapping):
             return value
         return {
@@ -287,17 +295,20 @@ class _PolicyReader:
         }
 
     def by(self, value: Any, place: Place) -> Any:
+        """Return a `by` with each `{call: …}` replaced by its function."""
         if isinstance(value, list):
             return [self.by(one, (*place, index)) for index, one in enumerate(value)]
         return self.call(value, place) if isinstance(value, Mapping) else value
 
     def computed(self, value: Any, place: Place) -> Computed:
+        """Return the limits of a `{call: …, otherwise: …}`."""
         known = self.mapping(value, place, "computed")
         if "otherwise" not in known:
-            self.problems.add(place, "limits that are called need 'otherwise': what holds when the function fails")
+            self.problems.add(place, "limits with 'call' need 'otherwise': the limits that apply if the function fails")
         return Computed(self.function(known.get("call"), (*place, "call")), known.get("otherwise", "unlimited"))
 
     def options(self, value: Any, kind: str) -> Any:
+        """Return the value of `headers`, `refusal` or `trusted` as Policy takes it."""
         if not isinstance(value, Mapping):
             return [value] if kind == "trusted" and isinstance(value, str) else value
         known = self.mapping(value, (kind,), kind)
@@ -311,21 +322,23 @@ class _PolicyReader:
         return known
 
     def call(self, value: Any, place: Place) -> Callable[..., Any]:
+        """Return the function of a `{call: …}`."""
         known = self.mapping(value, place, "call")
         if value == {}:
-            self.problems.add(place, "expected 'call' with a function")
+            self.problems.add(place, "expected 'call' with the name of a function")
         if not known:
             return find_nothing
         return self.function(known["call"], (*place, "call"))
 
     def function(self, name: Any, place: Place) -> Callable[..., Any]:
+        """Return the function of that name; find_nothing, and a problem, if there is none."""
         with self.problems.at(*place):
             return find_function(name, self._functions)
         return find_nothing
 
 
 def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
-    """Return what is left when everything that is wrong is taken out. Of limits by tier the others stay."""
+    """Return the keys without those that have an error. Of limits by tier, only tiers with an error are replaced."""
     left = dict(known)
     for problem in error.problems:
         key, *inner = problem.place or ("",)
@@ -338,7 +351,7 @@ def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> Any:
-    """A header's value is text, also where YAML reads a number."""
+    """Return a header's value as a string: YAML reads `1` as a number."""
     if isinstance(value, list):
         return [_as_text(one) for one in value]
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""Lists of single clients: addresses, ranges and identities, each with something to say about it."""
+"""Lists of clients: addresses, ranges and identities, each with a value such as a tier or an override."""
 
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 
 class ClientList(Generic[T]):
-    """Values by client. `kinds` are the identities that must be looked for, so that none of them is missed."""
+    """A table of values by client. `kinds` are the kinds of identity that a request must be asked for before `find`, so
+    that no entry is missed."""
 
     def __init__(self, entries: Iterable[tuple[str, T]], kinds: IdentityKinds) -> None:
         ranges: list[tuple[str, T]] = []
@@ -30,13 +31,14 @@ class ClientList(Generic[T]):
         self.empty = not self._keys and not ranges
 
     def find(self, keys: Iterable[str], address: Address | None) -> list[T]:
-        """What is said of a client: by its identities first, then by its address, the narrowest range first."""
+        """Return the values for a client: those of its identities first, then those of its address, narrowest range
+        first."""
         return [*(value for key in keys for value in self._keys.get(key, ())), *self._ranges.find(address)]
 
 
 def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, ...], str] | None:
-    """Return the kinds that may give this identity, and its key; None for an address or a range. Raises ValueError for
-    anything else."""
+    """Return the kinds of identity that can produce this client, and its key; None for an address or a range. Raises
+    ValueError for anything else."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"expected an address, a range or an identity like 'user:42', not {shown(text)}")
     try:
@@ -51,5 +53,5 @@ def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, .
             raise ValueError(f"{error}; or an identity like 'user:42'") from None
     label, given = kinds.giving(name)
     if any(kind.early for kind in given):
-        raise ValueError(f"{text!r}: {name} names no single client; write the address or the range itself")
+        raise ValueError(f"{text!r} does not identify a client: write the address or range itself, without '{name}:'")
     return given, f"{label}:{value}"

@@ -1,6 +1,6 @@
-"""A policy: all that is said about limits in one place, checked as a whole before it runs.
+"""A policy: rules, clients and settings in one object, checked as a whole before it runs.
 
-What one rule can know of itself is checked in rule.py; here is what only shows when all is put together.
+rule.py checks each rule by itself. This file checks what depends on several parts: names, tiers, identities, lists.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +24,10 @@ from ratebound.policy.model.rule import (
     Plan,
     Rule,
     Window,
-    as_written,
-    wide_windows,
+    find_counter_windows,
+    read_limits,
 )
-from ratebound.policy.problem import Place, Problems, as_texts, chosen, nearest, shown
+from ratebound.policy.problem import Place, Problems, as_texts, check_choice, nearest, shown
 from ratebound.storage.redis.address import parse_url
 from ratebound.storage.secrecy import split_url
 from ratebound.storage.urls import open_storage
@@ -39,8 +39,10 @@ SWITCHES = get_args(Switch)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Override:
-    """Something else for one client: an address, a range or an identity like `user:42`. It changes the tier, or the
-    limits of the named rules, or of all."""
+    """Another tier, or other limits, for one client: an address, a range or an identity like `user:42`.
+
+    `limits` apply to the rules named in `rules`, or to all rules if there are none.
+    """
 
     client: str
     limits: Any = None
@@ -50,11 +52,16 @@ class Override:
     def __post_init__(self) -> None:
         problems = Problems()
         if (self.limits is None) == (self.tier is None):
-            problems.add((), "an override has limits or a tier")
+            given = "neither" if self.limits is None else "both"
+            problems.add((), f"an override needs limits or a tier; this one has {given}")
         elif self.tier is not None and self.rules:
-            problems.add((), "an override's tier holds for all rules; leave out 'rules', or give limits instead")
+            problems.add((), "an override's tier applies to all rules: leave out 'rules', or write limits instead")
         if isinstance(self.limits, Mapping) or callable(self.limits) or isinstance(self.limits, Computed):
-            problems.add(("limits",), "an override's limits are text, limits, 'deny' or 'unlimited'")
+            problems.add(
+                ("limits",),
+                f"expected limits like '100/minute', 'deny' or 'unlimited', not {shown(self.limits)}: an override has"
+                " no limits by tier and no function",
+            )
         with problems.at("rules"):
             object.__setattr__(self, "rules", as_texts("rules", self.rules))
         problems.check()
@@ -62,11 +69,13 @@ class Override:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Policy:
-    """Everything is checked at construction; PolicyError tells all that is wrong. Nothing of it changes afterwards.
+    """A complete policy: rules, clients and settings. It is checked at construction, raises PolicyError with every
+    error, and never changes afterwards.
 
-    `by` is how clients are told apart where a rule does not say. `tiers` are names, or names with the clients that
-    belong to them; `default_tier` is that of everybody else. `exempt` are matches that nothing is counted for, met
-    only by their exact spelling; `allow` and `block` are clients, and block wins. `ipv6` is the prefix of one client.
+    `by` is the identity that rules without their own `by` count by. `tiers` are names, or names with the clients that
+    belong to them; every other client has `default_tier`. `exempt` are matches whose requests are not counted; only a
+    path in exactly the spelling of the pattern is exempt. `allow` and `block` list clients; block wins. `ipv6` is the
+    length of the prefix that counts as one client.
     """
 
     rules: Sequence[Rule] = ()
@@ -92,7 +101,7 @@ class Policy:
     kinds: IdentityKinds = field(init=False, repr=False)
     alternatives: Alternatives = field(init=False, repr=False)  # of `by`
     rule_by: Mapping[str, Alternatives] = field(init=False, repr=False)  # by name of the rule
-    wide: Mapping[str, frozenset[Window]] = field(init=False, repr=False)  # `Rule.wide` with overrides, by name of rule
+    counter_windows: Mapping[str, frozenset[Window]] = field(init=False, repr=False)  # by name of rule, with overrides
     tier_names: tuple[str, ...] = field(init=False, repr=False)
     members: ClientList[str] = field(init=False, repr=False)  # tiers by client
     overridden: ClientList[tuple[Override, Mapping[str, Plan]]] = field(init=False, repr=False)  # plans by rule
@@ -108,24 +117,24 @@ class Policy:
         for name, kind in (("rules", Rule), ("exempt", Match), ("overrides", Override)):
             for place, one in enumerate(getattr(self, name)):
                 if not isinstance(one, kind):
-                    hint = ": read_policy takes a whole policy as a dict" if isinstance(one, Mapping) else ""
+                    hint = ": read_policy takes a whole policy as dicts" if isinstance(one, Mapping) else ""
                     problems.add((name, place), f"expected a {kind.__name__}, not {shown(one)}{hint}")
         with problems.at("failure"):
-            chosen("failure", self.failure, FAILURES[1:])
+            check_choice("failure", self.failure, FAILURES[1:])
         with problems.at("switch"):
-            chosen("switch", self.switch, SWITCHES)
+            check_choice("switch", self.switch, SWITCHES)
         with problems.at("storage"):
             _check_storage(self.storage)
         with problems.at("headers"):
-            put(self, "response_headers", _made(Headers, self.headers, _HEADERS))
+            put(self, "response_headers", _construct(Headers, self.headers, _HEADERS))
         with problems.at("refusal"):
             headers = getattr(self, "response_headers", None)
-            put(self, "rejection", _made(Rejection, self.refusal, _REFUSAL, headers=headers))
+            put(self, "rejection", _construct(Rejection, self.refusal, _REFUSAL, headers=headers))
         put(self, "proxies", Proxies())
         with problems.at("trusted"):
-            put(self, "proxies", _made(Proxies, self.trusted, _TRUSTED))
+            put(self, "proxies", _construct(Proxies, self.trusted, _TRUSTED))
         if type(self.ipv6) is not int or not 32 <= self.ipv6 <= 128:
-            problems.add(("ipv6",), f"expected a length of prefix from 32 to 128, not {shown(self.ipv6)}")
+            problems.add(("ipv6",), f"expected a prefix length from 32 to 128, not {shown(self.ipv6)}")
             put(self, "ipv6", 64)
         self._check_identities(problems)
         self._check_tiers(problems)
@@ -137,11 +146,11 @@ class Policy:
         put = object.__setattr__
         given: Any = self.identities
         if not isinstance(given, Mapping):
-            problems.add(("identities",), f"expected names with sources, not {shown(given)}")
+            problems.add(("identities",), f"expected a mapping of names to sources, not {shown(given)}")
             given = {}
         wrong = [name for name in given if not isinstance(name, str)]
         for name in wrong:
-            problems.add(("identities", str(name)), f"a name is text, not {shown(name)}")
+            problems.add(("identities", str(name)), f"expected a string as name, not {shown(name)}")
         sources = {
             name: read_source(source, ("identities", name), {}, problems)
             for name, source in given.items()
@@ -153,17 +162,24 @@ class Policy:
             with problems.at("identities", name):
                 base, _, detail = name.partition(":")
                 if not KIND.fullmatch(base) or (detail and base not in ("header", "cookie")):
-                    raise ValueError("a name is small letters, digits, _ and -; or 'header:x-name', 'cookie:name'")
+                    raise ValueError(
+                        f"invalid name {name!r}: expected small letters, digits, _ and -, or 'header:x-name' or"
+                        " 'cookie:name'"
+                    )
                 if base in ELSEWHERE:
-                    raise ValueError(f"{base!r} is what others call an address: choose another name")
+                    raise ValueError(f"{base!r} means the address in other packages: choose another name")
                 if base in OWN or (base == "user" and source.call is None):
-                    raise ValueError(f"{base} is built in: choose another name" + " or a 'call'" * (base == "user"))
+                    raise ValueError(
+                        f"{base!r} is built in: choose another name" + ", or give it a 'call'" * (base == "user")
+                    )
                 if source.proxy and not self.trusts_someone:
-                    raise ValueError("no proxy is trusted, so this header never counts: say which under 'trusted'")
+                    raise ValueError(
+                        "no proxy is trusted, so this header is always ignored: list the proxies under 'trusted'"
+                    )
                 if source.proxy and self.proxies.single and not self.proxies.trusted:
                     raise ValueError(
-                        "this header never counts: 'single' trusts proxies about addresses only; name those that set it"
-                        " under 'trusted: {proxies: …}'"
+                        "this header is always ignored: 'single' trusts proxies about addresses only; list the proxies"
+                        " that set it under 'trusted: {proxies: …}'"
                     )
                 self.kinds.kind("jwt:sub" if name == "jwt" else name)
         put(self, "alternatives", ())
@@ -172,8 +188,8 @@ class Policy:
 
     @property
     def reads_body(self) -> bool:
-        """Whether one of its functions looks at the body, so that an adapter has to read it first: one that finds a
-        cost, limits or an identity, and has an attribute `reads_body` that is true."""
+        """Return True if a function for a cost, limits or an identity has a true attribute `reads_body`, so that an
+        adapter must read the body before it asks for a decision."""
         functions = [
             function for rule in self.rules for function in (rule.cost, rule.computed and rule.computed.function)
         ]
@@ -184,6 +200,7 @@ class Policy:
 
     @property
     def trusts_someone(self) -> bool:
+        """Return True if `trusted` names any proxy."""
         return isinstance(self.trusted, Proxies) or bool(self.trusted)
 
     def _check_tiers(self, problems: Problems) -> None:
@@ -195,7 +212,8 @@ class Policy:
             for tier in tiers:
                 if not isinstance(tier, str) or not KIND.fullmatch(tier.lower()) or tier == DEFAULT:
                     problems.add(
-                        ("tiers",), f"{shown(tier)} cannot be a tier: letters, digits, _ and -, and not 'default'"
+                        ("tiers",),
+                        f"{shown(tier)} cannot be a tier: expected letters, digits, _ and -, and not 'default'",
                     )
             if any(one.place == ("tiers",) for one in problems.found):
                 return
@@ -218,21 +236,23 @@ class Policy:
 
     def _check_rules(self, problems: Problems) -> None:
         if not self.rules and not self.block:
-            problems.add(("rules",), "a policy without rules limits nothing")
+            problems.add(("rules",), "a policy without rules limits nothing: add at least one rule")
         names: dict[str, int] = {}
         alternatives: dict[str, Alternatives] = {}
         rules = self._of_kind("rules", Rule)
         for place, rule in rules:
             at: Place = ("rules", place)
             if names.setdefault(rule.name, place) != place:
-                problems.add((*at, "name"), f"{rule.name!r} is the name of rules[{names[rule.name]}], too")
+                problems.add(
+                    (*at, "name"), f"{rule.name!r} is also the name of rules[{names[rule.name]}]: choose another name"
+                )
             with problems.at(*at, "by"):
                 by = self._by_of(rule)
                 alternatives[rule.name] = by
                 early = all(kind.early for parts in by for kind in parts)
                 if rule.stage == "early" and not early:
                     raise ValueError(
-                        "an early rule comes before anybody is identified: count by address, prefix or global"
+                        "an early rule is evaluated before clients are identified: count by address, prefix or global"
                     )
             for tier in rule.match.tiers:
                 self._check_tier(problems, (*at, "match", "tiers"), tier)
@@ -242,7 +262,11 @@ class Policy:
                 for plan in rule.plans.values():
                     _check_names(rule, plan)
             if rule.stage == "early" and (rule.match.tiers or {*rule.plans, *rule.candidates} - {DEFAULT}):
-                problems.add((*at, "stage"), "an early rule comes before anybody is identified: it cannot know a tier")
+                problems.add(
+                    (*at, "stage"),
+                    "an early rule is evaluated before clients are identified, so it cannot use tiers: write 'stage:"
+                    " late', or leave out the tiers",
+                )
             for earlier, before in rules:
                 if (
                     earlier < place
@@ -252,13 +276,15 @@ class Policy:
                     and covers(before.match, rule.match)
                 ):
                     problems.add(
-                        at, f"never reached: {before.name!r} before it is final, and matches all that it matches"
+                        at,
+                        f"never reached: the final rule {before.name!r} before it matches the same requests; move this"
+                        " rule before it",
                     )
                     break
         object.__setattr__(self, "rule_by", alternatives)
 
     def _of_kind(self, name: str, kind: type[T]) -> list[tuple[int, T]]:
-        """Return the entries of a list that are what they should be, each with its place."""
+        """Return the entries of a list that have the expected type, each with its index."""
         return [(place, one) for place, one in enumerate(getattr(self, name)) if isinstance(one, kind)]
 
     def _by_of(self, rule: Rule) -> Alternatives:
@@ -275,7 +301,7 @@ class Policy:
         possible = rule.match.tiers or self.tier_names
         for tier in possible:
             if tier not in plans:
-                problems.add(at, f"tier {tier!r} would be unlimited: give it limits, or add '{DEFAULT}'")
+                problems.add(at, f"tier {tier!r} would be unlimited: add limits for it, or '{DEFAULT}'")
         if self.default_tier is None and not rule.match.tiers:
             problems.add(at, f"clients without a tier would be unlimited: add '{DEFAULT}', or set default_tier")
 
@@ -287,13 +313,18 @@ class Policy:
         for place, match in self._of_kind("exempt", Match):
             if match.tiers:
                 problems.add(
-                    ("exempt", place, "tiers"), "exempt comes before anybody is identified: use a rule 'unlimited'"
+                    ("exempt", place, "tiers"),
+                    "exempt is evaluated before clients are identified, so it cannot use tiers: write a rule with"
+                    " 'limits: unlimited' instead",
                 )
             if not match.paths and not match.addresses:
-                problems.add(("exempt", place), "expected paths or addresses: else anybody can claim to be exempt")
+                problems.add(
+                    ("exempt", place),
+                    "expected paths or addresses: any client can choose its method, host and headers",
+                )
         known = {rule.name: rule for _, rule in self._of_kind("rules", Rule)}
-        wide = self._wide_with_overrides()
-        object.__setattr__(self, "wide", wide)
+        windows = self._windows_with_overrides()
+        object.__setattr__(self, "counter_windows", windows)
         entries = []
         for place, override in self._of_kind("overrides", Override):
             at: Place = ("overrides", place)
@@ -308,58 +339,63 @@ class Policy:
                     problems.add((*at, "rules"), f"unknown rule {name!r}: {nearest(name, known)}")
             with problems.at(*at, "limits"):
                 if override.limits is not None:
-                    as_written(override.limits)  # told even if no rule is known that it is for
+                    read_limits(override.limits)  # reports errors even if none of the override's rules exists
                 for name in (named or known) if override.limits is not None else ():
                     if name in known:
-                        plans[name] = known[name].plan(override.limits, wide[name])
-                        _check_reach(known[name], plans[name])
+                        plans[name] = known[name].plan(override.limits, windows[name])
+                        _check_cost(known[name], plans[name])
                         _check_names(known[name], plans[name])
             entries.append((override.client, (override, plans)))
         object.__setattr__(
             self, "overridden", ClientList(entries, self.kinds) if not problems.found else ClientList([], self.kinds)
         )
 
-    def _wide_with_overrides(self) -> dict[str, frozenset[Window]]:
-        """A client may have an override for one request and none for the next: it must find the same count."""
-        wide = {rule.name: rule.wide for _, rule in self._of_kind("rules", Rule)}
+    def _windows_with_overrides(self) -> dict[str, frozenset[Window]]:
+        """Return the counter windows of each rule, those of overrides included: a client that has an override for one
+        request and none for the next must keep its count."""
+        windows = {rule.name: rule.counter_windows for _, rule in self._of_kind("rules", Rule)}
         for _, override in self._of_kind("overrides", Override):
-            with Problems().at():  # what is wrong is told where a plan is made of it
-                more = wide_windows([as_written(override.limits)]) if override.limits is not None else frozenset()
-                for name in override.rules or wide if more else ():
-                    if name in wide:
-                        wide[name] |= more
-        return wide
+            with Problems().at():  # dropped here: _check_lists reports it
+                limits = override.limits
+                more = frozenset[Window]() if limits is None else find_counter_windows([read_limits(limits)])
+                for name in override.rules or windows if more else ():
+                    if name in windows:
+                        windows[name] |= more
+        return windows
 
 
-def _check_reach(rule: Rule, plan: Plan) -> None:
+def _check_cost(rule: Rule, plan: Plan) -> None:
     for limit in plan if isinstance(plan, tuple) else ():
         if isinstance(rule.cost, int) and rule.cost > limit.burst:
-            raise ValueError(f"the cost {rule.cost} of rule {rule.name!r} can never pass '{limit}'")
+            raise ValueError(
+                f"the cost {rule.cost} of rule {rule.name!r} can never pass '{limit}', which allows at most"
+                f" {limit.burst} at once: raise the limit"
+            )
 
 
 def _check_names(rule: Rule, plan: Plan) -> None:
-    """Else a live limit could share the state of a candidate."""
+    """Raise ValueError for the name of a candidate: an enforced limit would share the state of a candidate."""
     for limit in plan if isinstance(plan, tuple) else ():
         if limit.name.startswith(f"{rule.name}/candidate."):
-            raise ValueError(f"'{limit.text}' has the name of a candidate: choose one that begins with another word")
+            raise ValueError(f"'{limit.text}': names that begin with 'candidate.' are reserved: choose another name")
 
 
 def _check_storage(url: object) -> None:
     if not isinstance(url, str):
-        raise ValueError(f"expected a URL like 'redis://host:6379/0', not {type(url).__name__}")
+        raise ValueError(f"expected a URL like 'redis://host:6379/0', not a value of type {type(url).__name__}")
     scheme = split_url(url).scheme.partition("+")[0]
     if scheme in ("redis", "rediss", "unix"):
-        parse_url(url)  # nothing is opened, and redis-py is not needed to look at it
+        parse_url(url)  # opens no connection, and needs no redis-py
     else:
         open_storage(url)
 
 
 def _clients(listed: Any) -> tuple[Any, ...]:
-    """Those of a tier: none, one, or several."""
+    """Return the clients of a tier, which may be written as nothing, one string or a list."""
     if listed is None or isinstance(listed, str):
         return (listed,) if listed else ()
     if not isinstance(listed, Iterable) or isinstance(listed, bytes | Mapping):
-        raise ValueError(f"expected text or a list of texts, not {shown(listed)}")
+        raise ValueError(f"expected a client or a list of clients, not {shown(listed)}")
     return tuple(listed)
 
 
@@ -367,7 +403,7 @@ def _names(names: Any) -> Any:
     if not isinstance(names or {}, Mapping) or not all(
         isinstance(text, str) for pair in (names or {}).items() for text in pair
     ):
-        raise ValueError(f"names must be names of limits with those that clients see, not {shown(names)}")
+        raise ValueError(f"names must map the names of limits to the names that clients see, not {shown(names)}")
     return names
 
 
@@ -378,21 +414,22 @@ def _format(format: Any) -> Any:
 
 
 def _single(single: Any) -> Any:
-    """Ranges are text wherever they stand: a number would be an address to those who read them."""
+    """Return the option `single` with its ranges as strings: `ipaddress` would read a number as an address."""
     if single is not None and not isinstance(single, Mapping):
-        raise ValueError(f"single must be names of headers with the ranges that set them, not {shown(single)}")
+        raise ValueError(f"single must map names of headers to the proxies that set them, not {shown(single)}")
     return {name: as_texts("the ranges of a header", one) for name, one in (single or {}).items()}
 
 
-# How arguments are read that may be written in several ways; the first is the one that may stand alone.
+# Functions for options that may be written in several ways, by name. The first option may be given without its name.
 Readers = Mapping[str, Callable[[Any], Any]]
 _HEADERS: Readers = {"styles": partial(as_texts, "styles"), "names": _names}
 _REFUSAL: Readers = {"format": _format}
 _TRUSTED: Readers = {"trusted": partial(as_texts, "proxies"), "single": _single}
 
 
-def _made(kind: Any, given: Any, readers: Readers, **more: Any) -> Any:
-    """Return an object as it is, or make it from what a file says: its first argument, or several by name."""
+def _construct(kind: Any, given: Any, readers: Readers, **more: Any) -> Any:
+    """Return `given` if it is an object of this kind already. Else construct one from a mapping of its arguments, or
+    from its first argument alone. Raises PolicyError with every error."""
     if isinstance(given, kind):
         return given
     if not isinstance(given, Mapping):
@@ -402,6 +439,6 @@ def _made(kind: Any, given: Any, readers: Readers, **more: Any) -> Any:
         name = str(key).replace("-", "_")
         with problems.at("proxies" if kind is Proxies and name == "trusted" else name):
             arguments[name] = readers[name](one) if name in readers else one
-            kind(**{name: arguments[name]})  # by itself first: one that is wrong would hide the others
+            kind(**{name: arguments[name]})  # each by itself, so that an error in one does not hide the next
     problems.check()
     return kind(**arguments, **more)

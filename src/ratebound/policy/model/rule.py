@@ -1,4 +1,4 @@
-"""A rule: whom it meets, by what it counts them, and what it allows them."""
+"""A rule: the requests that it matches, the identity that it counts by, and its limits."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from ratebound.notation import parse_limits
 from ratebound.policy.functions import check_takes
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import RequestView
-from ratebound.policy.problem import Problems, chosen, shown
+from ratebound.policy.problem import Problems, check_choice, shown
 
 Mode = Literal["enforce", "shadow"]
 Failure = Literal["local", "open", "closed", "raise"]
@@ -21,19 +21,22 @@ Stage = Literal["early", "late"]
 FAILURES = ("", *get_args(Failure))
 
 Plan = tuple[Limit, ...] | Literal["deny", "unlimited"]
-Open = tuple[Limit, bool]  # a limit, and whether its algorithm was left open
-Written = tuple[Open, ...] | Literal["deny", "unlimited"]
+WrittenLimit = tuple[Limit, bool]  # a limit, and True if no algorithm was written
+WrittenLimits = tuple[WrittenLimit, ...] | Literal["deny", "unlimited"]
 Window = tuple[str, int]  # a limit's own name, if it has one, and its period
 Cost = int | Callable[[RequestView], Any]
 
 RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}")
-DEFAULT = "default"  # of limits by tier: for clients of no other tier that is named there
+DEFAULT = "default"  # in limits by tier: the key for clients of every other tier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """Limits that a function finds for each request; async for an AsyncGate. What it returns is as in a rule: text,
-    limits, 'deny' or 'unlimited'. `otherwise` holds when it returns None or fails."""
+    """Limits that a function returns for each request. The function may be async for an AsyncGate.
+
+    It returns what a rule's `limits` may be: text, limits, 'deny' or 'unlimited'. `otherwise` applies if it returns
+    None or raises.
+    """
 
     function: Callable[[RequestView], Any]
     otherwise: Any
@@ -45,14 +48,16 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """`limits` are text, limits, 'deny', 'unlimited', any of these by tier, or Computed; `by` says who shares a quota
-    (default: the policy's). `candidate` limits and rules in shadow are evaluated and reported and never refuse.
+    """One rule of a policy: which requests it matches, who shares a quota, and the limits. Checked at construction.
 
-    `default` rules apply when no other matched, a `final` one ends the search, `early` ones come before authentication.
+    `limits` are text, limits, 'deny', 'unlimited', any of these by tier, or Computed. `by` names the identity that
+    shares a quota; None means the policy's `by`. `candidate` limits and rules with `mode` 'shadow' are evaluated and
+    reported, and never deny. A `default` rule applies if no other rule matched. A `final` rule ends the search. A rule
+    with `stage` 'early' is evaluated before authentication.
 
-    Where limits leave their algorithm open it is one for all tiers, so that a client who moves to another one keeps its
-    count: the sliding counter, if any of them counts so many that this is the default. A Limit does not tell whether
-    its algorithm was left open; one that has the default counts as such.
+    Limits written without an algorithm get the same algorithm in all tiers, so that a client who changes tier keeps its
+    count: the sliding counter if one of them has a count so large that this is its default, else the sliding log. A
+    Limit does not record how it was written: one that has its default algorithm counts as written without.
     """
 
     name: str
@@ -72,37 +77,41 @@ class Rule:
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
     candidates: Mapping[str, Plan] = field(init=False, repr=False)
-    written: Mapping[str, Written] = field(init=False, repr=False)  # what the plans are made of
-    wide: frozenset[Window] = field(init=False, repr=False)  # where an open algorithm is the sliding counter
+    written: Mapping[str, WrittenLimits] = field(init=False, repr=False)  # the plans before they get their algorithms
+    counter_windows: frozenset[Window] = field(init=False, repr=False)  # see find_counter_windows
 
     def __post_init__(self) -> None:
         problems, put = Problems(), object.__setattr__
         if not isinstance(self.name, str) or not RULE_NAME.fullmatch(self.name):
             problems.add(
-                ("name",), f"{shown(self.name)}: expected 1 to 40 of A-Z a-z 0-9 _ . : - with no mark in front"
+                ("name",),
+                f"{shown(self.name)}: expected 1 to 40 of the characters A-Z a-z 0-9 _ . : - beginning with a letter or"
+                " a digit",
             )
             put(self, "name", "rule")
         if not isinstance(self.match, Match):
             problems.add(("match",), f"expected a Match, not {shown(self.match)}")
         for name, known in (("mode", get_args(Mode)), ("failure", FAILURES), ("stage", get_args(Stage))):
             with problems.at(name):
-                chosen(name, getattr(self, name), known)
+                check_choice(name, getattr(self, name), known)
         if self.failure not in FAILURES:
-            put(self, "failure", "")  # so that it is told once, and not of each limit
+            put(self, "failure", "")  # so that it is reported once, and not for each limit
         for name, kind in (("default", bool), ("final", bool), ("message", str), ("documentation", str)):
             if not isinstance(getattr(self, name), kind):
-                problems.add((name,), f"expected {'text' if kind is str else 'true or false'}")
+                expected = "a string" if kind is str else "true or false"
+                problems.add((name,), f"expected {expected}, not {shown(getattr(self, name))}")
             elif kind is str and not is_sendable(getattr(self, name)):
-                problems.add((name,), "half of a surrogate pair cannot be sent")
+                problems.add((name,), "half of a surrogate pair cannot be sent as UTF-8: remove it")
         put(self, "plans", {})
         with problems.at("limits"):
             self._read_limits()
         with problems.at("candidate"):
             wrong = Problems()
-            tried = {} if self.candidate is None else _by_tier(self.candidate, wrong)
-            put(self, "candidates", self._plans(tried, wide_windows(tried.values()), wrong, "candidate."))
+            written = {} if self.candidate is None else _read_by_tier(self.candidate, wrong)
+            windows = find_counter_windows(written.values())
+            put(self, "candidates", self._plans(written, windows, wrong, "candidate."))
             if any(plan == "unlimited" for plan in self.candidates.values()):
-                wrong.add((), "a candidate that is unlimited tells nothing")
+                wrong.add((), "an unlimited candidate reports nothing: write limits, or leave it out")
             wrong.check()
         with problems.at("cost"):
             if callable(self.cost):
@@ -110,7 +119,9 @@ class Rule:
             else:
                 put(self, "cost", checked_cost(self.cost))
         if self.final and self.mode == "shadow":
-            problems.add(("final",), "a rule in shadow must not change what is enforced: it cannot be final")
+            problems.add(
+                ("final",), "a rule with 'mode: shadow' cannot be final: it would skip the enforced rules after it"
+            )
         if isinstance(self.cost, int):
             self._check_cost(self.cost, problems)
         problems.check()
@@ -118,40 +129,43 @@ class Rule:
     def _read_limits(self) -> None:
         computed = self.limits if isinstance(self.limits, Computed) else None
         if computed is None and callable(self.limits):
-            raise ValueError("a function needs limits for when it fails: Computed(function, otherwise='10/minute')")
+            raise ValueError(
+                "a function needs limits for when it fails: write Computed(function, otherwise='10/minute')"
+            )
         if computed is not None:
             check_takes(computed.function, "the RequestView")
         put, wrong = object.__setattr__, Problems()
         put(self, "computed", computed)
-        put(self, "written", _by_tier(self.limits if computed is None else computed.otherwise, wrong))
-        put(self, "wide", wide_windows(self.written.values()))
-        put(self, "plans", self._plans(self.written, self.wide, wrong))
+        put(self, "written", _read_by_tier(self.limits if computed is None else computed.otherwise, wrong))
+        put(self, "counter_windows", find_counter_windows(self.written.values()))
+        put(self, "plans", self._plans(self.written, self.counter_windows, wrong))
         wrong.check()
 
     def _plans(
-        self, written: Mapping[str, Written], wide: frozenset[Window], problems: Problems, prefix: str = ""
+        self, written: Mapping[str, WrittenLimits], windows: frozenset[Window], problems: Problems, prefix: str = ""
     ) -> dict[str, Plan]:
         plans = {}
         for tier, one in written.items():
             with problems.at(*([] if len(written) == 1 and tier == DEFAULT else [tier])):
-                plans[tier] = _plan(self.name, one, wide, prefix, self.failure)
+                plans[tier] = _plan(self.name, one, windows, prefix, self.failure)
         return plans
 
-    def plans_with(self, wide: frozenset[Window]) -> Mapping[str, Plan]:
-        """Its plans where overrides count so many that more of them are sliding counters."""
-        if wide <= self.wide:
+    def plans_with(self, counter_windows: frozenset[Window]) -> Mapping[str, Plan]:
+        """Return the plans with sliding counters in these windows too: overrides may add some."""
+        if counter_windows <= self.counter_windows:
             return self.plans
         problems = Problems()
-        plans = self._plans(self.written, wide, problems)
+        plans = self._plans(self.written, counter_windows, problems)
         problems.check()
         return plans
 
-    def plan(self, limits: Any, wide: frozenset[Window] | None = None) -> Plan:
-        """Limits as written, named for this rule, so that two rules with equal limits never share a state."""
-        wide = self.wide if wide is None else wide
+    def plan(self, limits: Any, counter_windows: frozenset[Window] | None = None) -> Plan:
+        """Return limits under names of this rule, so that two rules with equal limits never share a state. Raises
+        ValueError if they cannot be read."""
+        windows = self.counter_windows if counter_windows is None else counter_windows
         if isinstance(limits, str):
-            return _plan_of_text(self.name, str.__str__(limits), wide, self.failure)
-        return _plan(self.name, as_written(limits), wide, "", self.failure)
+            return _plan_of_text(self.name, str.__str__(limits), windows, self.failure)
+        return _plan(self.name, read_limits(limits), windows, "", self.failure)
 
     def _check_cost(self, cost: int, problems: Problems) -> None:
         for tier, plan in self.plans.items():
@@ -159,35 +173,38 @@ class Rule:
                 if cost > limit.burst:
                     tiers = "" if tier == DEFAULT else f" of tier {tier}"
                     problems.add(
-                        ("cost",), f"{cost} can never pass '{limit}'{tiers}, which gives {limit.burst} at most"
+                        ("cost",),
+                        f"{cost} can never pass '{limit}'{tiers}, which allows at most {limit.burst} at once: lower the"
+                        " cost or raise the limit",
                     )
 
 
-def _by_tier(limits: Any, problems: Problems) -> dict[str, Written]:
-    """Return the limits that can be read, by tier; problems are added for the others."""
+def _read_by_tier(limits: Any, problems: Problems) -> dict[str, WrittenLimits]:
+    """Return the limits that can be read, by tier, and add a problem for each of the others."""
     found = {}
     if not isinstance(limits, Mapping):
         with problems.at():
-            found[DEFAULT] = as_written(limits)
+            found[DEFAULT] = read_limits(limits)
         return found
     for tier, one in limits.items():
         with problems.at(str(tier)):
-            found[str(tier)] = as_written(one)
+            found[str(tier)] = read_limits(one)
     if not limits:
         problems.add((), "expected limits for at least one tier")
     return found
 
 
-def as_written(limits: Any) -> Written:
-    """Limits of a text or a list, with the place of one that cannot be read; or one of the two words."""
+def read_limits(limits: Any) -> WrittenLimits:
+    """Return the limits of a text, a Limit or a list of both; or the word 'deny' or 'unlimited'. Raises PolicyError
+    with the index of each limit that cannot be read."""
     if isinstance(limits, str):
-        return _read(str.__str__(limits))
+        return _read_text(str.__str__(limits))
     if isinstance(limits, Limit):
         limits = [limits]
     if not isinstance(limits, Iterable) or isinstance(limits, bytes | Mapping):
         raise ValueError(f"expected limits like '100/minute', 'deny' or 'unlimited', not {shown(limits)}")
     problems = Problems()
-    found: list[Open] = []
+    found: list[WrittenLimit] = []
     for place, limit in enumerate(limits):
         with problems.at(place):
             if isinstance(limit, Limit):
@@ -200,26 +217,27 @@ def as_written(limits: Any) -> Written:
     return tuple(found)
 
 
-def _read(text: str) -> Written:
+def _read_text(text: str) -> WrittenLimits:
     word = text.strip().lower()
     if word == "deny":
         return "deny"
     return "unlimited" if word == "unlimited" else _limits_of_text(text)
 
 
-def _limits_of_text(text: str) -> tuple[Open, ...]:
-    """What another default would change was left open."""
+def _limits_of_text(text: str) -> tuple[WrittenLimit, ...]:
+    # A limit that changes with the default algorithm was written without one.
     pairs = zip(parse_limits(text), parse_limits(text, default="fixed-window"), strict=True)
     return tuple((limit, limit.algorithm != other.algorithm) for limit, other in pairs)
 
 
-def wide_windows(plans: Iterable[Written]) -> frozenset[Window]:
-    """Where one of these leaves the algorithm open, and counts so many that it is the sliding counter."""
+def find_counter_windows(written: Iterable[WrittenLimits]) -> frozenset[Window]:
+    """Return the windows in which limits written without an algorithm must be sliding counters: one of them has a count
+    so large that the sliding counter is its default, and the others must count alike."""
     return frozenset(
         _window(limit)
-        for plan in plans
-        if not isinstance(plan, str)
-        for limit, is_open in plan
+        for limits in written
+        if not isinstance(limits, str)
+        for limit, is_open in limits
         if is_open and limit.algorithm == "sliding-counter"
     )
 
@@ -229,19 +247,21 @@ def _window(limit: Limit) -> Window:
 
 
 @lru_cache(maxsize=4096)
-def _plan_of_text(rule: str, text: str, wide: frozenset[Window], failure: str) -> Plan:
-    return _plan(rule, _read(text), wide, "", failure)
+def _plan_of_text(rule: str, text: str, windows: frozenset[Window], failure: str) -> Plan:
+    return _plan(rule, _read_text(text), windows, "", failure)
 
 
-def _plan(rule: str, written: Written, wide: frozenset[Window], prefix: str, failure: str) -> Plan:
-    return written if isinstance(written, str) else named_limits(rule, _settled(written, wide), prefix, failure)
+def _plan(rule: str, written: WrittenLimits, windows: frozenset[Window], prefix: str, failure: str) -> Plan:
+    if isinstance(written, str):
+        return written
+    return named_limits(rule, _with_algorithms(written, windows), prefix, failure)
 
 
-def _settled(written: Sequence[Open], wide: frozenset[Window]) -> Iterator[Limit]:
-    """With sliding counters where they are wide, unless one stands beside it already."""
+def _with_algorithms(written: Sequence[WrittenLimit], windows: frozenset[Window]) -> Iterator[Limit]:
+    """Yield the limits with sliding counters in these windows, unless the same counter is among them already."""
     taken = {limit.scope for limit, _ in written}
     for limit, is_open in written:
-        if is_open and limit.algorithm == "sliding-log" and _window(limit) in wide:
+        if is_open and limit.algorithm == "sliding-log" and _window(limit) in windows:
             counter = replace(limit, algorithm="sliding-counter", name=limit.name if limit.named else "")
             yield limit if counter.scope in taken else counter
         else:
@@ -249,7 +269,8 @@ def _settled(written: Sequence[Open], wide: frozenset[Window]) -> Iterator[Limit
 
 
 def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "", failure: str = "") -> tuple[Limit, ...]:
-    """Limits under the rule's name: `login/minute`. A limit's own name stands in for its period."""
+    """Return the limits under names of the rule, such as `login/minute`. A limit's own name takes the place of its
+    period. Raises InvalidLimit if two limits get one name, or if a name is too long."""
     found: dict[str, Limit] = {}
     for limit in limit_set(limits):
         name = f"{rule}/{prefix}{limit.name if limit.named else _period(limit)}"
@@ -257,7 +278,7 @@ def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "", failure: 
             name += f"-{limit.algorithm}"
         if name in found:
             raise InvalidLimit(
-                f"'{found[name].text}' and '{limit.text}' have one name: name one, '{limit.text} as other'"
+                f"'{found[name].text}' and '{limit.text}' have the same name: name one of them, '{limit.text} as other'"
             )
         try:
             found[name] = replace(limit, name=name, failure=failure or limit.failure, large=True)

@@ -18,7 +18,7 @@ from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Stage
-from ratebound.policy.problem import chosen
+from ratebound.policy.problem import check_choice
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
 from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
 from ratebound.policy.runtime.reload import PolicyFile, log_swap
@@ -72,7 +72,7 @@ class _Source:
 
     def set_switch(self, value: Switch | None) -> None:
         if value is not None:
-            chosen("switch", value, SWITCHES)
+            check_choice("switch", value, SWITCHES)
         self.switch = value
 
     def _check(self, compiled: CompiledPolicy) -> None:

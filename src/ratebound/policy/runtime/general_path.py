@@ -91,7 +91,7 @@ class CompiledPolicy:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.bounds = [
-            CompiledRule(rule, place, policy.rule_by[rule.name], policy.failure, policy.wide[rule.name])
+            CompiledRule(rule, place, policy.rule_by[rule.name], policy.failure, policy.counter_windows[rule.name])
             for place, rule in enumerate(policy.rules)
         ]
         self.stages = {

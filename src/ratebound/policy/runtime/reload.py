@@ -134,7 +134,7 @@ def _limits_of(policy: Policy) -> dict[str, list[Limit]]:
     return {
         rule.name: [
             limit
-            for plan in rule.plans_with(policy.wide[rule.name]).values()
+            for plan in rule.plans_with(policy.counter_windows[rule.name]).values()
             if isinstance(plan, tuple)
             for limit in plan
         ]
