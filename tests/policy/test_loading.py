@@ -122,7 +122,7 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("rules: [{name: a, limits: 5/minute, by: [address, user]}]", "rules[0].by", "never reached"),
         ("rules: [{name: a, limits: 5/minute, by: agent}]", "rules[0].by", "address + agent"),
         ("rules: [{name: a, limits: 5/minute, by: prefix:200}]", "rules[0].by", "out of range"),
-        ("rules: [{name: a, limits: 5/minute, by: user, stage: early}]", "rules[0].by", "before clients are identified"),
+        ("rules: [{name: a, limits: 5/minute, by: user, stage: early}]", "rules[0].by", "before clients are"),
         ("rules: [{name: a, limits: 5/minute, match: {paths: []}}]", "rules[0].match", "every condition is empty"),
         ("rules: [{name: a, limits: 5/minute, match: {paths: x}}]", "rules[0].match.paths[0]", "must begin with '/'"),
         ("rules: [{name: a, limits: 5/minute, match: {tiers: pro}}]", "rules[0].match.tiers", "unknown tier 'pro'"),

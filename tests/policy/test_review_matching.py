@@ -287,7 +287,7 @@ def test_a_live_limit_cannot_take_the_name_of_a_candidate() -> None:
     ],
 )
 def test_a_host_that_sets_free_is_advised_against(text: str) -> None:
-    found = [warning for warning in advise(read_policy(text)) if warning.name == "freed-by-header"]
+    found = [warning for warning in advise(read_policy(text)) if warning.name == "unlimited-by-header"]
     assert len(found) == 1
     assert "host" in found[0].wrong
 

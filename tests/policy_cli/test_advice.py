@@ -6,7 +6,7 @@ from ratebound import parse_limit
 from ratebound.policy import ANY_FUNCTION, load_policy, read_policy
 from ratebound.policy.lint.checks import advise
 from ratebound.policy.lint.known_mistakes import MISTAKES, Advice
-from ratebound.policy.lint.redundant_limit import most_within, never_bites
+from ratebound.policy.lint.redundant_limit import is_redundant, most_within
 from ratebound.testing import FakeClock
 from tests.policy.gates import EXAMPLES, decide, gate_of, request
 
@@ -44,7 +44,7 @@ WRONG: dict[str, list[str]] = {
     ],
     "spoofable-header": ["trusted: {single: {true-client-ip: [192.0.2.0/24]}}\nrules: [{name: a, limits: 9/second}]"],
     "hops-without-proxies": ["trusted: {hops: 2}\nrules: [{name: a, limits: 9/second}]"],
-    "freed-by-header": [
+    "unlimited-by-header": [
         "rules: [{name: a, match: {headers: {x-internal: '1'}}, limits: unlimited, final: true}, "
         "{name: b, limits: 9/second}]",
         "rules: [{name: a, match: {headers: {x-internal: true}}, limits: unlimited}, "
@@ -55,11 +55,11 @@ WRONG: dict[str, list[str]] = {
         "trusted: [10.0.0.0/8]\nidentities: {api-key: {proxy: true}}\n"
         "rules: [{name: a, by: api-key, limits: 9/second}]",
     ],
-    "revoked-for-long": [
+    "long-verify-cache": [
         "identities: {api-key: {verify: {call: find, cache: 2 hours}}}\n"
         "rules: [{name: a, by: api-key, limits: 9/second}]",
     ],
-    "never-bites": [
+    "redundant-limit": [
         "rules: [{name: a, limits: 10/second; 1000/minute}]",
         "rules: [{name: a, limits: 10/second burst 20; 100/second burst 200 gcra}]",
         "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: user, match: {paths: /x}, limits: 9/minute}]",
@@ -132,7 +132,7 @@ RIGHT: dict[str, list[str]] = {
     ],
     "spoofable-header": ["trusted: {single: {cf-connecting-ip: [192.0.2.0/24]}}\nrules: [{name: a, limits: 9/second}]"],
     "hops-without-proxies": ["trusted: {hops: 2, proxies: [10.0.0.0/8]}\nrules: [{name: a, limits: 9/second}]"],
-    "freed-by-header": [
+    "unlimited-by-header": [
         "rules: [{name: a, match: {headers: {x-internal: '1'}, addresses: [10.0.0.0/8]}, limits: unlimited, "
         "final: true}, {name: b, limits: 9/second}]",
         "rules: [{name: a, match: {headers: {x-internal: '1'}}, limits: unlimited}, {name: b, limits: 9/second}]",
@@ -142,11 +142,11 @@ RIGHT: dict[str, list[str]] = {
         "trusted: [10.0.0.0/8]\nidentities: {tenant: {proxy: true}}\nrules: [{name: a, by: tenant, limits: 9/second}]",
         "identities: {api-key: {verify: find}}\nrules: [{name: a, by: api-key, limits: 9/second}]",
     ],
-    "revoked-for-long": [
+    "long-verify-cache": [
         "identities: {api-key: {verify: {call: find, cache: 60 minutes}}}\n"
         "rules: [{name: a, by: api-key, limits: 9/second}]",
     ],
-    "never-bites": [
+    "redundant-limit": [
         "rules: [{name: a, limits: 10/second burst 20; 500/minute}]",
         "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: address, match: {paths: /x}, limits: 9/minute}]",
         "rules: [{name: a, by: user, match: {paths: /x}, limits: 5/minute}, {name: b, by: user, limits: 9/minute}]",
@@ -261,7 +261,7 @@ rules:
 def test_the_place_of_a_mistake_names_the_tier() -> None:
     limits = "{free: 10/second; 1000/minute, pro: 9/second}"
     text = f"tiers: [free, pro]\ndefault_tier: free\nrules: [{{name: a, limits: {limits}}}]"
-    found = [warning for warning in told(text) if warning.name == "never-bites"]
+    found = [warning for warning in told(text) if warning.name == "redundant-limit"]
     assert [warning.where for warning in found] == ["rules[0].limits.free"]
 
 
@@ -282,9 +282,9 @@ LIMITS = [
 
 @pytest.mark.parametrize("weak", LIMITS)
 @pytest.mark.parametrize("strict", LIMITS)
-def test_what_never_bites_is_never_the_only_one_to_refuse(weak: str, strict: str, clock: FakeClock) -> None:
+def test_a_redundant_limit_is_never_the_only_one_to_deny(weak: str, strict: str, clock: FakeClock) -> None:
     one, other = parse_limit(weak), parse_limit(strict)
-    if weak == strict or not never_bites(one, other, alike=True):
+    if weak == strict or not is_redundant(one, other, alike=True):
         return
     gate = gate_of(f"rules: [{{name: a, limits: {strict}}}, {{name: b, limits: {weak}}}]", clock)
     for step in range(3_000):
@@ -301,7 +301,7 @@ def test_some_pairs_of_limits_are_told_apart() -> None:
         (weak, strict)
         for weak in LIMITS
         for strict in LIMITS
-        if weak != strict and never_bites(parse_limit(weak), parse_limit(strict), alike=True)
+        if weak != strict and is_redundant(parse_limit(weak), parse_limit(strict), alike=True)
     ]
     assert ("1000/minute", "10/second") in pairs
     assert ("10/second", "5/minute") in pairs

@@ -1,1 +1,1 @@
-"""Known mistakes in policies that load: named warnings, each with what to write instead."""
+"""Common mistakes in valid policies: named warnings, each with what to write instead."""

@@ -1,6 +1,6 @@
-"""What is known to go wrong with policies that load: pure functions from a policy to named warnings.
+"""Checks for common mistakes in valid policies: pure functions from a policy to named warnings.
 
-The texts are in known_mistakes.py; logins have a file of their own, credentials.py.
+The texts are in known_mistakes.py; the checks of logins are in credentials.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from ratebound.http.prefix import parse_network
 from ratebound.limit import UNITS, Limit
 from ratebound.policy.lint.credentials import check_credentials, kinds_of, limits_something, plans_of
 from ratebound.policy.lint.known_mistakes import Advice, advice
-from ratebound.policy.lint.redundant_limit import never_bites
+from ratebound.policy.lint.redundant_limit import is_redundant
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.match.path import Pattern
@@ -20,7 +20,7 @@ from ratebound.policy.problem import Place
 
 HEALTH = ("/health", "/healthz", "/healthcheck", "/ready", "/readyz", "/live", "/livez", "/ping", "/-/healthy", "/up")
 USUAL = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
-PROBE = UNITS["second"]  # the shortest time between two probes that is usual
+PROBE = UNITS["second"]  # the shortest usual time between two health checks
 PASSED_ON = ("true-client-ip", "x-client-ip", "fastly-client-ip", "x-azure-clientip")
 CLIENTS_OWN = (
     "authorization",
@@ -32,28 +32,29 @@ CLIENTS_OWN = (
     "accept-language",
     "x-forwarded-for",
 )
-LOG = 1_000  # entries for each client that a sliding log is still quick with
+LOG = 1_000  # requests per client up to which a sliding log is fast
 AT_ONCE = 1_000
 LONG_CACHE = 3600  # seconds
-WIDE = {4: 16, 6: 32}  # shorter prefixes than these are no single organisation's
+WIDE = {4: 16, 6: 32}  # prefixes shorter than these span several organisations
 
 
 def advise(policy: Policy, *, workers: int = 1) -> list[Advice]:
-    """All known mistakes that this policy makes, in the order of the file. `workers`: processes that will run it."""
+    """Return every warning about a policy, in the order of the file. `workers` is the number of processes that will run
+    it."""
     found = [warning for check in CHECKS for warning in check(policy)]
     if workers > 1 and policy.storage.startswith("memory:"):
-        found.append(advice("memory-with-workers", ("storage",), f"{workers} workers count in memory"))
+        found.append(advice("memory-with-workers", ("storage",), f"{workers} workers each count in memory"))
     return sorted(dict.fromkeys(found), key=_order)
 
 
 def _order(warning: Advice) -> tuple[bool, int, str]:
-    """What is said of the whole first, then rule by rule."""
+    """Return a sort key: warnings about the whole policy first, then rule by rule."""
     rule = warning.place[1] if warning.place[:1] == ("rules",) and len(warning.place) > 1 else -1
     return warning.place[:1] == ("rules",), rule if isinstance(rule, int) else -1, warning.name
 
 
 def _is_broad(rule: Rule) -> bool:
-    """Whether a rule meets requests wherever they go."""
+    """Return True if a rule applies to every path and host."""
     return not rule.match.paths and rule.match.is_plain and not rule.match.hosts
 
 
@@ -62,7 +63,7 @@ def _address_alone(policy: Policy) -> Iterator[Advice]:
     alone = all(kinds_of(policy.rule_by[rule.name]) <= {"address", "prefix", "agent", "global"} for rule in limiting)
     knows_shared = any(override.limits is not None for override in policy.overrides)
     if alone and not knows_shared and any(_is_broad(rule) for rule in limiting):
-        yield advice("address-alone", ("rules",), "every rule counts by address, and none by who is asking")
+        yield advice("address-alone", ("rules",), "every rule counts by address, none by user or another identity")
 
 
 def _one_limit(policy: Policy) -> Iterator[Advice]:
@@ -72,7 +73,9 @@ def _one_limit(policy: Policy) -> Iterator[Advice]:
     place, rule = limiting[0]
     if rule.match == Match() and isinstance(rule.cost, int) and rule.computed is None and len(rule.plans) == 1:
         yield advice(
-            "one-limit-for-everything", ("rules", place), f"rule {rule.name!r} is the only one, for all requests"
+            "one-limit-for-everything",
+            ("rules", place),
+            f"rule {rule.name!r} is the only one, and matches all requests",
         )
 
 
@@ -87,7 +90,8 @@ def _health_check(policy: Policy) -> Iterator[Advice]:
     for place, rule in enumerate(policy.rules):
         slow = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.period_us > limit.count * PROBE]
         if slow and _is_broad(rule) and (not rule.match.methods or "GET" in rule.match.methods):
-            wrong = f"rule {rule.name!r} with '{slow[0].text}' limits probes, too, and no usual path of one is exempt"
+            wrong = f"rule {rule.name!r} with '{slow[0].text}' also limits health checks; none of their usual paths is"
+            wrong += " exempt"
             yield advice("health-check-limited", ("rules", place), wrong)
             return
 
@@ -101,33 +105,34 @@ def _is_free(path: str, policy: Policy) -> bool:
 def _trust(policy: Policy) -> Iterator[Advice]:
     for name in policy.proxies.single:
         if name in PASSED_ON:
-            yield advice("spoofable-header", ("trusted", "single", name), f"{name} is believed")
+            yield advice("spoofable-header", ("trusted", "single", name), f"the header {name} is trusted")
     if policy.proxies.hops is not None and not policy.proxies.trusted:
-        yield advice("hops-without-proxies", ("trusted",), "hops are counted for every peer")
+        yield advice("hops-without-proxies", ("trusted",), "'hops' is applied to every peer, proxy or not")
     for name, source in policy.identities.items():
         header = source.header or {"api-key": "x-api-key"}.get(name, name.partition(":")[2])
         if source.proxy and header in CLIENTS_OWN:
-            yield advice("identity-not-verified", ("identities", name), f"{name} is whatever {header} says")
+            wrong = f"the identity {name} is the unverified header {header}"
+            yield advice("identity-not-verified", ("identities", name), wrong)
         if source.cache > LONG_CACHE:
-            wrong = f"{name} is remembered for {source.cache / 60:g} minutes"
-            yield advice("revoked-for-long", ("identities", name, "verify"), wrong)
+            wrong = f"the identity {name} is cached for {source.cache / 60:g} minutes"
+            yield advice("long-verify-cache", ("identities", name, "verify"), wrong)
 
 
-def _freed_by_header(policy: Policy) -> Iterator[Advice]:
-    """A header that a client must send to be limited less, its host among them; one that it must not send would be as
-    easy."""
+def _unlimited_by_header(policy: Policy) -> Iterator[Advice]:
+    """Yield a warning where a header or a host makes a request unlimited. It makes no difference if the match asks for
+    the header or for its absence: a client controls both."""
     for place, match in enumerate(policy.exempt):
         if (match.header_matches or match.hosts) and not match.addresses:
             what = "a header" if match.header_matches else "a host"
-            yield advice("freed-by-header", ("exempt", place), f"requests with {what} are exempt")
+            yield advice("unlimited-by-header", ("exempt", place), f"requests with {what} are exempt")
     for place, rule in enumerate(policy.rules):
         names = [header.name for header in rule.match.header_matches] + ["host"] * bool(rule.match.hosts)
         if not names or rule.match.addresses or rule.mode != "enforce":
             continue
         releases = rule.final or (not rule.default and _keeps_defaults_away(rule, policy))
         if releases and all(plan == "unlimited" for plan in rule.plans.values()):
-            wrong = f"rule {rule.name!r} is unlimited by {', '.join(names)}"
-            yield advice("freed-by-header", ("rules", place, "match"), wrong)
+            wrong = f"rule {rule.name!r} makes requests unlimited by {', '.join(names)}"
+            yield advice("unlimited-by-header", ("rules", place, "match"), wrong)
 
 
 def _keeps_defaults_away(rule: Rule, policy: Policy) -> bool:
@@ -138,46 +143,46 @@ def _limits(plan: Plan) -> tuple[Limit, ...]:
     return plan if isinstance(plan, tuple) else ()
 
 
-def _never_bites(policy: Policy) -> Iterator[Advice]:
-    company = _Company(policy)
+def _redundant_limits(policy: Policy) -> Iterator[Advice]:
+    companions = _CompanionRules(policy)
     for place, rule in enumerate(policy.rules):
         for tier, plan in plans_of(rule):
             at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
-            idle: set[Limit] = set()
+            redundant: set[Limit] = set()
             for weak in _limits(plan):
                 for strict in _limits(plan):
-                    if strict is weak or strict in idle or not never_bites(weak, strict, alike=True):
+                    if strict is weak or strict in redundant or not is_redundant(weak, strict, alike=True):
                         continue
-                    idle.add(weak)
-                    wrong = f"'{weak.text}' of rule {rule.name!r} never refuses: '{strict.text}' always does before"
-                    yield advice("never-bites", at, wrong)
+                    redundant.add(weak)
+                    wrong = f"'{weak.text}' of rule {rule.name!r} never denies: '{strict.text}' always denies first"
+                    yield advice("redundant-limit", at, wrong)
                     break
-            for strict_place, strict_rule in company.stricter(place):
-                for weak in [limit for limit in _limits(plan) if limit not in idle]:
+            for strict_place, strict_rule in companions.stricter(place):
+                for weak in [limit for limit in _limits(plan) if limit not in redundant]:
                     strict_plan = strict_rule.plans.get(tier, strict_rule.plans.get(DEFAULT, "unlimited"))
                     alike = covers(rule.match, strict_rule.match)
-                    # Of two that are equal the later one is told of.
+                    # Of two equal limits, the warning is for the later one.
                     equals = alike and strict_place > place
                     for strict in _limits(strict_plan):
-                        back = equals and never_bites(strict, weak, alike=True)
-                        if never_bites(weak, strict, alike=alike) and not back:
+                        is_later = equals and is_redundant(strict, weak, alike=True)
+                        if is_redundant(weak, strict, alike=alike) and not is_later:
                             wrong = (
-                                f"'{weak.text}' of rule {rule.name!r} never refuses: '{strict.text}' of rule"
-                                f" {strict_rule.name!r}, by the same key, always does before"
+                                f"'{weak.text}' of rule {rule.name!r} never denies: '{strict.text}' of rule"
+                                f" {strict_rule.name!r}, which counts by the same key, always denies first"
                             )
-                            idle.add(weak)
-                            yield advice("never-bites", at, wrong)
+                            redundant.add(weak)
+                            yield advice("redundant-limit", at, wrong)
                             break
 
 
-class _Company:
-    """For each rule, others that are certain to be asked whenever it is. Found by what a path begins with, so that
-    many rules do not take the square of their number."""
+class _CompanionRules:
+    """An index of rules that are certain to be evaluated whenever another rule is. It is keyed by the first step of the
+    path, so that many rules do not take quadratic time."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._by_key: dict[object, dict[str | None, list[int]]] = {}
-        first: dict[str, int] = {}  # by stage: the first final rule, behind which nothing is certain
+        first: dict[str, int] = {}  # the first final rule of each stage: rules after it may not be evaluated
         for place, rule in enumerate(policy.rules):
             if rule.mode == "enforce" and rule.computed is None and place <= first.get(rule.stage, place):
                 begins = self._by_key.setdefault(self._key(rule), {})
@@ -191,7 +196,8 @@ class _Company:
         return rule.stage, rule.default, by
 
     def stricter(self, place: int) -> Iterator[tuple[int, Rule]]:
-        """With the same key and for at least the same cost."""
+        """Yield the rules, with their indexes, that count by the same key, match every request of this rule, and charge
+        at least its cost."""
         policy, rule = self._policy, self._policy.rules[place]
         if rule.computed is not None or any(override.limits is not None for override in policy.overrides):
             return
@@ -202,21 +208,21 @@ class _Company:
             if other is rule or set(other.plans) - {DEFAULT} - set(rule.plans):
                 continue
             if isinstance(other.cost, int) and isinstance(rule.cost, int):
-                dearer = other.cost >= rule.cost
+                charges_enough = other.cost >= rule.cost
             else:
-                dearer = other.cost is rule.cost
-            if dearer and covers(other.match, rule.match):
+                charges_enough = other.cost is rule.cost
+            if charges_enough and covers(other.match, rule.match):
                 yield other_place, other
 
 
 def _begin(pattern: Pattern) -> str | None:
-    """The first step of a path, if it is plain text."""
+    """Return the first step of a pattern if it is a literal, else None."""
     step = pattern.segments[0] if pattern.segments else None
     return step if isinstance(step, str) else None
 
 
-def _shapes(policy: Policy) -> Iterator[Advice]:
-    """What one set of limits says by itself."""
+def _limit_shapes(policy: Policy) -> Iterator[Advice]:
+    """Yield the warnings about bursts, periods and algorithms within the limits of one rule."""
     for place, rule in enumerate(policy.rules):
         for tier, plan in plans_of(rule):
             at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
@@ -226,15 +232,16 @@ def _shapes(policy: Policy) -> Iterator[Advice]:
                 shorter = [other for other in smaller if other.period_us < limit.period_us]
                 if limit.burst != limit.count and (shorter or (smaller and limit.burst > limit.count)):
                     least = min(smaller, key=lambda other: other.burst)
-                    wrong = f"the burst of '{limit.text}' is never had: '{least.text}' admits {least.burst} at once"
+                    wrong = f"the burst of '{limit.text}' is never reached: '{least.text}' admits {least.burst} at once"
                     yield advice("burst-out-of-reach", at, wrong)
                 if limit.algorithm == "sliding-log" and limit.count > LOG:
-                    wrong = f"'{limit.text}' of rule {rule.name!r} remembers up to {limit.count} requests of a client"
+                    wrong = f"'{limit.text}' of rule {rule.name!r} stores up to {limit.count} requests of each client"
                     yield advice("large-log", at, wrong)
             if limits and min(limit.burst for limit in limits) >= AT_ONCE:
                 quick = min(limits, key=lambda limit: limit.period_us)
                 if quick.period_us >= UNITS["hour"]:
-                    yield advice("all-at-once", at, f"'{quick.text}' is the shortest limit of rule {rule.name!r}")
+                    wrong = f"'{quick.text}' is the limit of rule {rule.name!r} with the shortest period"
+                    yield advice("all-at-once", at, wrong)
 
 
 def _missing_default(policy: Policy) -> Iterator[Advice]:
@@ -243,12 +250,12 @@ def _missing_default(policy: Policy) -> Iterator[Advice]:
     broad = [rule for rule in policy.rules if _is_broad(rule) and rule.mode == "enforce"]
     methods = {method for rule in broad for method in rule.match.methods}
     if all(rule.match.methods for rule in broad) and not methods >= USUAL:
-        yield advice("missing-default", ("rules",), "there is no rule for requests that match none of these")
+        yield advice("missing-default", ("rules",), "no rule applies to requests that match none of the others")
 
 
 def _ipv6(policy: Policy) -> Iterator[Advice]:
     if policy.ipv6 > 64:
-        yield advice("ipv6-single-address", ("ipv6",), f"IPv6 clients are told apart by /{policy.ipv6}")
+        yield advice("ipv6-single-address", ("ipv6",), f"each IPv6 /{policy.ipv6} counts as a client of its own")
     for place, rule in enumerate(policy.rules):
         names = {kind.name for parts in policy.rule_by[rule.name] for kind in parts}
         for name in sorted(names):
@@ -276,7 +283,7 @@ def _lists(policy: Policy) -> Iterator[Advice]:
     for place, match in enumerate(policy.exempt):
         wide = [pattern.text for pattern in match.patterns if not pattern.whole]
         if wide and not match.addresses:
-            yield advice("wide-exempt", ("exempt", place, "paths"), f"{wide[0]} exempts all that is below")
+            yield advice("wide-exempt", ("exempt", place, "paths"), f"{wide[0]} exempts every path below it")
     for place, client in enumerate(policy.allow):
         try:
             network = parse_network(client)
@@ -284,14 +291,14 @@ def _lists(policy: Policy) -> Iterator[Advice]:
             continue  # an identity
         private = ip_network(str(network)).is_private
         if network.prefixlen < WIDE[network.version] and not private:
-            yield advice("wide-allow", ("allow", place), f"{client} is {network.num_addresses:,} addresses")
+            yield advice("wide-allow", ("allow", place), f"{client} holds {network.num_addresses:,} addresses")
 
 
 def _nothing_enforced(policy: Policy) -> Iterator[Advice]:
     if policy.switch != "on":
         yield advice("nothing-enforced", ("switch",), f"the switch is {policy.switch!r}")
     elif policy.rules and all(rule.mode == "shadow" for rule in policy.rules):
-        yield advice("nothing-enforced", ("rules",), "every rule is in shadow")
+        yield advice("nothing-enforced", ("rules",), "every rule has 'mode: shadow'")
 
 
 CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
@@ -300,9 +307,9 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _one_limit,
     _health_check,
     _trust,
-    _freed_by_header,
-    _never_bites,
-    _shapes,
+    _unlimited_by_header,
+    _redundant_limits,
+    _limit_shapes,
     _missing_default,
     _ipv6,
     _global_alone,

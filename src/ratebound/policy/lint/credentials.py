@@ -1,4 +1,4 @@
-"""Rules on logins and other places where secrets can be guessed: what is known to go wrong there."""
+"""Warnings about rules on logins and other paths where an attacker can guess a secret."""
 
 import re
 from collections.abc import Iterator
@@ -16,30 +16,33 @@ SECRET = re.compile(
 )
 TOKEN = re.compile(r"/(?:auth|oauth2?|connect)(?:/[^/]+)?/token/?$")
 ENDING = re.compile(r"\.(?:php|aspx?|jsp|html?|json|do)$")
-SPEAKS_OF = ("address", "prefix", "agent", "global", "user")  # before a login nobody knows the user
+NOT_AN_ACCOUNT = ("address", "prefix", "agent", "global", "user")  # before a login there is no user
 
 
 def plans_of(rule: Rule) -> Iterator[tuple[str, Plan]]:
-    """Limits by tier that really refuse."""
+    """Yield the plans of a rule that can deny, each with its tier."""
     if rule.mode == "enforce":
         yield from ((tier, plan) for tier, plan in rule.plans.items() if plan != "unlimited")
 
 
 def limits_something(rule: Rule) -> bool:
+    """Return True if the rule enforces a limit."""
     return any(isinstance(plan, tuple) for _, plan in plans_of(rule))
 
 
 def kinds_of(by: Alternatives) -> set[str]:
-    """The base names of the identities that a rule counts by, the address at the end of every search left out."""
+    """Return the base names of the identities that a rule counts by, without the address that every `by` ends with."""
     listed = by[:-1] if len(by) > 1 and [kind.name for kind in by[-1]] == ["address"] else by
     return {kind.name.partition(".")[0] for parts in listed for kind in parts}
 
 
 def is_login(match: Match) -> bool:
+    """Return True if a path looks like a login."""
     return any(_ends(path, LOGIN) or TOKEN.search(path) for path in match.paths)
 
 
 def takes_secrets(match: Match) -> bool:
+    """Return True if a path looks like one that receives a password, a code or another secret."""
     return any(_ends(path, SECRET) or TOKEN.search(path) for path in match.paths)
 
 
@@ -51,6 +54,7 @@ def _ends(path: str, word: re.Pattern[str]) -> bool:
 
 
 def check_credentials(policy: Policy) -> Iterator[Advice]:
+    """Yield the warnings about rules on logins and other paths that receive secrets."""
     yield from _login_keys(policy)
     for place, rule in enumerate(policy.rules):
         if not takes_secrets(rule.match) or not limits_something(rule):
@@ -61,17 +65,18 @@ def check_credentials(policy: Policy) -> Iterator[Advice]:
             fixed = [limit.text for limit in limits if limit.algorithm == "fixed-window"]
             if fixed:
                 at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
-                wrong = f"rule {rule.name!r} has {' and '.join(fixed)}"
+                wrong = f"rule {rule.name!r} uses a fixed window: {' and '.join(fixed)}"
                 yield advice("fixed-window-on-credentials", at, wrong)
         if (rule.failure or policy.failure) == "open":
             where: Place = ("rules", place, "failure") if rule.failure else ("failure",)
-            yield advice("open-on-login", where, f"rule {rule.name!r} lets everybody through while the storage is away")
+            wrong = f"rule {rule.name!r} allows every request while the storage is unavailable"
+            yield advice("open-on-login", where, wrong)
         if "agent" in kinds_of(by):
             yield advice("agent-on-credentials", ("rules", place, "by"), f"rule {rule.name!r} counts by user agent")
 
 
 def _login_keys(policy: Policy) -> Iterator[Advice]:
-    """Of all rules on logins together: who guesses, and who is guessed at, must both be counted."""
+    """Yield warnings if no rule on a login counts by account, or none by address. One rule of each is enough."""
     logins = [
         (place, rule) for place, rule in enumerate(policy.rules) if is_login(rule.match) and limits_something(rule)
     ]
@@ -81,9 +86,8 @@ def _login_keys(policy: Policy) -> Iterator[Advice]:
     account = address = False
     for rule in [rule for _, rule in logins] + everywhere:
         kinds = kinds_of(policy.rule_by[rule.name])
-        fixed = kinds <= {"address", "prefix", "agent", "user"}
-        account = account or (rule not in everywhere and any(kind not in SPEAKS_OF for kind in kinds))
-        address = address or fixed
+        account = account or (rule not in everywhere and any(kind not in NOT_AN_ACCOUNT for kind in kinds))
+        address = address or kinds <= {"address", "prefix", "agent", "user"}
     place, rule = logins[0]
     if not account:
         yield advice(
