@@ -331,7 +331,7 @@ def test_lists_name_claims_headers_and_cookies() -> None:
 @pytest.mark.parametrize(
     ("by", "message"),
     [
-        ("jwt", "name one"), ("", "unknown identity ''"), ("user +", "unknown identity ''"), (5, "not 5"),
+        ("jwt", "write which one"), ("", "unknown identity ''"), ("user +", "unknown identity ''"), (5, "not 5"),
         (["user", "user"], "twice"), (["prefix:56", "user"], "never reached"), ("prefix:x", "cannot read prefix:x"),
         ("nobody", "expected one of"),
         *((f"prefix:{lengths}", "is out of range") for lengths in ("7/48", "33/48", "24/15", "24/129", "15", "129")),

@@ -209,8 +209,12 @@ RULES = "rules: [{name: a, limits: 10/minute}]"
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        ("identities: {api-key: {header: 5, proxy: true}}\ntrusted: [10.0.0.1]", "identities.api-key.header", "text"),
-        ("identities: {s: {cookie: [a], call: json-batch}}", "identities.s.cookie", "text"),
+        (
+            "identities: {api-key: {header: 5, proxy: true}}\ntrusted: [10.0.0.1]",
+            "identities.api-key.header",
+            "a string",
+        ),
+        ("identities: {s: {cookie: [a], call: json-batch}}", "identities.s.cookie", "a string"),
         ("identities: {s: {header: x-s, proxy: 'yes'}}", "identities.s.proxy", "true or false"),
         ("trusted: {single: 5}", "trusted.single", "names of headers"),
         ("headers: 5", "headers", "string or a list of strings"),

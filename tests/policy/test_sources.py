@@ -179,7 +179,7 @@ def test_a_list_that_names_a_user_holds_for_the_keys_of_that_user_where_these_ar
 def test_a_kind_that_no_source_declares_is_told_with_what_to_do() -> None:
     with pytest.raises(PolicyError, match=r"unknown identity 'custmer'.*'kinds: \[custmer\]'"):
         policy_of(find, block=["custmer:42"])
-    with pytest.raises(PolicyError, match="'customer' is a kind that 'api-key' gives: count by 'api-key'"):
+    with pytest.raises(PolicyError, match="'customer' is .* the source 'api-key': write 'by: api-key'"):
         Policy(
             rules=[Rule("a", "1/minute", by="customer")], identities={"api-key": Source(verify=find, kinds="customer")}
         )
@@ -394,7 +394,7 @@ def test_an_identity_that_cannot_be_used_is_logged_once(value: Any, caplog: pyte
             assert verdict.identity is not None
             assert verdict.identity.kind == "address"
     (record,) = caplog.records
-    assert f"identifying by {name} gave an Identity whose value is" in record.getMessage()
+    assert f"identifying by {name} returned an Identity whose value is" in record.getMessage()
 
 
 def test_a_tier_that_the_policy_does_not_know_is_logged_with_its_source(caplog: pytest.LogCaptureFixture) -> None:

@@ -63,7 +63,7 @@ def test_warnings_have_a_name_a_line_a_reason_and_a_remedy(tmp_path: Path) -> No
     assert f"{file}:7: rules[0].limits: fixed-window-on-credentials" in lines
     assert f"{file}:4: rules[0]: login-without-account" in lines
     assert "   wrong    rule 'login' uses a fixed window: 5/minute fixed-window" in lines
-    assert any(line.startswith("   why      Around a boundary") for line in lines)
+    assert any(line.startswith("   why      A client that sends") for line in lines)
     assert any(line.startswith("   instead  Leave the algorithm out") for line in lines)
     assert lines[-1] == f"{file}: 2 rules, no mistakes, 2 warnings"
 

@@ -36,7 +36,7 @@ PARTNER = Source(header="x-partner", verify=lambda value: value)
         ("user_or_ip", "did you mean 'address'"),
         ("user + ip", "did you mean 'address'"),
         ("prefix:999", "out of range"),
-        ("agent", "chosen by the client"),
+        ("agent", "a client can choose its user agent"),
         (["address", "user"], "never reached"),
         (["user", "user"], "twice"),
         ([], "at least one identity"),

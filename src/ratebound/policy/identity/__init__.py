@@ -1,1 +1,1 @@
-"""Identities: where they come from, and which of them a rule counts by."""
+"""Identities: the sources they come from, and the choice of the one that a rule counts by."""

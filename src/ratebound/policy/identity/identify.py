@@ -1,7 +1,7 @@
-"""Who is asking. A rule's `by` takes the first identity that is present, and in the end always the address.
+"""Identification of clients. A rule's `by` lists identities; the first that is present counts, at last the address.
 
-What a client sends is a claim. A header, a cookie or a token counts only when a verifier returned a stable identity for
-it, or when a trusted proxy set it: else a random API key per request would be a fresh quota per request.
+What a client sends is only a claim. A header, a cookie or a token counts only if a verifier returned a stable identity
+for it, or if a trusted proxy set it. Otherwise a client could get a new quota with a random API key in each request.
 """
 
 import logging
@@ -24,22 +24,24 @@ from ratebound.policy.problem import Problems, nearest, shown
 log = logging.getLogger("ratebound")
 
 BUILT_IN = ("address", "agent", "global", "prefix", "user")
-CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # known by name, once a verifier stands behind them
-ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # what other packages call an address
-PLAIN = (str, int, Identity, type(None))  # types of answers that are neither proxies nor to be awaited
-MAX_CLAIM = 8192  # characters: what is longer is no token
-MAX_BITS = 256  # of a number that is an identity: what is longer is none, and Python may refuse to write it
+CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # names that a policy can use once they have a verifier
+ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # names of an address in other packages
+PLAIN = (str, int, Identity, type(None))  # types of answers that are neither proxies nor awaitable
+MAX_CLAIM = 8192  # characters; a longer credential is not verified
+MAX_BITS = 256  # of a number that is an identity; Python may raise for the text of a very long one
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 UNIDENTIFIED = "the client counts as not identified by it"
-AGENTS = 16  # a client may choose among so many quotas by its user agent, and no more
+AGENTS = 16  # the number of quotas among which a client can choose by its user agent
 
 
 class RequestIdentities:
-    """What has been learned of one request. `verified` holds results by source, `identities` by kind, `keys` those of
-    which a list may say something, `said` what the overrides say. `passed_early`: the next to be asked is the late
-    stage."""
+    """The identities of one request, as far as they are known.
 
-    __slots__ = ("client", "identities", "keys", "owner", "passed_early", "said", "verified")
+    `verified` holds the answers of sources, `identities` the identities by kind, `keys` the keys that lists of clients
+    are searched for, `overrides` the overrides found there. `passed_early` is True between the early and late stage.
+    """
+
+    __slots__ = ("client", "identities", "keys", "overrides", "owner", "passed_early", "verified")
 
     def __init__(self, owner: object, client: ClientAddress) -> None:
         self.owner = owner
@@ -48,11 +50,11 @@ class RequestIdentities:
         self.identities: dict[str, Identity | None] = {}
         self.verified: dict[str, Any] = {}
         self.keys: Sequence[str] = ()
-        self.said: Sequence[Any] = ()
+        self.overrides: Sequence[Any] = ()
 
 
 class PendingVerification(NamedTuple):
-    """An answer that has to be awaited, under which source it is to be noted, and what the log calls it."""
+    """An answer that must be awaited, the source that it belongs to, and its description for the log."""
 
     source: str
     answer: Awaitable[Any]
@@ -60,9 +62,12 @@ class PendingVerification(NamedTuple):
 
 
 class IdentityKind(NamedTuple):
-    """One way to identify a client. `look` gives what `pick` makes an identity of; `early` needs only the address.
-    `place` is where that is kept, if a name is not enough: two functions may have one. `of_client` gives the
-    identity that an address is, and its key, where no more is needed."""
+    """One way to identify a client.
+
+    `look` returns an answer, from which `pick` makes an identity. `early` kinds need only the address. `place` is the
+    key under which the identity is stored, if the name is not unique: two functions may have the same name. `of_client`
+    returns the identity and its key from the address alone, for kinds that need nothing else.
+    """
 
     name: str
     source: str
@@ -80,8 +85,11 @@ Alternatives = tuple[tuple[IdentityKind, ...], ...]
 def take(
     kind: IdentityKind, request: RequestView, found: RequestIdentities, rule: str = ""
 ) -> Identity | PendingVerification | None:
-    """What this kind says of a request; asked once. Whatever a function of the user's answers, nothing is raised.
-    `rule` is the one that asks, for the log."""
+    """Return the identity of this kind, None if there is none, or a PendingVerification that must be awaited first.
+
+    Each source is called once per request. An exception in a function of the application is logged and counts as None.
+    `rule` is the name of the rule, for the log.
+    """
     place = kind.place or kind.name
     if place in found.identities:
         return found.identities[place]
@@ -100,7 +108,7 @@ def take(
     except Exception:
         function_errors.note(_asked_by(kind, rule), UNIDENTIFIED)
         found.verified.setdefault(kind.source, None)
-    found.identities[place] = found.identities[kind.name] = identity  # by name for those who explain
+    found.identities[place] = found.identities[kind.name] = identity  # by name too, for explain
     return identity
 
 
@@ -111,7 +119,8 @@ def _asked_by(kind: IdentityKind, rule: str) -> str:
 def resolve(
     by: Alternatives, request: RequestView, found: RequestIdentities, rule: str = ""
 ) -> Identity | PendingVerification | None:
-    """The first alternative of which all parts are present."""
+    """Return the identity of the first alternative whose parts are all present, None if there is none, or a
+    PendingVerification that must be awaited first."""
     for parts in by:
         if len(parts) == 1:
             identity = take(parts[0], request, found, rule)
@@ -132,15 +141,18 @@ def resolve(
 
 
 def combined(parts: list[Identity]) -> Identity:
-    """Several as one. Each value is led by its length, so that no two lists of values are written alike."""
+    """Return one identity made of several. Each value is preceded by its length, so that different lists of values
+    never give the same text."""
     value = ",".join(f"{len(part.value)}:{part.value}" for part in parts)
     tier = next((part.tier for part in parts if part.tier is not None), None)
     return Identity("+".join(part.kind for part in parts), value, tier)
 
 
 class IdentityKinds:
-    """Makes kinds by name, for one policy: its sources, its trusted proxies, its width of IPv6. With `is_open`, names
-    that some policy may define are taken for defined."""
+    """The kinds of identity of one policy, by name. They depend on its sources, its trusted proxies and its `ipv6`.
+
+    With `is_open`, a name that a policy could define counts as defined.
+    """
 
     def __init__(self, sources: Mapping[str, Source], proxies: Proxies, ipv6: int, *, is_open: bool = False) -> None:
         self._sources = {_spelled(name): source for name, source in sources.items()}
@@ -149,7 +161,8 @@ class IdentityKinds:
         self._is_open = is_open
 
     def alternatives(self, by: Any) -> Alternatives:
-        """What `by` says: a name, names joined by '+', a function, or several of these to try in turn."""
+        """Return the alternatives of a `by`: a name, names joined by '+', a function, or a list of these to try in
+        turn. Raises ValueError or PolicyError if it is invalid."""
         listed = list(by) if isinstance(by, Iterable) and not isinstance(by, str) else [by]
         if not listed:
             raise ValueError("by needs at least one identity, for example 'user' or 'address'")
@@ -163,25 +176,28 @@ class IdentityKinds:
         names = ["+".join(kind.name for kind in parts) for parts in found]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"by has {name!r} twice")
+                raise ValueError(f"by has {name!r} twice: remove one")
         for last in found[:-1]:
             if len(last) == 1 and last[0].name.partition(".")[0] in ("address", "global", "prefix"):
-                raise ValueError(f"{last[0].name} is always present: what stands behind it in by is never reached")
+                raise ValueError(
+                    f"{last[0].name} is always present, so the identities after it in by are never reached: move it to"
+                    " the end"
+                )
         if any(kind.name == "agent" for parts in found for kind in parts if len(parts) == 1):
-            raise ValueError("the agent alone is chosen by the client: write 'address + agent'")
+            raise ValueError("a client can choose its user agent, so it cannot count alone: write 'address + agent'")
         always = len(found[-1]) == 1 and found[-1][0].name in ("address", "global")
         return found if always else (*found, (self.kind("address"),))
 
     def giving(self, name: str) -> tuple[str, tuple[IdentityKind, ...]]:
-        """Return how identities of that name are labelled, and every kind that may give one: its own, and sources that
-        declare it. Raises ValueError if there is none."""
+        """Return the label of identities of that name, and every kind that can produce one: the kind of that name, and
+        the sources that declare it in `kinds`. Raises ValueError if there is none."""
         declared = tuple(self.kind(source) for source, one in self._sources.items() if name in one.kinds)
         if declared and name != "user" and name not in self._sources:
             return name, declared
         try:
             own = self.kind(name)
         except ValueError as error:
-            hint = f"; or declare it with the source that gives it, 'kinds: [{name}]'" if self._sources else ""
+            hint = f"; or declare it in the source that returns it, 'kinds: [{name}]'" if self._sources else ""
             raise ValueError(f"{error}{hint}") from None
         return own.name, (own, *(kind for kind in declared if kind.name != own.name))
 
@@ -189,14 +205,14 @@ class IdentityKinds:
         if callable(one):
             check_takes(one, "the RequestView")
             alike = [other for other in functions if _function_name(other) == _function_name(one)]
-            place = alike.index(one)  # two lambdas have one name
+            place = alike.index(one)  # two lambdas have the same name
             return (_kind(f"call.{_function_name(one)}{f'-{place + 1}' if place else ''}", one, early=True),)
         if not isinstance(one, str):
-            raise ValueError(f"by takes names of identities and functions, not {shown(one)}")
+            raise ValueError(f"expected the name of an identity or a function, not {shown(one)}")
         return tuple(self.kind(name.strip()) for name in one.split("+"))
 
     def kind(self, name: str) -> IdentityKind:
-        """The kind of that name, or a ValueError that says what it lacks."""
+        """Return the kind of that name. Raises ValueError that says what is missing if there is none."""
         name = _spelled(name)
         base, _, detail = name.partition(":")
         if name in self._sources:
@@ -221,15 +237,14 @@ class IdentityKinds:
             return IdentityKind(name, name, lambda request, found: None, lambda _: None, False)
         if name in CLAIMED or base in ("jwt", "header", "cookie"):
             raise ValueError(
-                f"{name!r} is what a client claims: under identities give"
-                f" {'jwt' if base == 'jwt' else name} a verifier, 'verify: …', or 'proxy: true' for a header that a"
-                " trusted proxy sets"
+                f"{name!r} is only a claim of the client: add {'jwt' if base == 'jwt' else name} to identities, with a"
+                " verifier, 'verify: …', or with 'proxy: true' for a header that a trusted proxy sets"
             )
         if name.lower() in (*ELSEWHERE, "client", "host"):
             raise ValueError(f"unknown identity {name!r}: did you mean 'address'?")
         for source, one in self._sources.items():
             if name in one.kinds:
-                raise ValueError(f"{name!r} is a kind that {source!r} gives: count by {source!r}")
+                raise ValueError(f"{name!r} is a kind of identity from the source {source!r}: write 'by: {source}'")
         kinds = [kind for one in self._sources.values() for kind in one.kinds]
         known = [*BUILT_IN, *CLAIMED, *self._sources, *kinds]
         raise ValueError(f"unknown identity {name!r}: {nearest(name, known)}")
@@ -263,7 +278,7 @@ class IdentityKinds:
 
         if source_name == "jwt":
             if not claim:
-                raise ValueError("jwt has many claims: name one, for example 'jwt:sub'")
+                raise ValueError("a jwt has many claims: write which one to count by, for example 'jwt:sub'")
             return IdentityKind(
                 label, "jwt", verified, lambda claims: _of_claims(label, claims, claim, source.tier), False, (verify,)
             )
@@ -274,18 +289,18 @@ _OPEN = IdentityKinds({}, Proxies(), 64, is_open=True)
 
 
 def check_by(by: Any) -> None:
-    """Raise ValueError for what no policy can make right: what cannot be read, and names that no identity has."""
+    """Raise ValueError for a `by` that is invalid in every policy: one that cannot be read, or an impossible name."""
     _OPEN.alternatives(by)
 
 
 def _spelled(name: str) -> str:
-    """Names of headers have no case."""
+    """Return the name in lower case if it is that of a header: headers are case-insensitive."""
     return name.lower() if name[:7].lower() == "header:" else name
 
 
 def as_identity(kind: str, value: object) -> Identity | None:
-    """Return what a verifier, a function or a framework answered, as an identity of this kind. None if it is nobody, or
-    cannot be used, which is logged once for each kind and type."""
+    """Return the answer of a verifier, a function or a framework as an identity of this kind. Returns None for None and
+    False, and for an unusable value, which is logged once for each kind and type."""
     if isinstance(value, Identity):
         text = id_text(value.value)
         if text:
@@ -303,7 +318,7 @@ def as_identity(kind: str, value: object) -> Identity | None:
 def id_text(value: object) -> str | None:
     """Return a stable id as text: text, a whole number of up to MAX_BITS, or a UUID. None for anything else."""
     if isinstance(value, str):
-        return str.__str__(value)  # plain text, whatever a subclass makes of comparing it
+        return str.__str__(value)  # a plain str: a subclass may compare differently
     if isinstance(value, int) and not isinstance(value, bool) and int.bit_length(value) <= MAX_BITS:
         return int.__repr__(value)
     return str(value) if isinstance(value, UUID) else None
@@ -318,8 +333,8 @@ def _described(value: object) -> str:
 @lru_cache(maxsize=256)
 def _log_unusable(kind: str, what: str) -> None:
     log.error(
-        "identifying by %s gave %s; %s. Expected text, a whole number of up to %d bits, a UUID, an Identity of one of"
-        " these, or None",
+        "identifying by %s returned %s; %s. Expected a string, a whole number of up to %d bits, a UUID, an Identity of"
+        " one of these, or None",
         kind,
         what,
         UNIDENTIFIED,
@@ -333,8 +348,8 @@ def is_somebody(value: object) -> bool:
 
 
 def of_function(kind: str, value: object) -> Identity | None:
-    """Return what a function of the user's answered as an identity. An Identity that has a kind keeps it, so that
-    several sources can name one client; else it is of the source's own kind."""
+    """Return the answer of an application's function as an identity. An Identity that has a kind keeps it, so that
+    several sources can return the same client; any other answer gets the kind of the source."""
     identity = as_identity(kind, value)
     if identity is None or not isinstance(value, Identity) or value.kind in ("", kind):
         return identity
@@ -347,7 +362,7 @@ def _is_usable(source: str, kind: str) -> bool:
     try:
         check_kind(kind)
     except ValueError as error:
-        log.error("identifying by %s gave an Identity that counts as %s instead: %s", source, source, error)
+        log.error("identifying by %s returned an Identity that counts as %s instead: %s", source, source, error)
         return False
     return True
 
@@ -355,12 +370,13 @@ def _is_usable(source: str, kind: str) -> bool:
 def _as_tier(kind: str, tier: object) -> str | None:
     if tier is None or isinstance(tier, str):
         return None if tier is None else str.__str__(tier)
-    log.error("identifying by %s gave a tier that is %s: expected text or None", kind, type(tier).__name__)
+    log.error("identifying by %s returned a tier of type %s: expected a string or None", kind, type(tier).__name__)
     return None
 
 
 def agent_class(request: RequestView) -> str:
-    """One of a few classes of user agents: a client that invents a new one for each request gains no more than that."""
+    """Return the class of the user agent, one of AGENTS: a client that sends a new user agent in each request gets no
+    more quotas than that."""
     agent = request.header("user-agent") or ""
     return str(blake2b(agent.encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] % AGENTS)
 
@@ -382,9 +398,9 @@ def _kind(label: str, function: Callable[[RequestView], Any], *, early: bool) ->
     )
 
 
-@lru_cache(maxsize=64)  # one for all policies: what it remembers is the same for all
+@lru_cache(maxsize=64)  # shared by all policies: identities of addresses do not depend on the policy
 def _address_kind(label: str, ipv4: int, ipv6: int) -> IdentityKind:
-    known: dict[str, tuple[Identity, str]] = {}  # by the text of an address, which is like no other client's
+    known: dict[str, tuple[Identity, str]] = {}  # by the text of an address, which is unique
 
     def of_client(client: ClientAddress) -> tuple[Identity, str]:
         found = known.get(client.text)
@@ -404,7 +420,8 @@ def _address_kind(label: str, ipv4: int, ipv6: int) -> IdentityKind:
 
 
 def _lengths(detail: str) -> tuple[int, int]:
-    """`prefix` is /24 and /48, `prefix:56` changes the second, `prefix:16/56` both."""
+    """Return the lengths of the IPv4 and IPv6 prefixes: 24 and 48 for `prefix`, 32 and 56 for `prefix:56`, 16 and 56
+    for `prefix:16/56`."""
     if not detail:
         return 24, 48
     first, slash, second = detail.rpartition("/")
@@ -414,7 +431,7 @@ def _lengths(detail: str) -> tuple[int, int]:
         raise ValueError(f"cannot read prefix:{detail}: expected for example 'prefix:56' or 'prefix:24/48'")
     ipv4, ipv6 = int(first) if slash else 32, int(second)
     if not (8 <= ipv4 <= 32 and 16 <= ipv6 <= 128):
-        raise ValueError(f"prefix:{detail} is out of range: IPv4 from 8 to 32, IPv6 from 16 to 128")
+        raise ValueError(f"prefix:{detail} is out of range: expected 8 to 32 for IPv4, 16 to 128 for IPv6")
     return ipv4, ipv6
 
 
@@ -435,12 +452,13 @@ def _default_header(name: str) -> str:
     base, _, detail = name.partition(":")
     known = {"api-key": "x-api-key", "tenant": "x-tenant", "header": detail.lower()}
     if not known.get(base):
-        raise ValueError(f"identity {name!r} needs a header, a cookie or a function to come from")
+        raise ValueError(f"identity {name!r} needs a header, a cookie or a function: add 'header', 'cookie' or 'call'")
     return known[base]
 
 
 def _only(request: RequestView, header: str) -> str | None:
-    """Of two lines the application may take the other one, and serve somebody else than the one who is counted."""
+    """Return the value of a header that has exactly one line, else None. If there are two, the application may read the
+    other one, and serve another client than the one that is counted."""
     lines = request.header_lines(header)
     return lines[0] if len(lines) == 1 else None
 
@@ -457,7 +475,7 @@ def _has_claim(claim: str, claims: object) -> bool:
 def _of_claims(label: str, claims: object, claim: str, tier: str) -> Identity | None:
     if not isinstance(claims, Mapping):
         if claims is not None:
-            log.error("the verifier of jwt gave %s: expected the claims or None", type(claims).__name__)
+            log.error("the verifier of jwt returned %s: expected a mapping of claims or None", type(claims).__name__)
         return None
     identity = as_identity(label, claims.get(claim))
     if identity is None or not tier:

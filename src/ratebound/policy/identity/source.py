@@ -1,4 +1,4 @@
-"""Where an identity comes from, and how long the word of its verifier holds."""
+"""Sources of identities: headers, cookies, tokens and functions; and the cache of verified credentials."""
 
 import math
 import re
@@ -20,25 +20,26 @@ from ratebound.policy.problem import Place, Problems, as_texts, nearest, shown
 from ratebound.policy.schema import KEYS
 
 KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-OWN = ("address", "agent", "global", "prefix")  # kinds that no function of the user's may give: they are facts
+OWN = ("address", "agent", "global", "prefix")  # facts of the request: no function of the application may return these
 MAX_CACHE = 86_400  # seconds
-MAX_VERIFIED = 10_000  # credentials that one verifier's cache remembers
+MAX_VERIFIED = 10_000  # credentials in the cache of one verifier
 DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
-PLAIN_KEYS = (("header", str, "text"), ("cookie", str, "text"), ("tier", str, "text"), ("proxy", bool, "true or false"))
+STRING = "a string"
+PLAIN_KEYS = (("header", str, STRING), ("cookie", str, STRING), ("tier", str, STRING), ("proxy", bool, "true or false"))
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an identity comes from: a header, a cookie or a bearer token with its verifier, or a function.
+    """The source of an identity: a header, a cookie or a bearer token with its verifier, or a function.
 
-    `verify` is called with what the client sent and returns text or an Identity that stays the same for that client,
-    or None; that of `jwt` returns the claims, of which `tier` names the one that holds the tier. `proxy` takes a header
-    as it is, from trusted proxies only: they must overwrite what a client sends. `call` is asked with the whole
-    request. Both may be async for an AsyncGate.
+    `verify` is called with the credential that the client sent. It returns text or an Identity that stays the same for
+    that client, or None. The verifier of `jwt` returns the claims; `tier` names the claim with the tier. `call` is
+    called with the whole request. Both may be async for an AsyncGate. `proxy` accepts a header without a verifier, from
+    trusted proxies only, which must overwrite what a client sends.
 
-    An Identity of another kind than the source's name keeps it; `kinds` declares these, so that lists may name their
-    clients. `cache` is how long an identity that `verify` found holds without asking again: seconds, or text like
-    '60 seconds'. A credential that is revoked keeps working for that long.
+    A function may return an Identity of another kind than the source's name. `kinds` declares these kinds, so that
+    lists can name their clients. `cache` is the time for which an identity that `verify` returned is used without
+    calling it again: seconds, or text like '60 seconds'. A revoked credential keeps working for that long.
     """
 
     header: str = ""
@@ -57,7 +58,7 @@ class Source:
         for name, kind, expected in PLAIN_KEYS:
             if not isinstance(getattr(self, name), kind):
                 problems.add((name,), f"expected {expected}, not {shown(getattr(self, name))}")
-        for name, argument in (("verify", "what the client sent, as text"), ("call", "the RequestView")):
+        for name, argument in (("verify", "the credential as text"), ("call", "the RequestView")):
             function = getattr(self, name)
             with problems.at(name):
                 if function is not None and not callable(function):
@@ -65,21 +66,21 @@ class Source:
                 if function is not None:
                     check_takes(function, argument)
         if sum((self.verify is not None, self.call is not None, bool(self.proxy))) != 1:
-            problems.add((), "expected one of verify, call and proxy: what a client sends counts for nothing by itself")
+            problems.add((), "expected one of verify, call and proxy: what a client sends must be verified")
         if self.header and self.cookie:
-            problems.add((), "expected a header or a cookie, not both")
+            problems.add((), "expected a header or a cookie, not both: remove one")
         if self.proxy and self.cookie:
-            problems.add((), "a proxy sets a header, not a cookie")
+            problems.add((), "'proxy: true' needs a header, not a cookie")
         with problems.at("cache"):
-            put(self, "cache", _as_cache(self.cache))
+            put(self, "cache", _cache_seconds(self.cache))
             if self.cache and self.verify is None:
-                raise ValueError("only what 'verify' finds is remembered: leave out 'cache'")
+                raise ValueError("only the answers of 'verify' are cached: leave out 'cache'")
         with problems.at("kinds"):
             put(self, "kinds", as_texts("kinds", self.kinds))
             for kind in self.kinds:
                 check_kind(kind)
             if self.kinds and self.proxy:
-                raise ValueError("a header that a proxy sets has one kind, its own: leave out 'kinds'")
+                raise ValueError("the identity from a proxy's header has the name of its source: leave out 'kinds'")
         problems.check()
         put(self, "header", self.header.lower())
         assert not isinstance(self.cache, str)
@@ -88,19 +89,20 @@ class Source:
 
 
 def check_kind(kind: str) -> None:
-    """Raise ValueError for a kind that no verifier may give its identities."""
+    """Raise ValueError for a kind that a function of the application may not return."""
     if kind in OWN:
-        raise ValueError(f"{kind} is built in, and known from the request alone: choose another name")
+        raise ValueError(f"{kind!r} is built in: choose another name for this kind of identity")
     if not KIND.fullmatch(kind):
-        raise ValueError(f"{shown(kind)} is no kind of identity: expected small letters, digits, _ and -")
+        raise ValueError(f"invalid kind of identity {shown(kind)}: expected small letters, digits, _ and -")
 
 
 def read_source(given: Any, place: Place, functions: Functions, problems: Problems) -> Source:
-    """Read a source that is written as a mapping. Problems are added; a source that finds nobody stands in then."""
+    """Return a source that is given as such or as a mapping. If it has errors, add them to `problems` and return a
+    source that identifies nobody."""
     if isinstance(given, Source):
         return given
     if not isinstance(given, Mapping):
-        problems.add(place, f"expected keys with values, or a Source, not {shown(given)}")
+        problems.add(place, f"expected a mapping of keys to values, or a Source, not {shown(given)}")
         return Source(call=find_nothing)
     known = {name: one for name, one in given.items() if name in KEYS["identity"]}
     for name in given:
@@ -109,7 +111,7 @@ def read_source(given: Any, place: Place, functions: Functions, problems: Proble
     if isinstance(known.get("verify"), Mapping):
         known = {**known, **_read_verify(known["verify"], (*place, "verify"), problems)}
         if "cache" in given and "cache" in given["verify"]:
-            problems.add((*place, "cache"), "is given twice: leave out this one, or that of 'verify'")
+            problems.add((*place, "cache"), "is given twice: remove this one, or the one in 'verify'")
     for key in ("verify", "call"):
         if key in known:
             function: Callable[..., Any] = find_nothing
@@ -118,23 +120,23 @@ def read_source(given: Any, place: Place, functions: Functions, problems: Proble
             known[key] = function
     with problems.at(*place):
         return Source(**known)
-    with Problems().at():  # lists that name its kinds are not wrong
+    with Problems().at():  # keep its kinds: lists that name them are valid
         return Source(call=find_nothing, kinds=known.get("kinds", ()))
     return Source(call=find_nothing)
 
 
 def _read_verify(given: Mapping[Any, Any], place: Place, problems: Problems) -> dict[str, Any]:
-    """Read `{call: …, cache: …}`."""
+    """Return the arguments of a Source for a `verify: {call: …, cache: …}`."""
     for name in given:
         if name not in KEYS["verify"]:
             problems.add((*place, str(name)), f"unknown key {shown(name)}: {nearest(name, KEYS['verify'])}")
     if "call" not in given:
-        problems.add(place, "expected 'call', the function that verifies")
+        problems.add(place, "expected 'call' with the function that verifies")
     cache = {"cache": given["cache"]} if "cache" in given else {}
     return {"verify": given.get("call", find_nothing), **cache}
 
 
-def _as_cache(given: Any) -> float:
+def _cache_seconds(given: Any) -> float:
     if isinstance(given, str):
         found = DURATION.fullmatch(given)
         length = None if found is None else UNIT_NAMES.get(found[2].lower())
@@ -144,16 +146,18 @@ def _as_cache(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         raise ValueError(f"expected seconds, or text like '60 seconds', not {shown(given)}")
     if not 0 <= given <= MAX_CACHE:
-        raise ValueError(f"expected up to a day, not {shown(given)} seconds: a revoked credential works for that long")
+        raise ValueError(
+            f"expected at most a day, not {shown(given)} seconds: a revoked credential keeps working for that long"
+        )
     return float(given)
 
 
 class VerifierCache:
-    """A verifier that remembers what it found, for some seconds.
+    """A verifier whose answers are cached for some seconds. Safe for threads.
 
-    Only an answer that identifies somebody is remembered: `is_usable` says so. A credential that was rejected, and an
-    exception, are not: they take no room, so that a flood of invented keys cannot push out a good one, and a key that
-    was just made works at once. Credentials are kept as digests under a key of this process.
+    Only an answer that identifies a client, one for which `is_usable` is true, is cached. Rejected credentials and
+    exceptions are not, so a flood of invented keys cannot evict good ones, and a new key works at once. Credentials are
+    stored as digests, keyed with a secret of this process.
     """
 
     def __init__(
@@ -169,7 +173,7 @@ class VerifierCache:
         self._size = size
         self._clock = clock
         self._secret = token_bytes(16)
-        self._known: dict[bytes, tuple[float, Any]] = {}  # the oldest first: all hold for the same time
+        self._known: dict[bytes, tuple[float, Any]] = {}  # oldest first, hence in the order in which they expire
         self._lock = threading.Lock()
         renew_in_children(self)
 
@@ -180,17 +184,17 @@ class VerifierCache:
             return found[1]
         answer = self._verify(credential)
         if is_awaitable(answer):
-            return self._awaited(digest, answer, is_usable)
-        return self._noted(digest, answer, is_usable)
+            return self._remember_awaited(digest, answer, is_usable)
+        return self._remember(digest, answer, is_usable)
 
     def renew(self) -> None:
         """Make a new lock in a child process: a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
-    async def _awaited(self, digest: bytes, answer: Awaitable[Any], is_usable: Callable[[Any], bool]) -> Any:
-        return self._noted(digest, await answer, is_usable)
+    async def _remember_awaited(self, digest: bytes, answer: Awaitable[Any], is_usable: Callable[[Any], bool]) -> Any:
+        return self._remember(digest, await answer, is_usable)
 
-    def _noted(self, digest: bytes, answer: Any, is_usable: Callable[[Any], bool]) -> Any:
+    def _remember(self, digest: bytes, answer: Any, is_usable: Callable[[Any], bool]) -> Any:
         answer = unwrapped(answer)
         if not is_usable(answer):
             with self._lock:
@@ -198,7 +202,7 @@ class VerifierCache:
             return answer
         now = self._clock()
         with self._lock:
-            self._known.pop(digest, None)  # it goes to the end
+            self._known.pop(digest, None)  # so that it is inserted at the end
             while self._known:
                 oldest = next(iter(self._known))
                 if len(self._known) < self._size and self._known[oldest][0] > now:

@@ -1,15 +1,15 @@
-"""User names as one key, whatever way they are typed."""
+"""User names as keys: one key for all spellings of a name."""
 
 import unicodedata
 
-MAX_NAME = 1024  # characters of what somebody types
+MAX_NAME = 1024  # characters
 
 
 def canonical_name(text: str) -> str | None:
-    """A user name as one key whatever way it is typed: NFKC, folded, trimmed. None if nothing usable is left, and for
-    more than 1024 characters: normalising may take the square of the length.
+    """Return a user name normalised to NFKC, case-folded and trimmed, so that all spellings give one key.
 
-    For identities that come from what a client types, as in a login form: use it if the login itself compares so.
+    Returns None if nothing usable is left, and for names of more than 1024 characters, since normalising can take
+    quadratic time. Use it for names that a client types, as in a login form, if the login compares names the same way.
     """
     name = text.strip()
     if len(name) > MAX_NAME:

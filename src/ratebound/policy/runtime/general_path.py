@@ -175,7 +175,7 @@ class CompiledPolicy:
                 return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
             if self.allow.find(found.keys, client.ip):
                 return Verdict(Grounds("allow", policy, stage), client)
-            found.said = policy.overridden.find(found.keys, client.ip)
+            found.overrides = policy.overridden.find(found.keys, client.ip)
         rules = self.stages[stage]
         tier = (yield from self.tier(request, found, None)) if rules.wants_tier else None
         bounds = rules.applying(request, readings, methods, client.ip, tier)
@@ -190,7 +190,7 @@ class CompiledPolicy:
                 who = resolve(bound.by, request, found, rule.name)
             assert who is not None  # the address is always there
             plan = bound.flat
-            if plan is None or found.said:
+            if plan is None or found.overrides:
                 plan = yield from self._plan(bound, request, found, who)
             in_shadow = rule.mode == "shadow" or switch == "shadow"
             if plan == "deny" and not in_shadow:
@@ -249,7 +249,7 @@ class CompiledPolicy:
         self, bound: CompiledRule, request: RequestView, found: RequestIdentities, who: Identity
     ) -> Generator[Step, Any, Plan]:
         rule = bound.rule
-        for _, plans in found.said:
+        for _, plans in found.overrides:
             if rule.name in plans:
                 return with_failure_cached(plans[rule.name], bound.failure)
         if bound.flat is not None:
@@ -278,7 +278,7 @@ class CompiledPolicy:
         """By what is said of this client; else by the identity that the rule counts by; else by the first of the
         policy's own identities that has a tier; else the default."""
         policy = self.policy
-        for override, _ in found.said:
+        for override, _ in found.overrides:
             if override.tier is not None:
                 return str(override.tier)
         for tier in policy.members.find(found.keys, found.client.ip):
