@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ratebound.http.prefix import parse_address
 from ratebound.policy import Gate, Match, Policy, PolicyError, RequestView, Rule
-from ratebound.policy.match.conditions import _like, methods_of
+from ratebound.policy.match.conditions import _matches_wildcard, methods_of
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Pattern, is_clean, spellings
-from ratebound.policy.match.wildcard import WildcardIndex, filings
+from ratebound.policy.match.wildcard import WildcardIndex, fragments_of
 from tests.policy.gates import decide, gate_of, request
 
 
@@ -185,7 +185,7 @@ class Filed:
 def found_by_index(matches: list[Match], view: RequestView, tier: str | None = None) -> list[int]:
     index = Index([Filed(match, order) for order, match in enumerate(matches)])
     address = parse_address(view.peer or "")
-    return [filed.order for filed in index.find(view, spellings(view.path), methods_of(view), address, tier)]
+    return [values.order for values in index.find(view, spellings(view.path), methods_of(view), address, tier)]
 
 
 segment = st.sampled_from(["a", "b", "c", "A", "{x}", "v{n}", "*", "v{n}-a", "{x}-a", "{x}a{y}", "{x}-long-word-{y}"])
@@ -252,23 +252,23 @@ wildcard = st.lists(letters, min_size=2, max_size=4)
 
 @given(st.lists(wildcard, min_size=1, max_size=8), letters)
 def test_a_text_finds_every_piece_that_it_holds_and_no_other(wildcards: list[list[str]], text: str) -> None:
-    filed = {filing: [filing] for pieces in wildcards for filing in filings(pieces)}
+    values = {fragment: [fragment] for pieces in wildcards for fragment in fragments_of(pieces)}
     expected = {
-        filing
-        for filing in filed
-        if (filing.side == "first" and text.startswith(filing.text))
-        or (filing.side == "last" and text.endswith(filing.text))
-        or (filing.side == "within" and filing.text in text)
+        fragment
+        for fragment in values
+        if (fragment.side == "first" and text.startswith(fragment.text))
+        or (fragment.side == "last" and text.endswith(fragment.text))
+        or (fragment.side == "within" and fragment.text in text)
     }
-    found = WildcardIndex(filed).find(text)
-    assert sorted(filing for (filing,) in found) == sorted(expected)
+    found = WildcardIndex(values).find(text)
+    assert sorted(fragment for (fragment,) in found) == sorted(expected)
 
 
 @given(wildcard, letters)
 def test_what_fits_a_wildcard_holds_each_of_its_pieces(pieces: list[str], text: str) -> None:
-    if _like(text, "*".join(pieces)):
-        for filing in filings(pieces):
-            assert WildcardIndex({filing: [1]}).find(text)
+    if _matches_wildcard(text, "*".join(pieces)):
+        for fragment in fragments_of(pieces):
+            assert WildcardIndex({fragment: [1]}).find(text)
 
 
 def calls_of(gate: Gate, view: RequestView) -> int:

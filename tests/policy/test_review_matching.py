@@ -50,7 +50,7 @@ def test_names_are_written_as_browsers_do_today() -> None:
 
 @pytest.mark.parametrize("host", [":80", "..", "*.", "*..", "*.:80", "a..b", "[]", "x" * 254, "ü" * 64 + ".example"])
 def test_a_host_without_a_name_is_refused(host: str) -> None:
-    with pytest.raises(PolicyError, match="is no host"):
+    with pytest.raises(PolicyError, match="invalid host"):
         Match(hosts=(host,))
 
 
@@ -60,12 +60,12 @@ def test_a_host_without_a_name_is_refused(host: str) -> None:
         ("http://api.example", "without a scheme and a path"),
         ("api.example/x", "without a scheme and a path"),
         ("https://api.example/", "without a scheme and a path"),
-        ("api.example:80", "ports are not compared: write 'api.example'"),
-        ("*.api.example:80", r"ports are not compared: write '\*.api.example'"),
-        ("[::1]:80", r"ports are not compared: write '\[::1\]'"),
-        ("api.example?x", "is no host"),
-        ("u@api.example", "is no host"),
-        ("::1", "is no host"),
+        ("api.example:80", "ports are ignored: write 'api.example'"),
+        ("*.api.example:80", r"ports are ignored: write '\*.api.example'"),
+        ("[::1]:80", r"ports are ignored: write '\[::1\]'"),
+        ("api.example?x", "invalid host"),
+        ("u@api.example", "invalid host"),
+        ("::1", "invalid host"),
     ],
 )
 def test_a_host_that_is_more_than_a_host_is_refused(host: str, words: str) -> None:

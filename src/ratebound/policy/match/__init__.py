@@ -1,1 +1,1 @@
-"""Requests and conditions: the readings of a path, the conditions of a rule, and the index that finds rules."""
+"""Matching of requests: the request, the readings of its path, the conditions of a rule, and the index of rules."""

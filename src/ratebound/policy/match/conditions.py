@@ -1,6 +1,6 @@
-"""Which rules a request meets: the conditions of one rule, in words.
+"""The conditions of one rule: path, method, host, headers, tiers and addresses.
 
-index.py finds the rules of a request among many; it must say the same as `Match.failure` does for each.
+index.py finds the rules of a request among many. It must agree with `Match.failure` for each of them.
 """
 
 import re
@@ -25,7 +25,8 @@ METHODS = (
     *("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH", "LINK", "UNLINK"),
 )
 OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
-# The field `_method`, each letter plain or encoded, with its value; in parts its name, or what follows an empty line.
+# The form field `_method` with its value. Each letter may be plain or percent-encoded. In multipart bodies: its
+# name, or the line after an empty line, which is the value of a part.
 FIELD = re.compile(
     r"(?:^|[&;])(?:\+|%20)*" + "".join(f"(?:{c}|%{ord(c):x}|%{ord(c.upper()):x})" for c in "_method") + "=([^&;]*)",
     re.I,
@@ -35,22 +36,23 @@ PART = re.compile(r'name="?_method\b|\n\r?\n([^\r\n]*)', re.I)
 
 
 def methods_of(request: RequestView) -> tuple[str, ...]:
-    """What a request may be carried out as: a POST can ask to be another method, and some servers listen.
+    """Return the methods that a request may be handled as: its own first, then those of method overrides.
 
-    In headers, in the query, and in the body if it has been read; all that is asked, since any may be the one.
+    Some frameworks let a POST override its method in a header, in the query or in the body. All overrides are returned,
+    since any of them may be the one that counts. The body is searched only if an adapter has read it.
     """
     method = request.method.upper()
     if method != "POST":
         return (method,)
-    asked = [line for name in OVERRIDES for line in request.header_lines(name)]
+    overrides = [line for name in OVERRIDES for line in request.header_lines(name)]
     if request.query:
-        asked += map(unquote_plus, FIELD.findall(request.query))
+        overrides += map(unquote_plus, FIELD.findall(request.query))
     if request.body:
-        asked += _asked_in_body(request.body.decode("latin-1"), (request.header("content-type") or "").lower())
-    return tuple(dict.fromkeys([method, *(one.strip().upper() for one in asked)])) if asked else (method,)
+        overrides += _overrides_in_body(request.body.decode("latin-1"), (request.header("content-type") or "").lower())
+    return tuple(dict.fromkeys([method, *(one.strip().upper() for one in overrides)])) if overrides else (method,)
 
 
-def _asked_in_body(body: str, kind: str) -> Iterator[str]:
+def _overrides_in_body(body: str, kind: str) -> Iterator[str]:
     if "json" in kind:
         for value in JSON_FIELD.findall(body):
             yield re.sub(r"\\u00([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), value)
@@ -66,24 +68,27 @@ def _asked_in_body(body: str, kind: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class HeaderMatch:
-    """True: it is there; False: it is not; else any of its lines is one of `values`, where `*` stands for anything."""
+    """A condition on one header. `values` is True if it must be present, False if it must be absent; otherwise one of
+    its lines must be one of the values, in which `*` stands for any text."""
 
     name: str
     values: tuple[str, ...] | bool
 
     def holds(self, request: RequestView) -> bool:
+        """Return True if the request meets this condition."""
         lines = request.header_lines(self.name)
         if isinstance(self.values, bool):
             return bool(lines) is self.values
-        return any(_like(line.strip(), value) for line in lines for value in self.values)
+        return any(_matches_wildcard(line.strip(), value) for line in lines for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """All that is given must hold; of several values in one condition, any. An empty match meets every request.
+    """The conditions of a rule or an exemption. A request must meet all conditions that are given, with one of the
+    values of each. An empty match matches every request.
 
-    `paths` are patterns like `/users/{id}` or `/files/{path*}`, `hosts` names or `*.example.com`, `headers` names with
-    a value, several, or true and false for there and not there. GET includes HEAD.
+    `paths` are patterns like `/users/{id}` or `/files/{path*}`. `hosts` are names or `*.example.com`. `headers` maps
+    names to a value, a list of values, True (present) or False (absent). GET includes HEAD.
     """
 
     paths: Sequence[str] = ()
@@ -103,7 +108,7 @@ class Match:
         patterns: list[Pattern] = []
         for name in ("paths", "methods", "hosts", "tiers", "addresses"):
             given = getattr(self, name)
-            put(self, name, ())  # if it cannot be read, the other conditions are still looked at
+            put(self, name, ())  # stays empty if it cannot be read, so that the other conditions are checked too
             with problems.at(name):
                 put(self, name, as_texts(name, given))
         for place, text in enumerate(self.paths):
@@ -112,7 +117,7 @@ class Match:
         for place, method in enumerate(self.methods):
             near = get_close_matches(method.upper(), METHODS, 1, 0.7)
             if not set(method) <= TOKEN:
-                problems.add(("methods", place), f"{shown(method)} is no method: expected for example GET")
+                problems.add(("methods", place), f"invalid method {shown(method)}: expected for example GET")
             elif near and method.upper() not in METHODS:
                 problems.add(("methods", place), f"unknown method {shown(method)}: did you mean '{near[0]}'?")
         for place, host in enumerate(self.hosts):
@@ -133,17 +138,18 @@ class Match:
     def failure(
         self, request: RequestView, readings: list[Segments], tier: str | None, address: Address | None
     ) -> str | None:
-        """Why a request does not meet this match, or None if it does."""
+        """Return the first condition that a request does not meet, in words; None if it matches."""
         if self.patterns and not any(pattern.matches(reading) for pattern in self.patterns for reading in readings):
             return f"the path is none of {', '.join(self.paths)}"
         if self.methods and not set(methods_of(request)) & set(self.methods):
             return f"the method is none of {', '.join(self.methods)}"
-        if self.hosts and not any(self._holds_host(host) for host in hosts_of(request)):
+        if self.hosts and not any(self._matches_host(host) for host in hosts_of(request)):
             return f"the host is none of {', '.join(self.hosts)}"
-        return self.condition(request, tier, address)
+        return self.condition_failure(request, tier, address)
 
-    def condition(self, request: RequestView, tier: str | None, address: Address | None) -> str | None:
-        """The same for what is left when path, method and host are known to match."""
+    def condition_failure(self, request: RequestView, tier: str | None, address: Address | None) -> str | None:
+        """Return the first of the other conditions that a request does not meet: path, method and host are known to
+        match. None if it matches."""
         for header in self.header_matches:
             if not header.holds(request):
                 return f"the header {header.name} does not match"
@@ -154,10 +160,10 @@ class Match:
         return None
 
     def is_exact(self, request: RequestView) -> bool:
-        """Return True if every server reads the path alike, and every reading is spelled as a pattern is, or is this
-        one by the word of the router; and if every host that the request names is one of `hosts`."""
+        """Return True if no server can read the request as one that does not match: all servers read its path alike,
+        every reading is spelled like a pattern or was routed to one, and every host that it names is one of `hosts`."""
         unclear = self.hosts and (request.path[:1] != "/" or not request.host.isascii())
-        if unclear and not all(self._holds_host(host) for host in hosts_of(request)):
+        if unclear and not all(self._matches_host(host) for host in hosts_of(request)):
             return False
         if not self.patterns:
             return True
@@ -176,7 +182,8 @@ class Match:
         return any(pattern.is_exact(path) for path in group for pattern in self.patterns)
 
     def _is_routed(self, groups: Iterable[Sequence[str]], template: str) -> bool:
-        """A router's template alone does not release: `/{path:path}` looks like one segment, and takes all paths."""
+        """Return True if the router's template and every reading of the path match one pattern. The template alone is
+        not enough: `/{path:path}` looks like one segment and matches all paths."""
         patterns = [
             pattern
             for pattern in self.patterns
@@ -188,16 +195,17 @@ class Match:
             for group in groups
         )
 
-    def _holds_host(self, host: str) -> bool:
+    def _matches_host(self, host: str) -> bool:
         return any(host_matches(pattern, host) for pattern in self.hosts)
 
 
 def host_matches(pattern: str, host: str) -> bool:
+    """Return True if a host in its canonical form matches a name or `*.` and a domain."""
     return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
 
 
 class Ranges(Generic[T]):
-    """Values by address range: one look-up for each length of prefix that occurs, however many ranges there are."""
+    """A table of values by address range. A search takes one look-up per prefix length, for any number of ranges."""
 
     def __init__(self, values: Iterable[tuple[str, T]]) -> None:
         tables: dict[tuple[int, int], dict[int, list[T]]] = {}
@@ -215,15 +223,16 @@ class Ranges(Generic[T]):
         return any(self._tables.values())
 
     def find(self, address: Address | None) -> Iterator[T]:
-        """Of all ranges that hold the address, the narrowest first."""
+        """Yield the values of all ranges that contain the address, narrowest range first."""
         if address is not None:
             number = int(address)
             for shift, table in self._tables[address.version]:
                 yield from table.get(number >> shift, ())
 
 
-def _like(text: str, pattern: str) -> bool:
-    """`*` stands for anything. In pieces, not a regular expression: no text makes it slow."""
+def _matches_wildcard(text: str, pattern: str) -> bool:
+    """Return True if the text matches a pattern in which `*` stands for any text. Takes linear time, unlike a regular
+    expression."""
     if "*" not in pattern:
         return text == pattern
     first, *middle, last = pattern.split("*")
@@ -239,7 +248,7 @@ def _like(text: str, pattern: str) -> bool:
 
 
 def _with_head(methods: Iterable[str]) -> tuple[str, ...]:
-    """A HEAD is answered like a GET, so it counts as one."""
+    """Return the methods in upper case, with HEAD if GET is among them: servers handle both alike."""
     upper = dict.fromkeys(method.upper() for method in methods)
     return tuple({**upper, "HEAD": None} if "GET" in upper else upper)
 
@@ -247,24 +256,24 @@ def _with_head(methods: Iterable[str]) -> tuple[str, ...]:
 def _check_host(text: str) -> None:
     if "/" in text or not is_host(text):
         hint = ", without a scheme and a path" if "/" in text else ""
-        raise ValueError(f"{shown(text)} is no host: expected for example 'api.example.com' or '*.example.com'{hint}")
+        raise ValueError(f"invalid host {shown(text)}: expected for example 'api.example.com' or '*.example.com'{hint}")
     bracket = text.rfind("]") + 1
     port = text.find(":", bracket)
-    if port >= 0:  # an exemption would hold for all ports
-        raise ValueError(f"{shown(text)} has a port, and ports are not compared: write {shown(text[:port])}")
+    if port >= 0:  # raise, since ports are ignored: an exemption would apply to all ports
+        raise ValueError(f"{shown(text)} has a port, but ports are ignored: write {shown(text[:port])}")
 
 
 def _header_matches(headers: object, problems: Problems) -> Iterator[HeaderMatch]:
     if not isinstance(headers, Mapping):
-        raise ValueError(f"headers must be names with values, not {shown(headers)}")
+        raise ValueError(f"headers must map names to values, not {shown(headers)}")
     for name, value in headers.items():
         if not isinstance(name, str) or not name or not set(name) <= TOKEN:
-            problems.add(("headers",), f"{shown(name)} is no name of a header")
+            problems.add(("headers",), f"invalid name of a header {shown(name)}: expected for example 'x-client'")
         elif isinstance(value, bool):
             yield HeaderMatch(name.lower(), value)
         else:
             with problems.at("headers", name):
                 values = as_texts("a header's value", value)
                 if not values:
-                    raise ValueError("expected a value, several, or true or false for there or not there")
+                    raise ValueError("expected a value, a list of values, true (present) or false (absent)")
                 yield HeaderMatch(name.lower(), values)

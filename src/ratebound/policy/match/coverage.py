@@ -1,4 +1,4 @@
-"""Whether one match meets everything that another meets. A yes is certain, a no may mean 'not known'."""
+"""Comparison of matches: does one match every request of another? True is certain; False may mean "not known"."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -11,18 +11,19 @@ T = TypeVar("T")
 
 
 def covers(wide: Match, narrow: Match) -> bool:
+    """Return True if `wide` is certain to match every request that `narrow` matches."""
     return (
-        _each(wide.patterns, narrow.patterns, _path_covers)
+        _all_covered(wide.patterns, narrow.patterns, _path_covers)
         and (not wide.methods or (bool(narrow.methods) and set(narrow.methods) <= set(wide.methods)))
-        and _each(wide.hosts, narrow.hosts, _host_covers)
+        and _all_covered(wide.hosts, narrow.hosts, _host_covers)
         and set(wide.header_matches) <= set(narrow.header_matches)
         and (not wide.tiers or (bool(narrow.tiers) and set(narrow.tiers) <= set(wide.tiers)))
-        and _each(wide.addresses, narrow.addresses, _range_covers)
+        and _all_covered(wide.addresses, narrow.addresses, _range_covers)
     )
 
 
-def _each(wide: Sequence[T], narrow: Sequence[T], covered: Callable[[T, T], bool]) -> bool:
-    """Every one of `narrow` lies within one of `wide`; none at all means everything."""
+def _all_covered(wide: Sequence[T], narrow: Sequence[T], covered: Callable[[T, T], bool]) -> bool:
+    """Return True if each of `narrow` is covered by one of `wide`. An empty sequence means everything."""
     return not wide or (bool(narrow) and all(any(covered(one, other) for one in wide) for other in narrow))
 
 

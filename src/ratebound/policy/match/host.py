@@ -1,4 +1,4 @@
-"""Hosts: in one writing, and those that a request may be for."""
+"""Hosts: their canonical form, and the hosts that a request may be addressed to."""
 
 import unicodedata
 
@@ -7,14 +7,14 @@ from ratebound.policy.match.request import RequestView
 
 MAX_HOST = 253  # characters of a name
 MAX_LABEL = 63
-DOTS = str.maketrans("\u3002\uff0e\uff61", "...")  # full stops of other scripts, which browsers take for dots
+DOTS = str.maketrans("\u3002\uff0e\uff61", "...")  # full stops of other scripts, which browsers treat as dots
 
 
 def host_of(text: str) -> str:
-    """A host without its port, in lower case, without the root's dot, other letters as `xn--…`.
+    """Return a host in its canonical form: lower case, without a port and a final dot, non-ASCII labels as `xn--…`.
 
-    Of a name that is too long the end is kept, with more than a name can have: below a domain it stays, equal to a
-    pattern it never is.
+    A name that is too long is cut to one character more than a name can have. Its end is kept, so `*.example.com` still
+    matches it, and no exact pattern does.
     """
     host = text.strip()
     host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(". \t")
@@ -23,8 +23,8 @@ def host_of(text: str) -> str:
 
 
 def hosts_of(request: RequestView) -> tuple[str, ...]:
-    """The hosts that a request may be for: that of the header, that of a target which is a whole URL, and what they
-    are if their bytes were taken for latin-1."""
+    """Return the hosts that a server may take a request to be for: the Host header, the host of an absolute target, and
+    both decoded as UTF-8 if they may have been read as latin-1."""
     host = request.host
     if host.isascii() and request.path[:1] == "/":
         return (host_of(host),)
@@ -41,7 +41,7 @@ def hosts_of(request: RequestView) -> tuple[str, ...]:
 
 
 def is_host(text: str) -> bool:
-    """Whether this can be the host of a request, or `*.` and the end of one."""
+    """Return True if the text is a valid host, or `*.` and a valid host."""
     host = host_of(text[2:] if text.startswith("*.") else text)
     labels = host.split(".")
     return (
@@ -53,7 +53,7 @@ def is_host(text: str) -> bool:
 
 
 def _encoded(host: str) -> str:
-    """IDNA as browsers write it today: letters that have their own code keep it (`ß` is not `ss`)."""
+    """Return the host in IDNA as browsers do today: `ß` stays a letter of its own and does not become `ss`."""
     normal = unicodedata.normalize("NFKC", host.translate(DOTS)).lower()
     return ".".join(map(_label, normal.split(".")))
 

@@ -1,8 +1,8 @@
-"""Finds the rules of a request among many: by host, then along the segments of its path, then by method.
+"""The index that finds the rules of a request: by host, then along the segments of its path, then by method.
 
-What a request costs here depends on its own length and on the rules that it meets, not on how many there are. Rules on
-one path that differ by range, header or tier are filed under that, too; segments and headers with wildcards under the
-piece of text that tells them apart.
+The time of a search depends on the length of the request and on the rules that match it, not on the number of rules.
+Rules with the same path are indexed by their address ranges, headers and tiers too, and wildcards by a fragment of
+their text (see wildcard.py).
 """
 
 from collections import Counter
@@ -14,44 +14,46 @@ from ratebound.policy.match.conditions import Match, Ranges
 from ratebound.policy.match.host import hosts_of
 from ratebound.policy.match.path import Mixed, Pattern, Segments, Step
 from ratebound.policy.match.request import RequestView
-from ratebound.policy.match.wildcard import Filing, WildcardIndex, filings
+from ratebound.policy.match.wildcard import Fragment, WildcardIndex, fragments_of
 
-FEW = 4  # rules that are as quickly compared as looked up
+FEW = 4  # fewer rules than this are compared one by one, which is as fast as an index
 
 
 class Indexed(Protocol):
-    """Anything that has a match; `order` is its place among the others."""
+    """Anything that has a match and an order, such as a compiled rule."""
 
     @property
-    def match(self) -> Match: ...
+    def match(self) -> Match:
+        """The conditions of the rule."""
 
     @property
-    def order(self) -> int: ...
+    def order(self) -> int:
+        """The position of the rule in its policy."""
 
 
 R = TypeVar("R", bound=Indexed)
 
 
 class IndexKey(NamedTuple):
-    """What a rule can be filed under: a range, a tier, or a header that is there, is a value or is like one."""
+    """A key by which a rule can be indexed. `kind` is 'range', 'tier', or for a header 'present', 'equal' or 'like'."""
 
     kind: str
     name: str
-    value: str | Filing = ""
+    value: str | Fragment = ""
 
 
-Condition = Sequence[Sequence[IndexKey]]  # of its values any must hold; each can be filed under any of its keys
-Sheet = tuple[R, Sequence[Condition]]  # a rule, and those of its conditions that it is not filed under yet
+Condition = Sequence[Sequence[IndexKey]]  # one of its values must match; each value can be indexed by any of its keys
+Entry = tuple[R, Sequence[Condition]]  # a rule, and its conditions by which it is not indexed yet
 
 
 def conditions_of(match: Match) -> list[Condition]:
-    """All that a rule can be filed under. A header that must not be there is nothing to look up."""
+    """Return the conditions by which a rule can be indexed. A header that must be absent cannot be looked up."""
     found: list[Condition] = []
     if match.addresses:
         found.append([[IndexKey("range", text)] for text in match.addresses])
     for header in match.header_matches:
         if header.values is True:
-            found.append([[IndexKey("there", header.name)]])
+            found.append([[IndexKey("present", header.name)]])
         elif header.values:
             found.append([_value_keys(header.name, value) for value in header.values])
     if match.tiers:
@@ -61,117 +63,123 @@ def conditions_of(match: Match) -> list[Condition]:
 
 def _value_keys(name: str, value: str) -> list[IndexKey]:
     if "*" not in value:
-        return [IndexKey("is", name, value)]
-    return [IndexKey("like", name, filing) for filing in filings(value.split("*"))]
+        return [IndexKey("equal", name, value)]
+    return [IndexKey("like", name, fragment) for fragment in fragments_of(value.split("*"))]
 
 
-class Shelf(Generic[R]):
-    """The drawers of one header: by its being there, by value, by what its value is like."""
+class HeaderIndex(Generic[R]):
+    """The condition indexes of one header: for its presence, for its values, and for wildcards."""
 
-    __slots__ = ("exact", "like", "there")
+    __slots__ = ("equal", "like", "present")
 
-    def __init__(self, drawers: dict[IndexKey, "Drawer[R]"]) -> None:
-        self.there = next((drawer for key, drawer in drawers.items() if key.kind == "there"), None)
-        self.exact = {str(key.value): drawer for key, drawer in drawers.items() if key.kind == "is"}
-        like = {key.value: drawer for key, drawer in drawers.items() if isinstance(key.value, Filing)}
+    def __init__(self, indexes: dict[IndexKey, "ConditionIndex[R]"]) -> None:
+        self.present = next((index for key, index in indexes.items() if key.kind == "present"), None)
+        self.equal = {str(key.value): index for key, index in indexes.items() if key.kind == "equal"}
+        like = {key.value: index for key, index in indexes.items() if isinstance(key.value, Fragment)}
         self.like = WildcardIndex(like) if like else None
 
-    def open(self, lines: list[str]) -> Iterator["Drawer[R]"]:
-        if self.there is not None and lines:
-            yield self.there
+    def find(self, lines: list[str]) -> Iterator["ConditionIndex[R]"]:
+        """Yield the indexes of the rules that these lines of the header may match."""
+        if self.present is not None and lines:
+            yield self.present
         for line in lines:
             text = line.strip()
-            if text in self.exact:
-                yield self.exact[text]
+            if text in self.equal:
+                yield self.equal[text]
             if self.like is not None:
                 yield from self.like.find(text)
 
 
-class Drawer(Generic[R]):
-    """Rules with the same path, host and method, filed under the condition that tells them apart best. Those that are
-    filed alike lie in a drawer of their own, by what is left."""
+class ConditionIndex(Generic[R]):
+    """Rules with the same path, host and method, each indexed by its most selective condition. Rules that share a key
+    are in an index of their own, by their remaining conditions."""
 
     __slots__ = ("headers", "is_plain", "plain", "ranges", "tiers")
 
-    def __init__(self, sheets: Sequence[Sheet[R]]) -> None:
-        self.plain: list[R] = []
-        filed: dict[IndexKey, list[Sheet[R]]] = {}
+    def __init__(self, entries: Sequence[Entry[R]]) -> None:
+        self.plain: list[R] = []  # rules that are not indexed: few, or without such a condition
+        by_key: dict[IndexKey, list[Entry[R]]] = {}
         counts = Counter(
-            key for _, conditions in sheets for condition in conditions for keys in condition for key in keys
+            key for _, conditions in entries for condition in conditions for keys in condition for key in keys
         )
-        for rule, conditions in sheets:
-            if len(sheets) < FEW or not conditions:
+        for rule, conditions in entries:
+            if len(entries) < FEW or not conditions:
                 self.plain.append(rule)
                 continue
-            places = [[min(keys, key=counts.__getitem__) for keys in condition] for condition in conditions]
-            best = min(range(len(places)), key=lambda place: max(counts[key] for key in places[place]))
+            rarest = [[min(keys, key=counts.__getitem__) for keys in condition] for condition in conditions]
+            best = min(range(len(rarest)), key=lambda place: max(counts[key] for key in rarest[place]))
             rest = [condition for place, condition in enumerate(conditions) if place != best]
-            for key in dict.fromkeys(places[best]):
-                filed.setdefault(key, []).append((rule, rest))
-        drawers = {key: Drawer(alike) for key, alike in filed.items()}
-        self.is_plain = not drawers
-        self.tiers = {key.name: drawer for key, drawer in drawers.items() if key.kind == "tier"}
-        ranges = [(key.name, drawer) for key, drawer in drawers.items() if key.kind == "range"]
+            for key in dict.fromkeys(rarest[best]):
+                by_key.setdefault(key, []).append((rule, rest))
+        indexes = {key: ConditionIndex(same_key) for key, same_key in by_key.items()}
+        self.is_plain = not indexes
+        self.tiers = {key.name: index for key, index in indexes.items() if key.kind == "tier"}
+        ranges = [(key.name, index) for key, index in indexes.items() if key.kind == "range"]
         self.ranges = Ranges(ranges) if ranges else None
-        names: dict[str, dict[IndexKey, Drawer[R]]] = {}
-        for key, drawer in drawers.items():
-            if key.kind in ("there", "is", "like"):
-                names.setdefault(key.name, {})[key] = drawer
-        self.headers = {name: Shelf(those) for name, those in names.items()}
+        by_header: dict[str, dict[IndexKey, ConditionIndex[R]]] = {}
+        for key, index in indexes.items():
+            if key.kind in ("present", "equal", "like"):
+                by_header.setdefault(key.name, {})[key] = index
+        self.headers = {name: HeaderIndex(of_header) for name, of_header in by_header.items()}
 
     def find(self, request: RequestView, address: Address | None, tier: str | None) -> list[R]:
+        """Return the rules that may match. It leaves out no rule that does; the caller checks each of them."""
         if self.is_plain:
             return self.plain
         found = list(self.plain)
-        for drawer in self._open(request, address, tier):
-            found += drawer.find(request, address, tier)
+        for index in self._indexes(request, address, tier):
+            found += index.find(request, address, tier)
         return found
 
-    def _open(self, request: RequestView, address: Address | None, tier: str | None) -> "Iterator[Drawer[R]]":
+    def _indexes(
+        self, request: RequestView, address: Address | None, tier: str | None
+    ) -> "Iterator[ConditionIndex[R]]":
         if self.ranges is not None:
             yield from self.ranges.find(address)
         if self.headers:
-            headers, asked = self.headers, dict(request.headers)
-            for name in headers if len(headers) < len(asked) else asked:
-                if name in headers and name in asked:
-                    yield from headers[name].open(request.header_lines(name))
+            headers, sent = self.headers, dict(request.headers)
+            for name in headers if len(headers) < len(sent) else sent:
+                if name in headers and name in sent:
+                    yield from headers[name].find(request.header_lines(name))
         if tier is not None and tier in self.tiers:
             yield self.tiers[tier]
 
 
 class Leaf(Generic[R]):
-    """The rules at one end of a path, by method."""
+    """The rules whose patterns end at one node of the tree, by method."""
 
-    __slots__ = ("drawers", "other", "rules")
+    __slots__ = ("by_method", "other", "rules")
 
     def __init__(self) -> None:
         self.rules: dict[int, R] = {}  # by order
 
-    def close(self) -> None:
-        sheets: list[Sheet[R]] = [(rule, conditions_of(rule.match)) for rule in self.rules.values()]
-        of_any = [sheet for sheet in sheets if not sheet[0].match.methods]
-        by_method: dict[str, list[Sheet[R]]] = {}
-        for sheet in sheets:
-            for method in sheet[0].match.methods:
-                by_method.setdefault(method, [*of_any]).append(sheet)
-        self.other = Drawer(of_any)
-        self.drawers = {method: Drawer(all_) for method, all_ in by_method.items()}
+    def build(self) -> None:
+        """Build the indexes, once all rules have been added."""
+        entries: list[Entry[R]] = [(rule, conditions_of(rule.match)) for rule in self.rules.values()]
+        any_method = [entry for entry in entries if not entry[0].match.methods]
+        by_method: dict[str, list[Entry[R]]] = {}
+        for entry in entries:
+            for method in entry[0].match.methods:
+                by_method.setdefault(method, [*any_method]).append(entry)
+        self.other = ConditionIndex(any_method)  # for methods that no rule names
+        self.by_method = {method: ConditionIndex(of_method) for method, of_method in by_method.items()}
 
 
 class Node(Generic[R]):
-    """One step along a path."""
+    """One step of a path in the tree, with the nodes of the steps after it."""
 
     __slots__ = ("leaf", "literals", "mixed", "parameter", "rest", "wildcards")
 
     def __init__(self) -> None:
         self.literals: dict[str, Node[R]] = {}
         self.mixed: dict[tuple[str, ...], tuple[Mixed, Node[R]]] = {}  # by their pieces
-        self.wildcards: WildcardIndex[list[tuple[Mixed, Node[R]]]] | None = None  # the same, to be found by segment
+        self.wildcards: WildcardIndex[list[tuple[Mixed, Node[R]]]] | None = None  # the same, indexed
         self.parameter: Node[R] | None = None
         self.leaf: Leaf[R] | None = None
         self.rest: Leaf[R] | None = None
 
     def step(self, step: Step) -> "Node[R]":
+        """Return the node after this step of a pattern; create it if there is none."""
         if step is None:
             self.parameter = self.parameter or Node()
             return self.parameter
@@ -179,16 +187,17 @@ class Node(Generic[R]):
             return self.literals.setdefault(step, Node())
         return self.mixed.setdefault(step.pieces, (step, Node()))[1]
 
-    def close(self) -> None:
-        counts = Counter(filing for pieces in self.mixed for filing in filings(pieces))
-        filed: dict[Filing, list[tuple[Mixed, Node[R]]]] = {}
+    def build(self) -> None:
+        """Index the steps with wildcards, once all rules have been added."""
+        counts = Counter(fragment for pieces in self.mixed for fragment in fragments_of(pieces))
+        by_fragment: dict[Fragment, list[tuple[Mixed, Node[R]]]] = {}
         for pieces, after in self.mixed.items():
-            filed.setdefault(min(filings(pieces), key=counts.__getitem__), []).append(after)
-        self.wildcards = WildcardIndex(filed)
+            by_fragment.setdefault(min(fragments_of(pieces), key=counts.__getitem__), []).append(after)
+        self.wildcards = WildcardIndex(by_fragment)
 
 
 class Tree(Generic[R]):
-    """The paths of one host."""
+    """The path patterns of one host, as a tree of steps."""
 
     def __init__(self) -> None:
         self._root: Node[R] = Node()
@@ -196,6 +205,7 @@ class Tree(Generic[R]):
         self._mixed: dict[int, Node[R]] = {}  # those with wildcards, by id
 
     def add(self, rule: R, pattern: Pattern | None) -> None:
+        """Add a rule under a pattern; None stands for every path."""
         node = self._root
         for step in pattern.segments if pattern is not None else ():
             if isinstance(step, Mixed):
@@ -208,13 +218,15 @@ class Tree(Generic[R]):
         leaf.rules[rule.order] = rule
         self._leaves[id(leaf)] = leaf
 
-    def close(self) -> None:
+    def build(self) -> None:
+        """Build the indexes of all leaves and nodes, once all rules have been added."""
         for leaf in self._leaves.values():
-            leaf.close()
+            leaf.build()
         for node in self._mixed.values():
-            node.close()
+            node.build()
 
     def leaves(self, segments: Segments) -> list[Leaf[R]]:
+        """Return the leaves whose patterns match one reading of a path."""
         found: list[Leaf[R]] = []
         nodes = [self._root]
         for segment in segments:
@@ -228,8 +240,8 @@ class Tree(Generic[R]):
                 if node.parameter is not None:
                     following.append(node.parameter)
                 if node.wildcards is not None:
-                    for alike in node.wildcards.find(segment):
-                        following += [after for step, after in alike if step.matches(segment)]
+                    for candidates in node.wildcards.find(segment):
+                        following += [after for step, after in candidates if step.matches(segment)]
             if not following:
                 return found
             nodes = following
@@ -242,7 +254,7 @@ class Tree(Generic[R]):
 
 
 class Index(Generic[R]):
-    """Rules, to be found by request."""
+    """An index of rules. It finds the rules that a request matches."""
 
     def __init__(self, rules: Iterable[R]) -> None:
         self._anywhere: Tree[R] = Tree()
@@ -260,7 +272,7 @@ class Index(Generic[R]):
                 for pattern in rule.match.patterns or (None,):
                     tree.add(rule, pattern)
         for tree in (self._anywhere, *self._hosts.values()):
-            tree.close()
+            tree.build()
         self.has_hosts, self.has_methods = bool(self._hosts), bool(self._methods)
 
     def find(
@@ -271,17 +283,17 @@ class Index(Generic[R]):
         address: Address | None,
         tier: str | None,
     ) -> list[R]:
-        """The rules whose match the request meets, in order."""
+        """Return the rules that the request matches, in the order of the policy."""
         found: dict[int, R] = {}
-        if len(methods) > 1:  # a request may ask for any number of them: those that no rule names are as good as none
+        if len(methods) > 1:  # a request may name any number of overrides: drop those that no rule names
             methods = [method for place, method in enumerate(methods) if place == 0 or method in self._methods]
         for tree in self._trees(request) if self._hosts else (self._anywhere,):
             for reading in readings:
                 for leaf in tree.leaves(reading):
                     for method in methods:
-                        for rule in leaf.drawers.get(method, leaf.other).find(request, address, tier):
+                        for rule in leaf.by_method.get(method, leaf.other).find(request, address, tier):
                             match = rule.match
-                            if match.is_plain or match.condition(request, tier, address) is None:
+                            if match.is_plain or match.condition_failure(request, tier, address) is None:
                                 found[rule.order] = rule
         return list(found.values()) if len(found) < 2 else [found[order] for order in sorted(found)]
 

@@ -1,11 +1,12 @@
-"""Paths: how a request may be spelled, and the patterns that it is matched against.
+"""Paths: the spellings of a request's path, and the patterns that they are matched against.
 
-A spelling must not escape a rule, and servers differ in how they read one. So a path that is not plain is matched in
-every way in which it may be read: as it came, without a scheme and a host, decoded once or twice, with dot segments
-resolved or left, with backslashes as slashes, without `;` parameters or trailing spaces, cut at `?` and `#` or not, as
-the bytes that were taken for latin-1; always without regard to case, doubled and trailing slashes. A match in any
-reading binds. Only an exact match, in the spelling of the pattern, releases: exempts, ends the search, keeps defaults
-away.
+No spelling of a path may evade a rule, and servers read unusual paths differently. So a path that is not plain is
+matched in every way in which a server may read it: as received, without a scheme and a host, decoded once or twice,
+with dot segments resolved or kept, with backslashes as slashes, without `;` parameters or trailing spaces, cut at `?`
+and `#` or not, and as bytes that were read as latin-1. Case, doubled slashes and trailing slashes never matter.
+
+If any spelling matches, a limit applies. What sets a request free needs more: only an exact match, in the spelling of
+the pattern, exempts a request, ends the search, or keeps default rules away.
 """
 
 import re
@@ -17,24 +18,24 @@ from urllib.parse import unquote, unquote_to_bytes
 Segments = tuple[str, ...]
 
 LETTERS = r"[A-Za-z0-9_~!$&'()*+,=:@-]+"
-PLAIN = re.compile(rf"(?:/{LETTERS}(?:[.]+{LETTERS})*)+/?|/")  # no dots at the ends of a segment
+PLAIN = re.compile(rf"(?:/{LETTERS}(?:[.]+{LETTERS})*)+/?|/")  # a segment neither begins nor ends with a dot
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\\]*")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 AUTHORITY = re.compile(r"//[^/?#]*")
-# Encodings that hide what a path is made of: '/', '\', '.', '%', ';', '#', '?' and control characters.
+# Percent-encodings of characters that have a meaning in a path: '/', '\', '.', '%', ';', '#', '?', control characters.
 HIDDEN = re.compile(r"%(?:2[fFeE35]|5[cC]|3[bBfF]|[01][0-9A-Fa-f]|7[fF])")
 PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-CATCH_ALL = re.compile(r":path\b|path:|\*|\.\.\.")  # in the template of a router: more than one segment
-RUN = 32  # characters: no letter has so many marks
+CATCH_ALL = re.compile(r":path\b|path:|\*|\.\.\.")  # in a router's template: matches more than one segment
+RUN = 32  # characters; no real letter has so many combining marks
 REST = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\*\}|\*\*")
 
 
 def spellings(path: str) -> Sequence[Segments]:
-    """Return the ways in which a path may be read, folded; a plain path has one."""
+    """Return the ways in which a server may read a path, each as case-folded segments. A plain path has one."""
     return (_segments(path.lower()),) if PLAIN.fullmatch(path) else _odd_spellings(path)
 
 
-@lru_cache(maxsize=4)  # one request asks several times, and its path may be long
+@lru_cache(maxsize=4)  # called several times per request, whose path may be long
 def _odd_spellings(path: str) -> Sequence[Segments]:
     readings: dict[str, None] = {}
     splits: dict[tuple[str, ...], None] = {}
@@ -59,9 +60,9 @@ def _odd_spellings(path: str) -> Sequence[Segments]:
 
 
 def _targets(text: str) -> Iterable[str]:
-    """Return a target as it may be taken apart: 'x:/login' is '/login' for some servers, and so is '//x/login'.
+    """Return the target with and without a scheme and a host: some servers read 'x:/login' and '//x/login' as '/login'.
 
-    A server and an application behind it may both take something off: three times at most.
+    A server and the application behind it may each remove something, so this is repeated up to three times.
     """
     found = {text: None}
     left = [text]
@@ -75,7 +76,7 @@ def _targets(text: str) -> Iterable[str]:
 
 
 def _cuts(text: str) -> Iterable[str]:
-    """With all that looks like a query and a fragment, and without either."""
+    """Return the text with and without what looks like a query and a fragment."""
     if "?" not in text and "#" not in text:
         return (text,)
     path = text.partition("?")[0]
@@ -83,7 +84,7 @@ def _cuts(text: str) -> Iterable[str]:
 
 
 def _decoded(text: str) -> Iterator[str]:
-    """As it came, decoded once and twice; and the same of the bytes that it may be."""
+    """Yield the text as received, decoded once and decoded twice; and likewise its bytes if it was read as latin-1."""
     yield text
     if "%" in text:
         once = unquote(text)
@@ -95,7 +96,7 @@ def _decoded(text: str) -> Iterator[str]:
 
 
 def _latin_bytes(text: str) -> bytes | None:
-    """The bytes of a text beyond ASCII, if they may have been taken for latin-1, as WSGI does."""
+    """Return the bytes of a non-ASCII text that may have been decoded as latin-1, as WSGI does; else None."""
     try:
         return None if text.isascii() else text.encode("latin-1")
     except UnicodeEncodeError:
@@ -107,7 +108,7 @@ def _utf8(text: bytes) -> str:
 
 
 def is_clean(path: str) -> bool:
-    """Whether every server reads it alike."""
+    """Return True if every server reads the path alike."""
     if PLAIN.fullmatch(path):
         return True
     if "//" in path or "\\" in path or ";" in path or "?" in path or "#" in path or HIDDEN.search(path):
@@ -116,9 +117,10 @@ def is_clean(path: str) -> bool:
 
 
 class Mixed:
-    """A segment of literals and parameters, `v{n}` or `{name}.{suffix}`: each parameter is at least one character.
+    """A segment of literals and parameters, like `v{n}` or `{name}.{suffix}`. Each parameter is at least one character.
 
-    Looked for piece by piece, not by a regular expression, so that no text makes it slow.
+    `pieces` are the literals between the parameters. They are searched for one by one: a regular expression could take
+    quadratic time.
     """
 
     __slots__ = ("pieces",)
@@ -127,6 +129,7 @@ class Mixed:
         self.pieces = pieces
 
     def matches(self, segment: str) -> bool:
+        """Return True if a folded segment matches."""
         first, *middle, last = self.pieces
         if not segment.startswith(first) or not segment.endswith(last):
             return False
@@ -139,13 +142,14 @@ class Mixed:
         return place < end
 
 
-Step = str | Mixed | None  # a literal, literals and parameters, a parameter
+Step = str | Mixed | None  # a literal, literals with parameters, or a parameter
 
 
 class Pattern:
-    """`/users/{id}`, `/v{n}/login`, `/files/{path*}`; `*` and `**` are the same without a name.
+    """A pattern of paths: `/users/{id}`, `/v{n}/login`, `/files/{path*}`. `*` and `**` are parameters without a name.
 
-    A parameter is at least one character, the rest of a path may be nothing.
+    A parameter is at least one character; the rest of a path, `{path*}` or `**`, may be empty. Raises ValueError for a
+    pattern that is invalid or can never match.
     """
 
     __slots__ = ("_spelled", "segments", "text", "whole")
@@ -154,19 +158,17 @@ class Pattern:
         if not text.startswith("/"):
             raise ValueError(f"path {text!r} must begin with '/': for example '/users/{{id}}' or '/files/{{path*}}'")
         if any(mark in text for mark in ("?", "#", "\\", ";", "//")) or any(c < " " for c in text):
-            raise ValueError(
-                f"path {text!r} can never match: leave out '?', '#', ';', '\\', '//' and control characters"
-            )
+            raise ValueError(f"path {text!r} can never match: remove '?', '#', ';', '\\', '//' and control characters")
         parts = [part for part in text.split("/") if part]
         if any(part in (".", "..") for part in parts):
-            raise ValueError(f"path {text!r} can never match: dot segments are resolved before matching")
+            raise ValueError(f"path {text!r} can never match: '.' and '..' are resolved first; write the resolved path")
         self.text = text
-        self.whole = not (parts and REST.fullmatch(parts[-1]))  # no rest
+        self.whole = not (parts and REST.fullmatch(parts[-1]))  # False if it ends in {name*} or **
         steps = parts if self.whole else parts[:-1]
         for part in steps:
             if "**" in part or "{" in PARAMETER.sub("", part) or "}" in PARAMETER.sub("", part):
                 raise ValueError(
-                    f"path {text!r}: cannot read {part!r}; parameters are {{name}}, and {{name*}} or ** at the end"
+                    f"path {text!r}: cannot read {part!r}: expected {{name}}, or {{name*}} or ** at the end of the path"
                 )
         self.segments = [_step(part, folded=True) for part in steps]
         self._spelled = [_step(part, folded=False) for part in steps]
@@ -175,11 +177,11 @@ class Pattern:
         return f"Pattern({self.text!r})"
 
     def matches(self, segments: Segments) -> bool:
-        """Whether one reading of a path is matched; the index of rules does the same for many patterns at once."""
+        """Return True if the pattern matches one spelling of a path. index.py does so for many patterns at once."""
         return self._matches(self.segments, segments)
 
     def is_exact(self, path: str) -> bool:
-        """Whether a clean path is spelled as the pattern is, but for a slash at its end."""
+        """Return True if a clean path is spelled like the pattern, apart from a trailing slash."""
         return self._matches(self._spelled, _segments(path))
 
     def _matches(self, steps: list[Step], segments: Segments) -> bool:
@@ -214,7 +216,7 @@ def _fold(segment: str) -> str:
 
 
 def _composed(text: str) -> str:
-    """NFC, some letters at a time: for a long run of marks it takes the square of their number."""
+    """Return the text in NFC. Normalises short runs, since a long run of combining marks takes quadratic time."""
     if len(text) <= RUN:
         return unicodedata.normalize("NFC", text)
     parts, begin = [], 0
@@ -228,12 +230,12 @@ def _composed(text: str) -> str:
 
 
 def _joins(c: str) -> bool:
-    """Whether it may become one with what stands before it: marks, and the vowels and finals of Hangul."""
+    """Return True if the character may combine with the one before it: marks, and the vowels and finals of Hangul."""
     return "\u1160" <= c <= "\u11ff" or unicodedata.category(c).startswith("M")
 
 
 def _trimmed(segment: str) -> str:
-    """As file systems and C strings have it: no spaces and dots at the end, nothing behind a NUL."""
+    """Return the segment as file systems and C strings read it: without trailing spaces and dots, cut at a NUL."""
     return segment if segment in (".", "..") else segment.partition("\0")[0].rstrip(" .\t\r\n\v\f")
 
 

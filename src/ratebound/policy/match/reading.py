@@ -1,10 +1,10 @@
-"""The paths that one request may be routed by (law 13). Written once, for all adapters.
+"""The paths by which one request may be routed, its readings (law 13). Shared by all adapters.
 
-A server, a mount or a middleware may take a prefix off a path, put one on, or replace it. So a request has the path of
-its target, the full path, and the path below the prefix. A rule binds if any of them matches. An exemption releases
-only if all of them match. One thing eases that: where the operator is known to have configured the prefix, the full
-path and the path below it are the same path, and one of the two is enough. Servers also take prefixes from requests,
-and do not say so: a prefix that nobody is known to have configured counts as brought by the request.
+A server, a mount or a middleware may remove a prefix from a path, add one, or replace it. So a request has the path of
+its target, the full path, and the path below the prefix. A rule applies if any of them matches. An exemption applies
+only if all of them match, with one exception: if the operator is known to have configured the prefix, the full path and
+the path below it are one path, and one match is enough. Servers also take prefixes from requests without saying so, so
+a prefix counts as sent by the client unless it is known to be configured.
 """
 
 import os
@@ -16,18 +16,19 @@ from urllib.parse import quote, unquote_to_bytes
 
 from ratebound.storage.workers import command_line
 
-# How servers are told the prefix under which they serve, and how we are, where no server is.
+# The environment variables and command line options that configure the prefix of a server.
 VARIABLES = ("SCRIPT_NAME", "UVICORN_ROOT_PATH", "GRANIAN_URL_PATH_PREFIX")
-OURS = "RATEBOUND_PREFIX"  # one prefix, or several with commas between
+OURS = "RATEBOUND_PREFIX"  # one prefix, or several separated by commas
 OPTIONS = ("--root-path", "--url-path-prefix", "--url-prefix")
-SAFE = "/:@!$&'()*+,;=~-._"  # what a path may hold as it is
+SAFE = "/:@!$&'()*+,;=~-._"  # characters that are not percent-encoded in a path
 
 
 class Readings(NamedTuple):
-    """`target` is the path as received. Each of `groups` is one path, with and without a prefix; all percent-encoded.
+    """The readings of one path, all percent-encoded.
 
-    `prefixes` may stand in front of any of them: rules may be written with them. `prefix` is the one that the operator
-    is known to have configured for this request, "" if there is none.
+    `target` is the path as received. Each of `groups` is one path, with and without a configured prefix. `prefixes` may
+    be put before any of them, since rules may be written with them. `prefix` is the prefix that the operator is known
+    to have configured for this request, "" if there is none.
     """
 
     target: str
@@ -36,11 +37,11 @@ class Readings(NamedTuple):
     prefix: str = ""
 
 
-Paths = str | Readings  # a plain path is its only reading
+Paths = str | Readings  # a str is a path with one reading: itself
 
 
 def texts_of(paths: Paths) -> Iterable[str]:
-    """Return every reading, without repeats."""
+    """Return every reading once."""
     if isinstance(paths, str):
         return (paths,)
     return dict.fromkeys(text for group in paths.groups for text in group)
@@ -55,8 +56,8 @@ def read_paths(
 ) -> Paths:
     """Return the readings of a request.
 
-    `target` is the path as received, None if the server does not tell it. `path` is the decoded path. `others` are the
-    same path with a prefix or without it, each with whether that prefix is known to be configured. `prefixes` and
+    `target` is the path as received, None if the server does not provide it. `path` is the decoded path. `others` are
+    the same path with or without a prefix, each with True if that prefix is known to be configured. `prefixes` and
     `prefix` are as in Readings, but not encoded.
     """
     same = {path: quote(path, safe=SAFE)}
@@ -64,20 +65,20 @@ def read_paths(
     for other, is_known in others:
         (same if is_known else single).setdefault(other, quote(other, safe=SAFE))
     single = {other: text for other, text in single.items() if other not in same}
-    told = same[path] if target is None else target
-    decoded = unquote_to_bytes(told.encode("utf-8", "replace"))
-    # As received, wherever it is one of them: the encoding of a path says more than its decoded form.
+    received = same[path] if target is None else target
+    decoded = unquote_to_bytes(received.encode("utf-8", "replace"))
+    # Keep the path as received where it is one of them: its encoding matters, and the decoded form has lost it.
     for texts in (same, single):
         if decoded in texts:
-            texts[decoded] = told
+            texts[decoded] = received
             break
     else:
-        single[decoded] = told
-    spelled = tuple(dict.fromkeys(map(_encoded, (*prefixes, *configured_prefixes()))))
-    if len(same) == 1 and not single and not spelled:
-        return told
+        single[decoded] = received
+    encoded = tuple(dict.fromkeys(map(_encoded, (*prefixes, *configured_prefixes()))))
+    if len(same) == 1 and not single and not encoded:
+        return received
     groups = dict.fromkeys([tuple(same.values()), *((text,) for text in single.values())])
-    return Readings(told, tuple(groups), spelled, _encoded(prefix) if prefix else "")
+    return Readings(received, tuple(groups), encoded, _encoded(prefix) if prefix else "")
 
 
 def _encoded(prefix: str) -> str:
@@ -85,7 +86,7 @@ def _encoded(prefix: str) -> str:
 
 
 def apart(paths: Paths) -> Paths:
-    """Return the same readings, where each has to match by itself to release."""
+    """Return the same readings, of which each must match by itself for an exemption: no prefix counts as configured."""
     return (
         paths
         if isinstance(paths, str)
@@ -94,13 +95,13 @@ def apart(paths: Paths) -> Paths:
 
 
 def with_or_without(path: str, prefix: str) -> str:
-    """Return the path below a prefix if it begins with it, else the path with the prefix in front."""
+    """Return the path without a prefix if it begins with it, else the path with the prefix added."""
     below = without_prefix(path, prefix)
     return below if below != path else prefix.rstrip("/") + path
 
 
 def without_prefix(path: str, prefix: str) -> str:
-    """Return the path below a prefix, or the path itself if it does not begin with it."""
+    """Return the path without a prefix, or unchanged if it does not begin with it."""
     prefix = prefix.rstrip("/")
     if prefix and path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("/", ""):
         return path[len(prefix) :] or "/"
@@ -108,13 +109,13 @@ def without_prefix(path: str, prefix: str) -> str:
 
 
 def is_configured(prefix: str) -> bool:
-    """Return True if the environment or the command line of the server names this prefix."""
+    """Return True if the environment or the command line of the server configures this prefix."""
     return prefix.strip("/") in configured_prefixes()
 
 
 @lru_cache(maxsize=1)
 def configured_prefixes() -> frozenset[str]:
-    """Return the prefixes that the environment and the command line of the server name, without outer slashes."""
+    """Return the prefixes in the environment and the command line of the server, without outer slashes."""
     found = [*(os.environ.get(name, "") for name in VARIABLES), *os.environ.get(OURS, "").split(",")]
     for word, following in pairwise([*command_line(), ""]):
         name, equals, value = word.partition("=")

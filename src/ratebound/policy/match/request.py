@@ -1,4 +1,4 @@
-"""A request that belongs to no framework: what adapters make, and rules, identities and refusals look at."""
+"""The view of a request that adapters create for rules, identities and rejections. It depends on no framework."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, Self
 from ratebound.http.rejection import is_preflight
 from ratebound.policy.match.reading import Paths
 
-ANONYMOUS = 100  # requests without a user, and none with one, after which nobody seems to look for users
+ANONYMOUS = 100  # requests in a row without a user, after which the application seems to set no user at all
 
 
 class Identity(NamedTuple):
-    """Who is asking, as it was verified: a kind, a value that stays the same, and a tier if one is known."""
+    """A verified identity of a client: a kind, a value that stays the same, and a tier if one is known."""
 
     kind: str
     value: str
@@ -18,12 +18,12 @@ class Identity(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of its state. A kind holds no ':', so no value can pass for one of another kind (law 10)."""
+        """Return the key of its state. A kind contains no ':', so two kinds never share a key (law 10)."""
         return f"{self.kind}:{self.value}"
 
 
 class Wire(NamedTuple):
-    """How an adapter reads, from what its server gave it, the parts of a request that few rules look at."""
+    """The functions with which an adapter reads, from its server's request, the parts that few rules need."""
 
     paths: Callable[[Any], Paths]
     query: Callable[[Any], str]
@@ -35,13 +35,14 @@ class Wire(NamedTuple):
     session: Callable[[Any], Any]
     state: Callable[[Any], Any]
     request: Callable[[Any], Any]
-    no_user: Callable[[Any], str]  # why no user can be known here, and what to do; "" where users are known
-    # How many requests without a user it takes to believe `no_user`: many, where only known users are told of.
+    no_user: Callable[[Any], str]  # why the user cannot be known, and what to do; "" if users are known
+    # The number of requests without a user after which `no_user` is reported: many where only users that are logged in
+    # are visible.
     anonymous: int = 1
 
 
 def _on_demand(name: str) -> Any:
-    """A part of a request that is read from the wire when it is asked for first."""
+    """Return a property that reads a part of the request on first access, and keeps it."""
     slot = f"_{name}"
 
     def read(view: "RequestView") -> Any:
@@ -57,7 +58,8 @@ def _on_demand(name: str) -> Any:
 
 
 def _each_time(name: str, missing: Any) -> Any:
-    """Make a property that reads the wire on every access: a framework's request kept in its view would be a cycle."""
+    """Return a property that reads a part of the request on every access: to keep a framework's request in its view
+    would be a reference cycle."""
 
     def read(view: "RequestView") -> Any:
         if view._wire is None:
@@ -68,17 +70,17 @@ def _each_time(name: str, missing: Any) -> Any:
 
 
 class RequestView:
-    """What is known of a request before its work begins.
+    """A request before the application handles it, as rules and functions see it.
 
-    `path` is as received: still encoded, without the query. `paths` has every path that the request may be routed by,
-    see reading.py. Names of headers are in lower case. `peer` is the address of the socket's other end, None on a Unix
-    socket. `user` is whom the framework has authenticated: text, a whole number or an Identity. `route` is the router's
-    own template, below any prefix, if the router was asked already. `body` is there only if the adapter has read it.
-    `found` is where a gate keeps what it has learned between two stages.
+    `path` is the path as received: percent-encoded, without the query. `paths` holds every path by which the request
+    may be routed, see reading.py. Names of headers are in lower case. `peer` is the address of the other end of the
+    socket, None on a Unix socket. `user` is the user that the framework has authenticated: text, a whole number or an
+    Identity. `route` is the router's template, without any prefix, if the request was routed already. `body` is None
+    unless the adapter has read it. `found` is where a gate keeps identities between two stages.
 
     `path_params` are the parameters of the route, empty if the adapter does not know the route. `session`, `state` and
-    `request` are the framework's own: its session or None, the place where an application keeps things for one
-    request, and the request object. See docs/web.md for what each adapter has.
+    `request` belong to the framework: the session or None, the object that holds an application's values for one
+    request, and the request object. See docs/web.md for what each adapter provides.
     """
 
     __slots__ = (
@@ -147,7 +149,7 @@ class RequestView:
     def on_demand(
         cls, wire: Wire, source: Any, method: str, peer: str | None, user: Any = None, route: str | None = None
     ) -> Self:
-        """A view that reads the rest of the request from `source` when it is asked for."""
+        """Return a view that reads the rest of the request from `source` on access."""
         view = cls.__new__(cls)
         view._wire = wire
         view._source = source
@@ -160,11 +162,12 @@ class RequestView:
 
     @property
     def anonymous(self) -> int:
-        """How many requests without a user it takes to believe `no_user`."""
+        """Return the number of requests without a user after which `no_user` is reported."""
         return 1 if self._wire is None else self._wire.anonymous
 
     @property
     def path(self) -> str:
+        """Return the path as received, percent-encoded, without the query."""
         paths = self.paths
         return paths if isinstance(paths, str) else paths.target
 
@@ -177,12 +180,12 @@ class RequestView:
 
     @property
     def address(self) -> str:
-        """The client's address, as trusted proxies tell it: the one that rules count by. The peer's, until a gate has
-        looked at the request."""
+        """Return the client's address by which rules count, as reported by trusted proxies. Until a gate has identified
+        the client it is the peer's address."""
         return (self.peer or "") if self.found is None else self.found.client.text
 
     def header_lines(self, name: str) -> list[str]:
-        """Every line of a header, in order; `name` in lower case."""
+        """Return every line of a header, in order. `name` must be in lower case."""
         by_name = self._by_name
         if by_name is None:
             by_name = self._by_name = {}
@@ -192,23 +195,24 @@ class RequestView:
 
     @property
     def is_scripted(self) -> bool:
-        """Whether it may come from a script in a browser, which names its origin."""
+        """Return True if the request has an Origin header, so that it may come from a script in a browser."""
         if self._wire is not None:
             return self._wire.is_scripted(self._source)
         return "origin" in [name for name, _ in self.headers]
 
     @property
     def is_preflight(self) -> bool:
-        """True for a browser's question whether a script may send another request. Any client can send one."""
+        """Return True for a CORS preflight. Any client can send one."""
         return self.method == "OPTIONS" and is_preflight(self.method, self.headers)
 
     def header(self, name: str) -> str | None:
-        """The first line of a header; `name` in lower case."""
+        """Return the first line of a header, None if there is none. `name` must be in lower case."""
         lines = self.header_lines(name)
         return lines[0] if lines else None
 
     def cookie(self, name: str) -> str | None:
-        """The cookie of that name; None if it was sent twice, for which of the two counts differs between servers."""
+        """Return the cookie of that name; None if there is none, or if there are two: servers differ in which one they
+        use."""
         found = None
         for line in self.header_lines("cookie"):
             for part in line.split(";"):

@@ -1,7 +1,8 @@
-"""Texts with wildcards, filed by the piece that tells them apart best, so that a thousand cost what ten do.
+"""An index of texts with wildcards, so that a search among a thousand costs about as much as among ten.
 
-`v*-7` has the pieces `v` and `-7`. What fits it begins with the first, ends with the last and holds those between: any
-one of them finds all that may fit a text, and only these few are then compared as a whole.
+`v*-7` has the pieces `v` and `-7`. A text that matches begins with the first piece, ends with the last and contains
+those between. Each wildcard is indexed by one fragment of its pieces, the rarest. A search finds the wildcards whose
+fragment occurs in the text; only these few are then compared as a whole.
 """
 
 import re
@@ -10,40 +11,41 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-GRAM = 8  # characters that a piece in the middle is known by: it bounds the depth of the expression that looks for them
+GRAM = 8  # characters of a fragment within a text; bounds the depth of the regular expression that finds them
 
 
-class Filing(NamedTuple):
-    """A place to file under."""
+class Fragment(NamedTuple):
+    """A part of every text that matches a wildcard: its beginning, its end, or a text within it."""
 
     side: Literal["first", "last", "within"]
     text: str
 
 
-def filings(pieces: Sequence[str]) -> list[Filing]:
-    """Where a wildcard may be filed, the quickest to look up first. Every text begins with nothing."""
+def fragments_of(pieces: Sequence[str]) -> list[Fragment]:
+    """Return the fragments by which a wildcard can be indexed, the fastest to look up first. There is always one: every
+    text begins with the empty text."""
     first, *middle, last = pieces
-    found = [Filing("first", first), *([Filing("last", last)] if last else ())]
+    found = [Fragment("first", first), *([Fragment("last", last)] if last else ())]
     for piece in filter(None, middle):
-        found += [Filing("within", piece[at : at + GRAM]) for at in range(max(len(piece) - GRAM, 0) + 1)]
+        found += [Fragment("within", piece[at : at + GRAM]) for at in range(max(len(piece) - GRAM, 0) + 1)]
     return found
 
 
 class WildcardIndex(Generic[T]):
-    """Values by filing, to be found by text."""
+    """An index of values by fragment. `find` returns the values of all fragments that occur in a text."""
 
     __slots__ = ("_first", "_grams", "_last", "_within")
 
-    def __init__(self, filed: Mapping[Filing, T]) -> None:
-        self._first = _by_length(filed, "first")
-        self._last = _by_length(filed, "last")
-        grams = {filing.text: value for filing, value in filed.items() if filing.side == "within"}
-        # The longest one is found at each place, and stands for those that it begins with.
+    def __init__(self, values: Mapping[Fragment, T]) -> None:
+        self._first = _by_length(values, "first")
+        self._last = _by_length(values, "last")
+        grams = {fragment.text: value for fragment, value in values.items() if fragment.side == "within"}
+        # The expression finds the longest gram at each position, so each gram has the values of its beginnings too.
         self._within = {gram: [grams[g] for g in grams if gram.startswith(g)] for gram in grams} if grams else {}
         self._grams = re.compile(_any_of(grams)) if grams else None
 
     def find(self, text: str) -> list[T]:
-        """The values of every filing that fits the text, each once."""
+        """Return the values of every fragment that occurs in the text on its side, each once."""
         found: list[T] = []
         length = len(text)
         for size, table in self._first:
@@ -63,16 +65,16 @@ class WildcardIndex(Generic[T]):
         return found
 
 
-def _by_length(filed: Mapping[Filing, T], side: str) -> list[tuple[int, dict[str, T]]]:
+def _by_length(values: Mapping[Fragment, T], side: str) -> list[tuple[int, dict[str, T]]]:
     tables: dict[int, dict[str, T]] = {}
-    for filing, value in filed.items():
-        if filing.side == side:
-            tables.setdefault(len(filing.text), {})[filing.text] = value
+    for fragment, value in values.items():
+        if fragment.side == side:
+            tables.setdefault(len(fragment.text), {})[fragment.text] = value
     return sorted(tables.items(), key=lambda table: table[0])
 
 
 def _any_of(texts: Collection[str]) -> str:
-    """A regular expression for the longest of these, which looks at each character once."""
+    """Return a regular expression that matches the longest of these texts and reads each character once."""
     heads: dict[str, list[str]] = {}
     for text in filter(None, texts):
         heads.setdefault(text[0], []).append(text[1:])
