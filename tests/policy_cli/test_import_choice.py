@@ -124,7 +124,7 @@ def test_the_consumer_comes_before_the_route_as_in_kong(seed: int) -> None:
         return
     for (path, user), order in asked.items():
         held = next((one[0] for one in order if one), None)
-        if "is for all of r, q here" in "".join(imported.lost) and (path, user) == ("/q", "bob"):
+        if "applies to all of r, q in this policy" in "".join(imported.lost) and (path, user) == ("/q", "bob"):
             continue  # told
         expected = held["config"]["hour"] if held else FREE
         assert passes(gate_of(imported.text), request(path, user=user), most=FREE) == expected, (path, user, imported)
@@ -160,7 +160,7 @@ def test_the_descriptor_is_that_of_envoys_service(seed: int) -> None:
     except PolicyError:
         assert "requests_per_unit" not in json.dumps(descriptors)
         return
-    told = "here both count" in "".join(imported.lost)
+    told = "in this policy both count" in "".join(imported.lost)
     for path in ("/", "/a/x", "/a/b", "/a/bc", "/d"):  # a slash at the end is no difference here
         for method, host in (("GET", "a.example"), ("POST", "b.example")):
             entries = {"path": path, "method": method, "host": host, "remote_address": "192.0.2.1"}

@@ -122,10 +122,10 @@ def test_every_unit_is_read(unit: str) -> None:
 def test_what_stays_behind_is_told() -> None:
     told = lost(import_envoy(EDGE))
     for words in (
-        "plan=free / account_id replaces old_limit where both are asked",
-        "service=a: quota_mode refuses only when all quotas are used up",
-        "the function account_id_of(request) has to be written",
-        "the header service is matched",
+        "plan=free / account_id replaces old_limit where both apply",
+        "service=a: quota_mode denies only if all quotas are used up",
+        "write a function account_id_of(request)",
+        "this policy matches the header service",
         "internal is unlimited",
         "metadata",
         "the domain edge",
@@ -156,18 +156,18 @@ def test_a_path_is_met_as_it_is_there(value: str, met: str, not_met: str | None)
     ("descriptor", "words"),
     [
         ("{key: path, rate_limit: RATE}", "has a count for each path"),
-        ("{key: masked_remote_address, rate_limit: RATE}", "here /24 and /48"),
-        ("{key: path, value: 'a*', rate_limit: RATE}", "a count for each path; here one for all"),
-        ("{key: remote_address, value: nowhere, rate_limit: RATE}", "nowhere is no address"),
-        ("{key: method, value: 'P*', rate_limit: RATE}", "cannot be said as a pattern"),
+        ("{key: masked_remote_address, rate_limit: RATE}", "this policy uses /24 and /48"),
+        ("{key: path, value: 'a*', rate_limit: RATE}", "a count for each path; this policy has one for all"),
+        ("{key: remote_address, value: nowhere, rate_limit: RATE}", "nowhere is not an address"),
+        ("{key: method, value: 'P*', rate_limit: RATE}", "cannot be expressed as a pattern"),
         ("{key: user_id, value: '42', rate_limit: RATE}", "use an override"),
         ("{key: path, value: 'a;b', rate_limit: RATE}", "can never match"),
-        ("{key: host, value: a.example, colour: red, rate_limit: RATE}", "the key colour is not known"),
+        ("{key: host, value: a.example, colour: red, rate_limit: RATE}", "unknown key colour"),
         ("{key: tier, value: gold, rate_limit: {unit: day, requests_per_unit: 1, colour: 1}}", "rate_limit.colour"),
         (
             "{key: path, value: x, rate_limit: RATE}, {key: path, rate_limit: RATE},"
             " {key: tier, value: x, rate_limit: RATE}, {key: tier, rate_limit: RATE}",
-            "where path=x is matched, path is not asked there; here both count",
+            "where path=x matches, the service does not check path; in this policy both count",
         ),
         ("{key: user_id, value: x}, {key: user_id, descriptors: [{key: path, rate_limit: RATE}]}", "use an override"),
         ("{key: internal, rate_limit: {unlimited: true}}", "internal is unlimited"),

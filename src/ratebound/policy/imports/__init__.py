@@ -1,6 +1,6 @@
-"""From other systems' configuration to a policy: text in, the text of a policy and what was lost on the way out.
+"""Importers that turn the configuration of nginx, Envoy or Kong into the text of a policy.
 
-Each file knows one system. What cannot be said in a policy is told, never dropped in silence.
+Each importer returns a policy and a list of everything that a policy cannot express: nothing is dropped silently.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A policy while it is being imported, and how it is written down: YAML with comments, without a YAML library."""
+"""A policy that is being imported, and its output as YAML with comments, without a YAML library."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,12 @@ from ratebound.policy.match.coverage import covers
 from ratebound.policy.problem import PolicyError, Problem
 
 PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_/.+-]*(?: [A-Za-z0-9_/.+-]+)*|[0-9]+/[a-z0-9][A-Za-z0-9 -]*[A-Za-z0-9]")
-WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # not text, to some reader of YAML
+WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # some YAML parsers do not read these as strings
 NAME_LENGTH = 40
 
 
 class Imported(NamedTuple):
-    """The text of a policy, and what could not be carried over, in words."""
+    """The result of an import: the text of a policy, and notes about everything that differs or is missing."""
 
     text: str
     lost: tuple[str, ...]
@@ -24,7 +24,7 @@ class Imported(NamedTuple):
 
 @dataclass
 class Draft:
-    """Collects settings and rules in the words of a policy file."""
+    """A policy that is being imported: its settings and rules as in a policy file, and notes about what was lost."""
 
     system: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -38,11 +38,11 @@ class Draft:
     _names: set[str] = field(default_factory=set)
 
     def lose(self, what: str) -> None:
-        """Note what cannot be carried over; once."""
+        """Note something that cannot be imported, or only with a difference. A repeated note is kept once."""
         self.lost.setdefault(what)
 
     def name(self, wanted: str) -> str:
-        """A name that a rule may have, and that no other has."""
+        """Return a valid name for a rule that no other rule has."""
         base = re.sub("[^A-Za-z0-9_.:-]+", "-", wanted).strip("-._:")[: NAME_LENGTH - 4].rstrip("-._:") or "rule"
         number, name = 2, base
         while name in self._names:
@@ -50,12 +50,12 @@ class Draft:
         return name
 
     def add(self, wanted: str, remark: str = "", **keys: Any) -> str:
-        """A rule; empty keys are left out. Returns the name it was given, none if it could never be reached."""
+        """Add a rule, without its empty keys. Return its name; "" if it could never be reached, so it was left out."""
         name = self.name(wanted)
         match = Match(**keys.get("match") or {})
         for before, wide in self._finals:
             if covers(wide, match):
-                self.lose(f"{wanted} comes behind {before}, which is for all that it is for: left out")
+                self.lose(f"{wanted} is left out: {before} comes before it and applies to the same requests")
                 return ""
         if keys.get("final"):
             self._finals.append((name, match))
@@ -66,8 +66,11 @@ class Draft:
         return name
 
     def end(self, wanted: str, match: Mapping[str, Any], since: int) -> None:
-        """No later rule is for what this match meets. `since` is how many rules there were before those it is about:
-        the last of them ends the search itself where it can, else a rule without limits does."""
+        """End the search for requests of this match, so that no later rule applies to them.
+
+        The last rule added since there were `since` rules becomes final if it has the same match. Otherwise a final
+        rule without limits is added.
+        """
         found = Match(**match)
         last = self.rules[-1] if len(self.rules) > since else {}
         if any(covers(wide, found) for _, wide in self._finals):
@@ -79,14 +82,15 @@ class Draft:
             self.add(wanted, match=dict(match), limits="unlimited", final=True)
 
     def imported(self) -> Imported:
+        """Return the text of the policy and the notes. Raises PolicyError if there is no limit to import."""
         if all(one["limits"] == "unlimited" for one in (*self.rules, *self.overrides)):
-            why = "; ".join(self.lost) or "there is no limit in it"
+            why = "; ".join(self.lost) or "it has no rate limit"
             raise PolicyError([Problem((), f"nothing to import from {self.system}: {why}")])
         if any("address" in str(rule.get("by")) for rule in self.rules):
-            self.lose("each IPv6 address is a client there, a client with a /64 here (ipv6: 64)")
-        lines = [f"# Imported from {self.system}. Look it through, then: ratebound policy check FILE"]
+            self.lose(f"{self.system} counts each IPv6 address as a client; this policy counts each /64 (ipv6: 64)")
+        lines = [f"# Imported from {self.system}. Review it, then run: ratebound policy check FILE"]
         if self.lost:
-            lines += ["#", "# Not carried over, or not as it was:"]
+            lines += ["#", "# Not carried over, or carried over with a difference:"]
             lines += [f"# - {' '.join(what.split())}" for what in self.lost]
         lines.append("")
         for key, value in self.settings.items():
@@ -110,7 +114,8 @@ class Draft:
 
 
 def flow(value: Any) -> str:
-    """A value on one line. Text that could be read as something else is quoted; `$` is doubled, as the loader wants."""
+    """Return a value as YAML on one line. Text that could be read as something else is quoted; `$` is doubled, since
+    the loader replaces `${NAME}`."""
     if isinstance(value, Reference):
         return quoted(value.text)
     if isinstance(value, Mapping):
@@ -127,25 +132,25 @@ def flow(value: Any) -> str:
 
 
 def identity_name(text: str) -> str:
-    """A name that an identity may have, and that means nothing else in a policy."""
+    """Return a valid name for an identity that has no other meaning in a policy."""
     name = re.sub("[^a-z0-9_]+", "-", text.lower()).strip("-_")
     taken = name in (*BUILT_IN, "jwt", "header", "cookie") or not name[:1].isalpha()
     return f"x-{name}"[:32].rstrip("-") if taken else name[:32]
 
 
 def function_name(text: str) -> str:
-    """What the function is called that finds such an identity of a request."""
+    """Return the name of the function that returns such an identity for a request."""
     name = re.sub("[^A-Za-z0-9]+", "_", text).strip("_") or "x"
     return f"{name}_of" if not name[0].isdecimal() else f"x{name}_of"
 
 
 def is_true(value: Any) -> bool:
-    """Whether a setting is on: other readers of YAML know more words for it than ours."""
+    """Return True if a setting is on. Other YAML parsers accept more words for it than ours."""
     return value is True or str(value).lower() in ("true", "yes", "on")
 
 
 def number(value: Any) -> float | None:
-    """A number as it may be written elsewhere: `60`, `60.0`, `0.5`."""
+    """Return a number that may be written as `60`, `60.0` or `"0.5"`; None if it is not a number."""
     try:
         return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -153,25 +158,25 @@ def number(value: Any) -> float | None:
 
 
 def quoted(text: str) -> str:
-    """Text between quotes. What cannot be printed is escaped as YAML, not JSON, has it."""
+    """Return the text in double quotes, with the escapes of YAML for characters that cannot be printed."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 
 
 class Reference(NamedTuple):
-    """Text with references to the environment, which are meant."""
+    """Text whose `${NAME}` are references to the environment: its `$` are not doubled."""
 
     text: str
 
 
 def literal(path: str) -> str:
-    """A path as a pattern that means just this text."""
+    """Return the pattern that matches exactly this path."""
     text = path.replace("{", "%7B").replace("}", "%7D").replace("*", "%2A")
     return text if text.startswith("/") else f"/{text}"
 
 
 def prefixed(prefix: str) -> list[str]:
-    """Patterns for all paths that begin with this text."""
+    """Return the patterns for all paths that begin with this text."""
     path = literal(prefix)
     if path.endswith("/"):
         return [f"{path}{{rest*}}"]
@@ -179,7 +184,7 @@ def prefixed(prefix: str) -> list[str]:
 
 
 def from_regex(regex: str) -> list[str] | None:
-    """Patterns for the few regular expressions that say what a pattern can say; None for all others."""
+    """Return the patterns for a regular expression that patterns can express; None for all others."""
     text = regex.removeprefix("^")
     anchored = text != regex
     end = text.endswith("$")

@@ -1,8 +1,9 @@
-"""envoyproxy/ratelimit's YAML: nested descriptors with fixed windows.
+"""The importer for envoyproxy/ratelimit: nested descriptors with fixed windows.
 
-A descriptor is what Envoy was told to send of a request, under names that its operator chose. The usual names are read
-as what they usually mean (`KEYS`). An entry with a value is a condition, one without has a count for each value. Of the
-entries of one key one is chosen: the whole value, else the first `value*` that fits, else the one without a value.
+A descriptor holds the values that Envoy sends for a request, under keys that its operator chose. The usual keys are
+read with their usual meaning (`KEYS`). An entry with a value is a condition; one without has a count for each value.
+Among the entries of one key the service chooses one: the equal value, else the first `value*` that matches, else the
+entry without a value.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,15 @@ from ratebound.policy.match.conditions import Match
 from ratebound.policy.model.rule import DEFAULT
 from ratebound.policy.problem import PolicyError, Problem, shown
 
-UNITS = ("second", "minute", "hour", "day", "week", "month", "year")  # month and year are 30 and 365 days there, too
+UNITS = (
+    "second",
+    "minute",
+    "hour",
+    "day",
+    "week",
+    "month",
+    "year",
+)  # in the service, too, 30 and 365 days
 KEYS = {
     "remote_address": "address",
     "masked_remote_address": "prefix",
@@ -34,41 +43,41 @@ KEYS = {
     "plan": "tier",
     "tier": "tier",
 }
-SILENT = (
-    "detailed_metric",
-    "value_to_metric",
-    "metadata",
-)  # what a metric or a response is called, not what is limited
-DESCRIPTOR = {"key", "value", "rate_limit", "descriptors", "shadow_mode", "share_threshold", "quota_mode", *SILENT}
+REPORTING = ("detailed_metric", "value_to_metric", "metadata")  # keys that do not change the limits
+DESCRIPTOR = {"key", "value", "rate_limit", "descriptors", "shadow_mode", "share_threshold", "quota_mode", *REPORTING}
 RATE = {"unit", "requests_per_unit", "unlimited", "name", "replaces"}
 
 
 class DescriptorEntry(NamedTuple):
-    """One step of a descriptor; without a value it stands for every value."""
+    """One entry of a descriptor: a key and a value. Without a value it stands for every value."""
 
     key: str
     value: str
 
     @property
     def kind(self) -> str:
+        """Return the meaning of the key in a policy, "" if it has none."""
         return KEYS.get(self.key.lower(), "")
 
     @property
     def label(self) -> str:
+        """Return the part that the entry adds to the name of a rule."""
         if not self.value:
             return self.key
         return self.value if self.kind else f"{self.key}_{self.value}"
 
     @property
     def text(self) -> str:
+        """Return the entry as `key=value`, for notes."""
         return f"{self.key}={self.value}" if self.value else self.key
 
     @property
     def is_wild(self) -> bool:
+        """Return True if the value ends in a wildcard."""
         return self.value.endswith("*")
 
     def overlaps(self, later: "DescriptorEntry") -> bool:
-        """Whether some value fits both this entry and a later one of the same key."""
+        """Return True if some value matches both this entry and a later one of the same key."""
         mine, other = (one.value.lstrip("/").lower() if one.kind == "path" else one.value for one in (self, later))
         if not later.is_wild:
             return not later.value or mine == other
@@ -76,24 +85,24 @@ class DescriptorEntry(NamedTuple):
         return mine.startswith(stem) or (self.is_wild and stem.startswith(mine.removesuffix("*")))
 
 
-Group = list[tuple[DescriptorEntry, Mapping[str, Any]]]  # of one key, side by side
+Group = list[tuple[DescriptorEntry, Mapping[str, Any]]]  # the descriptors of one key at one level
 
 
 def import_envoy(text: str) -> Imported:
-    """Read the configuration of one domain."""
+    """Return the policy of one domain. Raises PolicyError if it cannot be read."""
     tree, _ = parse(text, "yaml")
     if not isinstance(tree, Mapping) or not isinstance(tree.get("descriptors"), list):
-        raise PolicyError([Problem((), "expected the keys domain and descriptors, as envoyproxy/ratelimit reads them")])
-    reading = _EnvoyReader()
-    reading.level(tree["descriptors"], ())
-    draft = reading.draft
+        raise PolicyError([Problem((), "expected the keys domain and descriptors of envoyproxy/ratelimit")])
+    reader = _EnvoyReader()
+    reader.level(tree["descriptors"], ())
+    draft = reader.draft
     if draft.tiers:
-        draft.settings["by"] = [*draft.identities, "user", "address"]  # in which a tier is looked for
+        draft.settings["by"] = [*draft.identities, "user", "address"]  # the identities that are searched for a tier
     if tree.get("domain"):
-        draft.lose(f"the domain {tree['domain']} is not in the policy: one policy is one domain")
+        draft.lose(f"the domain {tree['domain']} is not in the policy: a policy is one domain")
     if draft.rules:
-        draft.lose("where that service counts is in its environment: write storage: redis://… for several processes")
-        draft.lose("a denied request is charged to the other limits there, and to none here")
+        draft.lose("the service's storage is set in its environment: with several processes, write storage: redis://…")
+        draft.lose("the service charges a denied request to its other limits; this policy charges it to none")
     return draft.imported()
 
 
@@ -102,62 +111,65 @@ class _EnvoyReader:
         self.draft = Draft("envoyproxy/ratelimit")
 
     def level(self, descriptors: Any, above: tuple[DescriptorEntry, ...], *, ordered: bool = True) -> None:
-        """Descriptors side by side: each key is asked for itself, and of one key the entry that fits best.
+        """Write the rules of the descriptors at one level. Each key applies by itself, with its best entry.
 
-        That entry ends the search for what it meets, which is right only behind all other keys: of several keys that
-        need it, the last one has it. `ordered` says whether rules above allow for it at all.
+        That entry must end the search, so that the key's other entries do not apply as well. This is right only after
+        the rules of all other keys: among several keys that need it, only the last one can have it. `ordered` is False
+        if the levels above do not allow it either.
         """
         groups = _groups(descriptors, above)
-        in_need = [key for key, group in groups.items() if _needs_order(group, above)]
-        for key in sorted(groups, key=lambda key: key in in_need[-1:]):
-            self._group(groups[key], above, ordered=ordered and key in in_need[-1:])
+        need_order = [key for key, group in groups.items() if _needs_order(group, above)]
+        for key in sorted(groups, key=lambda key: key in need_order[-1:]):
+            self._group(groups[key], above, ordered=ordered and key in need_order[-1:])
 
     def _group(self, group: Group, above: tuple[DescriptorEntry, ...], *, ordered: bool) -> None:
-        """The entries of one key. Single clients beside an entry for all of them are overrides of its rule."""
-        single, chosen = _parted(group)
+        """Write the rules of one key. Single clients, next to an entry for all clients, are overrides of its rule."""
+        single, chosen = _split_overrides(group)
         for place, (entry, one) in enumerate(chosen):
             chain, since = (*above, entry), len(self.draft.rules)
             wider = [other for other, _ in chosen[place + 1 :] if entry.overlaps(other)]
-            self._tell_rest(one, chain)
+            self._note_ignored(one, chain)
             name = self._limit(one, chain, ends=ordered and bool(wider)) if one.get("rate_limit") is not None else ""
             if one.get("descriptors"):
                 self.level(one["descriptors"], chain, ordered=ordered)
             if wider and ordered:
-                self._end(chain, since)
+                self._end_search(chain, since)
             elif wider:
                 others = ", ".join(_chain((*above, other)) for other in wider)
-                self.draft.lose(f"where {_chain(chain)} is matched, {others} is not asked there; here both count")
+                self.draft.lose(
+                    f"where {_chain(chain)} matches, the service does not check {others}; in this policy both count"
+                )
             for other, exception in single if not entry.value else ():
-                self._tell_rest(exception, (*above, other))
-                self._exception(exception, (*above, other), name)
+                self._note_ignored(exception, (*above, other))
+                self._override(exception, (*above, other), name)
 
-    def _end(self, chain: tuple[DescriptorEntry, ...], since: int) -> None:
-        """What this entry meets is not for the entries of its key that come later."""
+    def _end_search(self, chain: tuple[DescriptorEntry, ...], since: int) -> None:
+        """End the search for requests of this entry: the later entries of its key do not apply to them."""
         match = self._conditions(chain, {}, shared=True)
         if match is not None:
             self.draft.end(f"end {chain[-1].label}", match, since)
 
-    def _tell_rest(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...]) -> None:
+    def _note_ignored(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...]) -> None:
         for key in sorted(set(map(str, one)) - DESCRIPTOR):
-            self.draft.lose(f"{_chain(chain)}: the key {key} is not known")
-        if any(one.get(key) for key in SILENT):
-            self.draft.lose(
-                "detailed_metric, value_to_metric and metadata change what is reported, not what is limited"
-            )
+            self.draft.lose(f"{_chain(chain)}: unknown key {key}")
+        if any(one.get(key) for key in REPORTING):
+            self.draft.lose("detailed_metric, value_to_metric and metadata are left out: they do not change the limits")
         if is_true(one.get("quota_mode")):
-            self.draft.lose(f"{_chain(chain)}: quota_mode refuses only when all quotas are used up; here each refuses")
+            self.draft.lose(
+                f"{_chain(chain)}: quota_mode denies only if all quotas are used up; in this policy each quota denies"
+            )
         if one.get("rate_limit") is not None and _limits_below(one):
             self.draft.lose(
-                f"{_chain(chain)} has a limit, and more are nested in it: there each counts only if Envoy sends a"
-                " descriptor of just its entries; here a request is charged to all that it meets, as if it sent each"
+                f"{_chain(chain)} has a limit, and more are nested in it: in Envoy each counts only if a descriptor"
+                " with exactly its entries is sent; this policy charges a request to every one that it matches"
             )
 
     def _limit(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], *, ends: bool) -> str:
-        """A rule for one rate_limit. Returns its name."""
+        """Add a rule for one rate_limit. Return its name, "" if it has none."""
         limits, name = self._rate(one["rate_limit"], chain)
         if limits == "unlimited":
             if not ends:
-                self.draft.lose(f"{_chain(chain)} is unlimited: it has no rule, and what else counts it does so here")
+                self.draft.lose(f"{_chain(chain)} is unlimited, so it has no rule; other rules may still limit it")
             return ""
         by: dict[str, None] = {}
         match = self._conditions(chain, by, shared=is_true(one.get("share_threshold")))
@@ -175,7 +187,7 @@ class _EnvoyReader:
     def _conditions(
         self, chain: tuple[DescriptorEntry, ...], by: dict[str, None], *, shared: bool
     ) -> dict[str, Any] | None:
-        """What the entries of a chain ask of a request; None, and told, if a rule cannot."""
+        """Return the match for the entries of a chain, and add to `by`; None, with a note, if a rule cannot do so."""
         match: dict[str, Any] = {}
         for entry in chain:
             if not self._entry(entry, match, by, shared=shared, chain=chain):
@@ -192,30 +204,32 @@ class _EnvoyReader:
         if not isinstance(rate, Mapping):
             raise PolicyError([Problem((), f"{where}: rate_limit: expected unit and requests_per_unit")])
         for key in sorted(set(map(str, rate)) - RATE):
-            self.draft.lose(f"{where}: the key rate_limit.{key} is not known")
+            self.draft.lose(f"{where}: unknown key rate_limit.{key}")
         if rate.get("replaces"):
             names = ", ".join(str(one.get("name")) for one in rate["replaces"] if isinstance(one, Mapping))
-            self.draft.lose(f"{where} replaces {names} where both are asked; here both count")
+            self.draft.lose(f"{where} replaces {names} where both apply; in this policy both count")
         name = str(rate.get("name") or "")
         if is_true(rate.get("unlimited")):
             return "unlimited", name
         unit, count = str(rate.get("unit")).lower(), rate.get("requests_per_unit")
         if unit not in UNITS or isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            said = f"unit {shown(rate.get('unit'))}, requests_per_unit {shown(count)}"
-            raise PolicyError([Problem((), f"{where}: {said}: expected one of {', '.join(UNITS)}, and a whole number")])
+            given = f"unit {shown(rate.get('unit'))}, requests_per_unit {shown(count)}"
+            raise PolicyError([Problem((), f"{where}: {given}: expected {', '.join(UNITS)}, and a whole number")])
         return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name
 
-    def _exception(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], rule: str) -> None:
-        """Something else for one client of a rule; one that is named without a limit has none."""
+    def _override(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], rule: str) -> None:
+        """Add an override for one client of a rule. A client that is named without a limit is unlimited."""
         entry, limits = chain[-1], "unlimited"
         if one.get("rate_limit") is not None:
             limits, _ = self._rate(one["rate_limit"], chain)
         if not rule:
-            self.draft.lose(f"{_chain(chain)} is left out: the rule for all others is, too")
+            self.draft.lose(f"{_chain(chain)} is left out, like the rule for all other clients")
         elif is_true(one.get("shadow_mode")) and one.get("rate_limit") is not None:
-            self.draft.lose(f"{_chain(chain)} in shadow_mode: a single client cannot be in shadow; left out")
+            self.draft.lose(f"{_chain(chain)} is left out: a single client cannot have shadow_mode in a policy")
         elif entry.kind == "address" and not _is_address(entry.value):
-            self.draft.lose(f"{_chain(chain)} is excepted from {entry.key} there; here the rule {rule} holds for it")
+            self.draft.lose(
+                f"{_chain(chain)} is an exception to {entry.key}; in this policy the rule {rule} applies to it"
+            )
         else:
             client = f"user:{entry.value}" if entry.kind == "user" else entry.value
             self.draft.overrides.append({"client": client, "rules": [rule], "limits": limits})
@@ -229,17 +243,17 @@ class _EnvoyReader:
         shared: bool,
         chain: tuple[DescriptorEntry, ...],
     ) -> bool:
-        """Add one entry to a rule's match or to its `by`; False if the rule has to be left out."""
+        """Add one entry to a rule's match or to its `by`. Return False if the rule must be left out."""
         value, kind, draft = entry.value, entry.kind, self.draft
         if not value:
-            self._counted_by(entry, by, chain)
+            self._add_by(entry, by, chain)
             return True
         stem = value.removesuffix("*")
         if stem != value and not shared:
-            draft.lose(f"{_chain(chain)} has a count for each {entry.key}; here one for all that match")
+            draft.lose(f"{_chain(chain)} has a count for each {entry.key}; this policy has one for all that match")
         if kind in ("address", "prefix"):
             if not _is_address(value):
-                draft.lose(f"{_chain(chain)} is left out: {value} is no address")
+                draft.lose(f"{_chain(chain)} is left out: {value} is not an address")
                 return False
             match.setdefault("addresses", []).append(value)
             if kind == "address":
@@ -248,7 +262,7 @@ class _EnvoyReader:
             match["paths"] = [literal(value)] if stem == value else prefixed(stem)
         elif kind in ("method", "host"):
             if stem != value:
-                draft.lose(f"{_chain(chain)} is left out: {entry.key} {value} cannot be said as a pattern")
+                draft.lose(f"{_chain(chain)} is left out: {entry.key} {value} cannot be expressed as a pattern")
                 return False
             match[f"{kind}s"] = [value]
         elif kind == "tier":
@@ -258,53 +272,57 @@ class _EnvoyReader:
             match["tiers"] = [value]
             if value not in draft.tiers:
                 draft.tiers.append(value)
-            draft.lose(f"{entry.key} is read as the tier of a client: a verifier has to say it")
+            draft.lose(f"{entry.key} is imported as the tier of a client: a verifier must return it")
         elif kind == "user":
-            draft.lose(f"{_chain(chain)} is left out: a rule is not for a single user; use an override")
+            draft.lose(f"{_chain(chain)} is left out: a rule cannot match a single user; use an override")
             return False
         else:
             header = entry.key.lower().strip(":").replace("_", "-")
             match.setdefault("headers", {})[header] = value
             draft.lose(
-                f"what sets {entry.key} is in Envoy's own configuration: here the header {header} is matched, which"
-                " clients can leave out; match paths instead where you can"
+                f"{entry.key} is set in Envoy's own configuration; this policy matches the header {header}, which"
+                " clients can leave out: match paths instead where you can"
             )
         return True
 
-    def _counted_by(self, entry: DescriptorEntry, by: dict[str, None], chain: tuple[DescriptorEntry, ...]) -> None:
+    def _add_by(self, entry: DescriptorEntry, by: dict[str, None], chain: tuple[DescriptorEntry, ...]) -> None:
         kind, draft = entry.kind, self.draft
         if kind in ("address", "user"):
             by[kind] = None
         elif kind == "prefix":
             by["prefix"] = None
-            draft.lose("how much of masked_remote_address is kept is in Envoy's own configuration: here /24 and /48")
+            draft.lose(
+                "the prefix lengths of masked_remote_address are set in Envoy's own configuration; this policy uses /24"
+                " and /48"
+            )
         elif kind:
-            draft.lose(f"{_chain(chain)} has a count for each {entry.key}; here one for all that match")
+            draft.lose(f"{_chain(chain)} has a count for each {entry.key}; this policy has one for all that match")
         else:
             name, function = identity_name(entry.key), function_name(entry.key)
             draft.identities.setdefault(name, {"call": function})
             by[name] = None
             draft.lose(
-                f"what {entry.key} holds is in Envoy's own configuration: the function {function}(request) has to be"
-                " written; who has none counts by address, there not at all"
+                f"{entry.key} is set in Envoy's own configuration: write a function {function}(request) that returns"
+                " it; clients without it count by address, which Envoy does not count"
             )
 
 
 def _groups(descriptors: Any, above: tuple[DescriptorEntry, ...]) -> dict[str, Group]:
-    """Descriptors by key, in the order of the text."""
+    """Return the descriptors by key, in the order of the text."""
     if not isinstance(descriptors, list) or len(above) > 20:
         raise PolicyError([Problem((), f"descriptors below {_chain(above) or 'the top'}: expected a list")])
     groups: dict[str, Group] = {}
     for one in descriptors:
         if not isinstance(one, Mapping) or not isinstance(one.get("key"), str) or not one["key"]:
-            raise PolicyError([Problem((), f"a descriptor needs a key: {shown(one)}")])
+            raise PolicyError([Problem((), f"a descriptor needs a key, a string, not {shown(one)}")])
         entry = DescriptorEntry(one["key"], "" if one.get("value") is None else str(one["value"]))
         groups.setdefault(entry.key, []).append((entry, one))
     return groups
 
 
-def _parted(group: Group) -> tuple[Group, Group]:
-    """The single clients that overrides can say, and all others in the order in which the service looks for them."""
+def _split_overrides(group: Group) -> tuple[Group, Group]:
+    """Return the single clients that overrides can express, and all others in the order in which the service tries
+    them."""
     whole = [one for entry, one in group if not entry.value]
     plain = bool(whole) and all(one.get("rate_limit") is not None and not one.get("descriptors") for one in whole)
     single: Group = []
@@ -316,7 +334,8 @@ def _parted(group: Group) -> tuple[Group, Group]:
 
 
 def _needs_order(group: Group, above: tuple[DescriptorEntry, ...]) -> bool:
-    _, chosen = _parted(group)
+    """Return True if two entries of the group, or of one below it, can match the same request."""
+    _, chosen = _split_overrides(group)
     if any(entry.overlaps(other) for place, (entry, _) in enumerate(chosen) for other, _ in chosen[place + 1 :]):
         return True
     return any(

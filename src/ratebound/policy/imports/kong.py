@@ -1,24 +1,27 @@
-"""Kong's declarative configuration: the plugin rate-limiting, and what of rate-limiting-advanced is the same.
+"""The importer for Kong's declarative configuration: the plugins rate-limiting and, in part, rate-limiting-advanced.
 
-Of all plugins that are set for a request Kong runs the most specific one: consumer before route before service before
-global. So rules are written in that order and are final. Windows are fixed, aligned to the clock.
+Among the plugins that apply to a request Kong runs only the most specific one: consumer, then route, service, global.
+So rules are written in that order and are final. Windows are fixed and aligned to the clock.
 
-What a consumer has of its own is counted by what its own plugin says, not by what the rule for the others counts by. So
-there are rules for consumers, which limit nobody but by override, and overrides that free these of the other rules.
+A consumer with a plugin of its own is counted by the `limit_by` of that plugin, not by that of the rule for the others.
+So there are rules for such consumers, which are unlimited except by override, and overrides that make these consumers
+unlimited in the other rules.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
-from ratebound.policy.imports.kong_plugin import KongPlugin, Whole, read_plugin
+from ratebound.policy.imports.kong_plugin import KongPlugin, SharedSettings, read_plugin
 from ratebound.policy.load.document import parse
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.problem import PolicyError, Problem, shown
 
+CONSUMER_GROUPS = "limits of consumer groups are left out: write them as limits by tier"
 
-class Own(NamedTuple):
-    """The plugin of one consumer: on a route or a service (`route login`), or wherever it goes."""
+
+class ConsumerPlugin(NamedTuple):
+    """The plugin of one consumer: on a route or a service, such as `route login`, or everywhere if `place` is empty."""
 
     consumer: str
     place: str
@@ -26,27 +29,29 @@ class Own(NamedTuple):
 
 
 class KongRoute(NamedTuple):
-    """What requests come this way, in the words of a policy. `owner` is whose plugin holds: route, service, global."""
+    """A route with its match as in a policy. `owner` is the level of its plugin: route, service, global or ""."""
 
     name: str
     service: str
     match: dict[str, Any]
     owner: str
     plugin: KongPlugin | None
-    prefixes: tuple[str, ...]  # its paths as Kong has them
+    prefixes: tuple[str, ...]  # the paths as Kong writes them
 
     @property
     def precedence(self) -> tuple[int, int]:
-        """More kinds of conditions first, then longer paths: as Kong's router chooses."""
+        """Return a sort key in the order of Kong's router: more kinds of conditions first, then longer paths."""
         return -len(self.match), -max(map(len, self.prefixes), default=0)
 
     @property
     def conditions(self) -> dict[str, Any]:
+        """Return the match without its paths."""
         return {key: value for key, value in self.match.items() if key != "paths"}
 
 
 def import_kong(text: str) -> Imported:
-    """Read a declarative configuration, YAML or JSON; a plugin or a list of plugins alone is enough."""
+    """Return the policy of a declarative configuration in YAML or JSON. A plugin or a list of plugins alone is enough.
+    Raises PolicyError if it cannot be read."""
     tree, _ = parse(text, "yaml")
     if isinstance(tree, list):
         tree = {"plugins": tree}
@@ -60,10 +65,10 @@ def import_kong(text: str) -> Imported:
 class _KongReader:
     def __init__(self, tree: Mapping[str, Any]) -> None:
         self.draft = Draft("Kong")
-        self.whole = Whole()
+        self.shared = SharedSettings()
         self.scoped: dict[tuple[str, str], KongPlugin] = {}  # by kind and name; ("global", "") is for all
-        self.consumers: list[Own] = []
-        self.freed: list[dict[str, Any]] = []  # overrides that come behind all others of their client
+        self.consumers: list[ConsumerPlugin] = []
+        self.unlimited: list[dict[str, Any]] = []  # overrides that must come after all others of their client
         self.routes: list[KongRoute] = []
         for entity in _listed(tree, "plugins"):
             self._plugin(entity)
@@ -71,74 +76,83 @@ class _KongReader:
         routes = [(route, _name(service)) for service in services for route in _listed(service, "routes")]
         routes += [(route, _reference(route.get("service"))) for route in _listed(tree, "routes")]
         for service in services:
-            self._inner("service", service)
+            self._nested_plugins("service", service)
         for route, service_name in routes:
-            self._inner("route", route)
+            self._nested_plugins("route", route)
             self._route(route, service_name)
         for consumer in _listed(tree, "consumers"):
-            self._inner("consumer", consumer)
+            self._nested_plugins("consumer", consumer)
         if any(_listed(group, "plugins") for group in _listed(tree, "consumer_groups")):
-            self.draft.lose("limits of consumer groups: write them as limits by tier")
+            self.draft.lose(CONSUMER_GROUPS)
         known = {("service", _name(service)) for service in services} | {("route", route.name) for route in self.routes}
         for kind, name in self.scoped.keys() - known - {("global", "")}:
-            self.draft.lose(f"a plugin for the {kind} {name}, which is not in this text, is left out")
+            self.draft.lose(f"the plugin for the {kind} {name} is left out: this text has no such {kind}")
 
     def imported(self) -> Imported:
+        """Write the rules, and return the policy."""
         order = sorted(self.routes, key=lambda route: route.precedence)
         everyone = self.scoped.get(("global", ""))
-        everywhere, apart = self._own_everywhere()
+        everywhere, varying = self._consumers_everywhere()
         done: set[str] = set()
         for place, route in enumerate(order):
             together = [route]
             if route.owner == "service":
-                together = self._together(route, order)
+                together = self._routes_of_service(route, order)
                 if route.service in done and len(together) > 1:
                     continue
                 done.add(route.service)
-            elif route.owner != "route" and not self._own_at([route]) and not _is_caught(route, order[place + 1 :]):
-                continue  # the rule for all holds, or none
+            elif (
+                route.owner != "route"
+                and not self._consumers_at([route])
+                and not _may_match_later(route, order[place + 1 :])
+            ):
+                continue  # needs no rule of its own: the global rule applies, or none
             elif route.owner == "global":
-                self.draft.lose(f"the route {route.name} is counted with all others there, and by itself here")
+                self.draft.lose(
+                    f"Kong counts the route {route.name} together with all others; this policy counts it separately"
+                )
             match = dict(route.match)
             if "paths" in match:
                 match["paths"] = list(dict.fromkeys(path for one in together for path in one.match["paths"]))
             wanted = route.service if route.owner == "service" else route.name
-            last = everyone is None and not apart and place + len(together) >= len(order)
-            self._rules(route.plugin, wanted, match, final=not last, own=[*self._own_at(together), *apart])
+            last = everyone is None and not varying and place + len(together) >= len(order)
+            consumers = [*self._consumers_at(together), *varying]
+            self._rules(route.plugin, wanted, match, final=not last, consumers=consumers)
         if everyone is not None:
-            self._rules(everyone, "all", {}, final=False, own=apart)
+            self._rules(everyone, "all", {}, final=False, consumers=varying)
         else:
-            self._own_rules("others", {}, apart)
-        self._free(everywhere + apart)
+            self._consumer_rules("others", {}, varying)
+        self._add_unlimited(everywhere + varying)
         self._settings()
         return self.draft.imported()
 
     def _plugin(self, entity: Mapping[str, Any]) -> None:
-        """A plugin at the top, which says what it is for."""
-        plugin = read_plugin(entity, self.draft, self.whole)
+        """Read a plugin at the top level, which names its route, service or consumer."""
+        plugin = read_plugin(entity, self.draft, self.shared)
         if plugin is None:
             return
         if entity.get("consumer_group"):
-            self.draft.lose("limits of consumer groups: write them as limits by tier")
+            self.draft.lose(CONSUMER_GROUPS)
             return
         targets = {kind: _reference(entity.get(kind)) for kind in ("route", "service", "consumer")}
         kind = "route" if targets["route"] else "service"
         if targets["consumer"]:
             place = f"{kind} {targets[kind]}" if targets[kind] else ""
-            self.consumers.append(Own(targets["consumer"], place, plugin))
+            self.consumers.append(ConsumerPlugin(targets["consumer"], place, plugin))
         elif targets[kind]:
             self.scoped[kind, targets[kind]] = plugin
         else:
             self.scoped["global", ""] = plugin
 
-    def _inner(self, kind: str, entity: Mapping[str, Any]) -> None:
-        """The plugins inside of a service, a route or a consumer."""
+    def _nested_plugins(self, kind: str, entity: Mapping[str, Any]) -> None:
+        """Read the plugins inside a service, a route or a consumer."""
         for one in _listed(entity, "plugins"):
-            plugin = read_plugin(one, self.draft, self.whole)
+            plugin = read_plugin(one, self.draft, self.shared)
             if plugin is not None and kind == "consumer":
-                self.consumers.append(Own(str(entity.get("username") or entity.get("custom_id") or ""), "", plugin))
+                name = str(entity.get("username") or entity.get("custom_id") or "")
+                self.consumers.append(ConsumerPlugin(name, "", plugin))
             elif plugin is not None and _reference(one.get("consumer")):
-                self.consumers.append(Own(_reference(one["consumer"]), f"{kind} {_name(entity)}", plugin))
+                self.consumers.append(ConsumerPlugin(_reference(one["consumer"]), f"{kind} {_name(entity)}", plugin))
             elif plugin is not None:
                 self.scoped[kind, _name(entity)] = plugin
 
@@ -150,9 +164,9 @@ class _KongReader:
             if path.startswith("~"):
                 found = from_regex("^" + path[1:].removeprefix("^"))
                 if found is None:
-                    self.draft.lose(f"route {name}: the path {path} cannot be said as a pattern: left out")
+                    self.draft.lose(f"route {name}: the path {path} is left out: it cannot be expressed as a pattern")
                     continue
-                self.draft.lose(f"route {name}: the path {path} is read as {', '.join(found)}")
+                self.draft.lose(f"route {name}: the path {path} is imported as {', '.join(found)}")
                 paths += found
             else:
                 paths += prefixed(path) if path != "/" else ["/{rest*}"]
@@ -183,81 +197,94 @@ class _KongReader:
                 return
         self.routes.append(KongRoute(name, service, match, "", None, prefixes))
 
-    def _together(self, route: KongRoute, order: Sequence[KongRoute]) -> list[KongRoute]:
-        """The routes that share a service's count, if one rule can say them all; else this one alone."""
+    def _routes_of_service(self, route: KongRoute, order: Sequence[KongRoute]) -> list[KongRoute]:
+        """Return the routes that share a service's count, if one rule can match them all; else this one alone."""
         mine = [one for one in order if one.owner == "service" and one.service == route.service]
         between = order[order.index(mine[0]) : order.index(mine[-1])]
         mixed = any(one.conditions != route.conditions or not one.match.get("paths") for one in mine)
         if len(mine) > 1 and (mixed or any(one not in mine for one in between)):
-            self.draft.lose(f"the routes of service {route.service} have one count there; here each counts by itself")
+            self.draft.lose(
+                f"Kong counts the routes of service {route.service} together; this policy counts each separately"
+            )
             return [route]
         return mine
 
     def _rules(
-        self, plugin: KongPlugin | None, wanted: str, match: dict[str, Any], *, final: bool, own: Sequence[Own]
+        self,
+        plugin: KongPlugin | None,
+        wanted: str,
+        match: dict[str, Any],
+        *,
+        final: bool,
+        consumers: Sequence[ConsumerPlugin],
     ) -> None:
-        """The rules for one place, behind those for the consumers that have something of their own there."""
-        theirs = self._own_rules(wanted, match, own)
+        """Add the rules of one place, after the rules of consumers that have a plugin of their own there."""
+        excepted = self._consumer_rules(wanted, match, consumers)
         names = []
         if plugin is None:
             names.append(self.draft.add(wanted, "no plugin", match=match, limits="unlimited", final=True))
         else:
-            said: dict[str, Any] = {"limits": plugin.limits, "message": plugin.message, "failure": plugin.failure}
+            keys: dict[str, Any] = {"limits": plugin.limits, "message": plugin.message, "failure": plugin.failure}
             if plugin.path:
                 path = match | {"paths": [literal(plugin.path)]}
-                names.append(self.draft.add(f"{wanted}-path", match=path, by="global", **said, final=True))
-            names.append(self.draft.add(wanted, match=match, by=plugin.by, **said, final=final))
+                names.append(self.draft.add(f"{wanted}-path", match=path, by="global", **keys, final=True))
+            names.append(self.draft.add(wanted, match=match, by=plugin.by, **keys, final=final))
         rules = [name for name in names if name]
         if rules:
-            self.freed += [{"client": f"user:{name}", "rules": rules, "limits": "unlimited"} for name in theirs]
+            self.unlimited += [{"client": f"user:{name}", "rules": rules, "limits": "unlimited"} for name in excepted]
 
-    def _own_everywhere(self) -> tuple[list[Own], list[Own]]:
-        """Consumers with one limit for all that they ask for, which is one rule; and those that have another limit
-        somewhere, for whom each place has a rule."""
+    def _consumers_everywhere(self) -> tuple[list[ConsumerPlugin], list[ConsumerPlugin]]:
+        """Return the plugins of consumers that have one limit everywhere, which is one rule; and those of consumers
+        that have another limit somewhere, which are a rule at each place."""
         known = {f"route {route.name}" for route in self.routes} | {f"service {route.service}" for route in self.routes}
         for one in self.consumers:
             if not one.consumer:
-                self.draft.lose("the limit of a consumer without a name is left out")
+                self.draft.lose("the plugin of a consumer without a name is left out")
             elif one.place and one.place not in known:
-                self.draft.lose(f"the limit of consumer {one.consumer} on {one.place}, which is not here, is left out")
+                self.draft.lose(
+                    f"the limit of consumer {one.consumer} on {one.place} is left out: this text has no {one.place}"
+                )
             if one.plugin.path:
-                self.draft.lose(f"limit_by: path in the plugin of consumer {one.consumer} is read as ip")
+                self.draft.lose(f"limit_by: path in the plugin of consumer {one.consumer} is imported as ip")
         self.consumers = [one for one in self.consumers if one.consumer and (not one.place or one.place in known)]
         placed = [one.consumer for one in self.consumers if one.place]
         whole = [one for one in self.consumers if not one.place]
         everywhere = [one for one in whole if one.consumer not in placed]
-        self._own_rules("all", {}, everywhere)
-        apart = [one for one in whole if one.consumer in placed]
-        for one in apart:
+        self._consumer_rules("all", {}, everywhere)
+        varying = [one for one in whole if one.consumer in placed]
+        for one in varying:
             self.draft.lose(
-                f"what consumer {one.consumer} has everywhere is one count there; here each place has its own"
+                f"Kong has one count for consumer {one.consumer} everywhere; this policy has one per route or service"
             )
-        return everywhere, apart
+        return everywhere, varying
 
-    def _own_at(self, routes: Sequence[KongRoute]) -> list[Own]:
-        """What consumers have on these routes, which share a rule; on a route before on its service."""
+    def _consumers_at(self, routes: Sequence[KongRoute]) -> list[ConsumerPlugin]:
+        """Return the plugins of consumers on these routes, which share a rule; those of routes come first."""
         found = []
         for one in self.consumers:
             if one.place in {f"route {route.name}" for route in routes}:
                 found.append(one)
                 if len(routes) > 1:
                     others = ", ".join(route.name for route in routes)
-                    self.draft.lose(f"the limit of consumer {one.consumer} on {one.place} is for all of {others} here")
+                    self.draft.lose(
+                        f"the limit of consumer {one.consumer} on {one.place} applies to all of {others} in this policy"
+                    )
         service = f"service {routes[0].service}"
         if sum(route.service == routes[0].service for route in self.routes) > len(routes):
             for one in self.consumers:
                 if one.place == service:
                     self.draft.lose(
-                        f"the limit of consumer {one.consumer} on {service} is one count there; here some of its routes"
-                        " have their own"
+                        f"Kong has one count for consumer {one.consumer} on {service}; in this policy some of its"
+                        " routes have their own"
                     )
         return [*found, *(one for one in self.consumers if one.place == service)]
 
-    def _own_rules(self, wanted: str, match: dict[str, Any], own: Sequence[Own]) -> list[str]:
-        """Rules for consumers, of which the first plugin of each is taken. Returns the consumers that have one."""
+    def _consumer_rules(self, wanted: str, match: dict[str, Any], consumers: Sequence[ConsumerPlugin]) -> list[str]:
+        """Add rules and overrides for consumers; the first plugin of each consumer counts. Return the consumers that
+        have one."""
         rules: dict[tuple[str, ...], str] = {}
         done: dict[str, None] = {}
-        for one in own:
+        for one in consumers:
             plugin = one.plugin
             if one.consumer in done:
                 continue
@@ -265,7 +292,7 @@ class _KongReader:
             if key not in rules:
                 rules[key] = self.draft.add(
                     f"{wanted}-consumers",
-                    "for consumers with limits of their own, which are overrides",
+                    "for consumers that have their own limits, as overrides",
                     match=match,
                     by=plugin.by,
                     limits="unlimited",
@@ -278,29 +305,31 @@ class _KongReader:
                 self.draft.overrides.append(override)
         return list(done)
 
-    def _free(self, whole: Sequence[Own]) -> None:
-        """Of several overrides of a client the first that names a rule holds for it."""
-        clients = dict.fromkeys(f"user:{one.consumer}" for one in whole)
-        self.draft.overrides += [one for one in self.freed if one["client"] not in clients]
+    def _add_unlimited(self, everywhere: Sequence[ConsumerPlugin]) -> None:
+        """Add the overrides that make consumers unlimited. They come last: the first override for a rule applies."""
+        clients = dict.fromkeys(f"user:{one.consumer}" for one in everywhere)
+        self.draft.overrides += [one for one in self.unlimited if one["client"] not in clients]
         self.draft.overrides += [{"client": client, "limits": "unlimited"} for client in clients]
 
     def _settings(self) -> None:
-        whole, draft = self.whole, self.draft
-        if len(whole.storages) > 1:
-            draft.lose(f"counts are in several Redis servers ({', '.join(whole.storages)}); here all are in the first")
-        if whole.storages:
-            draft.settings["storage"] = next(iter(whole.storages.values()))
-        draft.settings["headers"] = "none" if whole.headers == {True} else "kong"
-        if len(whole.headers) > 1:
-            draft.lose("hide_client_headers differs from plugin to plugin; here headers are always sent")
-        if len(whole.statuses) == 1:
-            draft.settings["refusal"] = {"format": "json", "status": whole.statuses.pop()}
-        elif whole.statuses:
-            draft.lose(f"error_code is {sorted(whole.statuses)} in different plugins; here 429")
+        shared, draft = self.shared, self.draft
+        if len(shared.storages) > 1:
+            draft.lose(
+                f"Kong counts in several Redis servers ({', '.join(shared.storages)}); this policy counts in the first"
+            )
+        if shared.storages:
+            draft.settings["storage"] = next(iter(shared.storages.values()))
+        draft.settings["headers"] = "none" if shared.headers == {True} else "kong"
+        if len(shared.headers) > 1:
+            draft.lose("hide_client_headers differs between plugins; this policy always sends the headers")
+        if len(shared.statuses) == 1:
+            draft.settings["refusal"] = {"format": "json", "status": shared.statuses.pop()}
+        elif shared.statuses:
+            draft.lose(f"error_code is {sorted(shared.statuses)} in different plugins; this policy uses 429")
 
 
-def _is_caught(route: KongRoute, later: Sequence[KongRoute]) -> bool:
-    """Whether a rule of another route may hold for this one, too."""
+def _may_match_later(route: KongRoute, later: Sequence[KongRoute]) -> bool:
+    """Return True if the rule of a later route may match requests of this one."""
     return any(other.owner in ("route", "service") and _reaches(other, route) for other in later)
 
 
@@ -324,7 +353,7 @@ def _name(entity: Mapping[str, Any]) -> str:
 
 
 def _reference(value: Any) -> str:
-    """A name, or an entity with one."""
+    """Return the name in a reference, which is a name or an entity with a name."""
     if isinstance(value, Mapping):
         return str(next((value[key] for key in ("name", "username", "custom_id", "id") if value.get(key)), ""))
     return str(value or "")

@@ -1,4 +1,4 @@
-"""One configuration of Kong's rate-limiting plugin, by itself: what it counts by, how much, and what else it says."""
+"""One configuration of Kong's rate-limiting plugin: its limits, the identity that it counts by, and its settings."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ FIELDS = {
 
 
 class KongPlugin(NamedTuple):
-    """`limits` and `by` in the words of a policy; `path` is one that is counted for all clients together."""
+    """A rate-limiting plugin. `limits` and `by` are as in a policy; `path` is counted for all clients together."""
 
     limits: str
     by: Any
@@ -29,8 +29,8 @@ class KongPlugin(NamedTuple):
     failure: str = ""
 
 
-class Whole:
-    """What a policy says once, and Kong in every plugin."""
+class SharedSettings:
+    """Settings that a policy has once, and Kong in every plugin: all values that were found."""
 
     def __init__(self) -> None:
         self.headers: set[bool] = set()
@@ -39,66 +39,68 @@ class Whole:
 
 
 def plugin_name(entity: Mapping[str, Any]) -> str:
-    """Under `name`, or under `plugin` as Kubernetes has it."""
+    """Return the name of a plugin, which is under `name`, or under `plugin` in a Kubernetes resource."""
     name = entity.get("name")
     return str(name if name in (PLAIN, ADVANCED) else entity.get("plugin", name))
 
 
-def read_plugin(entity: Mapping[str, Any], draft: Draft, whole: Whole) -> KongPlugin | None:
-    """None if it is another plugin, or one that is switched off."""
+def read_plugin(entity: Mapping[str, Any], draft: Draft, shared: SharedSettings) -> KongPlugin | None:
+    """Return a rate-limiting plugin, None if it is another plugin or not enabled. Raises PolicyError if it cannot be
+    read."""
     name = plugin_name(entity)
     if name not in (PLAIN, ADVANCED):
         return None
     if not is_true(entity.get("enabled", True)):
-        draft.lose(f"a plugin {name} that is not enabled is left out")
+        draft.lose(f"a plugin {name} is not enabled, so it is left out")
         return None
     config = entity.get("config")
     if not isinstance(config, Mapping):
-        raise PolicyError([Problem((), f"plugin {name}: expected a config, not {shown(config)}")])
+        raise PolicyError([Problem((), f"plugin {name}: expected a mapping as config, not {shown(config)}")])
     for key in sorted(set(map(str, config)) - FIELDS):
         draft.lose(f"{name}: {key} is left out")
-    limits = _windows(config, draft) if name == PLAIN else _advanced(config, draft)
+    limits = _plain_limits(config, draft) if name == PLAIN else _advanced_limits(config, draft)
     if not limits:
-        raise PolicyError([Problem((), f"plugin {name}: there is no limit in it")])
+        raise PolicyError([Problem((), f"plugin {name}: it has no limit: expected for example 'minute: 5'")])
     by, path = _by(config, draft)
     store = config.get("policy") or config.get("strategy") or "local"
-    _settings(config, str(store), draft, whole)
-    # With a store out of reach Kong lets requests pass, or answers 500.
+    _read_settings(config, str(store), draft, shared)
+    # While its store is unavailable, Kong allows requests, or responds with 500.
     failure = "" if store == "local" else "open" if is_true(config.get("fault_tolerant", True)) else "closed"
     return KongPlugin("; ".join(limits), by, path, str(config.get("error_message") or ""), failure)
 
 
-def _windows(config: Mapping[str, Any], draft: Draft) -> list[str]:
+def _plain_limits(config: Mapping[str, Any], draft: Draft) -> list[str]:
     found = []
     for unit in PERIODS:
         if config.get(unit) is not None:
-            found.append(f"{_whole(config[unit], unit)}/{unit} fixed-window")
+            found.append(f"{_whole_number(config[unit], unit)}/{unit} fixed-window")
             if unit in CALENDAR:
-                draft.lose(
-                    f"Kong's {unit} is that of the calendar; here it is {'30' if unit == 'month' else '365'} days"
-                )
+                days = "30" if unit == "month" else "365"
+                draft.lose(f"Kong counts by calendar {unit}; in this policy a {unit} is {days} days")
     return found
 
 
-def _advanced(config: Mapping[str, Any], draft: Draft) -> list[str]:
+def _advanced_limits(config: Mapping[str, Any], draft: Draft) -> list[str]:
     counts, sizes = config.get("limit"), config.get("window_size")
     if not isinstance(counts, list) or not isinstance(sizes, list) or len(counts) != len(sizes):
-        raise PolicyError([Problem((), "rate-limiting-advanced: expected as many of limit as of window_size")])
+        raise PolicyError(
+            [Problem((), "rate-limiting-advanced: expected lists of the same length for limit and window_size")]
+        )
     sliding = config.get("window_type", "sliding") == "sliding"
     if sliding and not is_true(config.get("disable_penalty")):
-        draft.lose("Kong's sliding windows count refused requests, too; here a refusal costs nothing")
+        draft.lose("Kong's sliding windows count denied requests too; in this policy a denied request costs nothing")
     algorithm = "sliding-counter" if sliding else "fixed-window"
     return [
-        f"{_whole(count, 'limit')}/{_period(_whole(size, 'window_size'))} {algorithm}"
+        f"{_whole_number(count, 'limit')}/{_period(_whole_number(size, 'window_size'))} {algorithm}"
         for count, size in zip(counts, sizes, strict=True)
     ]
 
 
-def _whole(value: Any, label: str) -> int:
+def _whole_number(value: Any, label: str) -> int:
     found = number(value)
     if found is None or not found.is_integer() or found < 1:
-        raise PolicyError([Problem((), f"{label}: expected a whole number from 1 on, not {shown(value)}")])
-    return min(int(found), MAX_COUNT)  # beyond that nothing is limited, there as here
+        raise PolicyError([Problem((), f"{label}: expected a whole number of at least 1, not {shown(value)}")])
+    return min(int(found), MAX_COUNT)  # no client reaches more than that anyway
 
 
 def _period(seconds: int) -> str:
@@ -110,7 +112,8 @@ def _period(seconds: int) -> str:
 
 
 def _by(config: Mapping[str, Any], draft: Draft) -> tuple[Any, str]:
-    """Kong falls back to the address wherever it finds nobody; so does every `by`."""
+    """Return the `by` of a plugin, and its path for `limit_by: path`. Kong falls back to the address if it finds no
+    identity, and so does every `by`."""
     limit_by = config.get("limit_by") or config.get("identifier") or "consumer"
     if limit_by == "ip":
         return "address", ""
@@ -119,53 +122,55 @@ def _by(config: Mapping[str, Any], draft: Draft) -> tuple[Any, str]:
     if limit_by == "path":
         path = config.get("path")
         if not isinstance(path, str) or not path.startswith("/"):
-            raise PolicyError([Problem((), f"limit_by: path needs a path, not {shown(path)}")])
+            raise PolicyError([Problem((), f"limit_by: path needs a path that begins with '/', not {shown(path)}")])
         return "address", path
     if limit_by == "header":
         name = str(config.get("header_name") or "").lower()
         if not name:
-            raise PolicyError([Problem((), "limit_by: header needs a header_name")])
+            raise PolicyError([Problem((), "limit_by: header needs header_name: add it")])
         function = "find_" + "".join(c if c.isalnum() else "_" for c in name)
         draft.identities.setdefault(f"header:{name}", {"verify": function})
         draft.lose(
-            f"Kong believes whatever a client sends as {name}: here the function {function}(text) has to verify it, and"
-            " who is not verified counts by address"
+            f"Kong accepts any value of {name}: write a function {function}(text) that verifies it; other clients count"
+            " by address"
         )
         return [f"header:{name}", "address"], ""
     if limit_by == "credential":
         draft.identities.setdefault("credential", {"call": "credential_of"})
-        draft.lose("which credential was used is known to Kong: the function credential_of(request) has to be written")
+        draft.lose("only Kong knows which credential was used: write a function credential_of(request) that returns it")
         return ["credential", "address"], ""
     if limit_by != "consumer":
-        draft.lose(f"limit_by: {limit_by} is read as consumer")
-    draft.lose("a consumer is Kong's: here it is the user whom the application has authenticated, else the address")
+        draft.lose(f"limit_by: {limit_by} is imported as consumer")
+    draft.lose("only Kong knows its consumers; this policy counts by the authenticated user, else by address")
     return ["user", "address"], ""
 
 
-def _settings(config: Mapping[str, Any], store: str, draft: Draft, whole: Whole) -> None:
-    whole.headers.add(is_true(config.get("hide_client_headers")))
+def _read_settings(config: Mapping[str, Any], store: str, draft: Draft, shared: SharedSettings) -> None:
+    shared.headers.add(is_true(config.get("hide_client_headers")))
     code = config.get("error_code")
     if isinstance(code, int) and 400 <= code <= 599:
-        whole.statuses.add(code)
+        shared.statuses.add(code)
     elif code is not None:
-        draft.lose(f"error_code {code} is no error's: here 429")
+        draft.lose(f"error_code {code} is not an error status; this policy uses 429")
     if store == "cluster":
-        draft.lose("policy: cluster counts in Kong's database: write storage: redis://…")
+        draft.lose("policy: cluster counts in Kong's database; write storage: redis://… instead")
     if store == "redis":
         redis = config.get("redis") if isinstance(config.get("redis"), Mapping) else {}
         assert isinstance(redis, Mapping)
-        told = {
+        settings = {
             key: redis.get(key, config.get(f"redis_{key}")) for key in ("host", "port", "database", "ssl", "password")
         }
-        if told["password"] or redis.get("username") or config.get("redis_username"):
+        if settings["password"] or redis.get("username") or config.get("redis_username"):
             draft.lose(
-                "the name and password for Redis are not copied: they are read from REDIS_USER and REDIS_PASSWORD"
+                "the user name and password for Redis are not copied: set the environment variables REDIS_USER and"
+                " REDIS_PASSWORD"
             )
             login = "${REDIS_USER:-default}:${REDIS_PASSWORD:-}@"
         else:
             login = ""
-        host = str(told["host"] or "127.0.0.1").replace("$", "$$")
-        place = f"{host}:{told['port'] or 6379}/{told['database'] or 0}"
-        whole.storages.setdefault(place, Reference(f"{'rediss' if is_true(told['ssl']) else 'redis'}://{login}{place}"))
+        host = str(settings["host"] or "127.0.0.1").replace("$", "$$")
+        place = f"{host}:{settings['port'] or 6379}/{settings['database'] or 0}"
+        scheme = "rediss" if is_true(settings["ssl"]) else "redis"
+        shared.storages.setdefault(place, Reference(f"{scheme}://{login}{place}"))
     if (number(config.get("sync_rate")) or 0) > 0:
-        draft.lose("sync_rate: counts are exact here, not sent to Redis from time to time")
+        draft.lose("sync_rate is left out: in this policy every request is counted in Redis at once")

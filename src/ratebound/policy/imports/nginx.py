@@ -1,7 +1,8 @@
-"""nginx's `limit_req_zone` and `limit_req`, by server and location.
+"""The importer for nginx: `limit_req_zone` and `limit_req`, by server and location.
 
-`burst=N` lets N wait beside the one that is served: our burst N + 1. With `nodelay` they do not wait, which is a token
-bucket; without it they do, a leaky bucket. A request is held to the limits of one location only, hence `final`.
+`burst=N` in nginx admits N requests besides the one that the rate allows, so it is `burst N+1` in a policy. With
+`nodelay` they are served at once, a token bucket; without it they wait, a leaky bucket. nginx applies the limits of one
+location only, hence `final` rules.
 """
 
 import re
@@ -18,58 +19,60 @@ from ratebound.policy.problem import PolicyError, Problem
 RATE = re.compile(r"rate=([0-9]{1,12})r/([sm])")
 RANKS = {"=": 0, "^~": 1, "~": 2, "~*": 2, "": 3}
 EVERYTHING = 4
-# (name, why it stays behind)
+# Directives that are not imported, with the reason.
 OTHERS = {
-    "limit_conn": "limit_conn bounds how many run at the same time, not how many come",
-    "limit_rate": "limit_rate slows a response down",
-    "auth_request": "auth_request asks another server",
-    "include": "include names another file: import that as well, or put them together first",
+    "limit_conn": "limit_conn limits concurrent connections, not the rate of requests",
+    "limit_rate": "limit_rate limits the bandwidth of a response",
+    "auth_request": "auth_request sends a request to another server",
+    "include": "include names another file: import that file too, or merge the files first",
 }
 
 
 class Zone(NamedTuple):
-    """Rate and key of a zone."""
+    """A zone: its key and its rate."""
 
     key: ZoneKey
     rate: str
 
 
 class LimitReq(NamedTuple):
-    """One limit_req."""
+    """One limit_req: its zone, and its limits in the notation of a policy."""
 
     zone: str
     limits: str
 
 
 class LevelLimits(NamedTuple):
-    """What holds at some level: limits, and whether they only log."""
+    """The limits at one level of the configuration. `dry` is True if they are only logged."""
 
     requests: tuple[LimitReq, ...] = ()
     dry: bool = False
 
 
 class Location(NamedTuple):
-    """A location of a server, or all that is in none: (rank, minus length) is the order in which nginx chooses."""
+    """A location of a server, or the server outside all locations. nginx chooses by rank, then by longest prefix."""
 
     rank: int
     paths: tuple[str, ...]
     prefix: str
-    held: LevelLimits
+    level: LevelLimits
     hosts: tuple[str, ...] = ()
 
     @property
     def limited(self) -> bool:
-        return bool(self.held.requests)
+        """Return True if any limit applies here."""
+        return bool(self.level.requests)
 
     def reaches(self, other: "Location") -> bool:
-        """Whether its paths may hold some of the other's."""
+        """Return True if its patterns may match some paths of the other location."""
         if self.rank in (EVERYTHING, 2) or other.rank in (EVERYTHING, 2):
             return self.rank != 0
         return self.rank != 0 and other.prefix.startswith(self.prefix)
 
 
 def import_nginx(text: str) -> Imported:
-    """Read a whole configuration, or a part of one that has the zones and where they are used."""
+    """Return the policy of a whole configuration, or of a part that holds the zones and their uses. Raises PolicyError
+    if it cannot be read."""
     return _NginxReader(parse_nginx(text)).imported()
 
 
@@ -87,15 +90,16 @@ class _NginxReader:
                 self._zone(one)
         self.top = LevelLimits()
         for top in tops:
-            self.top = self._held(top, self.top)
+            self.top = self._level(top, self.top)
             self.servers += [(server, self.top) for server in top.all("server")]
         self.tops = tops
-        self._look_around(root)
+        self._note_ignored(root)
 
     def imported(self) -> Imported:
+        """Write the rules, and return the policy."""
         draft = self.draft
         self._real_ip()
-        places = [self._places(server, held) for server, held in self.servers]
+        places = [self._server_locations(server, level) for server, level in self.servers]
         limited = [any(place.limited for place in one) for one in places]
         order = arrange([server for server, _ in self.servers], limited, draft)
         loose = [place for top in self.tops for place in self._locations(top, self.top)]
@@ -103,15 +107,20 @@ class _NginxReader:
             order.append(Server(len(places)))
             places.append([*loose, Location(EVERYTHING, (), "", self.top)])
             limited.append(any(place.limited for place in places[-1]))
-        zones = [zone for one in order for zone in {r.zone for place in places[one.place] for r in place.held.requests}]
+        zones = [
+            zone for one in order for zone in {r.zone for place in places[one.place] for r in place.level.requests}
+        ]
         for zone in dict.fromkeys(zone for zone in zones if zones.count(zone) > 1):
-            draft.lose(f"zone {zone} counts several servers together; here each is counted by itself")
+            draft.lose(f"zone {zone} counts several servers together; this policy counts each server separately")
         for number, server in enumerate(order):
             ends = any(limited[later.place] and server.reaches(later) for later in order[number + 1 :])
             self._write([place._replace(hosts=server.hosts) for place in places[server.place]], ends=ends)
-        self._whole()
+        self._status()
         if draft.rules:
-            draft.lose("zones are shared by nginx's workers; memory:// is not: with several, write storage: redis://…")
+            draft.lose(
+                "nginx's workers share their zones, but processes do not share memory://: with several processes, write"
+                " storage: redis://…"
+            )
         return draft.imported()
 
     def _zone(self, one: Directive) -> None:
@@ -121,12 +130,12 @@ class _NginxReader:
             raise PolicyError([Problem((), "limit_req_zone: expected a key, zone=name:size and rate=10r/s", one.line)])
         name = words["zone"].removeprefix("zone=").partition(":")[0]
         if int(rate.group(1)) < 1:
-            raise PolicyError([Problem((), "limit_req_zone: a rate cannot be zero", one.line)])
+            raise PolicyError([Problem((), "limit_req_zone: the rate cannot be zero", one.line)])
         unit = "second" if rate.group(2) == "s" else "minute"
         self.zones[name] = Zone(self.keys.read(one.words[0], name), f"{int(rate.group(1))}/{unit}")
 
-    def _held(self, block: Directive, above: LevelLimits) -> LevelLimits:
-        """A level with a limit_req of its own inherits none."""
+    def _level(self, block: Directive, above: LevelLimits) -> LevelLimits:
+        """Return the limits at one level. A level with a limit_req of its own inherits none from above."""
         own = tuple(self._request(one) for one in block.all("limit_req"))
         dry = above.dry
         for one in block.all("limit_req_dry_run"):
@@ -140,46 +149,49 @@ class _NginxReader:
         words = {word.partition("=")[0]: word.partition("=")[2] for word in one.words}
         name = words.get("zone", "")
         if name not in self.zones:
-            raise PolicyError([Problem((), f"limit_req: there is no limit_req_zone {name!r} in this text", one.line)])
+            raise PolicyError(
+                [Problem((), f"limit_req: this text has no limit_req_zone {name!r}: import both together", one.line)]
+            )
         texts = {key: words.get(key, "0") for key in ("burst", "delay")}
         if not all(text.isascii() and text.isdecimal() and len(text) < 13 for text in texts.values()):
-            raise PolicyError([Problem((), "limit_req: burst and delay are whole numbers", one.line)])
+            raise PolicyError([Problem((), "limit_req: expected whole numbers for burst and delay", one.line)])
         burst, delay = int(texts["burst"]), int(texts["delay"])
         at_once = "nodelay" in words or burst == 0 or ("delay" in words and delay >= burst)
         if 0 < delay < burst:
             self.draft.lose(
-                f"line {one.line}: delay={delay} delays none of the first {delay}; here all wait their turn"
+                f"line {one.line}: delay={delay} serves the first {delay} requests of a burst at once; in this policy"
+                " they wait too"
             )
         limits = f"{self.zones[name].rate} burst {burst + 1}{'' if at_once else ' leaky-bucket'}"
         return LimitReq(name, limits)
 
-    def _places(self, server: Directive, above: LevelLimits) -> list[Location]:
-        """The locations of a server in the order in which they are chosen; at last the server itself."""
-        held = self._held(server, above)
-        places = self._locations(server, held)
+    def _server_locations(self, server: Directive, above: LevelLimits) -> list[Location]:
+        """Return the locations of a server in the order in which nginx chooses them, at last the server itself."""
+        level = self._level(server, above)
+        places = self._locations(server, level)
         everything = [place for place in places if place.rank == 3 and place.prefix == "/"]
         places = [place for place in places if place not in everything]
-        whole = everything[0].held if everything else held
+        whole = everything[0].level if everything else level
         return [*sorted(places, key=_precedence), Location(EVERYTHING, (), "", whole)]
 
     def _locations(self, block: Directive, above: LevelLimits) -> list[Location]:
         found = []
         for one in block.all("location"):
             mark, path = one.words if len(one.words) == 2 else ("", one.words[0] if one.words else "/")
-            held = self._held(one, above)
-            found += self._locations(one, held)
+            level = self._level(one, above)
+            found += self._locations(one, level)
             if path.startswith("@") or any(True for _ in one.all("internal")):
-                continue  # not for clients
+                continue  # clients cannot request it
             paths: list[str] | None
             if mark in ("~", "~*"):
                 paths = from_regex(path)
                 if paths is None:
-                    if held != above or held.requests:
+                    if level != above or level.requests:
                         self.draft.lose(
-                            f"line {one.line}: location {mark} {path} cannot be said as a pattern: left out"
+                            f"line {one.line}: location {mark} {path} is left out: it cannot be expressed as a pattern"
                         )
                     continue
-                self.draft.lose(f"line {one.line}: location {mark} {path} is read as {', '.join(paths)}")
+                self.draft.lose(f"line {one.line}: location {mark} {path} is imported as {', '.join(paths)}")
             else:
                 paths = [literal(path)] if mark == "=" else prefixed(path)
             try:
@@ -187,44 +199,49 @@ class _NginxReader:
             except ValueError as error:
                 self.draft.lose(f"line {one.line}: location {path} is left out: {error}")
                 continue
-            found.append(Location(RANKS.get(mark, 3), tuple(paths), path, held))
+            found.append(Location(RANKS.get(mark, 3), tuple(paths), path, level))
         return [self._ranked(place, found) for place in found]
 
     def _ranked(self, place: Location, places: list[Location]) -> Location:
-        """`^~` keeps regular expressions away, but a longer prefix is still chosen before it."""
+        """Return a location with the rank that rules can express. `^~` wins over regular expressions in nginx, but a
+        longer prefix wins over `^~`."""
         inner = any(one.rank == RANKS[""] and one.prefix.startswith(place.prefix) for one in places)
         if place.rank != RANKS["^~"] or not inner:
             return place
         if any(one.rank == RANKS["~"] for one in places):
             self.draft.lose(
-                f"location ^~ {place.prefix} has longer ones inside: here regular expressions come before it"
+                f"location ^~ {place.prefix} contains longer locations; here, regular expressions come before it"
             )
         return place._replace(rank=RANKS[""])
 
     def _write(self, places: list[Location], *, ends: bool) -> None:
-        """Rules for one server. A location that has less than what lies around it must be found first, and end the
-        search; all others are held to every limit that reaches them, so that a zone is one count. At last the search
-        ends for all its hosts, if a later server might catch them."""
+        """Write the rules of one server.
+
+        A location with fewer limits than one around it must come first and end the search. All other locations are
+        charged by every rule that matches them, so that a zone stays one count. At the end, the search ends for all
+        hosts of the server if the rules of a later server might match them.
+        """
         since = len(self.draft.rules)
         ahead = [inner for inner in places if any(_lacks(inner, outer) for outer in places)]
-        if len({place.held.dry for place in places}) > 1:
+        if len({place.level.dry for place in places}) > 1:
             ahead = places
-        for place in reversed(places):  # what a place ahead would catch has to be further ahead
+        for place in reversed(places):  # a location that one of them would match must come before it
             if any(one.reaches(place) and _precedence(place) < _precedence(one) for one in ahead):
                 ahead = [one for one in places if one in ahead or one is place]
         together = [place for place in places if place not in ahead]
-        apart = [request.zone for place in ahead for request in place.held.requests]
-        requests = dict.fromkeys(request for place in together for request in place.held.requests)
-        apart += [request.zone for request in requests]  # two bursts are two rules, and thus two counts
-        for zone in dict.fromkeys(zone for zone in apart if apart.count(zone) > 1):
+        counted = [request.zone for place in ahead for request in place.level.requests]
+        requests = dict.fromkeys(request for place in together for request in place.level.requests)
+        counted += [request.zone for request in requests]  # two bursts are two rules, and thus two counts
+        for zone in dict.fromkeys(zone for zone in counted if counted.count(zone) > 1):
             self.draft.lose(
-                f"zone {zone} counts several locations together; here some are counted by themselves, so a client that"
-                " asks for several of them gets more"
+                f"zone {zone} counts several locations together; this policy counts some of them separately, so a"
+                " client that requests several of them gets more"
             )
         for place in ahead:
             self._write_ahead(place, last=place is places[-1])
-        for request in sorted(requests, key=lambda one: one in places[-1].held.requests):  # one for all may end it
-            holding = [place for place in together if request in place.held.requests]
+        # The rules for the whole server come last: the last one may end the search.
+        for request in sorted(requests, key=lambda one: one in places[-1].level.requests):
+            holding = [place for place in together if request in place.level.requests]
             whole = any(place.rank == EVERYTHING for place in holding)
             paths = [] if whole else [path for place in holding for path in place.paths]
             self._rule(request, dict.fromkeys(paths), holding[-1])
@@ -232,29 +249,29 @@ class _NginxReader:
             self.draft.end(f"end {'-'.join(places[-1].hosts[:1])}", _match((), places[-1].hosts), since)
 
     def _write_ahead(self, place: Location, *, last: bool) -> None:
-        for request in place.held.requests[:-1]:
+        for request in place.level.requests[:-1]:
             self._rule(request, place.paths, place)
         if place.limited:
-            self._rule(place.held.requests[-1], place.paths, place, final=not last)
+            self._rule(place.level.requests[-1], place.paths, place, final=not last)
         elif not last:
             match = _match(place.paths, place.hosts)
             self.draft.add(f"free {place.prefix}", match=match, limits="unlimited", final=True)
 
     def _rule(self, request: LimitReq, paths: Iterable[str], place: Location, *, final: bool = False) -> None:
         key = self.zones[request.zone].key
-        partly = place.held.dry or bool(key.methods)  # it cannot end the search for all that the location holds
+        partly = place.level.dry or bool(key.methods)  # it cannot end the search for every request of the location
         match = _match(paths, place.hosts) | ({"methods": list(key.methods)} if key.methods else {})
         name = self.draft.add(
             request.zone,
             match=match,
             by=key.by,
             limits=request.limits,
-            mode="shadow" if place.held.dry else "",
+            mode="shadow" if place.level.dry else "",
             final=final and not partly,
         )
         if final and partly:
             self.draft.add(f"end {request.zone}", match=_match(paths, place.hosts), limits="unlimited", final=True)
-        for network in key.free if name else ():
+        for network in key.unlimited if name else ():
             known = next((one for one in self.draft.overrides if one["client"] == network), None)
             if known is None:
                 self.draft.overrides.append({"client": network, "rules": [name], "limits": "unlimited"})
@@ -275,33 +292,34 @@ class _NginxReader:
             self.draft.settings["trusted"] = ranges
             if not recursive:
                 self.draft.lose(
-                    "real_ip_recursive off takes the rightmost address; here all trusted ones are passed over"
+                    "real_ip_recursive off uses the rightmost address; this policy uses the rightmost one that is not a"
+                    " trusted proxy"
                 )
         elif header.lower() == "proxy_protocol":
-            self.draft.lose("the PROXY protocol is for the server to read: the peer's address is taken")
+            self.draft.lose("the server must read the PROXY protocol; this policy uses the peer's address")
         else:
             self.draft.settings["trusted"] = {"single": {header.lower(): ranges}}
 
-    def _whole(self) -> None:
-        """What a policy says once, and nginx at each level."""
+    def _status(self) -> None:
+        """Set the status of rejections. A policy has one; nginx may have another at each level."""
         if len(self.statuses) == 1:
             self.draft.settings["refusal"] = {"status": self.statuses.pop()}
         elif self.statuses:
-            self.draft.lose(f"limit_req_status is {sorted(self.statuses)} in different places: here 429")
+            self.draft.lose(f"limit_req_status is {sorted(self.statuses)} at different levels; this policy uses 429")
         else:
-            self.draft.lose("nginx refuses with 503 where limit_req_status says nothing: here with 429")
+            self.draft.lose("nginx rejects with status 503 by default; this policy uses 429")
 
-    def _look_around(self, block: Directive) -> None:
+    def _note_ignored(self, block: Directive) -> None:
         for one in block.inner or ():
             if one.name in OTHERS:
                 self.draft.lose(f"line {one.line}: {OTHERS[one.name]}")
-            self._look_around(one)
+            self._note_ignored(one)
 
 
 def _lacks(inner: Location, outer: Location) -> bool:
-    """Whether rules for the outer location would hold the inner one to more than nginx does."""
+    """Return True if the rules of the outer location would limit the inner one more than nginx does."""
     nested = inner is not outer and outer.reaches(inner) and _precedence(inner) < _precedence(outer)
-    return nested and bool(set(outer.held.requests) - set(inner.held.requests))
+    return nested and bool(set(outer.level.requests) - set(inner.level.requests))
 
 
 def _precedence(place: Location) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""nginx's variables as identities: what a `limit_req_zone` counts by, said in a policy."""
+"""The keys of nginx's zones as identities: from the variables of a `limit_req_zone` to the `by` of a rule."""
 
 import re
 from typing import NamedTuple
@@ -10,7 +10,7 @@ VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 ADDRESS = ("binary_remote_addr", "remote_addr", "realip_remote_addr", "proxy_protocol_addr")
 CLAIMED_ADDRESS = ("http_x_forwarded_for", "http_x_real_ip", "http_cf_connecting_ip", "http_true_client_ip")
 CONSTANT = ("server_name", "server_addr", "server_port", "scheme", "hostname")
-PLACES = (
+REQUEST_PARTS = (
     "uri",
     "request_uri",
     "document_uri",
@@ -24,15 +24,15 @@ PLACES = (
 
 
 class ZoneKey(NamedTuple):
-    """By whom a zone counts, whom it does not count, and the methods that it counts only."""
+    """The key of a zone: the identity that it counts by, and the clients and methods that it leaves out."""
 
     by: str
-    free: tuple[str, ...] = ()  # address ranges
-    methods: tuple[str, ...] = ()
+    unlimited: tuple[str, ...] = ()  # address ranges that are not counted
+    methods: tuple[str, ...] = ()  # the only methods that are counted; empty for all
 
 
 class ZoneKeyReader:
-    """Reads keys; the variables of `map` and `geo` blocks are looked into."""
+    """A reader of keys. It looks up the variables that `map` and `geo` blocks define."""
 
     def __init__(self, tops: list[Directive], draft: Draft) -> None:
         self._draft = draft
@@ -40,36 +40,39 @@ class ZoneKeyReader:
         self._geos = {one.words[-1].lstrip("$"): one for one in tops if one.name == "geo" and one.words}
 
     def read(self, text: str, zone: str) -> ZoneKey:
+        """Return the key of a zone; `text` is the first argument of its `limit_req_zone`."""
         names = [one or other for one, other in VARIABLE.findall(text)]
         if len(names) == 1 and names[0] in self._maps and VARIABLE.fullmatch(text):
-            return self._mapped(self._maps[names[0]], zone)
+            return self._map_key(self._maps[names[0]], zone)
         return ZoneKey(self._by(names, zone))
 
-    def _mapped(self, block: Directive, zone: str) -> ZoneKey:
-        """`map $a $key { … "" }`: where the key is empty nothing is counted."""
+    def _map_key(self, block: Directive, zone: str) -> ZoneKey:
+        """Return the key of a `map $a $key { … }`. nginx does not count requests with an empty key."""
         entries = {one.name: one.words[0] if one.words else "" for one in block.inner or ()}
         counted = {value for value in entries.values() if value}
         if len(counted) != 1:
             self._draft.lose(
-                f"zone {zone} counts by different keys (map ${block.words[1].lstrip('$')}): the address is taken"
+                f"zone {zone} counts by different keys (map ${block.words[1].lstrip('$')}); this policy counts by"
+                " address"
             )
             return ZoneKey("address")
         by = self._by([one or other for one, other in VARIABLE.findall(counted.pop())], zone)
         source = block.words[0].lstrip("$")
         empty = [name for name, value in entries.items() if not value and name != "default"]
         if source in self._geos and entries.get("default", "-") != "":
-            return ZoneKey(by, free=self._ranges(self._geos[source], empty))
+            return ZoneKey(by, unlimited=self._ranges(self._geos[source], empty))
         methods = tuple(name for name, value in entries.items() if value and name != "default")
         if source == "request_method" and not entries.get("default") and not any("~" in name for name in methods):
             return ZoneKey(by, methods=methods)
         self._draft.lose(
-            f"zone {zone} counts nothing where the map of ${source} gives an empty key: here all requests are counted"
+            f"zone {zone} does not count requests for which the map of ${source} gives an empty key; this policy counts"
+            " them"
         )
         return ZoneKey(by)
 
     def _ranges(self, geo: Directive, values: list[str]) -> tuple[str, ...]:
         if any(one.name in ("proxy", "include", "ranges", "delete") for one in geo.inner or ()):
-            self._draft.lose("a geo block with proxy, include, ranges or delete is read without these")
+            self._draft.lose("proxy, include, ranges and delete in a geo block are ignored")
         return tuple(
             one.name
             for one in geo.inner or ()
@@ -85,12 +88,15 @@ class ZoneKeyReader:
         if name in ADDRESS:
             return "address"
         if name in CLAIMED_ADDRESS:
-            draft.lose(f"zone {zone} counts by ${name}, which clients can forge: here by address; set 'trusted'")
+            draft.lose(
+                f"zone {zone} counts by ${name}, which clients can forge; this policy counts by address: list your"
+                " proxies under 'trusted'"
+            )
             return "address"
         if name in CONSTANT:
             return ""
-        if name in PLACES:
-            draft.lose(f"zone {zone} has a count for each ${name}: here all that a rule matches is one count")
+        if name in REQUEST_PARTS:
+            draft.lose(f"zone {zone} has a count for each ${name}; this policy has one count per rule")
             return ""
         if name == "remote_user":
             return "user"
@@ -106,13 +112,13 @@ class ZoneKeyReader:
             return self._claim(f"cookie:{rest}", f"cookie:{rest}", f"find_{rest}")
         identity, function = identity_name(name), function_name(name)
         draft.identities.setdefault(identity, {"call": function})
-        draft.lose(f"what ${name} holds is known to nginx: the function {function}(request) has to be written")
+        draft.lose(f"only nginx knows the value of ${name}: write a function {function}(request) that returns it")
         return identity
 
     def _claim(self, kind: str, source: str, function: str) -> str:
         self._draft.identities.setdefault(source, {"verify": function})
         self._draft.lose(
-            f"nginx believes whatever a client sends as {kind}, and does not count who sends nothing: here the function"
-            f" {function}(text) has to verify it, and who is not verified counts by address"
+            f"nginx accepts any value of {kind} and does not count clients that send none: write a function"
+            f" {function}(text) that verifies it; other clients count by address"
         )
         return kind

@@ -1,8 +1,8 @@
-"""Which of nginx's servers a request goes to, said by hosts.
+"""nginx's servers in the order of their hosts, so that rules choose the same server as nginx.
 
-A whole name is chosen before `*.name`, and a longer one of these before a shorter one. What no server names goes to the
-default server of its address and port: the one that says so, else the first. So that one is for all hosts, and comes
-last.
+nginx prefers an exact name to `*.name`, and a longer `*.name` to a shorter one. A host that no server names goes to the
+default server of its address and port: the one marked as default, else the first. So the default server comes last,
+and its rules apply to all remaining hosts.
 """
 
 from collections.abc import Sequence
@@ -12,24 +12,25 @@ from ratebound.policy.imports.draft import Draft
 from ratebound.policy.imports.nginx_text import Directive
 from ratebound.policy.match.conditions import host_matches
 
-ANY = ("*", "0.0.0.0", "[::]")  # of the two kinds of addresses most servers have both
+ANY = ("*", "0.0.0.0", "[::]")  # treated alike: most servers listen on IPv4 and IPv6
 
 
 class Server(NamedTuple):
-    """A server by its place in the text; without hosts it is for all that are left."""
+    """A server by its index in the text. Without hosts it is for all remaining hosts."""
 
     place: int
     hosts: tuple[str, ...] = ()
 
     def reaches(self, other: "Server") -> bool:
-        """Whether it is for some host that the other is for."""
+        """Return True if both servers share a host."""
         if not self.hosts or not other.hosts:
             return True
         return any(_reaches(one, name) or _reaches(name, one) for one in self.hosts for name in other.hosts)
 
 
 def arrange(servers: Sequence[Directive], limited: Sequence[bool], draft: Draft) -> list[Server]:
-    """In the order in which hosts have to be looked for. Servers that no request reaches are left out."""
+    """Return the servers in the order in which their rules must be written. Servers that no request can reach are left
+    out. `limited` says for each server whether it has a limit."""
     if len(servers) < 2:
         return [Server(place) for place in range(len(servers))]
     sockets = [_sockets(server) for server in servers]
@@ -43,8 +44,8 @@ def arrange(servers: Sequence[Directive], limited: Sequence[bool], draft: Draft)
             found.append(Server(place, hosts[place]))
         elif not any(one.words not in (("",), ("_",)) for one in server.all("server_name")):
             draft.lose(
-                f"line {server.line}: a server without a name that is not the default one is only for requests"
-                " without a Host: left out, they have the limits of the default server"
+                f"line {server.line}: this server has no name and is not the default server, so nginx uses it only for"
+                " requests without a Host; they get the limits of the default server"
             )
     found.sort(key=_width)
     found.append(Server(default))
@@ -52,14 +53,15 @@ def arrange(servers: Sequence[Directive], limited: Sequence[bool], draft: Draft)
         for host in hosts[one.place]:
             wide = [name for before in found[:after] for name in before.hosts if _reaches(name, host)]
             if wide:
-                draft.lose(f"server_name {host} has a server of its own there; here it has the limits of {wide[0]}")
+                draft.lose(f"server_name {host} has a server of its own; in this policy it has the limits of {wide[0]}")
     return found
 
 
 def _default(
     servers: Sequence[Directive], sockets: Sequence[dict[str, bool]], limited: Sequence[bool], draft: Draft
 ) -> int:
-    """There is one for each address and port, which a policy does not know: one with a limit is taken."""
+    """Return the index of the default server. nginx has one for each address and port, which a policy does not know:
+    the first with a limit is used."""
     defaults: dict[int, None] = {}
     for socket in dict.fromkeys(socket for one in sockets for socket in one):
         places = [place for place, one in enumerate(sockets) if socket in one]
@@ -67,14 +69,14 @@ def _default(
     found = next((place for place in defaults if limited[place]), next(iter(defaults)))
     if any(one.keys() != sockets[0].keys() for one in sockets):
         draft.lose(
-            "servers on different addresses or ports are told apart by their hosts alone; a host that none of them"
-            f" names has the limits of the server of line {servers[found].line}"
+            "servers on different addresses or ports are distinguished by their hosts alone; a host that none of them"
+            f" names has the limits of the server on line {servers[found].line}"
         )
     return found
 
 
 def _sockets(server: Directive) -> dict[str, bool]:
-    """What a server listens on, and whether it is the default one there."""
+    """Return the addresses and ports that a server listens on, each with True if it is the default server there."""
     found: dict[str, bool] = {}
     for one in server.all("listen"):
         words = one.words or ("80",)
@@ -97,7 +99,7 @@ def _hosts(server: Directive, draft: Draft) -> tuple[str, ...]:
     hosts: list[str] = []
     for name in [word.lower() for one in server.all("server_name") for word in one.words]:
         if name.startswith("~") or name.endswith("*") or "$" in name:
-            draft.lose(f"server_name {name} cannot be said as a host: it has the limits of the default server")
+            draft.lose(f"server_name {name} cannot be expressed as a host: it has the limits of the default server")
         elif name.startswith("."):
             hosts += [name[1:], f"*{name}"]
         elif name not in ("_", ""):
@@ -112,7 +114,8 @@ def _distinct(
     limited: Sequence[bool],
     draft: Draft,
 ) -> list[tuple[str, ...]]:
-    """Each host with one server: on one socket the first, as in nginx; of several sockets the first with a limit."""
+    """Return the hosts of each server such that each host belongs to one server. Among servers on one socket it is the
+    first, as in nginx; among servers on different sockets, the first with a limit."""
     owners: dict[str, int] = {}
     for place, hosts in enumerate(named):
         for host in hosts:
@@ -121,8 +124,8 @@ def _distinct(
                 owners[host] = place if limited[place] and not limited[other] else other
                 if limited[place] or limited[other]:
                     draft.lose(
-                        f"server_name {host} has several servers, by address and port; here it has the limits of line"
-                        f" {servers[owners[host]].line}"
+                        f"server_name {host} has several servers on different addresses or ports; in this policy it has"
+                        f" the limits of the server on line {servers[owners[host]].line}"
                     )
     return [tuple(host for host in hosts if owners[host] == place) for place, hosts in enumerate(named)]
 
@@ -133,5 +136,5 @@ def _width(server: Server) -> tuple[bool, int]:
 
 
 def _reaches(wide: str, host: str) -> bool:
-    """Whether a name with a `*` is also for another that is narrower."""
+    """Return True if a name with a `*` also matches another, narrower name."""
     return wide != host and wide.startswith("*.") and host_matches(wide, host.removeprefix("*"))

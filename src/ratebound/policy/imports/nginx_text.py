@@ -1,4 +1,4 @@
-"""nginx's configuration as directives: words, blocks and lines, nothing of what they mean."""
+"""A parser for nginx's configuration: directives with their words, blocks and lines, without their meaning."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MAX_DEPTH = 30
 
 
 class Directive(NamedTuple):
-    """`name words;`, or `name words { inner }`."""
+    """One directive: `name words;` or `name words { inner }`."""
 
     name: str
     words: tuple[str, ...]
@@ -23,12 +23,12 @@ class Directive(NamedTuple):
     inner: tuple["Directive", ...] | None = None
 
     def all(self, name: str) -> Iterator["Directive"]:
-        """The directives of that name right inside."""
+        """Return the directives of that name directly inside this one."""
         return (one for one in self.inner or () if one.name == name)
 
 
 def parse_nginx(text: str) -> Directive:
-    """The whole text as one block; a PolicyError points at what cannot be read."""
+    """Return the whole text as one block. Raises PolicyError with the line of an error."""
     reader = _NginxTokens(text)
     inner = reader.block(0)
     return Directive("", (), 1, inner)
@@ -41,24 +41,24 @@ class _NginxTokens:
         self.line = 1
 
     def block(self, depth: int) -> tuple[Directive, ...]:
-        """Up to the '}' that closes it, or to the end of the text for the outermost."""
+        """Return the directives up to the '}' that closes the block, or up to the end of the text at depth 0."""
         found: list[Directive] = []
         words: list[str] = []
         line = self.line
         if depth > MAX_DEPTH:
-            self.fail("blocks are nested too deeply")
+            self.fail("blocks are nested too deep")
         for token, is_mark in self.tokens():
             if not is_mark:
                 line = line if words else self.line
                 words.append(token)
             elif token == "}":
                 if words or not depth:
-                    self.fail("'}' where none is expected: is a ';' missing?")
+                    self.fail("unexpected '}': is a ';' missing?")
                 return tuple(found)
             elif not words and token == ";":
                 continue
             elif not words:
-                self.fail("'{' without a name in front of it")
+                self.fail("'{' without a name before it")
             elif token == ";":
                 found.append(Directive(words[0], tuple(words[1:]), line))
                 words = []
@@ -70,10 +70,11 @@ class _NginxTokens:
                     found.append(Directive(name, tuple(words[1:]), line, self.block(depth + 1)))
                 words = []
         if words or depth:
-            self.fail("the text ends in the middle: is a ';' or a '}' missing?")
+            self.fail("unexpected end of the text: is a ';' or a '}' missing?")
         return tuple(found)
 
     def tokens(self) -> Iterator[tuple[str, bool]]:
+        """Yield the tokens, each with True if it is one of `{};`."""
         while self.place < len(self.text):
             token = TOKEN.match(self.text, self.place)
             if token is None:
@@ -84,6 +85,7 @@ class _NginxTokens:
                 yield token.group(token.lastgroup), token.lastgroup == "mark"
 
     def skip_lua(self) -> None:
+        """Skip the rest of a block of Lua."""
         depth = 1
         while depth:
             if self.place >= len(self.text):
@@ -94,4 +96,5 @@ class _NginxTokens:
             self.place += 1
 
     def fail(self, why: str) -> NoReturn:
+        """Raise PolicyError at the current line."""
         raise PolicyError([Problem((), f"cannot read this as nginx's configuration: {why}", self.line)])
