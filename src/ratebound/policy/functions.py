@@ -1,14 +1,22 @@
-"""Functions of the application that a policy calls: finding them by name, and checking their signatures."""
+"""Functions of the application that a policy calls: finding them by name, checking their signatures, and unwrapping
+the values that they return.
+
+A function may return a lazy proxy, such as Flask-Login's `current_user` or Django's `request.user`. A proxy reports the
+class of the value behind it without being of that type, and werkzeug's proxies have `__await__` whatever is behind
+them. So their values must be unwrapped before they are looked at.
+"""
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeGuard
 
 from ratebound.policy.cost import graphql_cost, json_batch_cost
 from ratebound.policy.problem import nearest, shown
 
 Functions = Mapping[str, Callable[..., Any]]
+
+MAX_PROXIES = 8  # proxies around one value; a proxy that wraps itself would never end
 
 BUILT_IN: dict[str, Callable[..., Any]] = {"graphql": graphql_cost, "json-batch": json_batch_cost}
 
@@ -74,3 +82,26 @@ def check_takes(function: Callable[..., Any], *arguments: str, option: str = "")
 
 def find_nothing(*arguments: Any) -> None:
     """Return None. Used in place of a function that could not be found."""
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the value behind a lazy proxy of werkzeug, Django or wrapt, and any other value unchanged. It may block,
+    and raises what the proxy raises."""
+    for _ in range(MAX_PROXIES):
+        kind = type(value)
+        if hasattr(kind, "_get_current_object"):  # werkzeug
+            value = value._get_current_object()
+        elif value.__class__ is kind:
+            break
+        elif hasattr(kind, "_wrapped"):  # Django: reading `__class__` has set it
+            value = value._wrapped
+        elif hasattr(kind, "__wrapped__"):  # wrapt
+            value = value.__wrapped__
+        else:
+            break
+    return value
+
+
+def is_awaitable(value: Any) -> TypeGuard[Awaitable[Any]]:
+    """Return True if the value must be awaited. A proxy is awaitable only if the value behind it is."""
+    return inspect.isawaitable(unwrapped(value))

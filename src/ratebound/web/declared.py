@@ -11,9 +11,8 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
 from ratebound.policy import Computed, Match, RequestView, Rule
-from ratebound.policy.functions import check_takes
+from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
-from ratebound.policy.lazy_value import is_awaitable
 from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import shown
 from ratebound.web.charge import Charge, Outcome, charge_function

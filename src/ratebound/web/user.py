@@ -9,9 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from ratebound.policy import Identity, Policy
-from ratebound.policy.functions import check_takes
+from ratebound.policy.functions import check_takes, unwrapped
 from ratebound.policy.identity.identify import MAX_BITS, id_text
-from ratebound.policy.lazy_value import unwrapped
 from ratebound.policy.problem import shown
 
 log = logging.getLogger("ratebound")

@@ -15,9 +15,8 @@ from uuid import UUID
 from ratebound.http.client_ip import ClientAddress, Proxies
 from ratebound.http.prefix import MAX_TEXT, prefix_key
 from ratebound.policy.function_errors import function_errors
-from ratebound.policy.functions import check_takes
+from ratebound.policy.functions import check_takes, is_awaitable, unwrapped
 from ratebound.policy.identity.source import KIND, Source, VerifierCache, check_kind
-from ratebound.policy.lazy_value import is_awaitable, unwrapped
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.problem import Problems, nearest, shown
 

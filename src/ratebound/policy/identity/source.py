@@ -13,8 +13,7 @@ from typing import Any
 from ratebound.clock import SECOND
 from ratebound.fork import renew_in_children
 from ratebound.notation import UNIT_NAMES
-from ratebound.policy.functions import Functions, check_takes, find_function, find_nothing
-from ratebound.policy.lazy_value import is_awaitable, unwrapped
+from ratebound.policy.functions import Functions, check_takes, find_function, find_nothing, is_awaitable, unwrapped
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.problem import Place, Problems, as_texts, nearest, shown
 from ratebound.policy.schema import KEYS

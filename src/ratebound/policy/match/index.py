@@ -24,11 +24,11 @@ class Indexed(Protocol):
 
     @property
     def match(self) -> Match:
-        """The conditions of the rule."""
+        """Return the conditions of the rule."""
 
     @property
     def order(self) -> int:
-        """The position of the rule in its policy."""
+        """Return the position of the rule in its policy."""
 
 
 R = TypeVar("R", bound=Indexed)

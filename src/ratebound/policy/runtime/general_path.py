@@ -16,6 +16,7 @@ from ratebound.errors import StorageError
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import MAX_COUNT, Ask, Group
 from ratebound.policy.function_errors import function_errors
+from ratebound.policy.functions import is_awaitable, unwrapped
 from ratebound.policy.identity.identify import (
     UNIDENTIFIED,
     IdentityKind,
@@ -24,7 +25,6 @@ from ratebound.policy.identity.identify import (
     resolve,
     take,
 )
-from ratebound.policy.lazy_value import is_awaitable, unwrapped
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.request import Identity, RequestView

@@ -17,8 +17,7 @@ from django.utils.module_loading import import_string
 
 from ratebound.policy import Policy, PolicyFile
 from ratebound.policy.cost import MAX_BODY
-from ratebound.policy.functions import check_takes
-from ratebound.policy.lazy_value import is_awaitable
+from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.web.answer import Refused
 from ratebound.web.declared import Endpoint
 from ratebound.web.django.names import view_name

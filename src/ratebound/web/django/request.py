@@ -10,7 +10,7 @@ from django.conf import settings
 
 from ratebound.http.caching import CACHING
 from ratebound.policy import RequestView
-from ratebound.policy.lazy_value import unwrapped
+from ratebound.policy.functions import unwrapped
 from ratebound.policy.match.reading import Paths, configured_prefixes
 from ratebound.web.answer import EXPOSE, Passed, Refused, changes
 from ratebound.web.asgi import STATE as AROUND

@@ -13,7 +13,7 @@ from django.db import connections
 from django.http import Http404
 from django.http.multipartparser import MultiPartParserError
 
-from ratebound.policy.lazy_value import is_awaitable
+from ratebound.policy.functions import is_awaitable
 
 __all__ = ["SynchronousOnlyOperation", "apart", "at_once", "awaited", "in_loop", "in_thread", "status_of"]
 

@@ -14,7 +14,7 @@ import flask
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from ratebound.policy import RequestView
-from ratebound.policy.lazy_value import is_awaitable
+from ratebound.policy.functions import is_awaitable
 from ratebound.web.answer import Passed, Refused
 from ratebound.web.declared import Endpoint, RouteLimit
 from ratebound.web.door import Door
