@@ -214,7 +214,8 @@ class _EnvoyReader:
         unit, count = str(rate.get("unit")).lower(), rate.get("requests_per_unit")
         if unit not in UNITS or isinstance(count, bool) or not isinstance(count, int) or count < 0:
             given = f"unit {shown(rate.get('unit'))}, requests_per_unit {shown(count)}"
-            raise PolicyError([Problem((), f"{where}: {given}: expected {', '.join(UNITS)}, and a whole number")])
+            expected = f"expected one of {', '.join(UNITS)}, and a whole number"
+            raise PolicyError([Problem((), f"{where}: {given}: {expected}")])
         return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name
 
     def _override(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], rule: str) -> None:

@@ -60,7 +60,7 @@ class Location(NamedTuple):
 
     @property
     def limited(self) -> bool:
-        """Return True if any limit applies here."""
+        """Return True if the location has any limit."""
         return bool(self.level.requests)
 
     def reaches(self, other: "Location") -> bool:
@@ -210,7 +210,8 @@ class _NginxReader:
             return place
         if any(one.rank == RANKS["~"] for one in places):
             self.draft.lose(
-                f"location ^~ {place.prefix} contains longer locations; here, regular expressions come before it"
+                f"location ^~ {place.prefix} contains longer locations; in this policy, regular"
+                " expressions come before it"
             )
         return place._replace(rank=RANKS[""])
 

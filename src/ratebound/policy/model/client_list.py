@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 class ClientList(Generic[T]):
-    """A table of values by client. `kinds` are the kinds of identity that a request must be asked for before `find`, so
-    that no entry is missed."""
+    """A table of values by client. `kinds` are the kinds of identity in the table: a caller must look for all of
+    them before `find`, so that no entry is missed."""
 
     def __init__(self, entries: Iterable[tuple[str, T]], kinds: IdentityKinds) -> None:
         ranges: list[tuple[str, T]] = []
