@@ -107,6 +107,8 @@ def import_envoy(text: str) -> Imported:
 
 
 class _EnvoyReader:
+    """A reader of descriptors that writes their limits into a draft."""
+
     def __init__(self) -> None:
         self.draft = Draft("envoyproxy/ratelimit")
 

@@ -63,6 +63,8 @@ def import_kong(text: str) -> Imported:
 
 
 class _KongReader:
+    """A reader of one configuration that writes its plugins into a draft."""
+
     def __init__(self, tree: Mapping[str, Any]) -> None:
         self.draft = Draft("Kong")
         self.shared = SharedSettings()

@@ -77,6 +77,8 @@ def import_nginx(text: str) -> Imported:
 
 
 class _NginxReader:
+    """A reader of one configuration that writes its limits into a draft."""
+
     def __init__(self, root: Directive) -> None:
         self.draft = Draft("nginx")
         self.servers: list[tuple[Directive, LevelLimits]] = []

@@ -35,6 +35,8 @@ def parse_nginx(text: str) -> Directive:
 
 
 class _NginxTokens:
+    """A parser of one text that keeps its position and line."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.place = 0

@@ -23,6 +23,8 @@ REFERENCE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[
 
 
 class _AnyFunction(dict[str, Callable[..., Any]]):
+    """A mapping that has a function for every name."""
+
     def __contains__(self, name: object) -> bool:
         return True
 

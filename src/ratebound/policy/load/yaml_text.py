@@ -45,11 +45,14 @@ def parse_yaml(text: str) -> tuple[Any, dict[Place, int]]:
 
 
 class _YamlReader:
+    """A reader of YAML nodes that notes the line of each value."""
+
     def __init__(self, lines: dict[Place, int]) -> None:
         self.lines = lines
         self._nodes = 0
 
     def value(self, node: Any, place: Place) -> Any:
+        """Return the value of a node."""
         line = node.start_mark.line + 1
         self.lines.setdefault(place, line)
         self._nodes += 1
@@ -65,6 +68,7 @@ class _YamlReader:
         return node.value if node.style or node.tag == TEXT else _scalar(node.value)
 
     def mapping(self, node: Any, place: Place) -> dict[str, Any]:
+        """Return the keys and values of a mapping, with those that `<<` adds."""
         found: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         for key_node, value_node in node.value:
