@@ -251,7 +251,7 @@ def test_a_tier_may_have_the_name_of_a_policys_key() -> None:
 @pytest.mark.parametrize(
     ("given", "settings", "message"),
     [
-        ({}, {}, "the policy is empty: give it 'rules'"),
+        ({}, {}, "the policy is empty: add 'rules'"),
         ({"rule": TREE["rules"]}, {}, "has no key 'rule', did you mean 'rules'?"),
         ({"rules": TREE["rules"], "free": "1/minute"}, {}, "unknown key 'free'"),
         ({"fre": "1/minute", "default": "1/minute"}, {"tiers": ["free"]}, "unknown tier 'fre': did you mean 'free'?"),
