@@ -58,7 +58,7 @@ def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
         _say(console, Text("Together", style="bold"), law, _timeline(limits, bindings), width)
     span = _span(limits, bindings)
     aligned = any(limit.algorithm == "fixed-window" for limit in limits)
-    asking = f"Always asking: what has passed in the first {duration(span)}{' of a window' if aligned else ''}"
+    asking = f"A client that always asks: units passed in the first {duration(span)}{' of a window' if aligned else ''}"
     console.print(fill(asking, width))
     console.print(_picture(limits, span, width))
 

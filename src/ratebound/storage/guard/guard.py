@@ -121,27 +121,27 @@ class Guard:
         Raises StorageError, and makes no call at all, if the failure mode of such a group is `raise`.
         """
         plan = CallPlan(len(groups), mode)
-        refused: list[Call] = []
+        not_admitted: list[Call] = []
         parts: list[tuple[tuple[str, ...], int]] = []
         for place, group in enumerate(groups):
             nodes = _nodes(group, nodes_of)
             if isinstance(group, DegradedGroup):
                 plan.answers[place] = self.fallback.settle(group)
             elif any(self.breaker(node).probe_after() for node in nodes):
-                refused.append(Call(nodes, (group,), (place,)))
+                not_admitted.append(Call(nodes, (group,), (place,)))
             else:
                 parts.append((nodes, place))
         for nodes, places in _together(parts):
             call = Call(nodes, [groups[place] for place in places], places)
-            (plan.calls if self.admit(call) else refused).append(call)
+            (plan.calls if self.admit(call) else not_admitted).append(call)
         try:
-            for call in refused:
+            for call in not_admitted:
                 self.fallback.raise_if_asked(call.groups, self.out_of_reach(call))
         except StorageError:  # then the other groups are neither sent nor charged
             for call in plan.calls:
                 _release(call)
             raise
-        for call in refused:
+        for call in not_admitted:
             self._decide(plan, call, self.out_of_reach(call))
         return plan
 
