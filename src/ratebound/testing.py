@@ -363,6 +363,7 @@ def buckets_whose_holes_never_meet_give_the_end_of_their_lines(storage: Storage,
 
 
 def a_refund_moves_no_place_of_a_waiter_that_was_settled_down(storage: Storage, clock: FakeClock) -> None:
+    """A waiter that gave a part of its cost back keeps its turn when another spend is refunded."""
     limit = parse_limit("1/second burst 4")
     first, second = ask(storage, "a", limit, 3), ask(storage, "a", limit, 4, patience=9 * SECOND)
     assert second.delay_us == 3 * SECOND
@@ -493,6 +494,7 @@ def places_in_several_buckets_are_for_one_instant(storage: Storage, clock: FakeC
 
 
 def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(storage: Storage, clock: FakeClock) -> None:
+    """In a group without patience a token bucket is charged now, even if a leaky bucket delays the request."""
     queue, bucket = parse_limit("1/second burst 9 leaky-bucket"), parse_limit("1/second burst 1")
     for key, patience, passes in (("hit", None, [False, True, True, True]), ("wait", 9 * SECOND, [True] * 3 + [False])):
         start = clock.now
