@@ -1,10 +1,9 @@
-"""Tools for users' own tests: a clock that stands still, switches that turn limiting or sleeping off, and the contract
-that every storage must keep.
+"""Tools for users' own tests: a fake clock, switches for limiting and sleeping, and the contract of every storage.
 
-    @pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
-    def test_my_storage(claim):
-        clock = FakeClock()
-        claim(MyStorage(clock=clock), clock)
+@pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
+def test_my_storage(claim):
+    clock = FakeClock()
+    claim(MyStorage(clock=clock), clock)
 """
 
 import asyncio
@@ -21,8 +20,10 @@ from ratebound.storage import AsyncStorage, Storage
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move. `now` is in microseconds; `sleep` moves it instead of
-    sleeping."""
+    """A clock that stands still until it is told to move.
+
+    `now` is in microseconds; `sleep` moves it instead of sleeping.
+    """
 
     def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
         self.now = now

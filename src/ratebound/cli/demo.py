@@ -77,8 +77,7 @@ def _spread(instants: Sequence[int], limit: Limit, until: int, slices: int) -> l
 
 
 def _line(label: str, columns: Sequence[int], peak: int, slices: int, style: str) -> Text:
-    """Return bars that are as high as the share of the peak; without a peak, a mark in every column that is not
-    empty."""
+    """Return bars as high as the share of the peak; without a peak, a mark in each column that is not empty."""
     line = Text(f"{label:<{LABEL}}")
     for place, many in enumerate(columns):
         if place % slices == 0:

@@ -64,8 +64,10 @@ def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
 
 
 def _say(console: Console, title: Text, words: str, facts: Sequence[tuple[str, str]], width: int) -> None:
-    """Print a paragraph and a list of facts in two columns. It wraps lines itself because rich's tables end in
-    spaces."""
+    """Print a paragraph and a list of facts in two columns.
+
+    It wraps lines itself because rich's tables end in spaces.
+    """
     text = Text("\n".join(wrap(words, width, initial_indent=INDENT, subsequent_indent=INDENT)))
     column = max(len(label) for label, _ in facts) + 2
     if width - column < NARROW:  # one column: each fact below its label
@@ -131,8 +133,7 @@ def _timeline(limits: Sequence[Limit], bindings: Sequence[Look]) -> list[tuple[s
 
 
 def _span(limits: Sequence[Limit], bindings: Sequence[Look]) -> int:
-    """Return a time that is long enough to show the last change of the binding limit, or several recoveries of the
-    limit."""
+    """Return a time that shows the last change of the binding limit, or several recoveries of the limit."""
     wanted = 2 * bindings[-1].now if bindings[-1].now else 3 * recovery(limits[bindings[-1].binding])
     return next((nice for nice in NICE if nice >= wanted), NICE[-1])
 

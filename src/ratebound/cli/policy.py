@@ -1,5 +1,5 @@
-"""The command `ratebound policy`: check a policy file, explain its answer to a request, import other systems'
-limits."""
+"""The command `ratebound policy`: check a policy file, explain its answer to a request, import limits of other
+systems."""
 
 import os
 import sys

@@ -16,8 +16,7 @@ Function = Callable[..., Any]
 
 
 def functions_from(module: str | None) -> Mapping[str, Function]:
-    """Return the public functions of a module, imported from the current folder; without a module, stubs that find
-    nothing.
+    """Return the public functions of a module in the current folder; without a module, stubs that find nothing.
 
     Raises RateboundError if the import fails.
     """

@@ -33,10 +33,10 @@ def recovery(limit: Limit) -> int:
 def saturate(
     limits: Sequence[Limit], span: int, start: int = 0, *, opened: bool = False, looks: int = LOOKS
 ) -> list[Look]:
-    """Take all available units from `start` until `span` later, including the last microsecond before that. Return the
-    looks.
+    """Take all available units from `start` until `span` later, including the last microsecond before that.
 
-    `opened` spends one unit at 0 first, so that windows that begin with a key's first request have begun.
+    Return the looks. `opened` spends one unit at 0 first, so that windows that begin with a key's first request have
+    begun.
     """
     pace = max(span // looks, 1)
     seen = tuple(widened(limit, pace) for limit in limits)
@@ -59,10 +59,10 @@ def saturate(
 
 
 def widened(limit: Limit, pace: int) -> Limit:
-    """Return the limit for a client that looks every `pace` microseconds: a larger bucket if it would fill up in
-    between.
+    """Return the limit for a client that looks every `pace` microseconds.
 
-    The caller empties it down to the true burst at once, so at every look it has given as much as the true limit.
+    It is a larger bucket if the limit would fill up in between. The caller empties it down to the true burst at once,
+    so at every look it has given as much as the true limit.
     """
     if recovery(limit) >= 8 * pace or (pace == 1 and limit.algorithm in WINDOWS):  # a look at every microsecond
         return limit
@@ -135,8 +135,7 @@ def longest_delay(limit: Limit) -> int:
 
 
 def used_up(limit: Limit) -> tuple[int, int]:
-    """Return the units that pass at once, and the time until the limit is untouched after that, from a window's
-    beginning."""
+    """Return the units that pass at once from a window's beginning, and the time until the limit is untouched again."""
     states: list[State | None] = [None]
     _take_all((limit,), states, 0)
     at_once = saturate((limit,), 1)[-1].total  # a bucket above one unit per microsecond gives more than its burst

@@ -58,11 +58,10 @@ def parse_rate_limit(headers: Lines, *, now: float | None = None) -> list[Quota]
 
 
 def parse_retry_after(headers: Lines, *, now: float | None = None) -> float | None:
-    """Return the seconds to wait, from Retry-After (seconds, with or without a fraction, or a date) or a field in
-    milliseconds.
+    """Return the seconds to wait, or None without a valid field.
 
-    A date is compared with the response's own Date, if present, because clocks differ. Return None without a valid
-    field.
+    The field is Retry-After (seconds, with or without a fraction, or a date), or one in milliseconds. A date is
+    compared with the response's own Date, if present, because clocks differ.
     """
     fields = _fields(headers)
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
@@ -76,8 +75,10 @@ def parse_retry_after(headers: Lines, *, now: float | None = None) -> float | No
 
 
 def _fields(headers: Lines) -> dict[str, str]:
-    """Return the fields by lower-case name, lines joined. Retry-After, Age and Date have one value: the first
-    line's."""
+    """Return the fields by lower-case name, lines joined.
+
+    Retry-After, Age and Date have one value: the first line's.
+    """
     fields: dict[str, str] = {}
     for name, value in headers:
         name = name.lower()

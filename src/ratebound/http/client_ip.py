@@ -121,8 +121,10 @@ class Proxies:
         return self._known(peer, text, told)
 
     def _found(self, peer: str | None, text: str, told: Told) -> ClientAddress:
-        """Return the client's address. `text` is the list that proxies append to; `told` has the lines of each single
-        header."""
+        """Return the client's address.
+
+        `text` is the list that proxies append to; `told` has the lines of each single header.
+        """
         place = read_peer(peer)
         client = ClientAddress(None, peer if place is None and peer else "unix", "peer")
         if place is not None and not isinstance(place, str):

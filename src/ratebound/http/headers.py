@@ -163,10 +163,10 @@ class Headers:
         return 1.0 + random.random() * self.jitter if self.jitter else 1.0
 
     def pairs(self, decision: Decision, spread: float | None = None) -> Pairs:
-        """Return the fields for the response to a decision. Retry-After is included only if it is denied and a wait can
-        help.
+        """Return the fields for the response to a decision.
 
-        Pass `spread` if a body reports the same waits.
+        Retry-After is included only if it is denied and a wait can help. Pass `spread` if a body reports the same
+        waits.
         """
         rows = decision.rows
         if self._is_usual and decision.allowed and len(rows) == 1 and not isinstance(rows, DegradedRows):
@@ -260,8 +260,10 @@ class Headers:
 
 
 def told_apart(shown: list[Shown]) -> list[Shown]:
-    """Return the limits with unique names: limits that share one, like '5/minute as login; 20/hour as login', get their
-    text."""
+    """Return the limits with unique names.
+
+    Limits that share a name, like '5/minute as login; 20/hour as login', get their text added.
+    """
     limits: dict[str, set[Limit]] = {}
     for quota in shown:
         limits.setdefault(quota.name, set()).add(quota.limit)

@@ -26,8 +26,10 @@ COARSE = ((IPv6Network("2002::/16"), 48), (IPv6Network("2001::/32"), 32))
 
 @lru_cache(maxsize=8192)
 def parse_address(text: str) -> Address | None:
-    """Return one address, with or without brackets, port and zone; None for anything else, and for `0.0.0.0` and
-    `::`."""
+    """Return one address, with or without brackets, port and zone.
+
+    Return None for anything else, and for `0.0.0.0` and `::`.
+    """
     match = NODE.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
         return None

@@ -160,8 +160,10 @@ class Rejection:
         message: str | None = None,
         documentation: str | None = None,
     ) -> Response:
-        """Return the response to a denied request: 503 if the storage is out of reach, else 429 or the configured
-        status."""
+        """Return the response to a denied request.
+
+        The status is 503 if the storage is out of reach, else 429 or the configured one.
+        """
         spread = self.headers.spread()
         refusal = self.refusal(decision, message, documentation, spread)
         return self._written(refusal, self.headers.pairs(decision, spread), request_headers)
@@ -169,8 +171,7 @@ class Rejection:
     def block(
         self, request_headers: Lines = (), *, message: str | None = None, documentation: str | None = None
     ) -> Response:
-        """Return the response to a blocked client, whatever its limits have left: a block list, or a rule that
-        denies."""
+        """Return the response to a client on a block list, or under a rule that denies."""
         if self.blocked_status == 429:
             kind, title = "abnormal-usage-detected", "Abnormal Usage Detected"
         else:

@@ -103,8 +103,7 @@ def _joined(stretches: Stretches, start: int, end: int) -> Stretches:
 
 
 class _Line:
-    """A state with its instants in 1/count microseconds from `now`: the end of the line of places, the holes and the
-    debts."""
+    """A state as a line of places, holes and debts, with instants in 1/count microseconds from `now`."""
 
     __slots__ = ("debts", "depth", "end", "given", "holes", "limit", "now", "since", "turn")
 

@@ -37,8 +37,7 @@ def spend(
 
 
 def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
-    """Return (state, left, current, previous) for `now`: the repaired state, and its windows moved up to the current
-    one."""
+    """Return (state, left, current, previous): the repaired state, and its windows as of `now`."""
     state = repair(limit, state, now)
     expires, current, previous = state
     left = expires - limit.period_us - now
@@ -50,8 +49,7 @@ def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
 
 
 def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int) -> int | None:
-    """Solve the estimate for time: within this window if possible, else within the next one, where `current` is the
-    older."""
+    """Solve the estimate for time: within this window if possible, else in the next, where `current` is the older."""
     count, period = limit.count, limit.period_us
     if cost > count:
         return None
@@ -125,8 +123,10 @@ def repair(limit: Limit, state: State, now: int) -> State:
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
-    """Return microseconds until more remains, at the latest. Exact if the previous window was empty: then the units of
-    this one begin to leave at its end."""
+    """Return microseconds until more remains, at the latest.
+
+    Exact if the previous window was empty: then the units of this one begin to leave at its end.
+    """
     left = reset_after - limit.period_us
     if left <= 0 or remaining >= limit.count:
         return reset_after

@@ -1,7 +1,7 @@
-"""Listeners, one file each: the log, alerts and the most limited clients; Prometheus and OpenTelemetry are in
-prometheus.py and otel.py, which need their extras.
+"""Listeners, one file each: the log, alerts and the most limited clients.
 
-No listener shows a key unless it is told to: metrics never do, the log and the top list show a digest.
+Prometheus and OpenTelemetry are in prometheus.py and otel.py, which need their extras. No listener shows a key unless
+it is told to: metrics never do, the log and the top list show a digest.
 """
 
 from ratebound.observe.alert import Alert, AlertListener

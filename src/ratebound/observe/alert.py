@@ -33,13 +33,12 @@ class Alert(NamedTuple):
 
 
 class AlertListener:
-    """A listener that calls `call(alert)` in its own thread, one alert after the other. Exceptions of `call` are
-    logged.
+    """A listener that calls `call(alert)` in its own thread, one alert after the other.
 
-    "degraded" and "recovered" come once for each outage of a node, unless `degraded` is False. "denials" comes when
-    more than `denied_share` of at least `least` decisions in the last `window` seconds were denied. It does not come
-    again before "eased": the share has fallen below four fifths of that, or a whole window passed without decisions.
-    Both are noticed with the next decision. `denied_share=None` turns them off.
+    Exceptions of `call` are logged. "degraded" and "recovered" come once for each outage of a node, unless `degraded`
+    is False. "denials" comes when more than `denied_share` of at least `least` decisions in the last `window` seconds
+    were denied. It does not come again before "eased": the share has fallen below four fifths of that, or a whole
+    window passed without decisions. Both are noticed with the next decision. `denied_share=None` turns them off.
     """
 
     def __init__(
@@ -155,8 +154,10 @@ class AlertListener:
         self._slice = max(self._slice, now)
 
     def _tell(self, alert: Alert) -> None:
-        """Queue an alert and start the thread if there is none. The caller holds the lock, which keeps alerts in
-        order."""
+        """Queue an alert and start the thread if there is none.
+
+        The caller holds the lock, which keeps alerts in order.
+        """
         if len(self._waiting) >= MAX_WAITING:
             self._dropped += 1
             return

@@ -14,8 +14,10 @@ LOCK = threading.Lock()  # taken for new names, and for names above the bound
 
 
 def label_of(name: str, made: dict[str, T], most: int, make: Callable[[str], T]) -> T:
-    """Return `make(name)`, cached in `made`. If that already holds `most` names, return `make("other")` for new
-    ones."""
+    """Return `make(name)`, cached in `made`.
+
+    If that already holds `most` names, return `make("other")` for new ones.
+    """
     found = made.get(name)
     if found is not None:
         return found
@@ -35,8 +37,7 @@ def checked_most(name: str, most: object) -> int:
 
 
 def node_label(node: str) -> str:
-    """Return the label of a node: "storage" for a single server without a name, "several" for a call to several
-    nodes."""
+    """Return the label of a node: "storage" if it has no name, "several" for a call to several nodes."""
     if "," in node:
         return "several"
     return node or "storage"

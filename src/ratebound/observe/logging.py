@@ -88,8 +88,7 @@ class LogListener:
             self._write(level, kind, text, fields, suppressed)
 
     def _admit(self, kind: str) -> int | None:
-        """Return the number of lines of this kind suppressed since the last one; None if this one must be suppressed
-        too."""
+        """Return the number of lines of this kind suppressed since the last one; None to suppress this one too."""
         with self._lock:
             ((row,),) = self._storage.evaluate((((kind, self._budget, 1, None, None),),))
             if not row[0]:

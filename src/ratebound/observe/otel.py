@@ -164,8 +164,10 @@ class OpenTelemetryListener:
 
 
 def _span_attributes(decision: Decision, attributes: Attributes, limit: str) -> dict[str, str | bool | float]:
-    """Return the attributes of a span event. Spans are not time series, so they may hold any limit's name and the
-    reason."""
+    """Return the attributes of a span event.
+
+    Spans are not time series, so they may hold any limit's name and the reason.
+    """
     found: dict[str, str | bool | float] = {**attributes, "ratebound.limit": limit}
     if decision.retry_after is not None:
         found["ratebound.retry_after"] = decision.retry_after

@@ -52,8 +52,7 @@ class Sketch:
             heapreplace(self.heap, (least + 1, client))
 
     def least(self) -> int:
-        """Return the smallest count, and put it on top of the heap; 0 while there is room, because no client was
-        replaced."""
+        """Return the smallest count and put it on top of the heap; 0 while there is room."""
         if len(self.counts) < self.size:
             return 0
         if not self.heap:
@@ -66,11 +65,10 @@ class Sketch:
 
 
 class TopListener:
-    """A listener that counts the denials of each client in the last one to two `window`s (seconds), in 2 × `size`
-    counters.
+    """A listener that counts the denials of each client in the last one to two `window`s (seconds).
 
-    Clients are digests made with `secret`, or keys in clear text if `clear`. Denials because of an outage are not
-    counted: clients did not cause them.
+    It has 2 × `size` counters. Clients are digests made with `secret`, or keys in clear text if `clear`. Denials
+    because of an outage are not counted: clients did not cause them.
     """
 
     def __init__(
@@ -105,8 +103,7 @@ class TopListener:
                 self._running.add(client)
 
     def top(self, n: int = 10) -> list[LimitedClient]:
-        """Return the `n` most limited clients, ordered by the most denials that they may have, then by the most certain
-        ones."""
+        """Return the `n` most limited clients, by the most possible denials, then by the most certain ones."""
         with self._lock:
             self._roll()
             sketches = [

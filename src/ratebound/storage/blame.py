@@ -26,8 +26,10 @@ class TooLate(StorageError):
 
 
 class LoopWatch:
-    """A context manager that measures for how long the running event loop is blocked. It checks every `interval`
-    seconds."""
+    """A context manager that measures for how long the running event loop is blocked.
+
+    It checks every `interval` seconds.
+    """
 
     def __init__(self, interval: float) -> None:
         self._interval = interval

@@ -117,8 +117,10 @@ class Table:
 
 
 class MemoryStorage:
-    """A storage of at most `max_keys` states. It is thread-safe; `AsyncMemoryStorage` serves tasks from the same
-    states."""
+    """A storage of at most `max_keys` states.
+
+    It is thread-safe; `AsyncMemoryStorage` serves tasks from the same states.
+    """
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         if type(max_keys) is not int or max_keys < 1:
@@ -275,10 +277,9 @@ class MemoryStorage:
         return self._tables.setdefault(limit.scope, Table(limit))
 
     def _make_room(self, table: Table, spare: set[Key], mode: Mode, now: int) -> bool:
-        """Drop one state of the largest table, or else of the new key's own. A peek only checks that one can be
-        dropped.
+        """Drop one state of the largest table, or else of the new key's own.
 
-        Return True if there is room.
+        A peek only checks that one can be dropped. Return True if there is room.
         """
         largest = max(self._tables.values(), key=lambda table: len(table.states))
         for payer in (largest, table):
@@ -307,8 +308,10 @@ class MemoryStorage:
 
 
 def _has_waiters(limit: Limit, row: Row) -> bool:
-    """Return True if places further ahead than a whole burst are taken. A hole between them may still allow a
-    request."""
+    """Return True if places further ahead than a whole burst are taken.
+
+    A hole between them may still allow a request.
+    """
     return limit.algorithm in BUCKETS and row[3] > limit.refill_us + 1
 
 

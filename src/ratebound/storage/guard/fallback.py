@@ -49,11 +49,11 @@ class Debt(NamedTuple):
 
 
 class Ledger:
-    """Units that were granted locally and that the storage has certainly not seen. The oldest entries are dropped
-    first.
+    """Units that were granted locally and that the storage has certainly not seen.
 
-    Every new entry gets the next number, and every grant the current number. A grant older than the present entry was
-    written, dropped or lost with an earlier one: correcting it must not touch this entry.
+    The oldest entries are dropped first. Every new entry gets the next number, and every grant the current number. A
+    grant older than the present entry was written, dropped or lost with an earlier one: correcting it must not touch
+    this entry.
     """
 
     def __init__(self) -> None:
@@ -149,10 +149,10 @@ class Fallback:
         return DegradedRows(rows, group.reason)
 
     def owed(self, entry: Entry, units: int) -> Group:
-        """Return the group to force in the storage for a ledger entry, one ask for each limit; empty if nothing is owed
-        any more.
+        """Return the group to force in the storage for a ledger entry; empty if nothing is owed any more.
 
-        It charges no more than the key still occupies here: grants older than a period are over in the storage as well.
+        It has one ask for each limit. It charges no more than the key still occupies here: grants older than a period
+        are over in the storage as well.
         """
         key, limits = entry
         used = self._occupied(entry)

@@ -146,8 +146,10 @@ class Guard:
         return plan
 
     def admit(self, call: Call) -> bool:
-        """Take a ticket of every node of the call. Return False, and hold no ticket, if one of them must not be
-        called."""
+        """Take a ticket of every node of the call.
+
+        Return False, and hold no ticket, if one of them must not be called.
+        """
         for node in call.nodes:
             breaker = self.breaker(node)
             ticket = breaker.admit()
@@ -378,8 +380,10 @@ def check_options(failure: str, workers: int | None, **durations: float) -> None
 
 
 def _together(parts: Iterable[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], list[int]]]:
-    """Return groups, by position, that share a node or are linked by groups that do. They stay in order, in one
-    call."""
+    """Return groups, by position, that share a node or are linked by groups that do.
+
+    They stay in order, in one call.
+    """
     found: list[tuple[set[str], list[int]]] = []
     for nodes, place in parts:
         linked = [part for part in found if not part[0].isdisjoint(nodes)]

@@ -108,8 +108,10 @@ class GuardedStorage:
         self._left: set[threading.Event] = set()  # calls without callers: each is set once its spend is undone
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Answer each group by the deadline. Failures of the storage raise only if a limit's failure mode is
-        `raise`."""
+        """Answer each group by the deadline.
+
+        Failures of the storage raise only if a limit's failure mode is `raise`.
+        """
         guard = self.guard
         if not (self._inline and (ticket := guard.calm(groups, mode))):
             return self._evaluate(groups, mode)
@@ -244,8 +246,10 @@ class GuardedStorage:
         return self.guard.as_storage_error(error)
 
     def _unanswered(self, job: Job) -> StorageError:
-        """Return the error for a job without a reply. It is no outage if other calls are answered and this one waited
-        for them."""
+        """Return the error for a job without a reply.
+
+        It is no outage if other calls are answered and this one waited for them.
+        """
         guard = self.guard
         self._threads.withdraw(job)
         if job.stuck:
@@ -256,8 +260,7 @@ class GuardedStorage:
         return guard.crowded(undone=False) if late else guard.too_late()
 
     def _write_back(self) -> None:
-        """Start a write-back in its own thread, so that the request that found the storage back does not wait for
-        it."""
+        """Start a write-back in its own thread, so that no request waits for it."""
         flow = self.guard.begin_write_back(self._nodes_of)
         if flow is None:
             return
@@ -337,8 +340,10 @@ class AsyncGuardedStorage:
         return twin
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Answer each group by the deadline. Failures of the storage raise only if a limit's failure mode is
-        `raise`."""
+        """Answer each group by the deadline.
+
+        Failures of the storage raise only if a limit's failure mode is `raise`.
+        """
         guard = self.guard
         if not (self._inline and (ticket := guard.calm(groups, mode))):
             return await self._evaluate(groups, mode)
@@ -446,8 +451,10 @@ class AsyncGuardedStorage:
         return plan.answers
 
     async def _answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the storage's answer to one call, or a StorageError. Raises the caller's own mistakes and
-        cancellation."""
+        """Return the storage's answer to one call, or a StorageError.
+
+        Raises the caller's own mistakes and cancellation.
+        """
         timeout = asyncio.timeout(None if self._inline else self.guard.deadline)
         watch = LoopWatch(self.guard.deadline / 4)
         try:

@@ -61,8 +61,10 @@ class PipelinedConnection(asyncio.Protocol):
         return future
 
     def ask_and_wait(self, packed: bytes, due: float) -> "tuple[asyncio.Future[Any], asyncio.Future[Any]]":
-        """Send a command and return the futures of its answer and of the WAIT after it. Calls share the second: shield
-        it."""
+        """Send a command and return the futures of its answer and of the WAIT after it.
+
+        Calls share the second: shield it.
+        """
         future = self.ask(packed, due)
         if self._waited is None:
             self._waited = self.loop.create_future()
@@ -82,8 +84,10 @@ class PipelinedConnection(asyncio.Protocol):
         return self.lost is None
 
     def close(self, why: str) -> None:
-        """End the connection. All pending calls fail with StorageError, and it is unknown whether the server decided
-        them."""
+        """End the connection.
+
+        All pending calls fail with StorageError, and it is unknown whether the server decided them.
+        """
         if self.lost is None:
             self.lost = StorageError(why)
             self._transport.abort()

@@ -41,6 +41,5 @@ def meaning_of(text: str) -> str | None:
 
 
 def is_foreign(text: str) -> bool:
-    """Return True if the server is healthy and only one key is not ours: the script says FOREIGN, or Redis
-    WRONGTYPE."""
+    """Return True if only one key is not ours: the script says FOREIGN, or Redis WRONGTYPE."""
     return "FOREIGN" in text or "WRONGTYPE" in text or "wrong kind of value" in text

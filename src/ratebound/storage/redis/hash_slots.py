@@ -19,8 +19,10 @@ Rounds = Generator[list[Call], list[Sequence[Row]], Sequence[Row]]
 
 
 def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
-    """Yield calls that may run side by side. Rows are sent back, or an error is thrown in. Return the rows of the
-    group."""
+    """Yield calls that may run side by side.
+
+    Rows are sent back, or an error is thrown in. Return the rows of the group.
+    """
     parts = _parts(group, keys)
     if len(parts) == 1 or mode != "spend":
         answers = yield [([group[i] for i in part], mode) for part in parts]

@@ -252,8 +252,10 @@ class AsyncRedisStorage:
         return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
-        """Run all rounds of a group that spans hash slots, even if the caller is cancelled: it must not stay half
-        charged."""
+        """Run all rounds of a group that spans hash slots.
+
+        They go on if the caller is cancelled: the group must not stay half charged.
+        """
         if hash_slots.is_one(group, self.address.keys):
             return script.all_rows(await self._call((group,), mode))[0]
         tasks = self._loop().tasks
@@ -354,8 +356,10 @@ class _Loop:
             self.connections = LoopConnections(self.connector, pack_command(address.wait))
 
     async def known_cluster(self) -> Any:
-        """Return the client once it knows the nodes. Looking for them runs in its own task; cancelling a caller does
-        not end it."""
+        """Return the client once it knows the nodes.
+
+        Looking for them runs in its own task; cancelling a caller does not end it.
+        """
         if self.cluster is None:
             self.cluster = connect.async_cluster_client(self.address)
         if self.looking is None or (self.looking.done() and (self.looking.cancelled() or self.looking.exception())):

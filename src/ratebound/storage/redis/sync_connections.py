@@ -118,8 +118,10 @@ Ticket = SimpleQueue[Connection | Exception]  # one caller waits on it for a con
 
 
 class ConnectionPool:
-    """A thread-safe pool of at most `most` connections. A call waits for a free one; `timeout` is for the whole
-    call."""
+    """A thread-safe pool of at most `most` connections.
+
+    A call waits for a free one; `timeout` is for the whole call.
+    """
 
     def __init__(self, connect: Callable[[], Any], most: int, timeout: float) -> None:
         self.connect = connect
@@ -237,8 +239,10 @@ class ConnectionPool:
         return found
 
     def _grow(self, ticket: Ticket) -> "ref[PoolPlace] | None":
-        """Start to make one more connection if there is room, and return its place. A failure is put into `ticket` if
-        it waits."""
+        """Start to make one more connection if there is room, and return its place.
+
+        A failure is put into `ticket` if it waits.
+        """
         place = PoolPlace()
         with self._lock:
             if len(self._places) >= self.most:
