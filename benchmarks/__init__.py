@@ -1,1 +1,1 @@
-"""Ratebound in memory, side by side with limits, throttled-py and pyrate-limiter: `python -m benchmarks`."""
+"""Benchmarks of Ratebound beside limits, throttled-py and pyrate-limiter: `python -m benchmarks`."""

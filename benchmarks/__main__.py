@@ -1,4 +1,5 @@
-"""`python -m benchmarks`: measure, show, save. Exit status 1 when a required ratio is missed, except with --quick."""
+"""The command `python -m benchmarks`: measure, show, save. Exit status 1 if a required ratio is missed, except with
+--quick."""
 
 import argparse
 import json
@@ -30,6 +31,8 @@ from benchmarks.report import Results, machine, markdown, show, sources
 
 
 class Scale(NamedTuple):
+    """The size of a run."""
+
     rounds: int
     each: int  # decisions for each key in a block
     keys: int
@@ -43,7 +46,7 @@ QUICK = Scale(rounds=5, each=20, keys=100_000, visits=50_000, growth_rounds=3, t
 
 
 class Work(NamedTuple):
-    """A part of the run: `steps` calls of `done` while `run` is at it."""
+    """A part of the run. `run` calls `done` `steps` times."""
 
     name: str
     steps: int
@@ -51,6 +54,7 @@ class Work(NamedTuple):
 
 
 def main() -> int:
+    """Run the benchmarks, print and save the results."""
     options = _options()
     results = Results(machine())
     parts = WORK[options.what](results, QUICK if options.quick else FULL)

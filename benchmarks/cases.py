@@ -1,4 +1,4 @@
-"""What is asked of whom, and which ratios are required."""
+"""The cases to measure, their contenders, and the required ratios."""
 
 from dataclasses import dataclass
 
@@ -155,7 +155,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """In `case` the contender `peer` takes at least `times` what ours takes."""
+    """A required ratio: in `case` the contender `peer` takes at least `times` as long as ours."""
 
     case: str
     peer: str

@@ -1,8 +1,8 @@
-"""One small factory for each library and way of asking. A factory makes a block: many decisions, one after another.
+"""One small factory for each library and way of calling it. A factory makes a block: many decisions in a row.
 
-A block answers how many of its decisions were denials, because looking at the answer is part of asking. It
-is written for each library by hand, in the way its documentation shows, with nothing between the loop and
-the library. Peers come without types here: they may be missing where only the types are checked.
+A block returns how many of its decisions were denials, because reading the answer is part of the work. Each is written
+by hand as the library's documentation shows, with nothing between the loop and the library. Peers are untyped here:
+they may be missing where only types are checked.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +28,8 @@ THROTTLED_KEYS = 2_000_000  # its store keeps 1024 keys unless told otherwise, a
 
 @dataclass(frozen=True, slots=True)
 class Rate:
+    """A limit in every library's terms."""
+
     count: int
     unit: str
 
@@ -36,12 +38,13 @@ class Rate:
 
     @property
     def seconds(self) -> int:
+        """The period in seconds."""
         return SECONDS[self.unit]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Who answers, with what, and how one is made: always anew for each block, so that none inherits a state."""
+    """A library, the way it is called, its return type, and a factory. Each block gets a new one, without old state."""
 
     library: str
     how: str
@@ -50,12 +53,13 @@ class Contender:
 
     @property
     def name(self) -> str:
+        """The library and the way it is called."""
         return f"{self.library} {self.how}"
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncContender:
-    """`make` is called inside a running event loop."""
+    """A contender for tasks. `make` is called inside a running event loop."""
 
     library: str
     how: str
@@ -64,10 +68,13 @@ class AsyncContender:
 
     @property
     def name(self) -> str:
+        """The library and the way it is called."""
         return f"{self.library} {self.how}"
 
 
 def ours(text: str, how: str) -> Contender:
+    """Return Ratebound's contender."""
+
     def make() -> Block:
         hit = Limiter(text).hit
 
@@ -84,6 +91,8 @@ def ours(text: str, how: str) -> Contender:
 
 
 def ours_async(text: str, how: str) -> AsyncContender:
+    """Return Ratebound's contender for tasks."""
+
     def make() -> AsyncBlock:
         hit = AsyncLimiter(text).hit
 
@@ -100,6 +109,8 @@ def ours_async(text: str, how: str) -> AsyncContender:
 
 
 def limits_hit(strategy: str, rate: Rate) -> Contender:
+    """Return a contender of limits with one limit."""
+
     def make() -> Block:
         hit, item = _limits_strategy(strategy).hit, limits.parse(str(rate))
 
@@ -116,7 +127,7 @@ def limits_hit(strategy: str, rate: Rate) -> Contender:
 
 
 def limits_hits(strategy: str, rates: Sequence[Rate]) -> Contender:
-    """Several limits are several hits: what was charged before a denial stays charged."""
+    """Return a contender of limits with several limits as several hits: charges before a denial stay charged."""
 
     def make() -> Block:
         hit, items = _limits_strategy(strategy).hit, limits.parse_many("; ".join(map(str, rates)))
@@ -136,7 +147,8 @@ def limits_hits(strategy: str, rates: Sequence[Rate]) -> Contender:
 
 
 def limits_hits_and_stats(strategy: str, rates: Sequence[Rate]) -> Contender:
-    """The loop of web extensions that send headers: every limit is hit, then the first is asked what is left."""
+    """Return a contender with the loop of web extensions that send headers: hit every limit, then read the first one's
+    stats."""
 
     def make() -> Block:
         limiter, items = _limits_strategy(strategy), sorted(limits.parse_many("; ".join(map(str, rates))))
@@ -159,6 +171,8 @@ def limits_hits_and_stats(strategy: str, rates: Sequence[Rate]) -> Contender:
 
 
 def limits_async(strategy: str, rate: Rate) -> AsyncContender:
+    """Return a contender of limits for tasks."""
+
     def make() -> AsyncBlock:
         limiter = getattr(limits.aio.strategies, f"{strategy}RateLimiter")(limits.aio.storage.MemoryStorage())
         hit, item = limiter.hit, limits.parse(str(rate))
@@ -176,6 +190,8 @@ def limits_async(strategy: str, rate: Rate) -> AsyncContender:
 
 
 def throttled_limit(algorithm: str, rate: Rate) -> Contender:
+    """Return a contender of throttled-py with one limit."""
+
     def make() -> Block:
         store = throttled.MemoryStore(options={"MAX_SIZE": THROTTLED_KEYS})
         limit = throttled.Throttled(using=algorithm, quota=_quota(rate), store=store).limit
@@ -193,7 +209,8 @@ def throttled_limit(algorithm: str, rate: Rate) -> Contender:
 
 
 def throttled_limits(algorithm: str, rates: Sequence[Rate]) -> Contender:
-    """One Throttled for each limit. Each has a prefix of its own: without it they would share one state."""
+    """Return a contender with one Throttled for each limit. Each has its own prefix; otherwise they would share one
+    state."""
 
     def make() -> Block:
         store = throttled.MemoryStore(options={"MAX_SIZE": THROTTLED_KEYS})
@@ -217,6 +234,8 @@ def throttled_limits(algorithm: str, rates: Sequence[Rate]) -> Contender:
 
 
 def throttled_async(algorithm: str, rate: Rate) -> AsyncContender:
+    """Return a contender of throttled-py for tasks."""
+
     def make() -> AsyncBlock:
         store = throttled.asyncio.MemoryStore(options={"MAX_SIZE": THROTTLED_KEYS})
         limit = throttled.asyncio.Throttled(using=algorithm, quota=_quota(rate), store=store).limit
@@ -234,7 +253,8 @@ def throttled_async(algorithm: str, rate: Rate) -> AsyncContender:
 
 
 def pyrate_acquire(algorithm: str, rates: Sequence[Rate], *, blocking: bool = False) -> Contender:
-    """`blocking` is for threads: without it a call that meets another thread's, on any key, is a denial."""
+    """Return a contender of pyrate-limiter. `blocking` is for threads: without it, calls that collide on any key are
+    denied."""
 
     def make() -> Block:
         acquire = pyrate_limiter.Limiter(_PerName(algorithm, rates)).try_acquire
@@ -253,6 +273,8 @@ def pyrate_acquire(algorithm: str, rates: Sequence[Rate], *, blocking: bool = Fa
 
 
 def pyrate_async(algorithm: str, rate: Rate) -> AsyncContender:
+    """Return a contender of pyrate-limiter for tasks."""
+
     def make() -> AsyncBlock:
         acquire = pyrate_limiter.Limiter(_PerName(algorithm, [rate])).try_acquire_async
 
@@ -277,7 +299,7 @@ def _quota(rate: Rate) -> Any:
 
 
 class _PerName(pyrate_limiter.BucketFactory):  # type: ignore[misc]  # untyped here
-    """A bucket for each key, made on demand: the factory that its documentation gives for this."""
+    """A factory of one bucket for each key, made on demand, as pyrate-limiter's documentation shows."""
 
     def __init__(self, algorithm: str, rates: Sequence[Rate]) -> None:
         self.clock = pyrate_limiter.MonotonicClock()
@@ -297,7 +319,7 @@ class _PerName(pyrate_limiter.BucketFactory):  # type: ignore[misc]  # untyped h
 
 
 def counting(allows: Callable[[str], Any]) -> Block:
-    """For all alike: one call of Python around what is measured."""
+    """Return a block that calls `allows` for each key: one Python call around the measured one, the same for all."""
 
     def block(asked: Sequence[str]) -> int:
         denied = 0

@@ -1,9 +1,9 @@
-"""A policy's gate in memory: what a request costs with all that belongs to it, and whether many rules cost more.
+"""A policy's gate in memory: the cost of a whole request, and of many rules.
 
-A request here is a RequestView made anew, with the headers of a browser; the gate finds the client's address behind a
-trusted proxy, verifies an API key, matches the rules, decides and writes the header fields of the response. The bare
-`Limiter.hit` has one limit of the same algorithm. Rules are told apart by their paths, and then by each other thing
-that a match can say. CPU time, interleaved; ratios are within each round.
+A request is a new RequestView with the headers of a browser. The gate finds the client's address behind a trusted
+proxy, verifies an API key, matches the rules, decides and writes the header fields of the response. The bare
+`Limiter.hit` has one limit of the same algorithm. Rules differ by their paths, and then by each other condition of a
+match. CPU time, interleaved; ratios are within each round.
 """
 
 from collections.abc import Callable
@@ -58,6 +58,8 @@ KINDS: dict[str, tuple[Callable[[int], Match], Match]] = {
 
 
 class Judged(NamedTuple):
+    """A required value, the measured one, and the verdict."""
+
     what: str
     threshold: str
     found: Spread
@@ -65,7 +67,7 @@ class Judged(NamedTuple):
 
 
 def _policy(rules: int, kind: str) -> Policy:
-    """Rules that no request meets, and one that every request here meets, in the middle of them."""
+    """Return a policy with rules that match no request here, and in their middle one that matches all."""
     other, met = KINDS[kind]
     others = [Rule(f"rule-{number}", "50/minute", match=other(number)) for number in range(rules - 1)]
     orders = Rule("orders", LIMIT, match=met)
@@ -120,12 +122,16 @@ CASE = Case(
 
 @dataclass(slots=True)
 class Gating:
+    """The results: CPU seconds per request."""
+
     times: dict[str, list[float]] = field(default_factory=dict)  # CPU seconds per request of every round, by who
 
     def of(self, how: str) -> list[float]:
+        """Return the times of one contender."""
         return self.times[f"gate: {how}"]
 
     def verdicts(self) -> list[Judged]:
+        """Return one verdict for each required value."""
         if not self.times:
             return []
         bare = spread(ratios(self.of(BARE), self.of(_label(MANY, "path"))))
@@ -140,17 +146,19 @@ class Gating:
         ]
 
     def rows(self) -> list[tuple[str, Spread, Spread]]:
-        """(who, CPU seconds per request, times a bare hit)"""
+        """Return (contender, CPU seconds per request, times a bare hit)."""
         return [(who, spread(times), spread(ratios(self.of(BARE), times))) for who, times in self.times.items()]
 
     def as_json(self) -> list[dict[str, Any]]:
+        """Return the results for the JSON file."""
         return [{"who": who, "time": time._asdict(), "times_bare": bare._asdict()} for who, time, bare in self.rows()]
 
 
 def steps(rounds: int) -> int:
-    """How many times `done` is called."""
+    """Return how many times `done` is called."""
     return rounds * len(CASE.contenders)
 
 
 def measure_gate(gating: Gating, rounds: int, each: int, done: Done) -> None:
+    """Measure the gate and add the times to `gating`."""
     gating.times = measure(CASE, rounds, each, done)

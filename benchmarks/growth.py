@@ -1,9 +1,9 @@
-"""What many keys cost: the time that a million keys add over a thousand, beside what they add to a bare dict.
+"""The cost of many keys: the time that a million keys add over a thousand, compared with a bare dict.
 
-A limiter cannot be flatter than the dict it keeps its states in: at a million keys the processor waits for
-memory. So the bare dict does what any limiter must, get the state of a key and set a new one of the same
-make, with the same keys in the same order. All visits are new strings, on both sides: a key comes with the
-request, so the dict compares it with the stored one, which lies somewhere else in memory.
+A limiter cannot be flatter than the dict that holds its states: at a million keys the processor waits for memory. So
+the bare dict does what any limiter must: get the state of a key and set a new one of the same shape, with the same keys
+in the same order. All visits use new strings, on both sides: a key comes with the request, so the dict compares it with
+the stored one, which is elsewhere in memory.
 """
 
 import gc
@@ -24,7 +24,7 @@ MOST = 2.0  # times what the dict's own growth is
 
 
 class Growth(NamedTuple):
-    """Seconds per visit at both sizes, and how many times the dict's growth ours is."""
+    """Seconds per visit at both sizes, and the ratio of our growth to the dict's."""
 
     algorithm: str
     keys: int  # the larger size
@@ -34,6 +34,7 @@ class Growth(NamedTuple):
 
 
 def measure_growth(algorithm: str, large: int, visits: int, rounds: int, done: Done) -> Growth:
+    """Measure one algorithm and return its growth."""
     sizes = (SMALL, large)
     orders = [_shuffled(size) for size in sizes]
     blocks = [[_ours(LIMITS[algorithm], size), _bare(size)] for size in sizes]
@@ -58,7 +59,7 @@ def measure_growth(algorithm: str, large: int, visits: int, rounds: int, done: D
 
 
 def blocks_of(rounds: int) -> int:
-    """How often `done` is called."""
+    """Return how many times `done` is called."""
     return 4 * (rounds + 1)
 
 
@@ -69,7 +70,7 @@ def _shuffled(size: int) -> list[int]:
 
 
 def _visit(block: Block, order: Sequence[int], start: int, visits: int) -> float:
-    """As many visits at both sizes, so that walking along the list of keys costs the same and cancels out."""
+    """Return the time of one block. It has as many visits at both sizes, so that walking the key list cancels out."""
     asked = [_key(order[place % len(order)]) for place in range(start, start + visits)]
     gc.collect()
     begun = time.process_time()

@@ -1,7 +1,7 @@
-"""What the guard adds to a call, what it costs that somebody might listen, and what each listener costs.
+"""The cost of the guard on a call, of the check for listeners, and of each listener.
 
-The guard is put around a storage that does nothing, so that all that is left is its own. A hit with nobody listening is
-held against the same function without the line that asks who listens, made from its source: nothing else differs.
+The guard wraps a storage that does nothing, so that only its own time is left. A hit without listeners is compared with
+the same function without the line that checks for them, made from its source: nothing else differs.
 """
 
 import ast
@@ -38,6 +38,8 @@ ROW: Row = (True, 1, 0, 0, 0, 0, 0, 0)
 
 
 class Judged(NamedTuple):
+    """A required value, the measured one, and the verdict."""
+
     what: str
     threshold: str
     found: Spread
@@ -45,31 +47,39 @@ class Judged(NamedTuple):
 
 
 class Nothing:
-    """Answers at once. With a deadline it promises to, and the guard calls it directly."""
+    """A storage that answers at once. With a deadline the guard calls it directly."""
 
     def __init__(self, deadline: float | None = 0.1) -> None:
         self.deadline = deadline
         self.answer: list[Sequence[Row]] = [[ROW]]
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Return allowed rows."""
         return self.answer
 
-    def reset(self, group: Group) -> None: ...
+    def reset(self, group: Group) -> None:
+        """Do nothing."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class AsyncNothing:
+    """A storage for tasks that answers at once."""
+
     def __init__(self, deadline: float | None = 0.1) -> None:
         self.deadline = deadline
         self.answer: list[Sequence[Row]] = [[ROW]]
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Return allowed rows."""
         return self.answer
 
-    async def reset(self, group: Group) -> None: ...
+    async def reset(self, group: Group) -> None:
+        """Do nothing."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 def _calls(how: str, make: Callable[[], Any]) -> Contender:
@@ -121,7 +131,7 @@ def _hits(how: str, make: Callable[[], Callable[[str], Any]]) -> Contender:
 
 
 def _unasked_hit() -> Callable[..., Any]:
-    """`Limiter.hit` as it is in the source, less the `if` that asks who listens."""
+    """Return `Limiter.hit` from its source without the `if` that checks for listeners."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(Limiter.hit)))
     (function,) = tree.body
     assert isinstance(function, ast.FunctionDef)
@@ -136,7 +146,7 @@ def _unasked_hit() -> Callable[..., Any]:
 
 
 def _quiet() -> logging.Logger:
-    """A logger whose lines go nowhere: what handlers do with them is not the listener's."""
+    """Return a logger that drops its lines: the work of handlers is not the listener's."""
     log = logging.getLogger("ratebound.benchmark")
     log.propagate = False
     log.setLevel(logging.INFO)
@@ -192,15 +202,18 @@ CASES = {
 
 @dataclass(slots=True)
 class Guarding:
+    """The results: CPU seconds per call."""
+
     times: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # CPU seconds of every round: case, who
 
     def added(self, case: str, who: str) -> Spread:
-        """Microseconds on top of the first of its case, within each round."""
+        """Return microseconds on top of the first contender of the case, within each round."""
         times = self.times[case]
         first = times[next(iter(times))]
         return spread([(theirs - ours) * 1e6 for ours, theirs in zip(first, times[who], strict=True)])
 
     def verdicts(self) -> list[Judged]:
+        """Return one verdict for each required value."""
         if not self.times:
             return []
         added = self.added("calls", f"threads: {GUARDED}")
@@ -216,7 +229,7 @@ class Guarding:
         ]
 
     def rows(self) -> list[tuple[str, str, Spread, Spread]]:
-        """(case, who, CPU seconds per call, microseconds added)"""
+        """Return (case, contender, CPU seconds per call, microseconds added)."""
         return [
             (case, who, spread(seconds), self.added(case, who))
             for case, times in self.times.items()
@@ -224,6 +237,7 @@ class Guarding:
         ]
 
     def as_json(self) -> list[dict[str, Any]]:
+        """Return the results for the JSON file."""
         return [
             {"case": case, "who": who, "time": time._asdict(), "microseconds_added": added._asdict()}
             for case, who, time, added in self.rows()
@@ -231,11 +245,12 @@ class Guarding:
 
 
 def steps(rounds: int) -> int:
-    """How many times `done` is called."""
+    """Return how many times `done` is called."""
     return rounds * sum(len(case.contenders) for case in CASES.values())
 
 
 def measure_guard(guarding: Guarding, rounds: int, each: int, done: Done) -> None:
+    """Measure the guard and add the times to `guarding`."""
     kinds = {type(Limiter(USUAL).storage), type(Limiter(USUAL, storage=MemoryStorage()).storage)}
     if kinds != {MemoryStorage} or "Guarded" in type(AsyncLimiter(USUAL).storage).__name__:
         raise AssertionError(f"there is something between a limiter and its memory: {kinds}")

@@ -1,8 +1,8 @@
 """Interleaved blocks, CPU time, medians.
 
-In each round every contender of a case runs one short block, in an order that turns from round to round, so
-that whatever else the machine does meets them alike. A figure is the median over the rounds; a ratio is the
-median of the ratios within each round.
+In each round every contender of a case runs one short block, in an order that rotates from round to round, so that
+other load on the machine affects all alike. A figure is the median over the rounds; a ratio is the median of the ratios
+within each round.
 """
 
 import asyncio
@@ -34,13 +34,14 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
+    """Return the median and the quartiles of values."""
     low, median, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else list(values) * 3
     return Spread(median, low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One question put to several: the first contender is ours."""
+    """One measurement with several contenders. The first is ours."""
 
     name: str
     contenders: Sequence[Contender] | Sequence[AsyncContender]
@@ -49,7 +50,8 @@ class Case:
 
 
 def measure(case: Case, rounds: int, each: int, done: Done) -> dict[str, list[float]]:
-    """CPU seconds per decision of every round, by contender. `each` is how many decisions a key gets in a block."""
+    """Return CPU seconds per decision of every round, by contender. `each` is the number of decisions per key in a
+    block."""
     times: dict[str, list[float]] = {contender.name: [] for contender in case.contenders}
     for number in range(rounds):
         for place in range(len(case.contenders)):
@@ -60,6 +62,7 @@ def measure(case: Case, rounds: int, each: int, done: Done) -> dict[str, list[fl
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Return theirs / ours within each round."""
     return [their / our for our, their in zip(ours, theirs, strict=True)]
 
 
@@ -79,7 +82,8 @@ def _block(case: Case, contender: Contender | AsyncContender, number: int, each:
 
 
 def keys(number: int, each: int) -> list[str]:
-    """`each` visits of every user, shuffled. As in a server each comes as a new string: its hash is not known yet."""
+    """Return `each` visits of every user, shuffled. Each is a new string, as in a server: its hash is not computed
+    yet."""
     users = [user for user in range(12_300, 12_300 + USERS) for _ in range(each)]
     Random(number).shuffle(users)
     return [f"user:{user}" for user in users]
@@ -104,7 +108,7 @@ async def _in_loop(contender: AsyncContender, number: int, each: int) -> tuple[f
 
 
 def _in_threads(contender: Contender, users: int, each: int) -> tuple[float, int, int]:
-    """CPU time of all threads together, from the moment that all are ready."""
+    """Return the CPU time of all threads together, from the moment that all are ready."""
     block = contender.make()
     block([f"user:{12_300 + user}" for user in range(users) for _ in range(WARM_UP)])
     ready = threading.Barrier(THREADS + 1)

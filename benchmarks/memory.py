@@ -1,7 +1,7 @@
-"""Bytes per key: what the process has grown by after one hit on each of many keys.
+"""Bytes per key: the growth of the process after one hit on each of many keys.
 
-Every contender has a process of its own, which runs this file: `python -m benchmarks.memory NAME KEYS`.
-The size is what the system counts as resident, so allocator, locks and all are in it.
+Every contender has its own process, which runs this file: `python -m benchmarks.memory NAME KEYS`. The size is the
+resident size that the system reports, so it includes allocator and locks.
 """
 
 import gc
@@ -58,7 +58,7 @@ CONTENDERS: dict[str, Contender] = {
 
 
 class Footprint(NamedTuple):
-    """`seconds` is the CPU time of filling in, background threads included."""
+    """The memory of one contender. `seconds` is the CPU time of filling it, including background threads."""
 
     name: str
     keys: int
@@ -67,6 +67,7 @@ class Footprint(NamedTuple):
 
 
 def measure_memory(name: str, keys: int) -> Footprint:
+    """Measure one contender in its own process."""
     command = [sys.executable, "-m", "benchmarks.memory", name, str(keys)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -76,7 +77,7 @@ def measure_memory(name: str, keys: int) -> Footprint:
 
 
 def _resident() -> int:
-    """Bytes resident now; where the system has no /proc, the most that ever were."""
+    """Return the resident bytes now; without /proc, the peak."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * resource.getpagesize()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,9 +1,9 @@
-"""Redis: what a decision takes beside the bare round trip and beside the peers, and what a state weighs there.
+"""Redis: the time of a decision beside the bare round trip and the peers, and the size of a state.
 
-Wall time, since most of it is spent in the server. One server, started here; before each block it is emptied and the
-block's keys are made known again, so that nothing of what was measured before is left. The bare `EVALSHA` goes through
-redis-py's client, as those of the peers do; ours go through the connections of redis-py, but not through its
-`execute_command`. The required ratios are medians of the ratios within each round.
+It is wall time, because most of it is spent in the server. One server is started here. Before each block it is emptied
+and the block's keys are created again, so that nothing of an earlier block is left. The bare `EVALSHA` uses redis-py's
+client, as the peers do; ours uses connections of redis-py, but not its `execute_command`. The required ratios are
+medians of the ratios within each round.
 """
 
 import asyncio
@@ -46,12 +46,16 @@ HITS = {name: (1, 100, 1_000) if name == "sliding-log" else (1,) for name in ALG
 
 
 class Size(NamedTuple):
+    """The bytes of one state."""
+
     algorithm: str
     hits: int
     bytes: int  # MEMORY USAGE of the key: its name, its value and the server's own overhead
 
 
 class Judged(NamedTuple):
+    """A required value, the measured one, and the verdict."""
+
     what: str
     threshold: str
     found: Spread
@@ -60,15 +64,19 @@ class Judged(NamedTuple):
 
 @dataclass(slots=True)
 class Trips:
+    """The results on Redis."""
+
     server: str = ""  # its version
     times: dict[str, list[float]] = field(default_factory=dict)  # seconds per call of every round
     rates: dict[int, list[float]] = field(default_factory=dict)  # decisions per second, by tasks
     sizes: list[Size] = field(default_factory=list)
 
     def times_bare(self, who: str) -> Spread:
+        """Return the ratio of a contender to the bare EVALSHA."""
         return spread(ratios(self.times[BARE], self.times[who]))
 
     def verdicts(self) -> list[Judged]:
+        """Return one verdict for each required value."""
         if not self.times:
             return []
         judged = []
@@ -82,6 +90,7 @@ class Trips:
         return judged
 
     def as_json(self) -> dict[str, Any]:
+        """Return the results for the JSON file."""
         return {
             "server": self.server,
             "unit": "seconds of wall time per call; median and quartiles over the rounds",
@@ -97,11 +106,12 @@ class Trips:
 
 
 def steps(rounds: int) -> int:
-    """How many times `done` is called."""
+    """Return how many times `done` is called."""
     return rounds * (len(WHO) + len(TASKS)) + len(HITS)
 
 
 def measure_trips(trips: Trips, rounds: int, done: Done) -> None:
+    """Measure the round trips and add them to `trips`."""
     with redis_server() as server, server.client() as admin:
         about: Any = admin.info("server")
         trips.server = f"redis {about['redis_version']}"
@@ -142,7 +152,7 @@ def _seconds(who: str, block: Block, number: int) -> float:
 
 
 async def _per_second(url: str, tasks: int, number: int) -> float:
-    """Every task asks for the next key as soon as it has its answer."""
+    """Return decisions per second. Every task asks for the next key as soon as it has its answer."""
     async with AsyncLimiter(str(RATE), storage=url) as limiter:
         denied = 0
 

@@ -1,4 +1,4 @@
-"""The results of one run: judged against what is required, as tables for people, as JSON for programs."""
+"""The results of one run: compared with the required ratios, as tables for people and as JSON for programs."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ PACKAGES = (
 
 
 class Line(NamedTuple):
-    """One contender of one case: seconds of CPU per decision, and how many times what ours takes."""
+    """One contender of one case: CPU seconds per decision, and the ratio to ours."""
 
     case: str
     contender: str
@@ -47,6 +47,8 @@ class Line(NamedTuple):
 
 
 class Verdict(NamedTuple):
+    """A required value, the measured one, and the verdict."""
+
     what: str
     threshold: str
     found: Spread
@@ -54,7 +56,7 @@ class Verdict(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """A table before it is drawn: on a terminal or in Markdown."""
+    """A table before it is drawn, on a terminal or in Markdown."""
 
     title: str
     head: Sequence[str]
@@ -63,6 +65,8 @@ class Sheet(NamedTuple):
 
 @dataclass(slots=True)
 class Results:
+    """The results of all parts of a run."""
+
     machine: dict[str, Any]
     changed: bool = False  # our files changed during the run: the memory part, in new processes, saw other code
     lines: list[Line] = field(default_factory=list)
@@ -74,6 +78,7 @@ class Results:
     webbing: Webbing = field(default_factory=Webbing)
 
     def add(self, case: Case, times: dict[str, list[float]]) -> None:
+        """Add the times of a case."""
         ours = times[case.contenders[0].name]
         for contender in case.contenders:
             theirs = times[contender.name]
@@ -81,7 +86,7 @@ class Results:
             self.lines.append(Line(case.name, contender.name, contender.returns, spread(theirs), times_ours))
 
     def verdicts(self) -> list[Verdict]:
-        """One for each required ratio that was measured."""
+        """Return one verdict for each required ratio that was measured."""
         found = {(line.case, line.contender): line.times for line in self.lines}
         judged = []
         for required in REQUIRED:
@@ -99,6 +104,7 @@ class Results:
         ]
 
     def as_json(self) -> dict[str, Any]:
+        """Return the results for the JSON file."""
         return {
             "machine": self.machine,
             "changed": self.changed,
@@ -115,6 +121,7 @@ class Results:
 
 
 def machine() -> dict[str, Any]:
+    """Return a description of the machine, of Python and of the versions."""
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.release()}",
@@ -127,7 +134,7 @@ def machine() -> dict[str, Any]:
 
 
 def sources() -> str:
-    """A digest of our own files: a version number does not tell one working tree from the next."""
+    """Return a digest of our own files: a version number does not distinguish two working trees."""
     digest = blake2b(digest_size=8)
     for path in sorted(path for kind in ("*.py", "*.lua") for path in Path(ratebound.__file__).parent.rglob(kind)):
         digest.update(path.read_bytes())
@@ -143,13 +150,14 @@ def _cpu_model() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as objects, so that the JSON can be read without this file."""
+    """Return named tuples as dicts, so that the JSON can be read without this file."""
     if hasattr(value, "_asdict"):
         return {name: _plain(each) for name, each in value._asdict().items()}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def sheets(results: Results) -> list[Sheet]:
+    """Return the tables of the results."""
     drawn = [
         Sheet(
             "CPU time per decision",
@@ -282,6 +290,7 @@ def _between(found: Spread, scale: float = 1) -> str:
 
 
 def heading(results: Results) -> str:
+    """Return the lines above the tables."""
     about = results.machine
     packages = ", ".join(f"{name} {number}" for name, number in about["packages"].items())
     return (
@@ -290,6 +299,7 @@ def heading(results: Results) -> str:
 
 
 def show(results: Results, console: Console) -> None:
+    """Print the results on a terminal."""
     console.print(heading(results), highlight=False)
     if results.changed:
         console.print("ratebound's files changed during the run: its memory figures may be of other code")
@@ -308,6 +318,7 @@ def _ends_case(sheet: Sheet, place: int) -> bool:
 
 
 def markdown(results: Results) -> str:
+    """Return the results as Markdown."""
     parts = []
     for sheet in sheets(results):
         lines = [sheet.head, ["---"] * len(sheet.head), *sheet.rows]

@@ -1,7 +1,7 @@
-"""Redis: what one call on a long sliding log takes the server, which does nothing else meanwhile.
+"""Redis: the server time of one call on a long sliding log, during which the server does nothing else.
 
-Server time by `INFO commandstats`, so that neither Python nor the network is in it.
-Run: python -m benchmarks.sliding_log
+The time comes from `INFO commandstats`, so it contains neither Python nor the network. Run: python -m
+benchmarks.sliding_log
 """
 
 import sys
@@ -18,6 +18,7 @@ CALLS = 50
 
 
 def main() -> None:
+    """Measure and print the server time of each kind of call."""
     with redis_server() as server, server.client() as admin:
 
         def spent() -> int:

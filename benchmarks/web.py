@@ -1,9 +1,9 @@
-"""What a limiter adds to a request of a small application: ours beside slowapi and Flask-Limiter, in this process.
+"""The cost of a limiter on a request of a small application: ours beside slowapi and Flask-Limiter, in this process.
 
-Each application has one route and answers a few bytes of JSON. It is called as a server would call it, with a new scope
-or environ for each request, by 100 clients with addresses of their own; storage in memory, headers on. What is added is
-the time above the same application without a limiter, within each round. On Redis, the commands that come to the
-server are counted.
+Each application has one route and returns a few bytes of JSON. It is called as a server calls it, with a new scope or
+environ for each request, by 100 clients with their own addresses; storage in memory, headers on. The cost is the time
+above the same application without a limiter, within each round. On Redis, the commands that reach the server are
+counted.
 """
 
 import io
@@ -56,6 +56,8 @@ PEERS = {
 
 
 class Judged(NamedTuple):
+    """A required value, the measured one, and the verdict."""
+
     what: str
     threshold: str
     found: Spread
@@ -63,22 +65,25 @@ class Judged(NamedTuple):
 
 
 def address(key: str) -> str:
-    """Of the client that a key stands for."""
+    """Return the address of the client with this key."""
     number = int(key.rpartition(":")[2])
     return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 def checked(who: str, names: Sequence[str]) -> None:
-    """What is measured is with headers on."""
+    """Raise AssertionError unless rate-limit headers are present, or absent from the bare application."""
     if (BARE in who) == any("ratelimit" in name.lower() for name in names):
         raise AssertionError(f"{who} answered with {', '.join(names)}")
 
 
 async def receive() -> dict[str, Any]:
+    """Return an empty ASGI request body."""
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def asgi(who: str, make: Callable[[], Any]) -> AsyncContender:
+    """Return a contender for an ASGI application."""
+
     def start() -> AsyncBlock:
         app = make()
 
@@ -117,6 +122,8 @@ def asgi(who: str, make: Callable[[], Any]) -> AsyncContender:
 
 
 def wsgi(who: str, make: Callable[[], Any]) -> Contender:
+    """Return a contender for a WSGI application."""
+
     def start() -> Block:
         app = make()
 
@@ -141,6 +148,7 @@ def wsgi(who: str, make: Callable[[], Any]) -> Contender:
 
 
 def environ(key: str) -> dict[str, Any]:
+    """Return a new WSGI environ for a client."""
     return {
         "REQUEST_METHOD": "GET",
         "SCRIPT_NAME": "",
@@ -163,18 +171,22 @@ def environ(key: str) -> dict[str, Any]:
 
 
 async def item(request: Request) -> JSONResponse:
+    """Answer a request with a few bytes of JSON."""
     return JSONResponse({"id": 7})
 
 
 def starlette(endpoint: Any = item) -> Starlette:
+    """Return a Starlette application."""
     return Starlette(routes=[Route("/items/{id}", endpoint)])
 
 
 def slowapi_limiter(**options: Any) -> Any:
+    """Return slowapi's limiter."""
     return slowapi.Limiter(key_func=get_remote_address, headers_enabled=True, **options)
 
 
 def slowapi_middleware() -> Starlette:
+    """Return an application with slowapi's middleware."""
     app = starlette()
     app.state.limiter = slowapi_limiter(default_limits=[LIMIT])
     app.add_middleware(SlowAPIASGIMiddleware)
@@ -182,6 +194,7 @@ def slowapi_middleware() -> Starlette:
 
 
 def slowapi_decorator() -> Starlette:
+    """Return an application with slowapi's decorator."""
     limiter = slowapi_limiter()
     app = starlette(limiter.limit(LIMIT)(item))
     app.state.limiter = limiter
@@ -189,18 +202,21 @@ def slowapi_decorator() -> Starlette:
 
 
 def our_middleware() -> Starlette:
+    """Return an application with our ASGI middleware."""
     app = starlette()
     app.add_middleware(RateLimitMiddleware, policy=LIMIT)
     return app
 
 
 def our_limits() -> Starlette:
+    """Return an application with our RateLimits."""
     app = starlette()
     RateLimits(LIMIT, app=app)
     return app
 
 
 def our_decorator() -> Starlette:
+    """Return an application with our decorator."""
     limits = RateLimits()
 
     @limits.limit(LIMIT)
@@ -213,6 +229,7 @@ def our_decorator() -> Starlette:
 
 
 def flask_app(decorate: Callable[[Any], Any] = lambda view: view) -> flask.Flask:
+    """Return a Flask application."""
     app = flask.Flask("benchmark")
 
     def view(id: int) -> dict[str, int]:
@@ -223,16 +240,19 @@ def flask_app(decorate: Callable[[Any], Any] = lambda view: view) -> flask.Flask
 
 
 def flask_limiter_of(**options: Any) -> Any:
+    """Return Flask-Limiter's limiter for an application."""
     return flask_limiter.Limiter(flask_address, headers_enabled=True, **options)
 
 
 def flask_limiter_defaults(storage: str = "memory://", limits: Sequence[str] = (LIMIT,)) -> flask.Flask:
+    """Return an application with Flask-Limiter's default limits."""
     app = flask_app()
     flask_limiter_of(app=app, default_limits=list(limits), storage_uri=storage)
     return app
 
 
 def flask_limiter_decorator() -> flask.Flask:
+    """Return an application with Flask-Limiter's decorator."""
     limiter = flask_limiter_of(storage_uri="memory://")
     app = flask_app(limiter.limit(LIMIT))
     limiter.init_app(app)
@@ -240,12 +260,14 @@ def flask_limiter_decorator() -> flask.Flask:
 
 
 def our_flask(storage: str = "memory://", limits: str = LIMIT) -> flask.Flask:
+    """Return a Flask application with our RateLimits."""
     app = flask_app()
     FlaskLimits(app, limits, storage=storage)
     return app
 
 
 def our_flask_decorator() -> flask.Flask:
+    """Return a Flask application with our decorator."""
     keeper = FlaskLimits()
     app = flask_app(keeper.limit(LIMIT))
     keeper.init_app(app)
@@ -279,21 +301,22 @@ CASES = (
 
 @dataclass(slots=True)
 class Webbing:
-    """CPU seconds per request of every round, by case and who; commands to Redis per request, by who."""
+    """The results: CPU seconds per request by case and contender; commands to Redis per request by contender."""
 
     times: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     trips: dict[str, float] = field(default_factory=dict)
 
     def added(self, case: str, who: str) -> list[float]:
-        """Seconds above the bare application, in each round."""
+        """Return the seconds above the bare application, in each round."""
         times = self.times[case]
         return [time - bare for time, bare in zip(times[f"{case}: {who}"], times[f"{case}: {BARE}"], strict=True)]
 
     def less(self, case: str, peer: str, ours: str) -> Spread:
-        """How many times less ours adds than the peer."""
+        """Return how many times less ours adds than the peer."""
         return spread(ratios(self.added(case, ours), self.added(case, peer)))
 
     def verdicts(self) -> list[Judged]:
+        """Return one verdict for each required value."""
         judged = []
         for case, peer, ours, times in REQUIRED:
             if case in self.times:
@@ -307,7 +330,7 @@ class Webbing:
         return judged
 
     def rows(self) -> list[tuple[str, str, Spread, Spread, Spread | None]]:
-        """(case, who, time, added, times less than the peer)"""
+        """Return (case, contender, time, added, times less than the peer)."""
         found = []
         for case, times in self.times.items():
             for name, one in times.items():
@@ -318,6 +341,7 @@ class Webbing:
         return found
 
     def as_json(self) -> dict[str, Any]:
+        """Return the results for the JSON file."""
         return {
             "added": [
                 {"case": case, "who": who, "time": time._asdict(), "added": added._asdict()}
@@ -328,11 +352,12 @@ class Webbing:
 
 
 def steps(rounds: int) -> int:
-    """How many times `done` is called."""
+    """Return how many times `done` is called."""
     return rounds * sum(len(case.contenders) for case in CASES) + len(TRIPS)
 
 
 def measure_web(webbing: Webbing, rounds: int, each: int, done: Done) -> None:
+    """Measure the applications and add the times to `webbing`."""
     for case in CASES:
         webbing.times[case.name] = measure(case, rounds, each, done)
     with redis_server() as server:
@@ -351,8 +376,10 @@ TRIPS: dict[str, Callable[[str], flask.Flask]] = {
 
 
 def count_trips(url: str, make: Callable[[str], flask.Flask]) -> float:
-    """Commands per request, as the server saw them come over the wire; scripts are loaded and connections made before.
-    What a script calls is no trip."""
+    """Return the commands per request that the server received over the wire.
+
+    Scripts are loaded and connections made before. Commands inside a script do not count.
+    """
     app, requests = make(url), 200
 
     def request() -> None:

@@ -1,4 +1,4 @@
-"""Ask mypyc to translate the kernels, so that they stay compilable. No C compiler is needed for that."""
+"""Check that mypyc can compile the kernels. No C compiler is needed."""
 
 import contextlib
 import io
@@ -12,6 +12,7 @@ KERNELS = sorted(map(str, Path("src/ratebound/kernels").glob("*.py")))
 
 
 def main() -> None:
+    """Translate the kernels. Exits with mypyc's output if it rejects them."""
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
         try:

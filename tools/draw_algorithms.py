@@ -1,8 +1,8 @@
-"""Draw docs/pictures: one SVG for each algorithm, the same traffic in all, decided by the real kernels.
+"""Draw docs/pictures: one SVG for each algorithm, with the same traffic, decided by the real kernels.
 
     python tools/draw_algorithms.py
 
-The bytes depend on the kernels alone, so that a test can hold the committed pictures against them.
+The output depends on the kernels alone, so a test can compare it with the committed pictures.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ GREEN, RED, BLUE, INK, FAINT = "#1a7f37", "#cf222e", "#0969da", "#24292f", "#8c9
 
 
 class Gauge(NamedTuple):
-    """What the state panel shows: its two lines of label, a value from (remaining, reset_after), and its mark."""
+    """The content of the state panel: two lines of label, a value from (remaining, reset_after), and a mark."""
 
     label: tuple[str, str]
     value: Callable[[Limit, int, int], float]
@@ -58,11 +58,13 @@ GAUGES = {
 
 
 def draw_pictures() -> dict[str, str]:
+    """Return the SVG text of every picture by file name."""
     arrivals = bursty(LIMIT, UNTIL)
     return {f"{algorithm}.svg": draw(limit, play(limit, arrivals)) for algorithm, limit in variants(LIMIT).items()}
 
 
 def draw(limit: Limit, events: Sequence[Event]) -> str:
+    """Return one picture as SVG text."""
     goes = [event.goes for event in events if event.allowed]
     most, _ = busiest(goes, limit.period_us)
     delay = max(event.goes - event.arrives for event in events)
@@ -92,7 +94,7 @@ def draw(limit: Limit, events: Sequence[Event]) -> str:
 
 
 def _clock(limit: Limit) -> list[str]:
-    """Where the windows of the clock begin, and the base lines."""
+    """Return the lines at which windows of the clock begin, the base lines and the legend."""
     parts = []
     for instant in range(0, UNTIL + 1, limit.period_us):
         x = _x(instant)
@@ -119,7 +121,7 @@ def _dots(instants: Sequence[int], base: int) -> list[str]:
 
 
 def _places(instants: Sequence[int], base: int) -> list[tuple[float, float]]:
-    """Where to put one mark for each instant: stacked where they would lie on each other."""
+    """Return a position for the mark of each instant; marks that would overlap are stacked."""
     stacks: dict[int, int] = {}
     places = []
     for instant in instants:
@@ -130,7 +132,7 @@ def _places(instants: Sequence[int], base: int) -> list[tuple[float, float]]:
 
 
 def _state(limit: Limit, events: Sequence[Event], gauge: Gauge) -> list[str]:
-    """The state over time, as an area, and the mark that it may not pass."""
+    """Return the state over time as an area, and the mark that it may not pass."""
     arrivals = {event.arrives for event in events}
     instants = sorted({*range(0, UNTIL + 1, limit.period_us // 100), *arrivals, *(arrives - 1 for arrives in arrivals)})
     full = gauge.mark(limit)

@@ -1,15 +1,15 @@
-"""Change the code in one small place at a time, and see whether the tests notice.
+"""Mutation testing: change the code in one small place at a time, and check that a test fails.
 
-A mutant that every test passes on is a decision that no test holds. Such a mutant fails the run, unless
-tools/equivalent_mutants.txt lists it with the reason why no test can tell it from the original.
+A mutant that passes every test is behaviour that no test checks. It fails the run, unless tools/equivalent_mutants.txt
+lists it with the reason why no test can distinguish it from the original.
 
-    python tools/mutate.py                    # 60 mutants of the modules that are complete, drawn by a printed seed
-    python tools/mutate.py --all              # every mutant of the modules that are complete
-    python tools/mutate.py --all kernels/gcra # every mutant of any modules with this in their path
-    python tools/mutate.py --show early       # every mutant with this in its name, as a diff, with what the tests said
+    python tools/mutate.py                    # 60 mutants of the complete modules, drawn by a printed seed
+    python tools/mutate.py --all              # every mutant of the complete modules
+    python tools/mutate.py --all kernels/gcra # every mutant of the modules with this in their path
+    python tools/mutate.py --show early       # every mutant with this in its name, as a diff, with the tests' output
 
-Only the bodies of functions are changed. A mutant is named by its code, not by its line, so that a list of mutants
-outlives changes elsewhere in the file. Each mutant runs in a process of its own, against a copy of the package.
+Only function bodies are changed. A mutant is named by its code, not by its line, so that a list of mutants survives
+changes elsewhere in the file. Each mutant runs in its own process, against a copy of the package.
 """
 
 import argparse
@@ -39,12 +39,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ratebound"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.txt"
 SAMPLE = 60
-TIMEOUT = 120  # seconds for the tests of one mutant: one that loops for ever was noticed
+TIMEOUT = 120  # seconds for the tests of one mutant: an endless loop counts as noticed
 
 KERNELS = ["tests/unit/test_kernel_cases.py", "tests/property/test_kernels.py", "tests/property/test_groups.py"]
 POLICY = ["tests/policy", "--ignore=tests/policy/test_redis.py", "--ignore=tests/policy/test_examples.py"]
 
-# What is changed, and the tests that have to notice. The quickest to notice stand first.
+# The modules to change, and the tests that must notice, the quickest first.
 TESTS: dict[str, list[str]] = {
     "kernels/__init__.py": [*KERNELS, "tests/unit/test_limiter.py", "tests/waiting"],
     "kernels/fixed_window.py": [*KERNELS, "tests/unit/test_settling.py"],
@@ -60,8 +60,8 @@ TESTS: dict[str, list[str]] = {
     "http/prefix.py": ["tests/http/test_prefix.py", "tests/http/test_client_ip.py"],
 }
 
-# No mutant of these survives that is not listed. Of the others, not all survivors have been judged yet: they are tried
-# only if they are named.
+# Modules whose surviving mutants are all listed. The others have survivors that were not judged yet, so they are tried
+# only by name.
 COMPLETE = ["storage/memory.py"]
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -87,7 +87,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one module: `name` says where and what, `source` is the module with the change."""
+    """One change of one module. `name` says where and what; `source` is the module with the change."""
 
     module: str
     name: str
@@ -95,11 +95,12 @@ class Mutant:
 
     @property
     def title(self) -> str:
+        """The module and the name."""
         return f"{self.module}: {self.name}"
 
 
 def variants(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node with one change, for each change that there is for its kind."""
+    """Yield the node with each change that its kind allows."""
     match node:
         case ast.Compare(ops=ops):
             for i, op in enumerate(ops):
@@ -133,7 +134,7 @@ def _is_negated_by_its_operator(test: ast.expr) -> bool:
 
 
 def functions(tree: ast.Module | ast.ClassDef, outer: str = "") -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the functions and methods of a module by name. Functions inside of functions belong to the outer one."""
+    """Yield the functions and methods of a module by name. A nested function belongs to the outer one."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield from functions(node, f"{node.name}.")
@@ -142,12 +143,12 @@ def functions(tree: ast.Module | ast.ClassDef, outer: str = "") -> Iterator[tupl
 
 
 def text(node: ast.AST) -> str:
-    """Return the code of a statement; the first line of one that has a body."""
+    """Return the code of a statement; only its first line if it has a body."""
     return ast.unparse(ast.fix_missing_locations(node)).split("\n")[0]
 
 
 def places(node: ast.AST, statement: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST, ast.AST]]:
-    """Yield all that is inside of a node: its parent, the field and the index there, itself, and its statement."""
+    """Yield everything inside a node: the parent, the field and index there, the node itself, and its statement."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns") or isinstance(value, ast.arguments):
             continue
@@ -181,7 +182,7 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def equivalents() -> dict[str, str]:
-    """Return the titles of the mutants that were judged equivalent, each with the reason that stands above it."""
+    """Return the titles of the mutants judged equivalent, each with the reason above it."""
     listed: dict[str, str] = {}
     reason = ""
     for line in EQUIVALENT.read_text().splitlines():
@@ -193,7 +194,7 @@ def equivalents() -> dict[str, str]:
 
 
 def warm_up() -> None:
-    """Import what the tests need and the package does not change, once for all children."""
+    """Import the tests' dependencies once for all child processes. The package itself is not imported."""
     hypothesis.settings.register_profile(
         "mutants", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate], database=None, derandomize=True
     )  # the first failure is enough: it need not be a small one
@@ -203,7 +204,7 @@ def warm_up() -> None:
 
 
 def run_tests(source: Path, tests: list[str], said: Path) -> None:
-    """Run in a child process: pytest on the package in `source`. Ends the process with pytest's exit code."""
+    """Run pytest on the package in `source`, in a child process. Ends the process with pytest's exit code."""
     os.setsid()  # one group, so that a time-out ends what the tests have started as well
     out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
@@ -217,7 +218,7 @@ def run_tests(source: Path, tests: list[str], said: Path) -> None:
 
 
 def survives(mutant: Mutant) -> tuple[bool, str]:
-    """Run the tests of a mutant. Returns whether all of them pass, and what they said."""
+    """Run the tests of a mutant. Return whether all of them pass, and their output."""
     with tempfile.TemporaryDirectory(prefix="ratebound-mutant-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(PACKAGE, source / "ratebound", ignore=shutil.ignore_patterns("__pycache__"))
@@ -235,11 +236,13 @@ def survives(mutant: Mutant) -> tuple[bool, str]:
 
 
 def difference(mutant: Mutant) -> str:
+    """Return the diff of a mutant."""
     before = ast.unparse(ast.parse((PACKAGE / mutant.module).read_text())).splitlines()
     return "\n".join(difflib.unified_diff(before, mutant.source.splitlines(), lineterm="", n=2))
 
 
 def main() -> None:
+    """Run the mutants that the arguments select. Exits with status 1 if one survives."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every mutant instead of a sample")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="draw the same sample again")

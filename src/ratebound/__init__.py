@@ -1,4 +1,4 @@
-"""Ratebound: decides, for every request, whether it may go ahead now, and tells the client the truth about it."""
+"""Exact rate limiting for Python: one atomic decision, correct Retry-After."""
 
 from ratebound.decision import Decision, Outcome, RateLimited
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, RateboundError, StorageError

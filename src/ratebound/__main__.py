@@ -1,4 +1,4 @@
-"""`python -m ratebound` is the `ratebound` command."""
+"""Run the `ratebound` command with `python -m ratebound`."""
 
 from ratebound.cli import main
 

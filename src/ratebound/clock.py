@@ -1,4 +1,4 @@
-"""Time is whole microseconds since the Unix epoch, everywhere inside. The storage owns the clock (law 5)."""
+"""Time as whole microseconds since the Unix epoch. The storage owns the clock (law 5)."""
 
 import time
 from collections.abc import Callable
@@ -9,17 +9,21 @@ SECOND = 1_000_000
 
 
 def ticking(clock: Clock | None) -> tuple[Callable[[], int], int]:
-    """(ticks, anchor), such that now is ticks() // 1000 + anchor: by default the monotonic clock, anchored once to the
-    wall's time, so that it never steps. In two parts because a call of a Python function would be a tenth of a hit."""
+    """Return (ticks, anchor) for a clock, such that now is `ticks() // 1000 + anchor`.
+
+    Without a clock, ticks come from the monotonic clock, anchored once to the wall clock, so that time never steps. The
+    value comes in two parts because calling a Python function here would cost a tenth of a hit.
+    """
     if clock is not None:
         return lambda: clock() * 1000, 0
     return time.monotonic_ns, (time.time_ns() - time.monotonic_ns()) // 1000
 
 
 def seconds(microseconds: int) -> float:
+    """Return microseconds as float seconds."""
     return microseconds / SECOND
 
 
 def microseconds(seconds: float, most: int) -> int:
-    """Whole microseconds, rounded to the nearest and cut to `most`, so that infinity means 'as long as can be'."""
+    """Return seconds as whole microseconds, rounded to the nearest and capped at `most`, so infinity is allowed."""
     return most if seconds * SECOND >= most else round(seconds * SECOND)

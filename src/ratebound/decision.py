@@ -1,4 +1,4 @@
-"""What is answered: an Outcome for one limit, a Decision for one request. They meet in Decision (law 8)."""
+"""The types of an answer: an Outcome for one limit, a Decision for one request (law 8)."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -11,11 +11,12 @@ from ratebound.limit import Group, Limit
 class Outcome(NamedTuple):
     """The answer of one limit. Times are whole microseconds.
 
-    `retry_after_us` is 0 when allowed and None when no wait can help. `reset_after_us` is the time until the state is
-    as if untouched. `at_us` is the storage's clock at the decision. The other fields are for settling. `given` is what
-    a bucket had given back by then; for a fixed window, the instant since which it counts. `part` is the fraction of
-    the instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from `at_us`;
-    None if `reset_after_us` says it.
+    `retry_after_us` is 0 if allowed and None if no wait can help. `reset_after_us` is the time until the state is as if
+    untouched. `at_us` is the storage's clock at the decision.
+
+    The other fields are for settling. `given` is the time that refunds had given back to a bucket; for a fixed window,
+    the instant since which it counts. `part` is the fraction of the instant at which this spend's place in a bucket
+    ends. `ahead_us` is that instant, in microseconds from `at_us`; None if it equals `reset_after_us`.
     """
 
     allowed: bool
@@ -29,7 +30,7 @@ class Outcome(NamedTuple):
     ahead_us: int | None = None
 
 
-# An outcome as kernels and storages hand it on: the same fields in a plain tuple, which is made four times as fast.
+# An Outcome as kernels and storages pass it on: the same fields in a plain tuple, which is four times as fast to make.
 Row = (
     tuple[bool, int, int | None, int, int, int, int, int]
     | tuple[bool, int, int | None, int, int, int, int, int, int | None]
@@ -37,10 +38,10 @@ Row = (
 
 
 class DegradedRows(list[Row]):
-    """Rows that were made without the storage, and why; `closed` when they refuse only because it is out of reach.
+    """Rows that were decided without the storage, and the reason.
 
-    `granted` is for a spend that the storage has certainly not seen, and may be told of later: the ledger's number
-    for it (see fallback.py). It is 0 for everything else.
+    `closed` is True if they deny only because the storage is out of reach. `granted` is the ledger's number for a spend
+    that the storage has certainly not seen and may be charged later (see fallback.py); otherwise 0.
     """
 
     def __init__(self, rows: Iterable[Row], reason: str, *, closed: bool = False, granted: int = 0) -> None:
@@ -51,11 +52,11 @@ class DegradedRows(list[Row]):
 
 
 class Decision:
-    """The answer to one request: true when it may go ahead. Durations are float seconds here."""
+    """The answer to one request: true if it is allowed. Durations are float seconds here."""
 
     __slots__ = ("allowed", "asks", "final", "rows")
 
-    final: str  # why it cannot be settled, if it cannot; unset until then
+    final: str  # the reason why it cannot be settled any more; unset until then
 
     def __init__(self, asks: Group, rows: Sequence[Row]) -> None:
         self.allowed = rows[0][0] if len(rows) == 1 else all([row[0] for row in rows])  # noqa: C419 - a list is faster
@@ -73,26 +74,26 @@ class Decision:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """One for each of `limits`, in the same order. Their durations are whole microseconds."""
+        """One Outcome for each of `limits`, in the same order. Their durations are whole microseconds."""
         return [Outcome(*row) for row in self.rows]
 
     @property
     def limits(self) -> list[Limit]:
-        """The limits that were asked. `zip(decision.limits, decision.outcomes)` gives each with its answer."""
+        """The limits that were checked. `zip(decision.limits, decision.outcomes)` pairs each with its answer."""
         return [limit for _, limits, *_ in self.asks for limit in limits]
 
     @property
     def degraded(self) -> str | None:
-        """Why this was decided without the storage, if it was."""
+        """The reason why this was decided without the storage; None if the storage decided."""
         return self.rows.reason if isinstance(self.rows, DegradedRows) else None
 
     @property
     def unavailable(self) -> bool:
-        """Refused because the storage is out of reach, and not for anything that the client did: a 503, not a 429."""
+        """True if denied only because the storage is out of reach: a 503, not a 429."""
         return isinstance(self.rows, DegradedRows) and self.rows.closed and not self.allowed
 
     def _decisive(self) -> tuple[Limit, Outcome]:
-        """The limit to speak of: the one that denies for longest, or the one nearest to being used up."""
+        """Return the limit to report: the one that denies for longest, or the one nearest to exhaustion."""
         pairs = list(zip(self.limits, self.outcomes, strict=True))
         if self.allowed:
             return min(pairs, key=lambda pair: (pair[1].remaining, -pair[1].reset_after_us))
@@ -100,18 +101,20 @@ class Decision:
 
     @property
     def limit(self) -> Limit:
-        """The one to tell the client of: nearest to being used up, or denying for longest. It gives `limit.burst` at
-        most, which for windows is their count."""
+        """The limit to report to the client: nearest to exhaustion, or denying for longest.
+
+        Its quota is `limit.burst`, which for windows is the count.
+        """
         return self._decisive()[0]
 
     @property
     def remaining(self) -> int:
-        """What is left of `limit`, in units of cost."""
+        """Units of cost left in `limit`."""
         return self._decisive()[1].remaining
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until the same request passes, if alone; 0.0 when allowed, None when it never can."""
+        """Seconds until the same request passes if no other comes; 0.0 if allowed, None if it never passes."""
         if self.allowed:
             return 0.0
         wait = self._decisive()[1].retry_after_us
@@ -124,12 +127,12 @@ class Decision:
 
     @property
     def delay(self) -> float:
-        """Seconds to hold an allowed request back: a leaky bucket's turn, or a reserved place."""
+        """Seconds to hold an allowed request back: a leaky bucket's turn, or a place taken in the future."""
         return seconds(max(row[4] for row in self.rows)) if self.allowed else 0.0
 
     @property
     def at(self) -> int:
-        """The storage's instant of this decision, in microseconds."""
+        """The storage's clock at this decision, in microseconds."""
         return self.rows[0][5]
 
 
@@ -146,7 +149,7 @@ class Patience(NamedTuple):
 
 
 class RateLimited(RateboundError):
-    """Raised by `wait`, `acquire` and decorators; `decision` says which limit and for how long."""
+    """A denial, raised by `wait`, `acquire` and decorators. `decision` has the limit and the wait."""
 
     def __init__(self, decision: Decision, patience: Patience | None = None) -> None:
         super().__init__(decision, patience)
@@ -155,15 +158,15 @@ class RateLimited(RateboundError):
 
     def __str__(self) -> str:
         if self.decision.unavailable:
-            return "the storage is out of reach and failure is 'closed'; decision.degraded says why"
+            return "the storage is out of reach and failure is 'closed'; see decision.degraded for the reason"
         limit, wait = self.decision.limit, self.decision.retry_after
         if wait is None:
-            return f"over the limit {limit}; no wait can help: the cost is above the limit"
+            return f"over the limit {limit}; no wait can help because the cost exceeds the limit"
         if self.patience is None:
             return f"over the limit {limit}; retry in {wait:.6g} s"
         argument, given, _ = self.patience
         longer = "a longer timeout=" if argument == "timeout" else "timeout=, or max_delay=math.inf"
         return (
-            f"over the limit {limit}: the turn would come after {argument}={given} s;"
-            f" retry in {wait:.6g} s, or give {longer}"
+            f"over the limit {limit}: it would not pass within {argument}={given} s;"
+            f" retry in {wait:.6g} s, or set {longer}"
         )

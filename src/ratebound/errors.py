@@ -1,9 +1,9 @@
-"""What can go wrong, by who is at fault. A denial is not here: it is a value (law 9).
+"""The exceptions that Ratebound raises. A denial is not among them: it is a value (law 9).
 
 RateboundError
 ├── InvalidLimit    the text or the numbers of a limit
 ├── InvalidCost     a cost that is not a positive whole number
-├── InvalidKey      a key that is not text, or a group that holds no check
+├── InvalidKey      a key that is not text, or a group without checks
 └── StorageError    the storage could not answer
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 
 class RateboundError(Exception):
-    """Everything that Ratebound raises on purpose."""
+    """The base class of every exception that Ratebound raises on purpose."""
 
 
 class InvalidLimit(RateboundError, ValueError):
-    """A limit that cannot be read, or cannot be kept exactly."""
+    """A limit that cannot be parsed, or cannot be enforced exactly."""
 
 
 class InvalidCost(RateboundError, ValueError):
@@ -24,15 +24,15 @@ class InvalidCost(RateboundError, ValueError):
 
 
 class InvalidKey(RateboundError, ValueError):
-    """A key that is not text, or nothing to check at all."""
+    """A key that is not text, or a group without checks."""
 
 
 class StorageError(RateboundError):
-    """The storage could not answer; the message says what to do.
+    """The storage could not answer. The message says what to do.
 
-    `undone`: it is certain that nothing was charged; else that is not known. `outage`: the storage itself is in
-    trouble; else it is well, and refused just this group. `answers`, when several groups were asked and not all failed:
-    the rows of each, or its own error.
+    `undone` is True if the storage certainly charged nothing; otherwise the charge is unknown. `outage` is True if the
+    storage itself is in trouble; it is False if a healthy storage rejected only this group. `answers` is set when a
+    call had several groups and only some failed: it holds the rows of each group, or that group's own error.
     """
 
     def __init__(self, message: str, *, undone: bool = False, outage: bool = True) -> None:

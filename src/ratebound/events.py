@@ -1,8 +1,8 @@
-"""What is told to those who listen: every decision, every call to a storage, its failures and its recoveries.
+"""The events that listeners receive: decisions, storage calls, outages and recoveries.
 
-A listener is any function of one event. It is called where the event happens, in that thread or task, so it must be
-quick and must not block; what it raises is logged and goes no further. The listeners that come with Ratebound are
-in observe/.
+A listener is any function of one event. It runs in the thread or task where the event happens, so it must be quick and
+must not block. An exception in a listener is logged and does not change the decision. Ready-made listeners are in
+observe/.
 """
 
 import logging
@@ -16,37 +16,37 @@ log = logging.getLogger("ratebound")
 
 
 class Decided(NamedTuple):
-    """A request has its answer. `seconds` is what that took, the storage included, sleeping not."""
+    """A request was decided. `seconds` is the time that took, including the storage but not sleeping."""
 
     decision: Decision
     seconds: float
 
 
 class Called(NamedTuple):
-    """A storage outside this process was asked. `error` says why it gave no answer, if it gave none."""
+    """A storage outside this process was called. `error` is None if it answered."""
 
-    node: str  # which server, where there are several
+    node: str  # the server, if there are several; else empty
     seconds: float
     error: StorageError | None
 
 
 class Degraded(NamedTuple):
-    """From now on decisions are made without the storage, as the failure mode says."""
+    """The storage is out of reach. From now on the failure mode decides."""
 
     node: str
     reason: str
 
 
 class Recovered(NamedTuple):
-    """The storage decides again. `seconds` is how long it did not."""
+    """The storage decides again. `seconds` is how long it was out of reach."""
 
     node: str
     seconds: float
-    written_back: int  # units that were granted meanwhile, and are charged in the storage now
+    written_back: int  # units granted during the outage that are now charged in the storage
 
 
 class Shadowed(NamedTuple):
-    """What a rule of a policy in shadow, or its candidate limits, would have said."""
+    """The answer that a rule in shadow, or a rule's candidate limits, would have given."""
 
     rule: str
     candidate: bool
@@ -54,11 +54,11 @@ class Shadowed(NamedTuple):
 
 
 Event = Decided | Called | Degraded | Recovered | Shadowed
-Listener = Callable[[Any], object]  # of an Event; a policy's gate tells its verdicts, too
+Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts
 
 
 def tell(listeners: tuple[Listener, ...], event: object) -> None:
-    """A decision must not fail because of who looks on."""
+    """Call every listener with an event. Log exceptions of listeners: they must not fail a decision."""
     for listener in listeners:
         try:
             listener(event)

@@ -1,4 +1,7 @@
-"""What was made before a fork works in the children: locks that some thread held, and threads, are made anew there."""
+"""Repair of locks and threads in forked child processes.
+
+A lock that another thread held at the fork stays locked in the child, and threads do not exist there.
+"""
 
 import os
 from typing import Protocol
@@ -6,14 +9,17 @@ from weakref import WeakSet
 
 
 class Renewable(Protocol):
-    def renew(self) -> None: ...
+    """An object that must be repaired in a forked child."""
+
+    def renew(self) -> None:
+        """Replace locks and forget threads. Runs in the child before any other code."""
 
 
 _all: "WeakSet[Renewable]" = WeakSet()
 
 
 def renew_in_children(renewable: Renewable) -> None:
-    """Have `renewable.renew()` called in each child process, before anything else runs there."""
+    """Call `renewable.renew()` in each forked child before any other code runs there. Keeps only a weak reference."""
     _all.add(renewable)
 
 

@@ -1,7 +1,7 @@
-"""What is asked: a Limit, a Check of one key against its limits, a Group of asks decided together.
+"""The types of a question to a storage: Limit, Check, Ask and Group.
 
-Numbers that the kernels need again and again are computed here, when a limit is made. A limit whose
-instants or counts would not stay below 2**53, where doubles are exact, is refused here as well.
+A Limit computes the numbers that kernels need when it is made. It rejects a limit whose instants or counts could reach
+2**53, beyond which doubles, and so Lua, are not exact.
 """
 
 import operator
@@ -31,12 +31,15 @@ FAILURES = ("local", "open", "closed", "raise")
 MAX_COUNT = 10**12
 MAX_PERIOD = 10 * UNITS["year"]
 MAX_SPAN = 100 * UNITS["year"]  # time to refill a whole burst: now + span + overdraft + patience stays under 2**53
-LOG_COUNT = 10_000  # a sliding log keeps every event: beyond this it must be asked for
+LOG_COUNT = 10_000  # a sliding log stores every event: a larger count needs the word `large`
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 
 
 def default_algorithm(count: int, *, burst: bool) -> str:
-    """Exact where that is cheap: '5/minute' means at most 5 in any minute."""
+    """Return the algorithm for a limit that names none.
+
+    Limits are exact where that is cheap: '5/minute' allows at most 5 in any minute.
+    """
     if burst:
         return "token-bucket"
     return "sliding-log" if count <= 100 else "sliding-counter"
@@ -46,9 +49,11 @@ def default_algorithm(count: int, *, burst: bool) -> str:
 class Limit:
     """At most `count` units of cost per `period_us` microseconds, `burst` of them at once.
 
-    Without an algorithm the default is taken; without a burst, buckets hold `count`. `large` lets a
-    sliding log count beyond 10 000. `failure` is what this limit falls to while the storage is out of reach, see
-    `storage/guard/fallback.py`; without one, what the limiter says.
+    An empty `algorithm` selects the default. A `burst` of 0 means `count`. `large` allows a sliding log with a count
+    above 10 000. `failure` is the failure mode of this limit (see `storage/guard/fallback.py`); empty means the
+    limiter's.
+
+    Raises InvalidLimit if the numbers are out of range or do not go together.
     """
 
     count: int
@@ -60,7 +65,7 @@ class Limit:
     failure: str = field(default="", compare=False)
 
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
-    queues: bool = field(init=False, repr=False, compare=False)  # a leaky bucket: admitted requests wait their turn
+    queues: bool = field(init=False, repr=False, compare=False)  # a leaky bucket: allowed requests wait their turn
     unit: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)  # see `spans`, for a cost of 1
     refill_us: int = field(init=False, repr=False, compare=False)  # burst * period / count: from empty to full
     full: int = field(init=False, repr=False, compare=False)  # a whole burst and a microsecond, in 1/count microseconds
@@ -85,17 +90,22 @@ class Limit:
         put(self, "burst", self.burst or self.count)
         if self.algorithm == "sliding-log" and self.count > LOG_COUNT and not large:
             raise InvalidLimit(
-                f"a sliding log of {self.count} keeps up to as many entries for each key: use sliding-counter,"
-                f" or ask for it with '{self.count}/… sliding-log large'"
+                f"a sliding log stores up to {self.count} entries for each key: use sliding-counter,"
+                f" or allow it with '{self.count}/… sliding-log large'"
             )
         if self.failure not in ("", *FAILURES):
             raise InvalidLimit(f"unknown failure mode {self.failure!r}: expected one of {', '.join(FAILURES)}")
         if self.burst * self.period_us > MAX_SPAN * self.count:
-            raise InvalidLimit("the burst takes more than 100 years to come back; use a smaller burst or period")
+            raise InvalidLimit(
+                f"a burst of {self.burst} takes more than 100 years to refill; use a smaller burst or period"
+            )
         if not self.name:
             put(self, "name", self.text)
         elif not NAME.fullmatch(self.name):
-            raise InvalidLimit(f"name {self.name!r}: expected 1 to 64 of A-Z a-z 0-9 _ . : / - with no mark in front")
+            raise InvalidLimit(
+                f"name {self.name!r} is not allowed: expected 1 to 64 of A-Z a-z 0-9 _ . : / -,"
+                " and a letter or digit first"
+            )
         put(self, "scope", state_scope(self))
         put(self, "queues", self.algorithm == "leaky-bucket")
         put(self, "unit", spans(self, 1))
@@ -104,7 +114,7 @@ class Limit:
 
     @property
     def text(self) -> str:
-        """The limit without its name."""
+        """The limit in the notation, without its name."""
         unit, length = [(unit, length) for unit, length in UNITS.items() if self.period_us % length == 0][-1]
         multiple = self.period_us // length
         text = f"{self.count}/{unit}" if multiple == 1 else f"{self.count}/{multiple} {unit}s"
@@ -118,42 +128,46 @@ class Limit:
 
     @property
     def named(self) -> bool:
-        """Whether the name was given, not made from the limit."""
+        """True if the name was given, False if it was derived from the limit."""
         return self.name != self.text
 
     def __str__(self) -> str:
-        """Text that parses back to this limit."""
+        """Return text that parses back to this limit."""
         return f"{self.text} as {self.name}" if self.named else self.text
 
 
 def spans(limit: Limit, cost: int) -> tuple[int, int, int, int]:
-    """What `cost` units take to come back, and the rest of the burst: (burst - cost) and cost times period / count.
+    """Return the time that `cost` units and the rest of the burst take to refill.
 
-    Each as whole microseconds and a remainder in 1/count microseconds, in the order room, room_part, step, step_part.
+    The times are (burst - cost) and cost, times period / count. Each is whole microseconds and a remainder in 1/count
+    microseconds, in the order room, room_part, step, step_part.
     """
     return divmod((limit.burst - cost) * limit.period_us, limit.count) + divmod(cost * limit.period_us, limit.count)
 
 
 def state_scope(limit: Limit) -> str:
-    """Which state of a key a limit owns (law 10).
+    """Return the name of the state that a limit uses under a key (law 10).
 
-    Count and burst are left out, so that changing them keeps the state; algorithm and period are in,
-    so that changing them starts anew. A name that was given keeps apart what would otherwise be alike.
+    Count and burst are not part of it, so changing them keeps the state. Algorithm and period are, so changing them
+    starts a new state. An explicit name separates limits that would otherwise share a state.
     """
     name = limit.name if limit.named else ""
     return f"{name};{limit.algorithm};{limit.period_us}"  # a name holds no ';'
 
 
 def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
-    """Limits that go together on one key: at least one, each with a state of its own."""
+    """Return limits for one key as a tuple.
+
+    Raises InvalidLimit if there are none, if one is not a Limit, or if two would share a state.
+    """
     scopes: dict[str, Limit] = {}
     found: Iterable[object] = limits if isinstance(limits, Iterable) else (limits,)
     for limit in found:
         if not isinstance(limit, Limit):
-            raise InvalidLimit(f"expected a Limit or several, not {limit!r}; parse_limit('100/minute') makes one")
+            raise InvalidLimit(f"expected a Limit or several, not {limit!r}; make one with parse_limit('100/minute')")
         if limit.scope in scopes:
             raise InvalidLimit(
-                f"'{scopes[limit.scope]}' and '{limit}' would share one count; leave one out,"
+                f"'{scopes[limit.scope]}' and '{limit}' would share one count; remove one,"
                 f" or name one: '{limit.text} as other'"
             )
         scopes[limit.scope] = limit
@@ -162,25 +176,29 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
     return tuple(scopes.values())
 
 
-# What a storage is asked: key, limits, cost, patience, spent. A plain tuple: one is made for each request.
-# `patience` (microseconds) lets a bucket say yes to what would pass within that time: it is charged now and
-# told its delay; a peek with patience tells when it would pass after the asks before it, one after the other. `spent`
-# belongs to force: for each limit, of the spend that is corrected, its instant, the instant to which it filled a
-# bucket, that instant's fraction in 1/count microseconds, and what the bucket had given back by then. A fixed window
-# has there since when it counted.
+# An Ask is one question to a storage: (key, limits, cost, patience, spent). It is a plain tuple because every request
+# makes one.
+# `patience` is in microseconds. With it, a bucket allows a request that would pass within that time, charges it now and
+# returns its delay. A peek with patience answers as if the asks before it passed first, one after the other.
+# `spent` is for mode "force". For each limit it describes the spend to correct: its instant, the instant to which it
+# filled a bucket, that instant's fraction in 1/count microseconds, and the time that refunds had given back by then.
+# For a fixed window the last number is the instant since which the window counted.
 Spent = tuple[int, int, int, int]
 Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Spent] | None]
 
-# Asks that are decided atomically, all or nothing.
+# Asks that are decided together: atomically, all or nothing.
 Group = Sequence[Ask]
 
-# How: charge if all allow; tell what a spend would say, and change nothing; apply a signed cost without asking.
+# spend: charge if every limit allows. peek: answer like a spend, change nothing. force: apply a signed cost always.
 Mode = Literal["spend", "peek", "force"]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Ask `cost` units of each of `limits`, one or several, for `key`."""
+    """A charge of `cost` units for `key` against one limit or several.
+
+    Raises InvalidKey, InvalidLimit or InvalidCost.
+    """
 
     key: str
     limits: Limit | Iterable[Limit]
@@ -191,17 +209,22 @@ class Check:
             object.__setattr__(self, name, value)
 
     def ask(self) -> Ask:
+        """Return the validated check as a storage's Ask."""
         return checked_key(self.key), limit_set(self.limits), checked_cost(self.cost), None, None
 
 
 def checked_key(key: object) -> str:
+    """Return a key as plain text. Raises InvalidKey if it is not a str."""
     if isinstance(key, str):
-        return str.__str__(key)  # plain text, whatever a subclass makes of str()
-    raise InvalidKey(f"a key is text, not {type(key).__name__}: for example 'user:42'")
+        return str.__str__(key)  # a plain str, even if a subclass overrides __str__
+    raise InvalidKey(f"key must be text, not {type(key).__name__}: for example 'user:42'")
 
 
 def checked_cost(cost: object, *, least: int = 1) -> int:
-    """A whole number that is not a bool; numbers that act as whole numbers, like numpy's, are taken as such."""
+    """Return a cost as an int. Integers of other types, such as numpy's, are accepted; bools are not.
+
+    Raises InvalidCost if it is not a whole number from `least` to 10**12.
+    """
     if not isinstance(cost, bool) and hasattr(cost, "__index__"):
         number = operator.index(cost)
         if least <= number <= MAX_COUNT:

@@ -1,11 +1,11 @@
-"""The notation: text in, limits out. `str(limit)` is the way back.
+"""The notation of limits: `parse_limits` reads text, `str(limit)` writes it.
 
     limits  = limit { (";" | "," | "|") limit }
     limit   = count ("/" | "per") [multiple] unit { option }
     option  = "burst" number | algorithm | "large" | "as" name
 
-Reads everything that the `limits` package reads. One pass over at most 4096 characters, so that any text,
-however bad, is refused in bounded time, with the place that is wrong and an example that works.
+It reads everything that the `limits` package reads, in one pass over at most 4096 characters. Invalid text raises
+InvalidLimit in bounded time, with the position of the mistake and an example that works.
 """
 
 import difflib
@@ -40,12 +40,15 @@ UNIT_NAMES = {
     **{short: UNITS[unit] for short, unit in SHORT_UNITS.items()},
 }
 OPTIONS = ("burst", "as", "large", *ALGORITHMS)
-# What other libraries call them.
+# The names that other libraries use.
 ALIASES = {"moving-window": "sliding-log", "sliding-window": "sliding-log", "leaking-bucket": "leaky-bucket"}
 
 
 def parse_limit(text: str, *, default: str | None = None) -> Limit:
-    """Read exactly one limit. `default` is the algorithm of a text that names none and has no burst."""
+    """Return the one limit in `text`. Raises InvalidLimit if there is none, or more than one.
+
+    `default` is the algorithm if the text names none and has no burst.
+    """
     found = parse_limits(text, default=default)
     if len(found) != 1:
         raise InvalidLimit(f"expected one limit, found {len(found)} in {_shown(text)}: parse_limits reads several")
@@ -53,7 +56,10 @@ def parse_limit(text: str, *, default: str | None = None) -> Limit:
 
 
 def parse_limits(text: str, *, default: str | None = None) -> list[Limit]:
-    """Read one limit or several."""
+    """Return the limits in `text`. Raises InvalidLimit with the position of the first mistake.
+
+    `default` is the algorithm for limits that name none and have no burst.
+    """
     if default is not None and default not in ALGORITHMS:
         raise InvalidLimit(f"unknown algorithm {default!r}: expected one of {', '.join(ALGORITHMS)}")
     if not isinstance(text, str):
@@ -68,7 +74,7 @@ def parse_limits(text: str, *, default: str | None = None) -> list[Limit]:
 
 
 class _LimitReader:
-    """Reads one limit between two places of a text; knows the place for its complaints."""
+    """A reader of one limit between two positions of a text. It knows the position for error messages."""
 
     def __init__(self, text: str, begin: int, end: int) -> None:
         self.text = text
@@ -78,7 +84,7 @@ class _LimitReader:
         self.step()
 
     def step(self, pattern: re.Pattern[str] = TOKEN) -> str:
-        """Return the token at hand and go to the next; '' is the end."""
+        """Return the current token and move to the next one; '' at the end."""
         taken = self.token
         rest = self.place + len(taken)
         while rest < self.end and self.text[rest].isspace():
@@ -88,10 +94,11 @@ class _LimitReader:
         return taken
 
     def limit(self, default: str | None) -> Limit:
+        """Return the limit. Raises InvalidLimit."""
         begin = self.place
         count = self.number("a count", "a count cannot be zero")
         if self.token[:3].lower() == "per":
-            self.token = self.token[:3]  # what follows may be written without a space
+            self.token = self.token[:3]  # the period may follow without a space
         if self.token != "/" and self.token.lower() != "per":
             self.fail("expected '/' or 'per' after the count, which is a whole number")
         self.step()
@@ -107,6 +114,7 @@ class _LimitReader:
             self.fail(str(error))
 
     def number(self, what: str, zero: str) -> int:
+        """Return a positive number and step over it."""
         if not (self.token.isascii() and self.token.isdecimal()):
             self.fail(f"expected {what} in digits 0 to 9")
         if len(self.token.lstrip("0")) > 15:
@@ -116,6 +124,7 @@ class _LimitReader:
         return int(self.step())
 
     def unit(self) -> int:
+        """Return the length of a unit in microseconds and step over it."""
         length = UNIT_NAMES.get(self.token.lower())
         if length is None:
             if not self.token:
@@ -127,6 +136,7 @@ class _LimitReader:
         return length
 
     def options(self) -> dict[str, str]:
+        """Return the options after the unit, up to the end of the text."""
         options: dict[str, str] = {}
         while self.token:
             place, word = self.place, self.token.lower()
@@ -134,7 +144,7 @@ class _LimitReader:
             if word not in OPTIONS:
                 near = [ALIASES[word]] if word in ALIASES else difflib.get_close_matches(word[:40], OPTIONS, 1)
                 known = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(OPTIONS)}"
-                self.fail(f"cannot make sense of {_shown(self.token)}: {known}")
+                self.fail(f"unknown word {_shown(self.token)}: {known}")
             if option in options:
                 self.fail(f"{option} is given twice")
             if word == "as":
@@ -148,11 +158,11 @@ class _LimitReader:
             else:
                 options[option] = self.step().lower()
             if self.place == place:
-                self.fail("cannot make sense of this")
+                self.fail("unexpected character")
         return options
 
     def fail(self, why: str) -> NoReturn:
-        """Say what is wrong, and point at it."""
+        """Raise InvalidLimit with the reason, and mark the position in the text."""
         begin = max(self.place - 40, 0)
         line = "".join(c if c.isprintable() else "?" for c in self.text[begin : self.place + 40])
         marks = "^" * min(max(len(self.token), 1), 40)

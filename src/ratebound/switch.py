@@ -1,4 +1,4 @@
-"""Two switches for users' own tests: limiting off, or nothing sleeps. See `ratebound.testing`.
+"""Two switches for users' own tests: limiting off, or no sleeping. See `ratebound.testing`.
 
 `RATEBOUND_TESTING=off` or `=nosleep` sets them before the program starts.
 """
@@ -10,7 +10,10 @@ sleeping = True
 
 
 def set_mode(mode: str) -> None:
-    """'' is normal life, 'off' allows everything and counts nothing, 'nosleep' counts but never sleeps."""
+    """Set both switches: '' is normal, 'off' allows everything and counts nothing, 'nosleep' counts but never sleeps.
+
+    Raises ValueError for any other mode.
+    """
     global limiting, sleeping
     if mode not in ("", "off", "nosleep"):
         raise ValueError(f"RATEBOUND_TESTING is {mode!r}: expected 'off', 'nosleep' or nothing")

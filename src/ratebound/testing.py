@@ -1,10 +1,9 @@
-"""For users' own tests: a clock that stands still, switches that keep limits out of the way, and the contract
-that every storage keeps.
+"""Tools for users' own tests: a fake clock, switches for limiting and sleeping, and the contract of every storage.
 
-    @pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
-    def test_my_storage(claim):
-        clock = FakeClock()
-        claim(MyStorage(clock=clock), clock)
+@pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
+def test_my_storage(claim):
+    clock = FakeClock()
+    claim(MyStorage(clock=clock), clock)
 """
 
 import asyncio
@@ -21,7 +20,10 @@ from ratebound.storage import AsyncStorage, Storage
 
 
 class FakeClock:
-    """Stands still until told to move. `now` is in microseconds; `sleep` moves it instead of sleeping."""
+    """A clock that stands still until it is told to move.
+
+    `now` is in microseconds; `sleep` moves it instead of sleeping.
+    """
 
     def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
         self.now = now
@@ -30,18 +32,20 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
+        """Move the clock forward by `seconds`."""
         self.now += round(seconds * SECOND)
 
     sleep = advance
 
     async def async_sleep(self, seconds: float) -> None:
+        """Move the clock forward by `seconds` and let other tasks run."""
         self.advance(seconds)
         await asyncio.sleep(0)
 
 
 @contextlib.contextmanager
 def limiting_off() -> Iterator[None]:
-    """Inside, every limiter allows everything and counts nothing; also RATEBOUND_TESTING=off."""
+    """Make every limiter allow everything and count nothing inside the `with`, like RATEBOUND_TESTING=off."""
     before, switch.limiting = switch.limiting, False
     try:
         yield
@@ -51,7 +55,7 @@ def limiting_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_sleeps() -> Iterator[None]:
-    """Inside, limits count as ever, but who would sleep goes on at once; also RATEBOUND_TESTING=nosleep."""
+    """Make limits count without sleeping inside the `with`, like RATEBOUND_TESTING=nosleep."""
     before, switch.sleeping = switch.sleeping, False
     try:
         yield
@@ -60,7 +64,7 @@ def nothing_sleeps() -> Iterator[None]:
 
 
 class Blocking:
-    """An async storage as a sync one, on an event loop of its own, so that one contract serves both."""
+    """A sync storage over an async one, on its own event loop, so that one contract covers both."""
 
     def __init__(self, storage: AsyncStorage) -> None:
         self.storage = storage
@@ -68,16 +72,19 @@ class Blocking:
         self._closed = False
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Run the storage's `evaluate` and return its rows."""
         return self._runner.run(self.storage.evaluate(groups, mode))
 
     def reset(self, group: Group) -> None:
+        """Run the storage's `reset`."""
         self._runner.run(self.storage.reset(group))
 
     def close(self) -> None:
+        """Close the storage twice, which it must allow, and then the event loop."""
         if not self._closed:
             self._closed = True
             self._runner.run(self.storage.close())
-            self._runner.run(self.storage.close())  # a storage may be closed twice, and this one only once
+            self._runner.run(self.storage.close())  # twice: a second close of this object does not reach the storage
             self._runner.close()
 
 
@@ -90,25 +97,26 @@ def ask(
     patience: int | None = None,
     spent: Outcome | None = None,
 ) -> Outcome:
-    """One check, by itself."""
+    """Return the outcome of one check by itself."""
     limit = parse_limit(limit) if isinstance(limit, str) else limit
     group: Group = ((key, (limit,), cost, patience, None if spent is None else [spent_of(spent)]),)
     return Outcome(*storage.evaluate((group,), mode)[0][0])
 
 
 def ask_together(storage: Storage, *asks: tuple[str, str, int], mode: Mode = "spend") -> list[Outcome]:
-    """Several checks (key, limit, cost) as one group."""
+    """Return the outcomes of several checks (key, limit, cost) decided as one group."""
     group: list[Ask] = [(key, (parse_limit(text),), cost, None, None) for key, text, cost in asks]
     return [Outcome(*row) for row in storage.evaluate((group,), mode)[0]]
 
 
 def _each(count: int, period: int, burst: int = 0) -> list[Limit]:
-    """One limit for each algorithm; a burst is for buckets only."""
+    """Return one limit for each algorithm; only buckets get the burst."""
     buckets = ("token-bucket", "gcra", "leaky-bucket")
     return [Limit(count, period, burst if name in buckets else 0, name) for name in ALGORITHMS]
 
 
 def a_limit_admits_its_count_and_no_more(storage: Storage, clock: FakeClock) -> None:
+    """Nine spends against a count of seven: seven pass, two are denied, and `remaining` counts down."""
     for limit in _each(7, 60 * SECOND):
         answers = [ask(storage, "a", limit) for _ in range(9)]
         assert [answer.allowed for answer in answers] == [True] * 7 + [False] * 2, limit
@@ -117,6 +125,7 @@ def a_limit_admits_its_count_and_no_more(storage: Storage, clock: FakeClock) -> 
 
 
 def waiting_exactly_retry_after_is_enough_and_less_is_not(storage: Storage, clock: FakeClock) -> None:
+    """A spend after `retry_after` passes, and one a microsecond earlier is denied."""
     for limit in _each(7, SECOND, burst=5):
         for cost in (1, 2, 5):
             key = f"wait:{cost}"
@@ -130,6 +139,7 @@ def waiting_exactly_retry_after_is_enough_and_less_is_not(storage: Storage, cloc
 
 
 def a_denial_costs_nothing(storage: Storage, clock: FakeClock) -> None:
+    """Denied spends leave all remaining units to a later one."""
     for limit in _each(10, 60 * SECOND):
         assert ask(storage, "a", limit, 8).allowed
         for _ in range(3):
@@ -138,6 +148,7 @@ def a_denial_costs_nothing(storage: Storage, clock: FakeClock) -> None:
 
 
 def a_cost_above_the_limit_never_passes(storage: Storage, clock: FakeClock) -> None:
+    """A cost above the count is denied with a `retry_after` of None and leaves the state alone."""
     for limit in _each(5, SECOND):
         for expected in (5, 4):
             answer = ask(storage, "a", limit, 6)
@@ -146,6 +157,7 @@ def a_cost_above_the_limit_never_passes(storage: Storage, clock: FakeClock) -> N
 
 
 def a_peek_tells_what_a_spend_would_say_and_changes_nothing(storage: Storage, clock: FakeClock) -> None:
+    """Repeated peeks agree with each other and with the spend that follows."""
     for limit in _each(3, 10 * SECOND):
         for spent in range(5):
             peeks = [ask(storage, "a", limit, mode="peek") for _ in range(3)]
@@ -156,6 +168,7 @@ def a_peek_tells_what_a_spend_would_say_and_changes_nothing(storage: Storage, cl
 
 
 def an_untouched_state_says_so(storage: Storage, clock: FakeClock) -> None:
+    """A state reports a `reset_after` above 0 until exactly that instant, and is as new from then on."""
     for limit in _each(3, 10 * SECOND):
         assert ask(storage, "a", limit, mode="peek")[:5] == (True, 3, 0, 0, 0)
         spent = ask(storage, "a", limit)
@@ -166,6 +179,7 @@ def an_untouched_state_says_so(storage: Storage, clock: FakeClock) -> None:
 
 
 def a_denied_group_charges_none_and_is_answered_in_full(storage: Storage, clock: FakeClock) -> None:
+    """One denial in a group charges no limit; the others still report what they have left."""
     ask(storage, "user", "2/hour as hourly", 2)
     for _ in range(3):
         group = ask_together(
@@ -177,18 +191,21 @@ def a_denied_group_charges_none_and_is_answered_in_full(storage: Storage, clock:
 
 
 def an_allowed_group_charges_all(storage: Storage, clock: FakeClock) -> None:
+    """An allowed group charges every limit, at one instant."""
     group = ask_together(storage, ("ip", "100/minute", 1), ("user", "20/hour fixed-window", 3))
     assert [(answer.allowed, answer.remaining) for answer in group] == [(True, 99), (True, 17)]
     assert {answer.at_us for answer in group} == {clock.now}
 
 
 def groups_of_one_call_are_independent_and_answered_in_order(storage: Storage, clock: FakeClock) -> None:
+    """Groups of one call see each other's spends but not each other's denials."""
     limit = parse_limit("1/minute")
     groups: list[Group] = [((key, (limit,), 1, None, None),) for key in ("a", "b", "a", "c")]
     assert [rows[0][0] for rows in storage.evaluate(groups)] == [True, True, False, True]
 
 
 def equal_checks_see_each_other(storage: Storage, clock: FakeClock) -> None:
+    """Two checks of one key and limit in a group need the sum of their costs."""
     for limit in map(str, _each(5, 10 * SECOND)):
         pair = ask_together(storage, ("a", limit, 2), ("a", limit, 2))
         assert [(answer.allowed, answer.remaining) for answer in pair] == [(True, 3), (True, 1)], limit
@@ -204,6 +221,7 @@ def equal_checks_see_each_other(storage: Storage, clock: FakeClock) -> None:
 
 
 def a_refund_at_the_same_instant_is_as_if_it_never_happened(storage: Storage, clock: FakeClock) -> None:
+    """A spend that is refunded in full at once leaves the state as before."""
     for limit in _each(10, 7 * SECOND):
         ask(storage, "a", limit, 3)
         clock.now += 500_001
@@ -214,6 +232,7 @@ def a_refund_at_the_same_instant_is_as_if_it_never_happened(storage: Storage, cl
 
 
 def a_late_refund_mints_nothing(storage: Storage, clock: FakeClock) -> None:
+    """A refund of a spend that no longer counts changes nothing."""
     for limit in _each(10, SECOND):
         spent = ask(storage, "a", limit, 4)
         clock.now += 2 * SECOND
@@ -224,6 +243,7 @@ def a_late_refund_mints_nothing(storage: Storage, clock: FakeClock) -> None:
 
 
 def an_overdraft_is_capped_and_shows(storage: Storage, clock: FakeClock) -> None:
+    """A forced cost overdraws by at most one count, and later spends are denied until that is paid."""
     for limit in _each(10, 10 * SECOND):
         forced = ask(storage, "a", limit, 1_000, "force")
         assert (forced.allowed, forced.remaining) == (True, 0), limit
@@ -235,6 +255,7 @@ def an_overdraft_is_capped_and_shows(storage: Storage, clock: FakeClock) -> None
 
 
 def a_reset_forgets_that_key_alone(storage: Storage, clock: FakeClock) -> None:
+    """A reset clears the key's state, keeps others, and accepts a key that was never seen."""
     limit = parse_limit("1/hour")
     for key in ("a", "b"):
         assert ask(storage, key, limit).allowed
@@ -245,6 +266,7 @@ def a_reset_forgets_that_key_alone(storage: Storage, clock: FakeClock) -> None:
 
 
 def no_key_can_be_mistaken_for_another(storage: Storage, clock: FakeClock) -> None:
+    """Keys with separators, braces, control characters, surrogates and great length keep separate states."""
     keys = ["", "a", "a:", ":a", "a/b", "a;b", "a|b", "{a}", "{a}b", "a\0", "\0a", "a\n", "ä", "a\u0308", "\ud800", "*"]
     keys += ["x" * 256, "x" * 257, "x" * 1_000_000, "x" * 1_000_001, "user:1", "user:10"]
     limits = [
@@ -259,6 +281,7 @@ def no_key_can_be_mistaken_for_another(storage: Storage, clock: FakeClock) -> No
 
 
 def a_changed_count_keeps_the_state_and_a_changed_period_starts_anew(storage: Storage, clock: FakeClock) -> None:
+    """Limits that differ in count share a state; limits that differ in period do not."""
     for name in ALGORITHMS:
         ask(storage, "a", Limit(10, 60 * SECOND, algorithm=name), 9)
         assert not ask(storage, "a", Limit(5, 60 * SECOND, algorithm=name)).allowed, name
@@ -269,6 +292,7 @@ def a_changed_count_keeps_the_state_and_a_changed_period_starts_anew(storage: St
 def a_clock_that_steps_back_mints_nothing_and_blocks_no_longer_than_a_period(
     storage: Storage, clock: FakeClock
 ) -> None:
+    """A used-up limit stays denied after a step back of the clock, and `retry_after` stays exact and bounded."""
     start = clock.now
     for step in (1, 1_000, 10 * SECOND, 3_600 * SECOND, 400 * 86_400 * SECOND):
         for limit in _each(5, 10 * SECOND):
@@ -288,6 +312,7 @@ def a_clock_that_steps_back_mints_nothing_and_blocks_no_longer_than_a_period(
 
 
 def a_leaky_bucket_gives_each_its_turn(storage: Storage, clock: FakeClock) -> None:
+    """Allowed requests get growing delays, at the rate of the bucket."""
     answers = [ask(storage, "a", "10/second burst 4 leaky-bucket") for _ in range(5)]
     assert [answer.allowed for answer in answers] == [True] * 4 + [False]
     assert [answer.delay_us for answer in answers] == [0, 100_000, 200_000, 300_000, 0]
@@ -295,6 +320,7 @@ def a_leaky_bucket_gives_each_its_turn(storage: Storage, clock: FakeClock) -> No
 
 
 def what_is_settled_upward_is_paid_before_a_refund_is_given(storage: Storage, clock: FakeClock) -> None:
+    """Refunds pay off an overdraft first and allow nothing before that."""
     for name in ("token-bucket", "leaky-bucket"):
         limit = Limit(10, 10 * SECOND, 10, name)
         spends = [ask(storage, "a", limit) for _ in range(10)]
@@ -306,6 +332,7 @@ def what_is_settled_upward_is_paid_before_a_refund_is_given(storage: Storage, cl
 
 
 def settling_upward_is_charged_behind_a_long_line(storage: Storage, clock: FakeClock) -> None:
+    """An overdraft behind many waiters is charged after them, up to one count."""
     limit = parse_limit("60/minute burst 10")
     first, *_ = [ask(storage, "a", limit, patience=1_000 * SECOND) for _ in range(140)]
     assert ask(storage, "a", limit, 49, "force", spent=first).reset_after_us == 189 * SECOND
@@ -313,6 +340,7 @@ def settling_upward_is_charged_behind_a_long_line(storage: Storage, clock: FakeC
 
 
 def a_refund_moves_no_place_of_a_group_that_waits_for_another_bucket(storage: Storage, clock: FakeClock) -> None:
+    """A refund does not bring a place forward that another bucket holds for a later instant."""
     own, shared = parse_limit("30/25 seconds burst 30 as own"), parse_limit("60/minute burst 60 as shared")
     both: Group = (("a", (own, shared), 30, 60 * SECOND, None),)
     first, second = [storage.evaluate((both,))[0] for _ in range(2)]
@@ -323,6 +351,7 @@ def a_refund_moves_no_place_of_a_group_that_waits_for_another_bucket(storage: St
 
 
 def buckets_whose_holes_never_meet_give_the_end_of_their_lines(storage: Storage, clock: FakeClock) -> None:
+    """A group of two buckets without a common free place gets a place behind both lines."""
     pair = parse_limit("1/second burst 1 as one"), parse_limit("1/second burst 1 as other")
     for odd, limit in enumerate(pair):
         places = [ask(storage, "a", limit, patience=100 * SECOND) for _ in range(62)]
@@ -335,6 +364,7 @@ def buckets_whose_holes_never_meet_give_the_end_of_their_lines(storage: Storage,
 
 
 def a_refund_moves_no_place_of_a_waiter_that_was_settled_down(storage: Storage, clock: FakeClock) -> None:
+    """A waiter that gave a part of its cost back keeps its turn when another spend is refunded."""
     limit = parse_limit("1/second burst 4")
     first, second = ask(storage, "a", limit, 3), ask(storage, "a", limit, 4, patience=9 * SECOND)
     assert second.delay_us == 3 * SECOND
@@ -346,6 +376,7 @@ def a_refund_moves_no_place_of_a_waiter_that_was_settled_down(storage: Storage, 
 
 
 def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> None:
+    """Spends with patience get places with delays; a cancelled place is handed out again."""
     limit = parse_limit("10/second burst 2")
     answers = [ask(storage, "a", limit, patience=250_000) for _ in range(5)]
     assert [answer.delay_us for answer in answers] == [0, 0, 100_000, 200_000, 0]
@@ -361,6 +392,7 @@ def patience_takes_places_in_the_future(storage: Storage, clock: FakeClock) -> N
 
 
 def places_that_are_given_back_in_any_order_leave_nothing_behind(storage: Storage, clock: FakeClock) -> None:
+    """Refunds of all places, in any order, restore the state."""
     for name in ("token-bucket", "leaky-bucket"):
         limit = Limit(7, SECOND, 1, name)  # a place has no whole number of microseconds
         for order in ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (1, 3, 0, 4, 2), (3, 1, 2, 4, 0)):
@@ -374,6 +406,7 @@ def places_that_are_given_back_in_any_order_leave_nothing_behind(storage: Storag
 
 
 def a_place_for_a_later_instant_leaves_the_time_before_it_to_others(storage: Storage, clock: FakeClock) -> None:
+    """A fast bucket that is held for a later instant still serves others before that."""
     slow, fast = parse_limit("1/10 seconds burst 1 as slow"), parse_limit("2/second burst 2 as fast")
     both: Group = (("a", (slow, fast), 1, 60 * SECOND, None),)
     rows = [storage.evaluate((both,))[0] for _ in range(3)]
@@ -386,6 +419,7 @@ def a_place_for_a_later_instant_leaves_the_time_before_it_to_others(storage: Sto
 
 
 def settling_to_what_was_charged_changes_nothing(storage: Storage, clock: FakeClock) -> None:
+    """A forced cost of 0 leaves every limit as it was."""
     queue, shared = parse_limit("100/2 seconds burst 100 as queue"), parse_limit("100/second burst 100 as shared")
     both: Group = (("a", (queue, shared), 100, 60 * SECOND, None),)
     storage.evaluate((both,))
@@ -397,6 +431,7 @@ def settling_to_what_was_charged_changes_nothing(storage: Storage, clock: FakeCl
 
 
 def a_refund_of_what_a_reset_forgot_mints_nothing(storage: Storage, clock: FakeClock) -> None:
+    """A refund of a spend from before a reset changes nothing."""
     clock.now -= clock.now % (60 * SECOND)
     for limit in _each(10, 60 * SECOND):
         forgotten = ask(storage, "a", limit, 10)
@@ -410,7 +445,10 @@ def a_refund_of_what_a_reset_forgot_mints_nothing(storage: Storage, clock: FakeC
 
 
 def a_refund_after_the_clock_stepped_back_mints_nothing(storage: Storage, clock: FakeClock) -> None:
-    """Also when the clock comes by the spend's instant again: in a window that is entered for the second time."""
+    """A refund of a spend from before a step back of the clock changes nothing.
+
+    This holds also if the clock passes the spend's instant again, in a window that is entered for the second time.
+    """
     begin = clock.now - clock.now % (60 * SECOND)
     for back, on, later in ((3600, 120, 0), (60, 15, 0), (60, 15, 50), (60, 25, 50), (90, 61, 40), (61, 62, 70)):
         for limit in _each(10, 60 * SECOND):
@@ -428,6 +466,7 @@ def a_refund_after_the_clock_stepped_back_mints_nothing(storage: Storage, clock:
 
 
 def a_peek_with_patience_tells_when_a_line_will_have_passed(storage: Storage, clock: FakeClock) -> None:
+    """A peek with patience and asks before it returns the wait until all of them have passed."""
     clock.now -= clock.now % (10 * SECOND)
     for limit in _each(5, 10 * SECOND):
         for front, after in ((0, 0), (4, 0), (5, 1), (9, 1), (10, 2), (52, 10)):
@@ -444,6 +483,7 @@ def a_peek_with_patience_tells_when_a_line_will_have_passed(storage: Storage, cl
 
 
 def places_in_several_buckets_are_for_one_instant(storage: Storage, clock: FakeClock) -> None:
+    """A group with patience takes its places in all buckets for the same instant."""
     limits = (parse_limit("1/second burst 1"), parse_limit("20/second burst 1 gcra"))
     limits_only_slow: Group = (("a", limits[:1], 1, 5 * SECOND, None),)
     storage.evaluate((limits_only_slow,))
@@ -455,6 +495,7 @@ def places_in_several_buckets_are_for_one_instant(storage: Storage, clock: FakeC
 
 
 def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(storage: Storage, clock: FakeClock) -> None:
+    """In a group without patience a token bucket is charged now, even if a leaky bucket delays the request."""
     queue, bucket = parse_limit("1/second burst 9 leaky-bucket"), parse_limit("1/second burst 1")
     for key, patience, passes in (("hit", None, [False, True, True, True]), ("wait", 9 * SECOND, [True] * 3 + [False])):
         start = clock.now
@@ -468,6 +509,7 @@ def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(stora
 
 
 def closing_twice_is_fine(storage: Storage, clock: FakeClock) -> None:
+    """A second `close` does nothing and does not raise."""
     storage.close()
     storage.close()
 

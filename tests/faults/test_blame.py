@@ -173,9 +173,9 @@ def test_exceptions_at_any_moment_of_a_call_cost_the_pool_no_connection(redis_ur
         signal.signal(signal.SIGALRM, before)
     assert late > 20
     gc.collect()
-    lanes = storage._lanes
-    wait_until(lambda: len(lanes._places) == len(lanes._idle), 10, "connections that are being made")
-    assert len(lanes._places) <= 3
+    pool = storage._connections
+    wait_until(lambda: len(pool._places) == len(pool._idle), 10, "connections that are being made")
+    assert len(pool._places) <= 3
     assert limiter.hit("k")
     limiter.close()
 

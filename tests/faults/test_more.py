@@ -283,7 +283,7 @@ def test_a_password_that_is_changed_degrades_when_a_connection_is_made_and_not_b
         for _ in range(5):
             decision = subject.hit()
             assert decision
-            assert "does not know this user and password" in str(decision.degraded)
+            assert "rejected the user or the password" in str(decision.degraded)
             assert "first-one" not in str(decision.degraded)
         admin.execute_command("ACL SETUSER", "limiter", ">first-one")  # both are right now: nobody has to be restarted
         granted = 7 + subject.hits_until_it_is_back()

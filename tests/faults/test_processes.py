@@ -176,7 +176,7 @@ def test_an_async_limiter_serves_several_event_loops_at_once() -> None:
 # Several workers
 
 BUILD = "from ratebound import Limiter; Limiter('5/minute').hit('a'); Limiter('5/minute')"
-WARNING = "each of 4 workers counts for itself, so clients get up to 4 times the limit; use a storage"
+WARNING = "each of 4 workers counts separately, so clients get up to 4 times the limit; use a shared storage"
 
 
 def served_by(tmp_path: Path, name: str, *options: str, program: str = BUILD, **environment: str) -> str:

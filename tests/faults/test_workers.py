@@ -267,13 +267,13 @@ def test_a_forked_process_that_goes_on_with_a_memory_is_warned_once_and_one_that
     tmp_path: Path,
 ) -> None:
     lines = written_by(tmp_path, "fork", "memory://").splitlines()
-    assert ["was started by multiprocessing, and counts for itself" in line for line in lines] == [True, True]
+    assert ["was started by multiprocessing and counts separately" in line for line in lines] == [True, True]
     assert len({line.split()[0] for line in lines}) == 2
 
 
 def test_a_spawned_process_with_a_memory_is_warned_once(tmp_path: Path) -> None:
     lines = written_by(tmp_path, "spawn", "memory://").splitlines()
-    assert ["was started by multiprocessing, and counts for itself" in line for line in lines] == [True] * 3
+    assert ["was started by multiprocessing and counts separately" in line for line in lines] == [True] * 3
 
 
 def test_a_process_that_grants_whole_limits_in_an_outage_says_so(tmp_path: Path) -> None:

@@ -52,15 +52,15 @@ def test_trusting_everyone_is_refused(ranges: list[str]) -> None:
         ({"hops": True}, "hops"),
         ({"hops": 1000}, "hops"),
         ({"hops": "1"}, "hops"),
-        ({"hops": 1, "single": {"x-real-ip": ["10.0.0.1"]}}, "give one of them"),
+        ({"hops": 1, "single": {"x-real-ip": ["10.0.0.1"]}}, "use one of them"),
         ({"forwarded": "x-real-ip", "trusted": ["10.0.0.1"]}, "single="),
         ({"forwarded": "X_Forwarded_For"}, "underscores"),
-        ({"forwarded": "a b"}, "not a header"),
+        ({"forwarded": "a b"}, "cannot be a trusted header"),
         ({"single": {"x-forwarded-for": ["10.0.0.1"]}}, "forwarded='x-forwarded-for'"),
-        ({"single": {"x-real-ip": []}}, "nobody"),
+        ({"single": {"x-real-ip": []}}, "is empty"),
         ({"single": {"x-real-ip": ["10.0.0.0/8"], "true-client-ip": ["10.1.0.0/16"]}}, "always overwrites"),
         ({"single": {"x-real-ip": ["unix"], "true-client-ip": ["unix"]}}, "always overwrites"),
-        ({"single": {"x real ip": ["10.0.0.0/8"]}}, "not a header"),
+        ({"single": {"x real ip": ["10.0.0.0/8"]}}, "cannot be a trusted header"),
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_refused(options: dict[str, object], hint: str) -> None:
@@ -248,7 +248,7 @@ def test_where_all_are_trusted_the_leftmost_is_the_client_and_that_is_said_once(
         for n in range(3):
             assert found(proxies, "10.0.0.1", xff(f"10.0.0.{n + 7}, 10.0.0.2")) == f"10.0.0.{n + 7}"
     assert [record.getMessage() for record in caplog.records] == [
-        "all of x-forwarded-for are trusted proxies: are there clients in the trusted ranges?"
+        "every address in x-forwarded-for is a trusted proxy: check that no clients are in the trusted ranges"
     ]
 
 
@@ -272,7 +272,7 @@ def test_a_peer_that_is_no_address_stands_for_itself_and_that_is_said_once(caplo
                 answer = proxies.client_address("testclient", xff("1.1.1.1"))
                 assert answer == ClientAddress(None, "testclient", "peer")
         assert [record.getMessage() for record in caplog.records] == [
-            "requests from peer 'testclient' have no address: they all count as one client"
+            "requests from peer 'testclient' have no address, so they all count as one client"
         ]
 
 

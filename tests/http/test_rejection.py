@@ -144,7 +144,7 @@ def test_what_no_wait_can_help_says_so_and_names_no_wait() -> None:
     headers, body = read(Rejection().respond(HOPELESS))
     assert "Retry-After" not in headers
     assert "retry_after" not in body
-    assert body["detail"] == "This request costs more than the limit can ever give: no wait will help."
+    assert body["detail"] == "This request exceeds the limit, so it is always denied: no wait will help."
     assert body["limits"] == [{"policy": "burst", "quota": 100, "window": 60, "remaining": 40}]
 
 
@@ -271,7 +271,7 @@ def test_a_format_that_fails_is_logged_and_the_refusal_stands(returned: Any, cap
     with caplog.at_level(logging.ERROR, "ratebound"):
         response = Rejection(broken).respond(REFUSED)
     assert response == Rejection().respond(REFUSED)
-    assert "format of refusals failed" in caplog.text
+    assert "rejection format failed" in caplog.text
 
 
 def test_a_blocked_client_is_told_no_numbers() -> None:
@@ -296,7 +296,7 @@ def test_a_blocked_client_is_told_no_numbers() -> None:
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        ({"format": "xml"}, "unknown refusal format 'xml': expected problem\\+json"),
+        ({"format": "xml"}, "unknown rejection format 'xml': expected problem\\+json"),
         ({"status": 200}, "400 to 599"),
         ({"status": "429"}, "400 to 599"),
         ({"unavailable_status": 302}, "400 to 599"),

@@ -68,22 +68,22 @@ def test_outages_can_be_left_out(alerts: list[Alert]) -> None:
 def test_too_many_refusals_are_told_once_until_they_have_eased(
     alerts: list[Alert], yes: Decision, no: Decision, clock: FakeClock
 ) -> None:
-    listener = AlertListener(alerts.append, rejected_share=0.5, window=60, least=100, clock=clock)
+    listener = AlertListener(alerts.append, denied_share=0.5, window=60, least=100, clock=clock)
 
-    def decide(refused: int, allowed: int) -> list[str]:
-        for decision in [yes] * allowed + [no] * refused:
+    def decide(denied: int, allowed: int) -> list[str]:
+        for decision in [yes] * allowed + [no] * denied:
             listener(told(decision))
         assert listener.flush(PATIENCE)
         return kinds(alerts)
 
     assert decide(50, 50) == [], "at the share, not above it"
-    assert decide(1, 0) == ["rejections"]
-    assert alerts[0] == Alert("rejections", "50% of the last 101 decisions were refusals", share=51 / 101)
-    assert decide(500, 0) == ["rejections"]
-    assert decide(0, 551) == ["rejections"], "just below the share is not calm yet"
-    assert decide(10, 0) == ["rejections"]
-    assert decide(0, 1000) == ["rejections", "eased"]
-    assert decide(2000, 0) == ["rejections", "eased", "rejections"]
+    assert decide(1, 0) == ["denials"]
+    assert alerts[0] == Alert("denials", "50% of the last 101 decisions were denials", share=51 / 101)
+    assert decide(500, 0) == ["denials"]
+    assert decide(0, 551) == ["denials"], "just below the share is not calm yet"
+    assert decide(10, 0) == ["denials"]
+    assert decide(0, 1000) == ["denials", "eased"]
+    assert decide(2000, 0) == ["denials", "eased", "denials"]
 
 
 def test_few_decisions_are_no_reason(alerts: list[Alert], no: Decision, clock: FakeClock) -> None:
@@ -97,7 +97,7 @@ def test_few_decisions_are_no_reason(alerts: list[Alert], no: Decision, clock: F
     assert alerts == []
     listener(told(no))
     assert listener.flush(PATIENCE)
-    assert kinds(alerts) == ["rejections"]
+    assert kinds(alerts) == ["denials"]
 
 
 def test_the_window_moves_on(alerts: list[Alert], yes: Decision, no: Decision, clock: FakeClock) -> None:
@@ -113,7 +113,7 @@ def test_the_window_moves_on(alerts: list[Alert], yes: Decision, no: Decision, c
     clock.advance(15)
     listener(told(no))
     assert listener.flush(PATIENCE)
-    assert kinds(alerts) == ["rejections"], "what was allowed has left the window, the refusals have not"
+    assert kinds(alerts) == ["denials"], "what was allowed has left the window, the refusals have not"
     assert alerts[0].share == 1.0
 
 
@@ -150,7 +150,7 @@ def test_a_new_attack_after_silence_is_told_again(alerts: list[Alert], no: Decis
             listener(told(no))
         clock.advance(3600)
     assert listener.flush(PATIENCE)
-    assert kinds(alerts) == ["rejections", "eased", "rejections"]
+    assert kinds(alerts) == ["denials", "eased", "denials"]
 
 
 def test_a_clock_that_steps_back_upsets_nothing(alerts: list[Alert], no: Decision, clock: FakeClock) -> None:
@@ -160,7 +160,7 @@ def test_a_clock_that_steps_back_upsets_nothing(alerts: list[Alert], no: Decisio
         clock.advance(-100)
     listener(told(no))
     assert listener.flush(PATIENCE)
-    assert kinds(alerts) == ["rejections"]
+    assert kinds(alerts) == ["denials"]
 
 
 def test_a_function_that_fails_is_logged_and_called_again(
@@ -175,7 +175,7 @@ def test_a_function_that_fails_is_logged_and_called_again(
         listener(Degraded(node, "timed out"))
     assert listener.flush(PATIENCE)
     assert [alert.node for alert in alerts] == ["a", "b", "c"]
-    assert caplog.messages == ["the alert function failed; decisions are not concerned"] * 3
+    assert caplog.messages == ["the alert function failed; decisions are not affected"] * 3
 
 
 def test_a_function_that_hangs_holds_up_nobody_and_loses_only_what_is_too_much(
@@ -253,7 +253,7 @@ def test_a_child_of_a_fork_tells_by_itself_and_only_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"rejected_share": 0}, {"rejected_share": 1.5}, {"window": 0}, {"least": 0}, {"least": 1.5}]
+    "options", [{"denied_share": 0}, {"denied_share": 1.5}, {"window": 0}, {"least": 0}, {"least": 1.5}]
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):

@@ -69,7 +69,7 @@ def test_tasks_are_heard_as_threads_are(ears: Ears) -> None:
     asyncio.run(ask())
     assert (ears.decisions("allowed", "false"), ears.decisions("denied", "false")) == (10, 20)
     assert ears.alert.flush(10)
-    assert [alert.kind for alert in ears.alerts] == ["rejections"]
+    assert [alert.kind for alert in ears.alerts] == ["denials"]
 
 
 def test_threads_together_are_counted_to_the_last_decision(ears: Ears) -> None:

@@ -1,4 +1,4 @@
-"""The log says who was refused and by what, and cannot be flooded."""
+"""The log says who was denied and by what, and cannot be flooded."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ def test_a_refusal_is_logged_with_fields_and_without_the_key(
     fields = {name: value for name, value in vars(record).items() if name.startswith("ratebound_")}
     digest = fields.pop("ratebound_key")
     assert fields == {
-        "ratebound_event": "refused",
+        "ratebound_event": "denied",
         "ratebound_limit": "login",
         "ratebound_retry_after": 60.0,
         "ratebound_degraded": None,
@@ -35,7 +35,7 @@ def test_a_refusal_is_logged_with_fields_and_without_the_key(
         "ratebound_suppressed": 0,
     }
     assert len(digest) == 16
-    assert record.getMessage() == f"refused {digest} by login, retry after 60 s"
+    assert record.getMessage() == f"denied {digest} by login, retry after 60 s"
     assert "user:42" not in str(vars(record))
 
 
@@ -73,14 +73,14 @@ def test_only_the_keys_at_fault_are_named(caplog: pytest.LogCaptureFixture, cloc
         decision = limiter.check([Check("tenant", (narrow, parse_limit("1/day"))), Check("someone", wide)])
     LogListener(clear=True, clock=clock)(told(decision))
     assert caplog.messages == [
-        "refused user by narrow, retry after 3600 s",
-        "refused tenant by 1/day, retry after 86400 s",
+        "denied user by narrow, retry after 3600 s",
+        "denied tenant by 1/day, retry after 86400 s",
     ]
 
 
 def test_what_no_wait_can_help_says_so(caplog: pytest.LogCaptureFixture, clock: FakeClock) -> None:
     LogListener(clear=True, clock=clock)(told(limiter_of("2/minute as small", clock).hit("k", cost=3)))
-    assert caplog.messages == ["refused k by small, no wait can help"]
+    assert caplog.messages == ["denied k by small, no wait can help"]
 
 
 def test_a_flood_is_cut_to_its_budget_and_the_rest_is_counted(
@@ -138,7 +138,7 @@ def test_what_is_allowed_and_what_is_not_asked_for_is_not_logged(
     limiter = limiter_of("1/minute", clock)
     LogListener(clock=clock)(told(limiter.hit("k")))
     LogListener(clock=clock)(Called("node", 0.1, StorageError("gone")))
-    LogListener(refusals=False, clock=clock)(told(limiter.hit("k")))
+    LogListener(denials=False, clock=clock)(told(limiter.hit("k")))
     assert not caplog.records
 
 

@@ -1,4 +1,4 @@
-"""What OpenTelemetry exports: the same as Prometheus, and an event on the span of a request that was refused."""
+"""What OpenTelemetry exports: the same as Prometheus, and an event on the span of a request that was denied."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -132,9 +132,9 @@ def test_what_is_watched_may_be_a_storage_or_a_limiter_of_either_kind(
     listener.watch(storage, name="storage")
     listener.watch(storage, name="storage")
     assert [value(registry, "keys", storage=name) for name in ("tasks", "storage")] == [0, 0]
-    with pytest.raises(ValueError, match="another storage is watched as 'storage'"):
+    with pytest.raises(ValueError, match="another storage is already watched as 'storage'"):
         listener.watch(tasks, name="storage")
-    with pytest.raises(ValueError, match="str holds no memory storage"):
+    with pytest.raises(ValueError, match="str has no memory storage"):
         listener.watch("redis://", name="redis")
 
 
@@ -258,8 +258,8 @@ for name in ("prometheus", "otel"):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
-        "PrometheusListener needs prometheus-client: install Ratebound with its extra [prometheus]",
-        "OpenTelemetryListener needs opentelemetry-api: install Ratebound with its extra [otel]",
+        'prometheus-client is not installed. Run: pip install "ratebound[prometheus]"',
+        'opentelemetry-api is not installed. Run: pip install "ratebound[otel]"',
     ], done.stderr
 
 

@@ -83,7 +83,7 @@ def test_clients_are_digests_unless_asked_otherwise(clock: FakeClock) -> None:
     assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)
 
 
-def test_yesterdays_attacker_leaves_also_when_nobody_is_refused_since(clock: FakeClock) -> None:
+def test_yesterdays_attacker_leaves_also_when_nobody_is_denied_since(clock: FakeClock) -> None:
     top = TopListener(window=60, clear=True, clock=clock)
     top(told(refusal(limiter_of("1/hour", clock), "attacker")))
     clock.advance(60)

@@ -190,7 +190,7 @@ async def test_slowapi_signatures_are_looked_at_and_limits_read_again_for_each_r
             return real(*args, **more)
 
         monkeypatch.setattr(module, name, noted)
-    monkeypatch.setattr("ratebound.policy.rule.parse_limits", notation.parse_limits)
+    monkeypatch.setattr("ratebound.policy.model.rule.parse_limits", notation.parse_limits)
     for _ in range(3):
         assert (await fetch(app, "GET", "/")).status == 200
         assert flask_client.get("/").status_code == 200

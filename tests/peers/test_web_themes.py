@@ -41,7 +41,7 @@ def test_theme_2_workers_on_memory_are_told_of_in_flask_and_django(
         monkeypatch.setattr(workers, "_asked_in", 0)
         caplog.clear()
         begin()
-        assert "each of 4 workers counts for itself" in caplog.text
+        assert "each of 4 workers counts separately" in caplog.text
 
 
 async def test_theme_4_a_fallback_does_not_weaken_a_login() -> None:

@@ -81,7 +81,7 @@ def test_strict_makes_warnings_count(tmp_path: Path) -> None:
 def test_an_unknown_name_to_ignore_is_refused(tmp_path: Path) -> None:
     result = run("check", written(tmp_path, GOOD), "--ignore", "address-along")
     assert result.exit_code == 2
-    assert "there is no warning 'address-along': known are address-alone" in result.stderr
+    assert "unknown warning 'address-along': expected one of address-alone" in result.stderr
 
 
 def test_several_workers_and_a_memory_of_each(tmp_path: Path) -> None:

@@ -27,15 +27,15 @@ def test_a_login_is_explained() -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == "POST /auth/login from 203.0.113.7"
-    assert "stage early: it is counted by the rules that match" in lines
+    assert "stage early: the matching rules count it" in lines
     assert "   yes  login: path /auth/login, /v{version}/auth/login; method POST" in lines
     assert "          counts by address:203.0.113.7" in lines
-    assert "          limit     5/minute, sliding-log, told as login/minute" in lines
+    assert "          limit     5/minute, sliding-log, named login/minute" in lines
     assert "   no   search: the path is none of /search" in lines
     assert "   no   reads: the method is none of GET, HEAD" in lines
     assert "          counts by address:203.0.113.7 (not found: user)" in lines
     assert '   RateLimit: "login/minute";r=4;t=60' in lines
-    assert "once all is used up: 429" in lines
+    assert "denied, once the limit is used up: 429" in lines
     assert "   Retry-After: 60" in lines
     assert "Too many attempts to log in." in result.stdout
 
@@ -49,9 +49,9 @@ def test_json_tells_the_same() -> None:
     assert (login["cost"], login["mode"], login["failure"]) == (1, "enforce", "local")
     assert not rule(late, "search")["applies"]
     assert rule(late, "login")["why"] == "it belongs to the stage early"
-    assert early["refusal"]["status"] == 429
-    assert ["Retry-After", "60"] in early["refusal"]["headers"]
-    assert json.loads(early["refusal"]["body"])["violated-policies"] == ["login/minute"]
+    assert early["rejection"]["status"] == 429
+    assert ["Retry-After", "60"] in early["rejection"]["headers"]
+    assert json.loads(early["rejection"]["body"])["violated-policies"] == ["login/minute"]
 
 
 def test_one_stage_may_be_chosen() -> None:
@@ -107,7 +107,7 @@ def test_the_address_behind_a_proxy() -> None:
     (said,) = told(file, "--path", "/", "--peer", "10.0.0.1", "--header", "X-Forwarded-For: 6.6.6.6, 203.0.113.7")
     assert (said["address"], said["address_from"]) == ("203.0.113.7", "x-forwarded-for")
     result = run("explain", file, "--path", "/", "--peer", "10.0.0.1", "--header", "x-forwarded-for: 203.0.113.7")
-    assert "from 203.0.113.7 (told by x-forwarded-for)" in result.stdout
+    assert "from 203.0.113.7 (from x-forwarded-for)" in result.stdout
     (unknown,) = told(file, "--path", "/", "--peer", "9.9.9.9", "--header", "X-Forwarded-For: 203.0.113.7")
     assert unknown["address"] == "9.9.9.9"
 
@@ -125,7 +125,7 @@ def test_the_address_behind_a_proxy() -> None:
 def test_what_is_decided_without_counting(name: str, arguments: tuple[str, ...], kind: str, status: int | None) -> None:
     (said,) = told(str(EXAMPLES / name), *arguments)
     assert said["kind"] == kind
-    assert (said["refusal"] or {}).get("status") == status
+    assert (said["rejection"] or {}).get("status") == status
     assert run("explain", str(EXAMPLES / name), *arguments).exit_code == 0
 
 
@@ -151,7 +151,7 @@ def test_a_cost_that_is_not_at_hand_counts_as_one(tmp_path: Path, caplog: pytest
     file = written(tmp_path, "rules: [{name: a, cost: {call: weight}, limits: 9/minute}]")
     (said,) = told(file, "--path", "/")
     assert ["RateLimit", '"a/minute";r=8;t=60'] in said["headers"]
-    assert "found by a function" in run("explain", file, "--path", "/").stdout
+    assert "computed by a function" in run("explain", file, "--path", "/").stdout
     assert not caplog.records
 
 
@@ -176,14 +176,14 @@ def test_the_storage_of_the_policy_is_never_opened(tmp_path: Path, monkeypatch: 
 
 def test_all_readings_of_a_path_are_told() -> None:
     result = run("explain", LOGIN, "--path", "/x/..%2fsearch", "--stage", "late")
-    assert "the path may be read as" in result.stdout
+    assert "readings of the path:" in result.stdout
     assert "   yes  search: path /search" in result.stdout
 
 
 def test_shadows_and_candidates_are_marked() -> None:
     result = run("explain", str(EXAMPLES / "trying_out.yaml"), "--path", "/upload", "--peer", "192.0.2.1")
-    assert "mode      shadow: it is only reported" in result.stdout
-    assert "candidate tried beside it, and only reported" in result.stdout
+    assert "mode      shadow: only reported" in result.stdout
+    assert "candidate evaluated as well, and only reported" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,11 @@ def test_what_is_imported_passes_the_check(system: str, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "")
     told = result.stderr.splitlines()
     assert told
-    assert all(line.startswith("not carried over: ") for line in told)
+    assert all(line.startswith("not converted: ") for line in told)
     assert run("check", output).exit_code == 0
     text = Path(output).read_text()
     for line in told:
-        assert f"# - {line.removeprefix('not carried over: ')}" in text, "the file says so, too"
+        assert f"# - {line.removeprefix('not converted: ')}" in text, "the file says so, too"
 
 
 def test_without_a_file_to_write_it_goes_to_stdout(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     file, output = written(tmp_path, SITE), written(tmp_path, "mine", "out.yaml")
     result = run("import", "nginx", file, "-o", output)
     assert result.exit_code == 2
-    assert "is there already" in result.stderr
+    assert "already exists" in result.stderr
     assert Path(output).read_text() == "mine"
     assert run("import", "nginx", file, "-o", output, "--force").exit_code == 0
     assert Path(output).read_text() != "mine"

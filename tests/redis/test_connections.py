@@ -67,7 +67,7 @@ def test_an_exception_out_of_a_signal_handler_while_one_waits_costs_no_connectio
 
     storage = RedisStorage(f"{fresh_redis.url}?{ONE}")
     with monkeypatch.context() as patched:
-        patched.setattr("ratebound.storage.redis.lane.SimpleQueue", Interrupted)
+        patched.setattr("ratebound.storage.redis.sync_connections.SimpleQueue", Interrupted)
         with pytest.raises(Late):
             storage.evaluate(ASKED)
     for _ in range(3):
@@ -87,13 +87,13 @@ def test_forgetting_connections_while_they_are_used_loses_none(fresh_redis: Serv
     for thread in threads:
         thread.start()
     for _ in range(200):
-        storage._lanes.forget()
+        storage._connections.forget()
     wait_until(lambda: len(answers) > 50, 20, "answers meanwhile")
     stop.set()
     for thread in threads:
         thread.join()
     assert all(answers)
-    assert len(storage._lanes._places) == len(storage._lanes._idle) <= 2
+    assert len(storage._connections._places) == len(storage._connections._idle) <= 2
     assert storage.evaluate(ASKED)[0][0][0]
     storage.close()
 

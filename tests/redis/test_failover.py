@@ -340,12 +340,12 @@ def test_a_replica_answers_with_a_storage_error_and_not_with_a_grant(group: Sent
 
     async def main() -> None:
         async with AsyncLimiter(LIMIT, storage=f"{replica.url}?{OPTIONS}", failure="raise") as limiter:
-            with pytest.raises(StorageError, match="this is a replica"):
+            with pytest.raises(StorageError, match="this server is a replica"):
                 await limiter.hit("k")
 
     with (
         Limiter(LIMIT, storage=f"{replica.url}?{OPTIONS}", failure="raise") as limiter,
-        pytest.raises(StorageError, match="this is a replica"),
+        pytest.raises(StorageError, match="this server is a replica"),
     ):
         limiter.hit("k")
     asyncio.run(main())

@@ -130,7 +130,7 @@ def test_a_replica_is_told_and_grants_nothing(kind: Callable[[str], Storage], ur
     with bare_limiter("5/day burst 5", storage=kind(url)) as limiter, server.client() as client:
         assert limiter.hit("k").remaining == 4
         client.replicaof(HOST, 1)  # where nobody is: it keeps what it has
-        assert "this is a replica" in refusal(limiter)
+        assert "this server is a replica" in refusal(limiter)
         client.replicaof("NO", "ONE")
         assert limiter.hit("k").remaining == 3
 
@@ -198,12 +198,12 @@ def test_a_wrong_password_is_told(kind: Callable[[str], Storage], url: str, serv
         client.execute_command("ACL SETUSER", "limiter", "on", ">right", "~*", "+@all")
         client.config_set("requirepass", "secret")
         with bare_limiter("5/day", storage=kind(url)) as limiter:
-            assert "Redis wants a password" in refusal(limiter)
+            assert "Redis requires a password" in refusal(limiter)
             client.config_set("requirepass", "")
             assert limiter.hit("k").remaining == 4, "when it wants none any more"
         with bare_limiter("5/day", storage=kind(url.replace("//", "//limiter:hush@"))) as limiter:
             message = refusal(limiter)
-            assert "does not know this user and password" in message
+            assert "rejected the user or the password" in message
             assert "hush" not in message
             client.execute_command("ACL SETUSER", "limiter", ">hush")
             assert limiter.hit("k").remaining == 3, "when it has become the right one"
@@ -215,11 +215,11 @@ def test_a_user_of_few_rights_is_told_and_needs_no_restart(
     with server.client() as client:
         client.execute_command("ACL SETUSER", "few", "on", ">p", "~*", "+evalsha")
         with bare_limiter("5/day burst 5", storage=kind(url.replace("//", "//few:p@"))) as limiter:
-            assert "this user may not do this" in refusal(limiter)
+            assert "the Redis user lacks permissions" in refusal(limiter)
             client.execute_command("ACL SETUSER", "few", "+eval")
-            assert "this user may not do this" in refusal(limiter), "now inside of the script"
+            assert "the Redis user lacks permissions" in refusal(limiter), "now inside of the script"
             client.execute_command("ACL SETUSER", "few", "+@all", "resetkeys", "~other:*")
-            assert "this user may not do this" in refusal(limiter), "all commands, and not on our keys"
+            assert "the Redis user lacks permissions" in refusal(limiter), "all commands, and not on our keys"
             client.execute_command("ACL SETUSER", "few", "~*")
             assert limiter.hit("k").remaining == 4
 
@@ -250,7 +250,7 @@ def test_the_rights_that_the_manual_gives_are_enough_and_the_user_sees_no_other_
 def test_a_server_that_takes_no_more_clients_is_told(kind: Callable[[str], Storage], url: str, server: Server) -> None:
     with server.client() as client, bare_limiter("5/day", storage=kind(url)) as limiter:
         client.config_set("maxclients", 1)
-        assert "cannot speak to Redis" in refusal(limiter)
+        assert "communication with Redis failed" in refusal(limiter)
         client.config_set("maxclients", 1000)
         assert limiter.hit("k").remaining == 4
 
@@ -280,13 +280,13 @@ def test_what_we_did_not_write_is_told_and_hurts_nobody_else(
             before = client.dump(name) if client.type(name) != "string" else client.get(name)
             for _ in range(2):
                 assert "?prefix=" in refusal(limiter, "taken")
-            with pytest.raises(StorageError, match="holds what we did not write"):
+            with pytest.raises(StorageError, match="that Ratebound did not write"):
                 limiter.peek("taken")
             for checks in (["free", "taken"], ["taken", "free"]):
-                with pytest.raises(StorageError, match="holds what we did not write"):
+                with pytest.raises(StorageError, match="that Ratebound did not write"):
                     limiter.check([Check(key, limit) for key in checks])
             assert limiter.peek("free").remaining == 5, "nothing of such a group is charged"
-            with pytest.raises(StorageError, match="holds what we did not write"):
+            with pytest.raises(StorageError, match="that Ratebound did not write"):
                 limiter.hit_many(["one", "taken", "two"])
             assert limiter.hit("one").allowed
             assert limiter.hit("two").allowed

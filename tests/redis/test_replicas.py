@@ -81,7 +81,7 @@ def test_what_no_replica_has_is_not_granted_and_a_denial_stays_one(kind: str, se
             replica.pause()
         try:
             assert alone.evaluate(((("third", (parse_limit("1/day"),), 1, None, None),),))[0][0][0], "nobody asked"
-            with pytest.raises(StorageError, match=r"0 of the 1 replicas that \?replicas=1 asks for") as caught:
+            with pytest.raises(StorageError, match=r"0 of the 1 replicas that \?replicas=1 requires") as caught:
                 sure.evaluate(spend)
             assert caught.value.outage
             assert not caught.value.undone
@@ -129,7 +129,7 @@ def test_a_server_without_replicas_is_an_outage_that_is_told_in_the_log(
 
         answer = asyncio.run(main())
     assert "INFO replication" in (answer.degraded or "")
-    assert "decisions are made without the storage: 0 of the 1 replicas that ?replicas=1 asks for" in caplog.text
+    assert "decisions are made without the storage: 0 of the 1 replicas that ?replicas=1 requires" in caplog.text
 
 
 @kinds
@@ -186,7 +186,7 @@ def test_a_check_over_several_slots_waits_on_each(nodes: Cluster) -> None:
 
 @pytest.mark.parametrize("given", ["-1", "one", "101", "1.5"])
 def test_a_number_of_replicas_that_cannot_be_is_refused_when_the_limiter_is_made(given: str) -> None:
-    with pytest.raises(ValueError, match="replicas is"):
+    with pytest.raises(ValueError, match="replicas must be"):
         Limiter("1/day", storage=f"redis://localhost?replicas={given}")
 
 
@@ -194,5 +194,5 @@ def test_a_client_of_the_users_may_ask_for_replicas_too() -> None:
     client = redis.Redis()
     assert RedisStorage(client, replicas=2).address.replicas == 2
     assert parse_url("redis://localhost").replicas == 0
-    with pytest.raises(ValueError, match="replicas is a whole number from 0 to 100"):
+    with pytest.raises(ValueError, match="replicas must be a whole number from 0 to 100"):
         RedisStorage(client, replicas=True)

@@ -86,7 +86,7 @@ def test_the_repr_of_an_address_holds_no_password() -> None:
 
 def test_a_key_is_in_no_error() -> None:
     limiter = Limiter("1/second")
-    with pytest.raises(InvalidKey, match="a key is text, not bytes") as wrong:
+    with pytest.raises(InvalidKey, match="key must be text, not bytes") as wrong:
         limiter.hit(b"hush@example.com")  # type: ignore[arg-type]
     with pytest.raises(InvalidKey, match="several keys, not one text") as one:
         limiter.hit_many("hush@example.com")

@@ -329,9 +329,7 @@ def test_without_click_or_rich_the_command_says_what_to_install(
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == (
-        "the ratebound command needs click and rich: install Ratebound with its extra [cli]\n"
-    )
+    assert capsys.readouterr().err == ('click and rich are not installed. Run: pip install "ratebound[cli]"\n')
 
 
 def test_the_module_runs_as_a_program() -> None:

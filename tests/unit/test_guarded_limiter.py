@@ -22,7 +22,7 @@ def test_memory_has_no_guard_and_everything_else_has_one(clock: FakeClock) -> No
     assert (fallback.failure, fallback.workers, limiter.storage.guard.deadline) == ("closed", 3, 0.5)
     again = Limiter("1/minute", storage=limiter.storage)
     assert again.storage is limiter.storage
-    with pytest.raises(ValueError, match="has a guard already"):
+    with pytest.raises(ValueError, match="is already guarded"):
         Limiter("1/minute", storage=limiter.storage, failure="open")
 
 

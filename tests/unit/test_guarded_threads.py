@@ -22,7 +22,7 @@ def test_without_any_thread_decisions_are_made_here(clock: FakeClock, monkeypatc
     subject = Subject("threads", clock)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        assert subject.hit("a", "5/hour").degraded == "the system gives no thread to ask the storage in"
+        assert subject.hit("a", "5/hour").degraded == "the operating system allows no more threads to call the storage"
     assert subject.hit("a", "5/hour").degraded is None
     subject.finish_writing()
     assert subject.left("a", "5/hour") == 3

@@ -374,13 +374,13 @@ def test_rate_limited_says_that_the_waiting_time_was_too_short_and_what_to_give(
     with pytest.raises(RateLimited) as caught:
         limiter.wait("a")
     assert str(caught.value) == (
-        f"over the limit {text}: the turn would come after max_delay=1.0 s;"
-        " retry in 59 s, or give timeout=, or max_delay=math.inf"
+        f"over the limit {text}: it would not pass within max_delay=1.0 s;"
+        " retry in 59 s, or set timeout=, or max_delay=math.inf"
     )
     with pytest.raises(RateLimited) as caught:
         limiter.wait("a", timeout=20)
     assert str(caught.value) == (
-        f"over the limit {text}: the turn would come after timeout=20 s; retry in 40 s, or give a longer timeout="
+        f"over the limit {text}: it would not pass within timeout=20 s; retry in 40 s, or set a longer timeout="
     )
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 

@@ -162,7 +162,7 @@ def test_theme_2_many_workers_on_memory_are_told(caplog: pytest.LogCaptureFixtur
     monkeypatch.setattr(workers, "_told", False)
     monkeypatch.setattr(workers, "_asked_in", 0)
     RateLimitMiddleware(hello, "5/minute")
-    assert "each of 4 workers counts for itself" in caplog.text
+    assert "each of 4 workers counts separately" in caplog.text
 
 
 async def test_theme_3_an_endpoint_takes_no_request_and_a_dependency_will_do() -> None:

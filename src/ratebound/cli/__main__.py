@@ -1,4 +1,4 @@
-"""`python -m ratebound.cli`, where the script is not on the path."""
+"""Run the `ratebound` command with `python -m ratebound.cli`, if the script is not on the path."""
 
 from ratebound.cli import main
 

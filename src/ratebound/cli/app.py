@@ -1,4 +1,4 @@
-"""The commands and their options. What a user got wrong goes to stderr as the message alone, with status 2."""
+"""The commands and their options. A user's mistake goes to stderr as the message alone, with status 2."""
 
 import sys
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ def app() -> None:
     """Understand rate limits before you deploy them."""
 
 
-@app.command(short_help="What limits admit, in words and in a picture.")
+@app.command(short_help="Explain limits in words and in a picture.")
 @click.argument("limits")
 @click.option(
     "--default-algorithm",
     metavar="NAME",
-    help=f"Of limits that name none and have no burst: {', '.join(ALGORITHMS)}.",
+    help=f"The algorithm of limits that name none and have no burst: {', '.join(ALGORITHMS)}.",
 )
 def explain(limits: str, default_algorithm: str | None) -> None:
-    """Say in plain words what LIMITS admit, and which of them binds when.
+    """Explain in words and in a picture what LIMITS allow, and which of them binds when.
 
     For example: ratebound explain "10/second burst 20; 500/hour"
     """
@@ -38,24 +38,24 @@ def explain(limits: str, default_algorithm: str | None) -> None:
         explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), _console())
 
 
-@app.command(short_help="The same traffic through every algorithm.")
+@app.command(short_help="Play the same traffic through every algorithm.")
 @click.argument("limit", default="10/second burst 5")
-@click.option("--seconds", type=float, help="How long to play; four periods if not given.")
+@click.option("--seconds", type=float, help="Length of the traffic in seconds; four periods by default.")
 def demo(limit: str, seconds: float | None) -> None:
     """Play the same bursty traffic through every algorithm, side by side.
 
-    LIMIT gives count, period and burst ("10/second burst 5" if not given); its algorithm does not matter.
+    LIMIT gives count, period and burst ("10/second burst 5" by default); its algorithm does not matter.
     """
     with _mistakes_on_stderr():
         limits = parse_limits(limit)
         if len(limits) != 1:
-            raise InvalidLimit(f"the demo takes one limit, not {len(limits)}; explain takes several")
+            raise InvalidLimit(f"the demo takes one limit, not {len(limits)}; use explain for several")
         show_demo(limits[0], seconds, _console())
 
 
 def _console() -> Console:
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows '?', and no traceback
+        sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows '?' instead of failing
     return Console(highlight=False, soft_wrap=False)
 
 
@@ -66,6 +66,6 @@ def _mistakes_on_stderr() -> Iterator[None]:
     except RateboundError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
-    except OSError as error:  # a pipe that was closed, a disk that is full
+    except OSError as error:  # a closed pipe, a full disk
         click.echo(f"cannot write the answer: {error.strerror or error}", err=True)
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""`ratebound demo`: the same bursty traffic through every algorithm, side by side, on a simulated clock."""
+"""The command `ratebound demo`: the same bursty traffic through every algorithm, side by side, on a simulated clock."""
 
 from collections.abc import Sequence
 from textwrap import fill
@@ -14,13 +14,14 @@ from ratebound.errors import RateboundError
 from ratebound.limit import Limit
 
 MOST_COUNT = 1_000  # every request is played
-MOST_PERIODS = 12  # every period has to be wide enough to see
+MOST_PERIODS = 12  # every period must be wide enough to see
 LABEL = 16
-NARROW = 76  # columns: with fewer there is no room for a table
+NARROW = 76  # columns: fewer have no room for a table
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def show_demo(limit: Limit, seconds: float | None, console: Console) -> None:
+    """Print the demo of a limit. Raises RateboundError if count or `seconds` is out of range."""
     until = CYCLE * limit.period_us if seconds is None else _until(limit, seconds)
     if limit.count > MOST_COUNT:
         raise RateboundError(f"the demo plays every request: choose a count up to {MOST_COUNT}, not {limit.count}")
@@ -47,7 +48,7 @@ def _until(limit: Limit, seconds: float) -> int:
 
 
 def _slices(limit: Limit, until: int, width: int) -> int:
-    """How many columns one period gets, beside the line at which it begins; the last label hangs over."""
+    """Return the number of columns for one period, beside the line at its beginning. The last label may hang over."""
     periods = -(-until // limit.period_us)
     return max((width - LABEL - len(duration(until)) - periods) // periods, 1)
 
@@ -67,16 +68,16 @@ def _drawing(limit: Limit, until: int, arrivals: Sequence[int], played: dict[str
 
 
 def _spread(instants: Sequence[int], limit: Limit, until: int, slices: int) -> list[int]:
-    """How many of the instants fall into each column."""
+    """Return how many of the instants fall into each column."""
     columns = [0] * -(-until * slices // limit.period_us)
     for instant in instants:
-        if instant < until:  # what a queue sends later is past the right edge
+        if instant < until:  # a queue may send a request after the right edge
             columns[instant * slices // limit.period_us] += 1
     return columns
 
 
 def _line(label: str, columns: Sequence[int], peak: int, slices: int, style: str) -> Text:
-    """Bars as high as the share of the peak; without a peak, a mark wherever there is something."""
+    """Return bars as high as the share of the peak; without a peak, a mark in each column that is not empty."""
     line = Text(f"{label:<{LABEL}}")
     for place, many in enumerate(columns):
         if place % slices == 0:
@@ -113,7 +114,7 @@ def _table(limit: Limit, played: dict[str, list[Event]]) -> Table:
 
 
 def _list(limit: Limit, played: dict[str, list[Event]]) -> Text:
-    """The table for a terminal that is too narrow for one."""
+    """Return the table as a list, for a narrow terminal."""
     text = Text()
     for algorithm, events in played.items():
         goes = sorted(event.goes for event in events if event.allowed)
@@ -133,15 +134,15 @@ def _legend(limit: Limit, played: dict[str, list[Event]], width: int) -> Text:
     most, begin = busiest([event.goes for event in played["fixed-window"] if event.allowed], limit.period_us)
     boundary = -(-begin // limit.period_us) * limit.period_us
     around = f"{most} around {duration(boundary)}: a count on each side of the line"
-    marks = "bars: go ahead   ×: denied   │: the clock's windows begin"
+    marks = "bars: go ahead   ×: denied   │: a window of the clock begins"
     legend = Text(f"{marks if len(marks) <= width else marks.replace('   ', chr(10))}\n\n", style="dim")
     indent = " " * (2 if width < NARROW else LABEL)
     for algorithm, words in (
-        ("fixed-window", around if most > limit.count else "more than a count around a line, if asked there"),
-        ("sliding-log", f"never more than {limit.count} in any {period}; remembers every request"),
+        ("fixed-window", around if most > limit.count else "can allow more than a count around a line"),
+        ("sliding-log", f"never more than {limit.count} in any {period}; stores every request"),
         ("sliding-counter", "an estimate of the same, from two counters"),
         ("token-bucket", f"{limit.burst} at once, then as it refills; gcra is another name for it"),
-        ("leaky-bucket", "admits what token-bucket admits, and sends it out evenly, later"),
+        ("leaky-bucket", "admits the same requests as token-bucket, and delays them to an even flow"),
     ):
         told = fill(words, width, initial_indent=indent, subsequent_indent=indent)
         if width < NARROW:

@@ -1,4 +1,4 @@
-"""`ratebound explain`: what limits admit, in words and in a picture. The numbers come from the kernels."""
+"""The command `ratebound explain`: limits in words and in a picture. The numbers come from the kernels."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ from ratebound.limit import UNITS, Limit
 PROMISES = {
     "token-bucket": "A bucket of {burst} that refills at {rate}: bursts pass at once, the average holds.",
     "gcra": "A bucket of {burst} that refills at {rate}: bursts pass at once, the average holds.",
-    "leaky-bucket": "A queue of {burst} places, served at {rate}, evenly: each admitted request is told its delay.",
+    "leaky-bucket": "A queue of {burst} places, served evenly at {rate}: each admitted request gets its delay.",
     "fixed-window": "Counts to {count} in windows of one {period} that are aligned to the clock.",
-    "sliding-log": "Remembers every request: never more than {count} in any {period}, wherever it begins.",
+    "sliding-log": "Stores every request: never more than {count} in any {period}, wherever it begins.",
     "sliding-counter": "Estimates the last {period} from two counters: never above {count} by its own estimate.",
 }
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 INDENT = "   "
-NARROW = 24  # characters beside the labels: with fewer, facts stand below them
+NARROW = 24  # characters beside the labels: with fewer, facts go below them
 HEIGHT = 8  # lines of the picture
 NICE = sorted(
     [step * UNITS[unit] for unit in ("microsecond", "millisecond") for step in (1, 2, 4, 10, 20, 40, 100, 200, 400)]
@@ -44,7 +44,8 @@ NICE = sorted(
 
 
 def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
-    width = max(min(console.width, 100), 24)  # narrower than that, lines are wrapped by the terminal
+    """Print each limit, their combination, and a picture of a client that always asks."""
+    width = max(min(console.width, 100), 24)  # a narrower terminal wraps the lines itself
     for place, limit in enumerate(limits):
         title = Text(f"{place + 1}  " if len(limits) > 1 else "").append(str(limit), style=f"bold {_colour(place)}")
         if limit.algorithm not in str(limit):
@@ -57,13 +58,16 @@ def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
         _say(console, Text("Together", style="bold"), law, _timeline(limits, bindings), width)
     span = _span(limits, bindings)
     aligned = any(limit.algorithm == "fixed-window" for limit in limits)
-    asking = f"Always asking: what has passed in the first {duration(span)}{' of a window' if aligned else ''}"
+    asking = f"A client that always asks: units passed in the first {duration(span)}{' of a window' if aligned else ''}"
     console.print(fill(asking, width))
     console.print(_picture(limits, span, width))
 
 
 def _say(console: Console, title: Text, words: str, facts: Sequence[tuple[str, str]], width: int) -> None:
-    """A paragraph, and a list of facts in two columns. Wrapped here: tables of rich end in spaces."""
+    """Print a paragraph and a list of facts in two columns.
+
+    It wraps lines itself because rich's tables end in spaces.
+    """
     text = Text("\n".join(wrap(words, width, initial_indent=INDENT, subsequent_indent=INDENT)))
     column = max(len(label) for label, _ in facts) + 2
     if width - column < NARROW:  # one column: each fact below its label
@@ -129,13 +133,13 @@ def _timeline(limits: Sequence[Limit], bindings: Sequence[Look]) -> list[tuple[s
 
 
 def _span(limits: Sequence[Limit], bindings: Sequence[Look]) -> int:
-    """Long enough to see the last change of the binding limit, or the limit come back a few times."""
+    """Return a time that shows the last change of the binding limit, or several recoveries of the limit."""
     wanted = 2 * bindings[-1].now if bindings[-1].now else 3 * recovery(limits[bindings[-1].binding])
     return next((nice for nice in NICE if nice >= wanted), NICE[-1])
 
 
 def _picture(limits: Sequence[Limit], span: int, width: int) -> Text:
-    """Columns of blocks, as high as what has passed by then; below them, which limit binds."""
+    """Return columns of blocks as high as the units allowed by then; below them, the number of the binding limit."""
     columns = (width - 10) // 4 * 4
     looks = saturate(limits, span)
     sampled = []

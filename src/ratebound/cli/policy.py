@@ -1,4 +1,5 @@
-"""`ratebound policy`: check a policy file, explain what it says of a request, import another system's limits."""
+"""The command `ratebound policy`: check a policy file, explain its answer to a request, import limits of other
+systems."""
 
 import os
 import sys
@@ -21,29 +22,29 @@ from ratebound.policy.model.rule import Stage
 
 FORMATS = click.Choice(["text", "json"])
 FILE = click.argument("file", type=click.Path(dir_okay=False))
-FORMAT = click.option("--format", "shape", type=FORMATS, default="text", help="For people, or for programs.")
+FORMAT = click.option("--format", "shape", type=FORMATS, default="text", help="Output for people or for programs.")
 ENVIRON = click.option(
-    "--env", "environ", multiple=True, metavar="NAME=VALUE", help="For ${NAME} in the file, over the environment."
+    "--env", "environ", multiple=True, metavar="NAME=VALUE", help="A value for ${NAME}; overrides the environment."
 )
 FUNCTIONS = click.option(
     "--functions",
     "module",
     metavar="MODULE",
-    help="Where the functions are that the file names. Without it they are not called, and find nothing.",
+    help="The module of the functions that the file names. Without it they are not called and find nothing.",
 )
 
 
 @click.group(short_help="Check, explain and import policy files.")
 def policy() -> None:
-    """Look at a policy file before it runs."""
+    """Check, explain and import policy files."""
 
 
-@policy.command(short_help="Mistakes, and what is known to go wrong.")
+@policy.command(short_help="Check a file for mistakes and known problems.")
 @FILE
-@click.option("--strict", is_flag=True, help="Warnings, too, make the status 1.")
-@click.option("--ignore", multiple=True, metavar="NAME", help="A warning that is meant; may be given several times.")
+@click.option("--strict", is_flag=True, help="Exit with status 1 if there are warnings.")
+@click.option("--ignore", multiple=True, metavar="NAME", help="A warning to ignore; may be given several times.")
 @click.option(
-    "--workers", type=click.IntRange(1), default=1, envvar="WEB_CONCURRENCY", help="Processes that will run it."
+    "--workers", type=click.IntRange(1), default=1, envvar="WEB_CONCURRENCY", help="The number of server processes."
 )
 @FORMAT
 @ENVIRON
@@ -51,14 +52,14 @@ def policy() -> None:
 def check(
     file: str, strict: bool, ignore: tuple[str, ...], workers: int, shape: str, environ: tuple[str, ...], module: str
 ) -> None:
-    """Tell all mistakes in FILE by line and place, with status 2; then warn of what is known to go wrong, by name.
+    """Report all mistakes in FILE by line and place, with status 2; then warn about known problems by name.
 
     For example: ratebound policy check policy.yaml --strict --ignore address-alone
     """
     with _mistakes():
         for name in ignore:
             if name not in MISTAKES:
-                raise RateboundError(f"there is no warning {name!r}: known are {', '.join(sorted(MISTAKES))}")
+                raise RateboundError(f"unknown warning {name!r}: expected one of {', '.join(sorted(MISTAKES))}")
         found = check_file(file, functions_from(module), _environ(environ), workers, ignore)
         if shape == "json":
             click.echo(found.json())
@@ -69,24 +70,24 @@ def check(
         raise SystemExit(_status(found, strict=strict))
 
 
-@policy.command(short_help="Which rules a request meets, and why.")
+@policy.command(short_help="Explain which rules apply to a request, and why.")
 @FILE
 @click.option("--method", default="GET", show_default=True)
-@click.option("--path", required=True, help="As received; it may have a query.")
+@click.option("--path", required=True, help="The path as received, with or without a query.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="May be given several times.")
 @click.option("--peer", default="192.0.2.1", show_default=True, help="The address of the socket's other end, or unix.")
-@click.option("--host", default="", help="Without it, that of the Host header.")
-@click.option("--user", help="Whom the application has authenticated.")
+@click.option("--host", default="", help="The host; by default that of the Host header.")
+@click.option("--user", help="The user that the application has authenticated.")
 @click.option("--tier", help="The client's tier.")
 @click.option(
     "--identity",
     "identities",
     multiple=True,
     metavar="KIND=VALUE",
-    help="What a verifier would have found, for example api-key=acme or jwt:sub=42.",
+    help="An identity as a verifier would find it, for example api-key=acme or jwt:sub=42.",
 )
-@click.option("--body", help="For costs that are found in it.")
-@click.option("--stage", type=click.Choice(["early", "late"]), help="Without it, both where there are early rules.")
+@click.option("--body", help="The body, for costs that are read from it.")
+@click.option("--stage", type=click.Choice(["early", "late"]), help="By default both, if there are early rules.")
 @FORMAT
 @ENVIRON
 @FUNCTIONS
@@ -106,7 +107,7 @@ def explain(
     environ: tuple[str, ...],
     module: str,
 ) -> None:
-    """Say which rules of FILE a request meets and why, by whom they count, and what the answer looks like.
+    """Explain which rules of FILE apply to a request and why, what they count by, and what the response looks like.
 
     Nothing is charged, and the storage of the file is never opened.
 
@@ -121,13 +122,13 @@ def explain(
         show_answers(asked, answers, _console(), as_json=shape == "json")
 
 
-@policy.command("import", short_help="A policy from Envoy's, nginx's or Kong's limits.")
+@policy.command("import", short_help="Convert the limits of Envoy, nginx or Kong.")
 @click.argument("system", type=click.Choice(sorted(SYSTEMS)))
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to write it; without it, to stdout.")
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file to write; stdout by default.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def import_(system: str, file: str, output: str | None, force: bool) -> None:
-    """Write a policy that does what FILE of another system says; stderr tells what could not be carried over.
+    """Convert the limits in FILE of another system to a policy. Settings that cannot be converted are listed on stderr.
 
     envoy reads the YAML of envoyproxy/ratelimit, nginx limit_req_zone and limit_req, kong a declarative configuration
     with the plugin rate-limiting. A FILE of - is stdin.
@@ -143,13 +144,13 @@ def import_(system: str, file: str, output: str | None, force: bool) -> None:
         try:
             read_policy(imported.text, functions=functions_from(None), environ={})
         except PolicyError as error:
-            raise RateboundError(f"{file} cannot be carried over as it is:\n{error}") from None
+            raise RateboundError(f"{file} cannot be converted as it is:\n{error}") from None
         if output is None:
             click.echo(imported.text, nl=False)
         else:
             _write(output, imported.text, force=force)
         for lost in imported.lost:
-            click.echo(f"not carried over: {lost}", err=True)
+            click.echo(f"not converted: {lost}", err=True)
 
 
 def _status(found: Findings, *, strict: bool) -> int:
@@ -180,13 +181,13 @@ def _read(file: str) -> str:
 def _write(output: str, text: str, *, force: bool) -> None:
     path = Path(output)
     if path.exists() and not force:
-        raise RateboundError(f"{output} is there already: choose another name, or --force")
+        raise RateboundError(f"{output} already exists: choose another name, or use --force")
     path.write_text(text, "utf-8")
 
 
 @contextmanager
 def _mistakes() -> Iterator[None]:
-    """What a user got wrong, or has not installed, as the message alone."""
+    """Print a user's mistake, or a missing package, as the message alone."""
     with _mistakes_on_stderr():
         try:
             yield

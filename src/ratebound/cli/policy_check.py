@@ -1,4 +1,4 @@
-"""`ratebound policy check`: a file's mistakes, and the named warnings with the line of each."""
+"""The command `ratebound policy check`: a file's mistakes, and named warnings with the line of each."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +20,7 @@ INDENT = "   "
 
 
 class Findings(NamedTuple):
-    """What is to be said of a file: that it cannot work, or what is known to go wrong with it."""
+    """The problems of a file, which cannot work then, or the warnings about it."""
 
     file: str
     problems: tuple[Problem, ...]
@@ -29,6 +29,7 @@ class Findings(NamedTuple):
     rules: int = 0
 
     def json(self) -> str:
+        """Return the findings as JSON."""
         told = {
             "file": self.file,
             "problems": [
@@ -58,6 +59,7 @@ def check_file(
     workers: int,
     ignore: Collection[str] = (),
 ) -> Findings:
+    """Load a policy file and return its findings. Warnings in `ignore` are only counted."""
     try:
         policy = load_policy(file, functions=functions, environ=environ)
     except PolicyError as error:
@@ -69,6 +71,7 @@ def check_file(
 
 
 def show_findings(found: Findings, console: Console) -> None:
+    """Print the warnings and a summary."""
     width = max(min(console.width, 100), 50)
     for warning, line in found.warnings:
         where = f"{found.file}:{line}" if line else found.file
@@ -87,7 +90,7 @@ def show_findings(found: Findings, console: Console) -> None:
 
 
 def _line(place: Place, lines: Lines) -> int | None:
-    """That of the place, or of the nearest thing around it."""
+    """Return the line of a place, or of the nearest enclosing one."""
     while place and place not in lines:
         place = place[:-1]
     return lines.get(place)

@@ -1,4 +1,4 @@
-"""`ratebound policy explain`: one request through the rules, in words. Counted in a memory of its own, if at all."""
+"""The command `ratebound policy explain`: one request through the rules, in words. It counts in a memory of its own."""
 
 import json
 import time
@@ -20,19 +20,19 @@ from ratebound.policy.problem import nearest
 from ratebound.storage.memory import MemoryStorage
 
 KINDS = {
-    "limited": "it is counted by the rules that match",
-    "unlimited": "the rules that match do not limit this client",
-    "unmatched": "no rule matches: it is not limited",
-    "exempt": "it is exempt: nothing is counted",
-    "allow": "the client is on the allow list: nothing is counted",
-    "block": "the client is on the block list: it is refused",
+    "limited": "the matching rules count it",
+    "unlimited": "the matching rules do not limit this client",
+    "unmatched": "no rule matches, so it is not limited",
+    "exempt": "it is exempt, so nothing is counted",
+    "allow": "the client is on the allow list, so nothing is counted",
+    "block": "the client is on the block list, so it is denied",
     "deny": "a rule denies it",
-    "off": "the switch is off: nothing is limited",
+    "off": "the switch is off, so nothing is limited",
 }
 
 
 class GivenRequest(NamedTuple):
-    """The request as it was given on the command line."""
+    """A request as given on the command line."""
 
     method: str
     path: str
@@ -45,11 +45,12 @@ class GivenRequest(NamedTuple):
     body: str | None
 
     def view(self) -> RequestView:
+        """Return the request as the gate sees it."""
         path, _, query = self.path.partition("?")
         host = self.host or next((value for name, value in self.headers if name == "host"), "")
         headers = list(self.headers)
         if any(kind.startswith("jwt:") for kind in self.identities):
-            headers.append(("authorization", "Bearer -"))  # the verifier that stands in wants something to verify
+            headers.append(("authorization", "Bearer -"))  # the stand-in verifier needs a token to verify
         return RequestView(
             self.method.upper(),
             path,
@@ -63,7 +64,7 @@ class GivenRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What one stage says: each rule, the first answer, and the refusal once all is used up."""
+    """The answer of one stage: each rule, the first decision, and the rejection once all units are used."""
 
     stage: str
     policy: Policy
@@ -71,10 +72,11 @@ class Answer(NamedTuple):
     found: RequestIdentities
     verdict: Verdict
     headers: list[tuple[str, str]]
-    refusal: Response | None
+    rejection: Response | None
 
 
 def header_pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Return headers from 'Name: value' lines. Raises RateboundError."""
     found = []
     for line in lines:
         name, colon, value = line.partition(":")
@@ -85,30 +87,33 @@ def header_pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def stages_of(policy: Policy) -> list[Stage]:
-    """Both, where there are early rules: the two are two decisions."""
+    """Return both stages if the policy has early rules, because each stage is its own decision; else the late one."""
     return ["early", "late"] if any(rule.stage == "early" for rule in policy.rules) else ["late"]
 
 
 def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> Answer:
-    """Ask the rules, and play the request against an empty storage and against a full one."""
+    """Return the rules' answer to a request, against an empty storage and against one without remaining units.
+
+    Raises RateboundError if the path, the tier or an identity is invalid.
+    """
     if not asked.path.startswith("/"):
         raise RateboundError(f"--path {asked.path!r}: expected a path that begins with '/'")
     policy = _as_if(policy, asked)
     view = asked.view()
     explanation = explain(policy, view, stage)
-    day = time.time_ns() // 1000 // UNITS["day"] * UNITS["day"]  # the clock's windows begin
+    day = time.time_ns() // 1000 // UNITS["day"] * UNITS["day"]  # the beginning of the clock's windows
     gate = Gate(policy, storage=MemoryStorage(clock=lambda: day))
     verdict = gate.decide(asked.view(), stage)
     decision = verdict.decision
     headers = [] if decision is None else policy.response_headers.pairs(decision)
-    refused = verdict
+    denied = verdict
     if decision is not None and decision.allowed:
         gate.settle(verdict, cost=[min(limit.burst for limit in ask[1]) for ask in decision.asks])
-        refused = gate.decide(asked.view(), stage)
-    return Answer(stage, policy, explanation, view.found, verdict, headers, _refusal(refused, view))
+        denied = gate.decide(asked.view(), stage)
+    return Answer(stage, policy, explanation, view.found, verdict, headers, _rejection(denied, view))
 
 
-def _refusal(verdict: Verdict, view: RequestView) -> Response | None:
+def _rejection(verdict: Verdict, view: RequestView) -> Response | None:
     if verdict.allowed:
         return None
     words = {"message": verdict.message or None, "documentation": verdict.documentation or None}
@@ -118,7 +123,7 @@ def _refusal(verdict: Verdict, view: RequestView) -> Response | None:
 
 
 def _as_if(policy: Policy, asked: GivenRequest) -> Policy:
-    """The policy with verifiers that have found what the command line says."""
+    """Return the policy with verifiers that find the identities of the command line."""
     if asked.tier is not None and asked.tier not in policy.tier_names:
         raise RateboundError(f"--tier {asked.tier!r}: {nearest(asked.tier, policy.tier_names)}")
     sources = dict(policy.identities)
@@ -137,7 +142,7 @@ def _as_if(policy: Policy, asked: GivenRequest) -> Policy:
         else:
             known = [name if name != "jwt" else "jwt:sub" for name in sources]
             raise RateboundError(f"--identity {kind}: the policy has no such identity: {nearest(kind, known)}")
-    # Cost functions that are not at hand cannot be asked: the request costs 1.
+    # Cost functions that are not loaded cannot be called, so the request costs 1.
     rules = tuple(replace(rule, cost=_one) if is_stub(rule.cost) else rule for rule in policy.rules)
     return replace(policy, rules=rules, identities=sources, default_tier=asked.tier or policy.default_tier)
 
@@ -151,15 +156,16 @@ def _always(identity: Identity) -> Any:
 
 
 def show_answers(asked: GivenRequest, answers: Sequence[Answer], console: Console, *, as_json: bool) -> None:
+    """Print the answers, as text or JSON."""
     if as_json:
         told = json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False, indent=2)
         console.print(Text(told), soft_wrap=True)
         return
     first = answers[0].explanation
-    where = first.address + (f" (told by {first.source})" if first.source != "peer" else "")
+    where = first.address + (f" (from {first.source})" if first.source != "peer" else "")
     text = Text(f"{asked.method.upper()} {asked.path}", style="bold").append(f" from {where}", style="not bold")
     if len(first.paths) > 1:
-        text.append(f"\n   the path may be read as {', '.join(first.paths)}", style="not bold")
+        text.append(f"\n   readings of the path: {', '.join(first.paths)}", style="not bold")
     if first.tier is not None:
         text.append(f"\n   tier {first.tier}", style="not bold")
     console.print(text)
@@ -180,19 +186,19 @@ def _show_stage(answer: Answer, console: Console, *, titled: bool) -> None:
         for label, words in _facts(report, answer):
             console.print(Text(f"          {label:<10}", style="dim").append(words, style="not dim"))
     if answer.headers:
-        console.print(Text("\nit goes ahead with" if answer.verdict.allowed else "\nit is answered with"))
+        console.print(Text("\nallowed, with the headers" if answer.verdict.allowed else "\ndenied, with the headers"))
         for name, value in answer.headers:
             console.print(Text(f"   {name}: {value}"), soft_wrap=True)
-    if answer.refusal is not None:
-        when = "once all is used up" if answer.verdict.allowed else "it is refused"
-        console.print(Text(f"\n{when}: {answer.refusal.status}"))
-        for name, value in answer.refusal.headers:
+    if answer.rejection is not None:
+        when = "denied, once the limit is used up" if answer.verdict.allowed else "denied"
+        console.print(Text(f"\n{when}: {answer.rejection.status}"))
+        for name, value in answer.rejection.headers:
             console.print(Text(f"   {name}: {value}"), soft_wrap=True)
-        console.print(Text(f"\n   {answer.refusal.body.decode(errors='replace').rstrip()}"), soft_wrap=True)
+        console.print(Text(f"\n   {answer.rejection.body.decode(errors='replace').rstrip()}"), soft_wrap=True)
 
 
 def _why(report: RuleReport) -> str:
-    """The conditions that hold, in the words of the file."""
+    """Return the conditions that hold, in the words of the file."""
     match = report.rule.match
     told = [
         f"{label} {', '.join(values)}"
@@ -223,20 +229,20 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     who = "nobody" if report.identity is None else report.identity.key
     facts = [("counts by", who + (f" (not found: {', '.join(tried)})" if tried else ""))]
     if isinstance(plan, tuple):
-        facts += [("limit", f"{limit.text}, {limit.algorithm}, told as {limit.name}") for limit in plan]
+        facts += [("limit", f"{limit.text}, {limit.algorithm}, named {limit.name}") for limit in plan]
     else:
         facts.append(("limit", str(plan)))
-    cost = "found by a function" if report.cost is None else str(report.cost)
+    cost = "computed by a function" if report.cost is None else str(report.cost)
     facts.append(("cost", cost))
-    facts.append(("mode", "shadow: it is only reported" if rule.mode == "shadow" else rule.mode))
+    facts.append(("mode", "shadow: only reported" if rule.mode == "shadow" else rule.mode))
     facts.append(("failure", rule.failure or answer.policy.failure))
     if rule.candidates:
-        facts.append(("candidate", "tried beside it, and only reported"))
+        facts.append(("candidate", "evaluated as well, and only reported"))
     return facts
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
-    said, refusal = answer.explanation, answer.refusal
+    said, rejection = answer.explanation, answer.rejection
     return {
         "stage": answer.stage,
         "kind": answer.verdict.kind,
@@ -259,11 +265,11 @@ def _as_json(answer: Answer) -> dict[str, Any]:
             for report in said.rules
         ],
         "headers": [list(pair) for pair in answer.headers],
-        "refusal": None
-        if refusal is None
+        "rejection": None
+        if rejection is None
         else {
-            "status": refusal.status,
-            "headers": [list(pair) for pair in refusal.headers],
-            "body": refusal.body.decode(errors="replace"),
+            "status": rejection.status,
+            "headers": [list(pair) for pair in rejection.headers],
+            "body": rejection.body.decode(errors="replace"),
         },
     }

@@ -1,4 +1,4 @@
-"""The functions that a policy names, while it is only looked at."""
+"""The functions that a policy names, for commands that only look at it."""
 
 import asyncio
 import importlib
@@ -16,14 +16,17 @@ Function = Callable[..., Any]
 
 
 def functions_from(module: str | None) -> Mapping[str, Function]:
-    """Those of a module, found as Python finds it from here; without a module, ones that find nothing."""
+    """Return the public functions of a module in the current folder; without a module, stubs that find nothing.
+
+    Raises RateboundError if the import fails.
+    """
     if module is None:
         return _Stubs()
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
-    except Exception as error:  # an import runs the user's code: it may fail in any way
+    except Exception as error:  # an import runs the user's code, which may fail in any way
         raise RateboundError(f"cannot import {module}: {type(error).__name__}: {error}") from None
     finally:
         sys.path.remove(here)
@@ -31,11 +34,12 @@ def functions_from(module: str | None) -> Mapping[str, Function]:
 
 
 def is_stub(function: object) -> bool:
+    """Return True if a function is a stub."""
     return getattr(function, "is_stub", False) is True
 
 
 class _Stubs(dict[str, Function]):
-    """Has every name but those that come with Ratebound."""
+    """A mapping with a stub for every name, except those built into Ratebound."""
 
     def __contains__(self, name: object) -> bool:
         return name not in BUILT_IN
@@ -51,7 +55,7 @@ class _Stubs(dict[str, Function]):
 
 
 def _now(function: Function) -> Function:
-    """An async function as a plain one: here nobody else waits."""
+    """Return a sync version of an async function; others as they are."""
     if not inspect.iscoroutinefunction(function):
         return function
 

@@ -1,8 +1,8 @@
-"""The client that is always asking, on a simulated clock: what it gets, and which limit holds it back when.
+"""A simulated client that always asks: how much it gets, and which limit holds it back when.
 
-It is never played unit by unit. At each of a few hundred instants it takes all that is left, as one cost,
-and then looks when to come back. A limit that recovers faster than that is seen through `widened`, so that
-nothing is lost between two looks; this is what makes a year of 10/second as quick as a second of it.
+It is not played unit by unit. At each of a few hundred instants it takes all remaining units as one cost and then
+computes when to come back. A limit that recovers faster than that is replaced by a `widened` one, so that nothing is
+lost between two looks. So a year of 10/second takes as little time as a second of it.
 """
 
 import math
@@ -13,12 +13,12 @@ from ratebound.kernels import KERNELS, State, evaluate
 from ratebound.limit import BUCKETS, MAX_COUNT, WINDOWS, Limit
 
 LOOKS = 300  # in one span
-MANY_LOOKS = 3_000  # a sliding counter gives a little less to one who looks seldom
+MANY_LOOKS = 3_000  # a sliding counter gives slightly less to a client that looks seldom
 ZOOM = 16
 
 
 class Look(NamedTuple):
-    """What has passed by `now`, and the place among the limits of the one that says to wait."""
+    """The units allowed by `now`, and the index of the limit that says to wait."""
 
     now: int
     total: int
@@ -26,16 +26,17 @@ class Look(NamedTuple):
 
 
 def recovery(limit: Limit) -> int:
-    """How long what was used up takes to come back."""
+    """Return the time in which a used-up limit recovers."""
     return max(limit.refill_us, 1) if limit.algorithm in BUCKETS else limit.period_us
 
 
 def saturate(
     limits: Sequence[Limit], span: int, start: int = 0, *, opened: bool = False, looks: int = LOOKS
 ) -> list[Look]:
-    """Take all there is from `start` on until `span` later, the last microsecond before that included.
+    """Take all available units from `start` until `span` later, including the last microsecond before that.
 
-    `opened` spends one unit at 0 first, so that windows that begin with a key's first request have begun.
+    Return the looks. `opened` spends one unit at 0 first, so that windows that begin with a key's first request have
+    begun.
     """
     pace = max(span // looks, 1)
     seen = tuple(widened(limit, pace) for limit in limits)
@@ -58,20 +59,21 @@ def saturate(
 
 
 def widened(limit: Limit, pace: int) -> Limit:
-    """The limit for one who looks every `pace` microseconds: if it would fill up in between, a larger bucket.
+    """Return the limit for a client that looks every `pace` microseconds.
 
-    The caller empties it at once but for the true burst, so at every look it has given what the true limit gives.
+    It is a larger bucket if the limit would fill up in between. The caller empties it down to the true burst at once,
+    so at every look it has given as much as the true limit.
     """
-    if recovery(limit) >= 8 * pace or (pace == 1 and limit.algorithm in WINDOWS):  # at every microsecond none is missed
+    if recovery(limit) >= 8 * pace or (pace == 1 and limit.algorithm in WINDOWS):  # a look at every microsecond
         return limit
     more = -(-limit.count * pace // limit.period_us)
     return Limit(limit.count, limit.period_us, min(limit.burst + more, MAX_COUNT), "token-bucket")
 
 
 def first_bindings(limits: Sequence[Limit]) -> list[Look]:
-    """The first look at which each limit says to wait, in order of time; one that never does is left out.
+    """Return the first look at which each limit says to wait, in order of time. A limit that never does is left out.
 
-    Looked for in spans from the shortest recovery to three times the longest.
+    The search covers spans from the shortest recovery to three times the longest.
     """
     found: dict[int, Look] = {}
     span, last = 2 * min(map(recovery, limits)), followed(limits)
@@ -89,12 +91,12 @@ def first_bindings(limits: Sequence[Limit]) -> list[Look]:
 
 
 def followed(limits: Sequence[Limit]) -> int:
-    """How long a client is followed to see which limits ever bind."""
+    """Return the time for which a client is followed to see which limits ever bind."""
     return 3 * max(map(recovery, limits))
 
 
 def _look_closer(limits: Sequence[Limit], before: int, seen: Look) -> Look:
-    """Halve the time between two looks until the first instant is known to about a hundred thousandth of it."""
+    """Return the first look with this binding, by bisection, to about a hundred thousandth of its instant."""
     while seen.now - before > 1 + seen.now // 100_000:
         middle = (before + seen.now) // 2
         look = saturate(limits, middle + 1)[-1]
@@ -106,7 +108,7 @@ def _look_closer(limits: Sequence[Limit], before: int, seen: Look) -> Look:
 
 
 def steady(limits: Sequence[Limit]) -> tuple[int, int]:
-    """What passes in the long run: so many units in so many microseconds, whole periods of every limit if it can be."""
+    """Return (units, microseconds) of the long run, over whole periods of every limit if possible."""
     slowest = max(limits, key=recovery)
     whole = math.lcm(*(limit.period_us for limit in limits))
     if whole > 100 * recovery(slowest):
@@ -117,7 +119,7 @@ def steady(limits: Sequence[Limit]) -> tuple[int, int]:
 
 
 def most_in_one_period(limit: Limit) -> int:
-    """The most that passes within less than one period, for a client that begins at the worst instant of a window."""
+    """Return the most units that pass within less than one period, for a client that begins at the worst instant."""
     last = limit.period_us - 1
     worst = [saturate((limit,), limit.period_us, start)[-1].total for start in (0, last)]
     if limit.algorithm in WINDOWS:
@@ -126,17 +128,17 @@ def most_in_one_period(limit: Limit) -> int:
 
 
 def longest_delay(limit: Limit) -> int:
-    """What the last of a whole burst at once is told to wait."""
+    """Return the delay of the last request of a whole burst."""
     spend = KERNELS[limit.algorithm].spend
     state = spend(limit, None, 0, limit.burst - 1, None, 0)[0] if limit.burst > 1 else None
     return spend(limit, state, 0, 1, None, 0)[1][4]
 
 
 def used_up(limit: Limit) -> tuple[int, int]:
-    """(what passes at once, how long until untouched again after that), from the beginning of a window."""
+    """Return the units that pass at once from a window's beginning, and the time until the limit is untouched again."""
     states: list[State | None] = [None]
     _take_all((limit,), states, 0)
-    at_once = saturate((limit,), 1)[-1].total  # above a unit a microsecond, a bucket gives more than its burst
+    at_once = saturate((limit,), 1)[-1].total  # a bucket above one unit per microsecond gives more than its burst
     return at_once, KERNELS[limit.algorithm].standing(limit, states[0], 0)[1]
 
 
@@ -149,7 +151,7 @@ def _take_all(limits: tuple[Limit, ...], states: list[State | None], now: int) -
 
 
 def _held_back(limits: tuple[Limit, ...], states: list[State | None], now: int) -> tuple[int, int]:
-    """The limit that denies for longest, and for how long: the one that a decision would name."""
+    """Return the index of the limit that denies for longest, which a decision would name, and its wait."""
     rows = evaluate([("client", limits, 1, None, None)], "peek", range(len(limits)), states, now)
     wait, place = max((row[2] or 0, -place) for place, row in enumerate(rows))
     return -place, wait

@@ -1,7 +1,7 @@
-"""Traffic on a simulated clock: who asks when, and what the kernels make of it. No drawing here.
+"""Simulated traffic: the instants of requests, and the kernels' answers to them. No drawing here.
 
-The demo and the pictures of the docs play the same traffic. Instants are whole microseconds from 0, where
-a window of every length begins.
+The demo and the pictures in the docs play the same traffic. Instants are whole microseconds from 0, where a window of
+every length begins.
 """
 
 from bisect import bisect_right
@@ -11,17 +11,17 @@ from typing import NamedTuple
 from ratebound.kernels import KERNELS, State, evaluate
 from ratebound.limit import BUCKETS, Limit
 
-# Shown in this order: from the windows to the buckets.
+# The order of the output: windows first, then buckets.
 SHOWN = ("fixed-window", "sliding-log", "sliding-counter", "token-bucket", "gcra", "leaky-bucket")
 
 CYCLE = 4  # periods, after which the traffic repeats
-# (begin, length, how many): begin and length in periods, how many in counts. A full count on each side of a
-# boundary, a time of one and a half times the rate, a spike of twice the count, and quiet.
+# (begin, length, requests): begin and length in periods, requests in counts. A full count on each side of a boundary,
+# a phase of one and a half times the rate, a spike of twice the count, and a pause.
 WAVES = ((0.75, 0.25, 1.0), (1.0, 0.25, 1.0), (1.75, 0.75, 1.125), (3.125, 0.25, 2.0))
 
 
 class Event(NamedTuple):
-    """One request: when it came, whether it was admitted, when it goes ahead, and the state it left."""
+    """One request: its arrival, its answer, the instant at which it goes ahead, and the state after it."""
 
     arrives: int
     allowed: bool
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 def variants(limit: Limit) -> dict[str, Limit]:
-    """The same count and period under every algorithm; the buckets keep the burst."""
+    """Return the same count and period under every algorithm; buckets keep the burst."""
     return {
         algorithm: Limit(
             limit.count, limit.period_us, limit.burst if algorithm in BUCKETS else 0, algorithm, large=True
@@ -40,7 +40,7 @@ def variants(limit: Limit) -> dict[str, Limit]:
 
 
 def bursty(limit: Limit, until: int) -> list[int]:
-    """The instants before `until` at which somebody asks; the same on every run."""
+    """Return the instants of requests before `until`; the same on every run."""
     arrivals = []
     for cycle in range(0, until // limit.period_us + 1, CYCLE):
         for begin, length, share in WAVES:
@@ -51,7 +51,7 @@ def bursty(limit: Limit, until: int) -> list[int]:
 
 
 def play(limit: Limit, arrivals: Sequence[int]) -> list[Event]:
-    """Ask for one unit at each arrival."""
+    """Spend one unit at each arrival and return the events."""
     states: list[State | None] = [None]
     events = []
     for now in arrivals:
@@ -61,14 +61,14 @@ def play(limit: Limit, arrivals: Sequence[int]) -> list[Event]:
 
 
 def standing_at(limit: Limit, events: Sequence[Event], now: int) -> tuple[int, int]:
-    """(remaining, reset_after) at an instant between the events."""
+    """Return (remaining, reset_after) at an instant between the events."""
     before = bisect_right(events, now, key=lambda event: event.arrives)
     state = events[before - 1].state if before else None
     return KERNELS[limit.algorithm].standing(limit, state, now)
 
 
 def busiest(instants: Sequence[int], period: int) -> tuple[int, int]:
-    """The most instants that lie within less than one period, and the first of them."""
+    """Return the most instants within less than one period, and the first of them."""
     best, begin, first = 0, 0, 0
     for last, instant in enumerate(instants):
         while instants[first] <= instant - period:

@@ -1,4 +1,4 @@
-"""Numbers and durations as a person would say them."""
+"""Numbers and durations as readable text."""
 
 from ratebound.limit import UNITS
 
@@ -9,10 +9,10 @@ MAGNITUDES = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def duration(microseconds: int) -> str:
-    """Two units from a minute up ('1 h 7 min'), three digits below ('142 ms')."""
+    """Return a duration with two units from a minute up ('1 h 7 min'), with three digits below ('142 ms')."""
     if microseconds < UNITS["minute"]:
         for unit, length in FRACTIONS:
-            if microseconds >= 0.9995 * length:  # what would be rounded to 1000 ms is 1 s
+            if microseconds >= 0.9995 * length:  # a value that rounds to 1000 ms is shown as 1 s
                 return f"{microseconds / length:.3g} {unit}"
         return "0 s"
     parts: list[str] = []
@@ -27,12 +27,12 @@ def duration(microseconds: int) -> str:
 
 
 def number(value: float) -> str:
-    """Whole numbers with separators; below 10, three digits."""
+    """Return a number with separators; with three digits below 10."""
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.3g}"
 
 
 def short(value: float) -> str:
-    """At most five characters, for the axis of a picture."""
+    """Return a number in at most five characters, for the axis of a picture."""
     for size, letter in MAGNITUDES:
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -40,7 +40,7 @@ def short(value: float) -> str:
 
 
 def per_time(many: float, span: int) -> str:
-    """A rate to three digits, in the first of minute, hour, day and year that makes it one or more."""
+    """Return a rate with three digits, in the first of minute, hour, day and year that makes it one or more."""
     for unit in RATE_UNITS:
         rate = many * UNITS[unit] / span
         if rate >= 0.9995:
@@ -50,6 +50,6 @@ def per_time(many: float, span: int) -> str:
 
 
 def period_name(period: int) -> str:
-    """'second', '15 minutes': what follows 'in any'."""
+    """Return a period for use after 'in any': 'second', '15 minutes'."""
     unit, length = [(unit, length) for unit, length in UNITS.items() if period % length == 0][-1]
     return unit if period == length else f"{period // length} {unit}s"

@@ -1,4 +1,4 @@
-"""What HTTP says about limits: who is asking, what a response tells, how a refusal looks. No framework, no I/O."""
+"""Rate limits in HTTP: the client's address, header fields and rejections. No framework, no I/O."""
 
 from ratebound.http.advice import Quota, parse_rate_limit, parse_retry_after
 from ratebound.http.client_ip import ClientAddress, Proxies

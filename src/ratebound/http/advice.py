@@ -1,7 +1,7 @@
-"""What a server says about its limits, read leniently: the client's side of headers.py.
+"""A lenient parser of the rate-limit headers that servers send: the client's side of headers.py.
 
-Fields that break their grammar are ignored, as are all of them on a response that comes from a cache. Nothing here is a
-promise: what remains may be gone by the next request, and a wait may be any number a server likes to send.
+Fields that break their grammar are ignored, and so are all fields of a response from a cache. Nothing here is a
+promise: the remaining units may be gone by the next request, and a server may send any wait.
 """
 
 import re
@@ -20,15 +20,15 @@ EPOCH = 100_000_000  # a reset above this many seconds, three years, is an insta
 WHOLE = re.compile(r"[0-9]{1,15}")
 NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 FIRST_NUMBER = re.compile(r"[ \t]*([0-9]{1,15})(?![0-9])")
-# Seen in the wild: a policy that begins with one name too many. Strict parsing refuses it.
+# Some servers send a policy with an extra name at its beginning. Strict parsing rejects it.
 SALVAGED = re.compile(r'"([ !#-\[\]-~]{1,64})"((?: *; *[a-z]{1,2}=[0-9]{1,15}){1,8})')
 WINDOWS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "month": 2_592_000, "year": 31_536_000}
 
 
 class Quota(NamedTuple):
-    """One limit as the server tells it; None for what it does not say. Durations are seconds from now."""
+    """One limit as a server reports it; None for absent fields. Durations are seconds from now."""
 
-    name: str  # "" where it has none
+    name: str  # "" if it has none
     limit: int | None = None
     remaining: int | None = None
     window: int | None = None
@@ -38,7 +38,7 @@ class Quota(NamedTuple):
 
 
 def parse_rate_limit(headers: Lines, *, now: float | None = None) -> list[Quota]:
-    """The limits that a response tells of, in whichever style; the newest style that it speaks wins.
+    """Return the limits that a response reports, in any known style. The newest style in the response wins.
 
     `now` is the Unix time at which it was received.
     """
@@ -58,9 +58,10 @@ def parse_rate_limit(headers: Lines, *, now: float | None = None) -> list[Quota]
 
 
 def parse_retry_after(headers: Lines, *, now: float | None = None) -> float | None:
-    """Seconds to wait: from the milliseconds that some send, from seconds, with fractions too, or from a date.
+    """Return the seconds to wait, or None without a valid field.
 
-    A date is compared with the response's own Date, if it has one: clocks differ.
+    The field is Retry-After (seconds, with or without a fraction, or a date), or one in milliseconds. A date is
+    compared with the response's own Date, if present, because clocks differ.
     """
     fields = _fields(headers)
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
@@ -74,7 +75,10 @@ def parse_retry_after(headers: Lines, *, now: float | None = None) -> float | No
 
 
 def _fields(headers: Lines) -> dict[str, str]:
-    """By lower-case name, all lines together. Retry-After, Age and Date have one value: the first line's."""
+    """Return the fields by lower-case name, lines joined.
+
+    Retry-After, Age and Date have one value: the first line's.
+    """
     fields: dict[str, str] = {}
     for name, value in headers:
         name = name.lower()
@@ -87,7 +91,7 @@ def _fields(headers: Lines) -> dict[str, str]:
 
 
 def _named(fields: dict[str, str]) -> list[Quota]:
-    """draft-08 to draft-11, and the names that are proposed to follow: `a` for `r`, and `w` for `t`."""
+    """Read draft-08 to draft-11, and the names proposed to follow: `a` for `r`, and `w` for `t`."""
     policies = {_identity(item): item.parameters for item in _items(fields.get("ratelimit-policy", ""))}
     quotas: dict[tuple[str, Bare | None], Quota] = {}
     for item in _items(fields.get("ratelimit", "")):
@@ -114,13 +118,13 @@ def _quota(name: str, partition: Bare | None, policy: dict[str, Bare], left: int
         left,
         _count(policy.get("w")) or None,
         None if after is None else float(after),
-        unit if isinstance(unit, str) and unit != "request" else "requests",  # the draft's registry has the singular
+        unit if isinstance(unit, str) and unit != "request" else "requests",  # the draft's registry uses the singular
         partition if isinstance(partition, bytes) else None,
     )
 
 
 def _items(text: str) -> list[Item]:
-    """Named items; those of the old drafts, whose value is a number, are not."""
+    """Return named items. Items of the old drafts, whose value is a number, are left out."""
     items = read_list(text)
     if items is None and text.startswith('"'):
         pairs = [(name, re.findall(r"([a-z]{1,2})=([0-9]{1,15})", rest)) for name, rest in SALVAGED.findall(text)]
@@ -133,7 +137,7 @@ def _identity(item: Item) -> tuple[str, Bare | None]:
 
 
 def _dictionary(fields: dict[str, str]) -> list[Quota]:
-    """draft-07: `limit=100, remaining=50, reset=5`."""
+    """Read draft-07: `limit=100, remaining=50, reset=5`."""
     members = read_dictionary(fields.get("ratelimit", "")) or {}
     names = ("limit", "remaining", "reset")
     limit, remaining, reset = [_count(members[name].value) if name in members else None for name in names]
@@ -144,7 +148,7 @@ def _dictionary(fields: dict[str, str]) -> list[Quota]:
 
 
 def _three(fields: dict[str, str], prefix: str, now: float) -> Quota | None:
-    """Three fields, the old drafts' or those with X-. A reset is seconds, an instant, or that in milliseconds."""
+    """Read three fields, of the old drafts or with X-. A reset is seconds, a Unix time, or that in milliseconds."""
     policy = fields.get(f"{prefix}-limit", "")
     limit, remaining = (_first(fields.get(f"{prefix}-{part}", "")) for part in ("limit", "remaining"))
     if limit is None and remaining is None:
@@ -158,7 +162,7 @@ def _three(fields: dict[str, str], prefix: str, now: float) -> Quota | None:
 
 
 def _windows(fields: dict[str, str]) -> list[Quota]:
-    """Kong's: `X-RateLimit-Remaining-Minute`."""
+    """Read Kong's fields: `X-RateLimit-Remaining-Minute`."""
     found = []
     for unit, length in WINDOWS.items():
         limit, remaining = (_first(fields.get(f"x-ratelimit-{part}-{unit}", "")) for part in ("limit", "remaining"))
@@ -168,7 +172,7 @@ def _windows(fields: dict[str, str]) -> list[Quota]:
 
 
 def _window(text: str, limit: int | None) -> int | None:
-    """The window of the old drafts' policy with this quota: `100, 100;w=60`."""
+    """Return the window of the old drafts' policy with this quota: `100, 100;w=60`."""
     for item in read_list(text) or []:
         if item.value == limit and _count(item.parameters.get("w")):
             return _count(item.parameters["w"])
@@ -196,7 +200,7 @@ def _received(fields: dict[str, str], now: float | None) -> float:
 
 
 def _date(text: str) -> float | None:
-    """Any of the three forms of an HTTP date; the oldest has no zone and means UTC."""
+    """Return the Unix time of an HTTP date in any of its three forms; the oldest has no zone and means UTC."""
     if not text or len(text) > 64:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Who is asking: the address of the client behind proxies, from the right, as far as it can be trusted.
+"""The address of the client behind proxies, read from the right, as far as it can be trusted.
 
-Each proxy appends the address that it saw, so the text of a header is true only from the right end up to the first
-address that is not one of our own proxies; all that stands left of it is the client's own text. An entry that cannot
-be read ends the walk there: the last address that is certain is the answer, never anything further left.
+Each proxy appends the address that it saw. So a header is true only from its right end up to the first address that is
+not one of our own proxies; the client may have written everything left of it. An entry that cannot be parsed ends the
+walk: the last certain address is the answer, never one further left.
 """
 
 import logging
@@ -16,9 +16,9 @@ from ratebound.http.prefix import Address, Network, Networks, parse_address, pre
 
 log = logging.getLogger("ratebound")
 
-MAX_LENGTH = 8192  # of a header, its lines together: what is left of that is not looked at
+MAX_LENGTH = 8192  # of a header, all lines together: text further left is ignored
 MAX_ENTRIES = 64
-MAX_KNOWN = 512  # longer ones are worked out each time: memory is not the client's to fill
+MAX_KNOWN = 512  # longer headers are not cached: clients must not be able to fill memory
 MAX_HOPS = 32
 EVERYONE = ("*", "all", "any", "everyone")
 NAME = re.compile(r"[A-Za-z0-9-]+")
@@ -39,41 +39,43 @@ PRIVATE = (IPv6Network("fc00::/7"), IPv6Network("fe80::/10"))
 HIDDEN_NODE = re.compile(r"unknown|_[A-Za-z0-9._-]{1,64}", re.IGNORECASE)
 TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 QUOTED = r'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
-# Colons and brackets outside of quotes are not RFC 7239, but what many proxies write.
+# Colons and brackets outside of quotes violate RFC 7239, but many proxies write them.
 VALUE = rf"(?:[!#$%&'*+.^_`|~0-9A-Za-z:\[\]-]+|{QUOTED})"
 PAIR = re.compile(rf"({TOKEN})=({VALUE})")
-# Blanks are taken whole (`*+`): a regex that could share them out in many ways would try all of them.
+# Possessive blanks (`*+`): a regex that could divide them in many ways would try all of them.
 ELEMENT = re.compile(rf"(?:{TOKEN}={VALUE})?(?:[ \t]*+;[ \t]*+(?:{TOKEN}={VALUE})?)*")
 
 Lines = Sequence[tuple[str, str]]
-# Where the walk stands: an address, a unix socket, one who hides on purpose, or text that nobody can read.
+# A position of the walk: an address, a unix socket, a node that hides its address, or None for unreadable text.
 Told = tuple[tuple[str, ...], ...]
 Place = Address | Literal["unix", "hidden"] | None
 
 
 class ClientAddress(NamedTuple):
-    """Where a request comes from. `ip` is None for a unix socket, and for a peer that is not an address."""
+    """The address of a client. `ip` is None for a unix socket, and for a peer that is not an address."""
 
     ip: Address | None
     text: str
-    source: str  # "peer", or the header that it was read in
+    source: str  # "peer", or the name of the header that it came from
 
     def key(self, ipv6: int = 64, ipv4: int = 32) -> str:
-        """The text to count by; see `prefix_key`."""
+        """Return the text to count by; see `prefix_key`."""
         return f"peer:{self.text}" if self.ip is None else prefix_key(self.ip, ipv6, ipv4)
 
     def keys(self, ipv6: Sequence[int] = (64, 56, 48), ipv4: int = 32) -> tuple[str, ...]:
-        """Several prefixes at once; see `prefix_keys`."""
+        """Return one key for each of several prefixes; see `prefix_keys`."""
         return (f"peer:{self.text}",) if self.ip is None else prefix_keys(self.ip, ipv6, ipv4)
 
 
 class Proxies:
-    """Which proxies are believed about the client's address. By default none, and the peer is the client.
+    """The proxies that are trusted to report the client's address. By default none, and the peer is the client.
 
-    `trusted` are the proxies' own addresses and ranges, and the word `unix` for peers on a unix socket. `hops` is for
-    proxies whose addresses are not known: so many of them append to the header, and the application can be reached
-    in no other way; with `trusted` as well, only those peers are believed. `single` names headers of one address, each
-    with the ranges of the proxies that always overwrite it.
+    `trusted` are the addresses and ranges of the proxies, and the word `unix` for peers on a unix socket. `hops` is for
+    proxies with unknown addresses: that many append to the header, and the application must not be reachable in any
+    other way; with `trusted` as well, only those peers are trusted. `single` maps headers of one address to the ranges
+    of the proxies that always overwrite them.
+
+    Raises ValueError if a range is too wide to be a proxy, or if options contradict each other.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Proxies:
         self.forwarded = checked_name(forwarded)
         if self.forwarded in SINGLE_HEADERS:
             raise ValueError(
-                f"{forwarded} holds one address, to which no proxy appends: name the proxies that overwrite it,"
+                f"{forwarded} holds one address and no proxy appends to it: name the proxies that overwrite it with"
                 f" single={{{self.forwarded!r}: ['192.0.2.0/24']}}"
             )
         self.single = {checked_name(name): _Trust(name, ranges) for name, ranges in (single or {}).items()}
@@ -97,18 +99,18 @@ class Proxies:
         self._read = read_element if self.forwarded == "forwarded" else read_entry
         self.believes = bool(self.trusted) or hops is not None or bool(self.single)
         self._told: set[str] = set()
-        # The same clients come again and again with the same headers.
+        # The same clients come repeatedly with the same headers.
         self._known = lru_cache(maxsize=8192)(self._found)
         self._peer = lru_cache(maxsize=8192)(lambda peer: self._found(peer, "", ()))
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether this peer is one of the proxies that may speak for clients."""
+        """Return True if this peer is a proxy that is trusted to report clients."""
         return self.trusted.holds(read_peer(peer)) or (self.hops is not None and not self.trusted)
 
     def client_address(self, peer: str | None, headers: Lines) -> ClientAddress:
-        """The address that cannot be forged: the first, from the peer on, that is not a trusted proxy's.
+        """Return the address that cannot be forged: the first one, from the peer on, that is not a trusted proxy's.
 
-        Never raises, whatever the headers hold. Where every entry is a trusted proxy's, the leftmost is the answer.
+        Never raises, whatever the headers hold. If every entry is a trusted proxy's, the leftmost is the answer.
         """
         if not self.believes:
             return self._peer(peer) if peer is None or len(peer) <= MAX_KNOWN else self._found(peer, "", ())
@@ -119,7 +121,10 @@ class Proxies:
         return self._known(peer, text, told)
 
     def _found(self, peer: str | None, text: str, told: Told) -> ClientAddress:
-        """`text` is the list that proxies append to; `told` has the lines of each header of one address."""
+        """Return the client's address.
+
+        `text` is the list that proxies append to; `told` has the lines of each single header.
+        """
         place = read_peer(peer)
         client = ClientAddress(None, peer if place is None and peer else "unix", "peer")
         if place is not None and not isinstance(place, str):
@@ -129,7 +134,7 @@ class Proxies:
         else:
             client = self._walked(place, client, text, told)
         if client.ip is None:
-            self._tell_once("requests from peer %r have no address: they all count as one client", client.text)
+            self._tell_once("requests from peer %r have no address, so they all count as one client", client.text)
         return client
 
     def _walked(self, place: Place, client: ClientAddress, text: str, told: Told) -> ClientAddress:
@@ -146,15 +151,20 @@ class Proxies:
             if found or not self.trusted.holds(place):
                 return found or client
         if client.source != "peer":
-            self._tell_once("all of %s are trusted proxies: are there clients in the trusted ranges?", self.forwarded)
+            self._tell_once(
+                "every address in %s is a trusted proxy: check that no clients are in the trusted ranges",
+                self.forwarded,
+            )
         return client
 
     def _counted(self, place: Place, client: ClientAddress, hops: int, text: str) -> ClientAddress:
         if self.trusted and not self.trusted.holds(place):
             return client
         found = entries(text)
-        if len(found) < hops:  # it did not come through all of them: not even the leftmost entry is to be believed
-            self._tell_once("%s has fewer entries than the %s hops that were configured", self.forwarded, hops)
+        if len(found) < hops:  # the request bypassed a proxy, so not even the leftmost entry can be trusted
+            self._tell_once(
+                "%s has fewer entries than the %s configured hops: check the number of proxies", self.forwarded, hops
+            )
             return client
         for entry in reversed(found[-hops:]):
             place = self._read(entry)
@@ -165,7 +175,7 @@ class Proxies:
         return client
 
     def _told_by(self, place: Place, client: ClientAddress, told: Told) -> ClientAddress | None:
-        """What the proxy at `place` says in a header of one address, if it is trusted for one and sent it."""
+        """Return the address that the proxy at `place` sent in a single header that it is trusted for, else None."""
         for (name, trust), values in zip(self.single.items(), told, strict=False):
             if values and trust.holds(place):
                 address = parse_address(values[0].strip(" \t")) if len(values) == 1 else None
@@ -179,7 +189,7 @@ class Proxies:
 
 
 class _Trust:
-    """Ranges, and perhaps unix sockets, that are believed."""
+    """Trusted ranges, and perhaps unix sockets. Raises ValueError for invalid or too wide ranges."""
 
     def __init__(self, label: str, ranges: Iterable[str]) -> None:
         if isinstance(ranges, str):
@@ -192,21 +202,22 @@ class _Trust:
             raise ValueError(f"{label}: {error}") from None
         for text in [text for text in texts if text in EVERYONE] + too_wide(self.networks):
             raise ValueError(
-                f"{label}: {text!r} trusts everyone, and lets every client choose its own address;"
-                " name the addresses of your proxies, or give hops"
+                f"{label}: {text!r} trusts everyone, so every client could choose its own address;"
+                " name the addresses of your proxies, or set hops"
             )
 
     def __bool__(self) -> bool:
         return self.unix or bool(self.networks)
 
     def holds(self, place: Place) -> bool:
+        """Return True if a position of the walk is trusted."""
         if isinstance(place, str):
             return self.unix and place == "unix"
         return place is not None and place in self.networks
 
 
 def too_wide(networks: Networks) -> list[str]:
-    """What is no longer the address of proxies but half of the world, in one range or in several that add up to it."""
+    """Return the ranges that are too wide for proxies, alone or added up with others."""
     ipv4 = [network for network in networks.networks if isinstance(network, IPv4Network)]
     ipv6 = [network for network in networks.networks if isinstance(network, IPv6Network)]
     found: list[Network] = [*collapse_addresses(ipv4), *collapse_addresses(ipv6)]
@@ -219,28 +230,30 @@ def too_wide(networks: Networks) -> list[str]:
 
 
 def checked_hops(hops: int | None) -> int | None:
+    """Return a number of hops. Raises ValueError unless it is None or 1 to 32."""
     if hops is not None and (type(hops) is not int or not 1 <= hops <= MAX_HOPS):
-        raise ValueError(f"hops must be the number of proxies in front, 1 to {MAX_HOPS}, not {hops!r}")
+        raise ValueError(f"hops must be the number of proxies, a whole number from 1 to {MAX_HOPS}, not {hops!r}")
     return hops
 
 
 def checked_name(name: str) -> str:
+    """Return a header name in lower case. Raises ValueError unless it consists of letters, digits and hyphens."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        hint = " (with underscores it can be confused with another header: WSGI does)" if "_" in str(name) else ""
-        raise ValueError(f"{name!r} is not a header to be trusted{hint}: expected for example 'x-forwarded-for'")
+        hint = " (WSGI confuses underscores with hyphens)" if "_" in str(name) else ""
+        raise ValueError(f"{name!r} cannot be a trusted header{hint}: expected for example 'x-forwarded-for'")
     return name.lower()
 
 
 def check_single(single: Mapping[str, _Trust], hops: int | None) -> None:
-    """An address must be trusted for one header: an absent one must not be made up for by another."""
+    """Raise ValueError unless each address is trusted for one header only: another must not replace an absent one."""
     if single and hops is not None:
-        raise ValueError("hops counts entries and single names proxies by address: give one of them")
+        raise ValueError("hops and single were both given: hops counts entries, single names proxies; use one of them")
     seen: list[tuple[str, _Trust]] = []
     for name, trust in single.items():
         if name in ("forwarded", "x-forwarded-for"):
-            raise ValueError(f"{name} is a list, to which proxies append: give it as forwarded={name!r}")
+            raise ValueError(f"{name} is a list that proxies append to: use forwarded={name!r} instead of single")
         if not trust:
-            raise ValueError(f"single[{name!r}] names nobody who is trusted for it: expected ranges of addresses")
+            raise ValueError(f"single[{name!r}] is empty: expected the ranges of the proxies that overwrite {name}")
         for other, others in seen:
             for a in trust.networks.networks:
                 if any(a.version == b.version and a.overlaps(b) for b in others.networks.networks):
@@ -251,14 +264,17 @@ def check_single(single: Mapping[str, _Trust], hops: int | None) -> None:
 
 
 def lines(headers: Lines, wanted: str) -> list[str]:
-    """The values of all lines of one header, in order. `wanted` is in lower case."""
+    """Return the values of all lines of one header, in order. `wanted` is in lower case."""
     length = len(wanted)
     return [value for name, value in headers if len(name) == length and name.lower() == wanted]
 
 
 def entries(text: str) -> list[str]:
-    """The rightmost entries of a list. Commas divide, even between quotes: an unclosed quote in the client's part must
-    not swallow what our own proxies wrote behind it."""
+    """Return the rightmost entries of a list.
+
+    Commas separate entries even inside quotes: an unclosed quote of the client must not swallow the entries of our own
+    proxies after it.
+    """
     if not text:
         return []
     if len(text) > MAX_LENGTH:
@@ -268,14 +284,14 @@ def entries(text: str) -> list[str]:
 
 
 def read_peer(peer: str | None) -> Place:
-    """Return the address of the socket's other end. On a unix socket it has none; waitress says `localhost` there."""
+    """Return the address of the socket's other end. A unix socket has none; waitress reports `localhost` for it."""
     if not peer or peer in ("unix", "localhost") or peer.startswith(("unix:", "/", "@", "\0")):
         return "unix"
     return parse_address(peer)
 
 
 def read_entry(entry: str) -> Place:
-    """An entry of X-Forwarded-For. nginx writes `unix:` for a peer on a unix socket."""
+    """Read an entry of X-Forwarded-For. nginx writes `unix:` for a peer on a unix socket."""
     address = parse_address(entry)
     if address is None and entry:
         if entry == "unix:":
@@ -286,7 +302,7 @@ def read_entry(entry: str) -> Place:
 
 
 def read_element(element: str) -> Place:
-    """An element of Forwarded (RFC 7239). It is read whole or not at all: half of one may be a client's own Host."""
+    """Read an element of Forwarded (RFC 7239), as a whole or not at all: a part of it may be a client's own Host."""
     if not element or len(element) > MAX_LENGTH or not ELEMENT.fullmatch(element):
         return None
     nodes = [value for name, value in PAIR.findall(element) if name.lower() == "for"]

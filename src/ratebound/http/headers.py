@@ -1,8 +1,8 @@
-"""From a decision to the header fields of its response, in the style that the clients know.
+"""The header fields of a response to a decision, in the styles that clients know.
 
-What does not change from one response to the next is text already; a request only fills in its numbers. Waits are
-rounded up to whole seconds: a client that obeys is never early. On a refusal `t`, the reset fields and Retry-After are
-the wait; on success `t` is the time until there is more, and a reset field the time until all of it is back.
+Text that does not change between responses is prepared; a request only fills in its numbers. Waits are rounded up to
+whole seconds, so a client that obeys is never early. On a denial `t`, the reset fields and Retry-After are the wait. On
+success `t` is the time until more units are available, and a reset field the time until all are.
 """
 
 import random
@@ -17,10 +17,10 @@ from ratebound.kernels import KERNELS
 from ratebound.limit import UNITS, Group, Limit
 
 Pairs = list[tuple[str, str]]
-# One limit's answer: the limit, what remains, microseconds until that grows (0: it is full) and to reset, its row.
+# One limit's answer: the limit, the remaining units, microseconds until they grow (0: full) and to reset, its row.
 Quota = tuple["Shown", int, int, int, Row]
 
-MAX_PLANS = 4096  # limits that are made for each request must not fill the memory
+MAX_PLANS = 4096  # limits that are made per request must not fill memory
 KONG_UNITS = ("Second", "Minute", "Hour", "Day", "Month", "Year")
 THREE = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -34,15 +34,15 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def grows_after(limit: Limit, row: Row) -> int:
-    """Microseconds until more remains than now, if nothing more is spent: never told too short. 0: it is full."""
+    """Return microseconds until more remains than now, if nothing more is spent. Never too short; 0 if it is full."""
     return KERNELS[limit.algorithm].grows_after(limit, row[1], row[3])
 
 
 class Shown:
     """A limit as clients see it: at most `quota` units in `window` seconds.
 
-    A bucket is told as its burst, in the time that a whole burst takes to come back: the rate is the same, and no more
-    can remain than the quota says. Parts of a second are rounded up.
+    A bucket is advertised as its burst in its refill time: the rate is the same, and no more than the quota can remain.
+    Fractions of a second are rounded up.
     """
 
     __slots__ = ("grows", "limit", "name", "quota", "quoted", "unit", "window")
@@ -58,22 +58,27 @@ class Shown:
         self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
 
     def text(self, left: int, reset: int) -> str:
-        """What is left of it, and when there is more, as draft-11 says it. `reset` is the time until all is back."""
+        """Return the remaining units and the time until there are more, in the syntax of draft-11.
+
+        `reset` is the time until all are back, in microseconds.
+        """
         after = self.grows(self.limit, left, reset)
         return f"{self.quoted};r={left};t={-(-after // SECOND)}" if after else f"{self.quoted};r={left}"
 
 
 class _Plan:
-    """What is known before the numbers are: one for each combination of limits that requests are held to."""
+    """The prepared text for one combination of limits."""
 
     __slots__ = ("fixed", "held", "policies", "shown", "unique")
 
     def __init__(self, held: Sequence[Sequence[Limit]], shown: list[Shown], styles: Sequence[str]) -> None:
-        self.held = held  # found by identity: what is held here cannot be another's
+        self.held = held  # plans are found by identity: keeping the tuples keeps their identities unique
         self.shown = shown
         named = {quota.quoted: quota for quota in shown}
         self.unique = len(named) == len(shown)
-        windows: dict[int, int] = {}  # the old drafts tell policies apart by their quota: of equal ones the strictest
+        windows: dict[
+            int, int
+        ] = {}  # the old drafts identify policies by their quota: keep the strictest of equal ones
         for quota in shown:
             windows[quota.quota] = max(quota.window, windows.get(quota.quota, 0))
         self.policies = ", ".join([f"{write_integer(quota)};w={window}" for quota, window in windows.items()])
@@ -86,13 +91,15 @@ class _Plan:
 
 
 class Headers:
-    """Which header fields a response carries.
+    """The header fields that responses carry.
 
     `styles` is one of draft-11, draft-07, draft-06, draft-03, x-ratelimit and kong, or several that share no field, or
-    none. `reset` is how X-RateLimit-Reset is told, as an instant (epoch) or as seconds from now (delta), `retry_after`
-    how Retry-After is (seconds, date). `names` maps limits' names to those that clients see. `jitter` lengthens each
-    wait by a random part, at most that fraction, so that refused clients do not come back all at once. `cacheable` says
-    what happens to the fields of a response that a shared cache may store, and of a redirect: 'omit' or 'send'.
+    none. `reset` is the form of X-RateLimit-Reset: a Unix time (epoch) or seconds from now (delta). `retry_after` is
+    the form of Retry-After (seconds, date). `names` maps names of limits to those that clients see. `jitter` lengthens
+    each wait by a random part, at most that fraction, so that denied clients do not all return at once. `cacheable` is
+    'omit' or 'send': the fields of a response that a shared cache may store, and of a redirect, are left out or sent.
+
+    Raises ValueError if an option is invalid.
     """
 
     def __init__(
@@ -135,11 +142,11 @@ class Headers:
         self._plans: dict[int | tuple[int, ...], _Plan] = {}
 
     def prepare(self, limits: Sequence[Limit]) -> None:
-        """Make ready for requests that will be held to these limits; without it the first of them does."""
-        self._plan((("", tuple(limits), 1, None, None),))  # a tuple stays the same tuple
+        """Prepare the text for requests under these limits. Otherwise the first such request does."""
+        self._plan((("", tuple(limits), 1, None, None),))  # tuple() of a tuple keeps its identity
 
     def shown(self, limit: Limit) -> Shown:
-        """A limit as clients see it."""
+        """Return a limit as clients see it."""
         found = self._shown.get(limit)
         if found is None:
             if len(self._shown) >= MAX_PLANS:
@@ -148,17 +155,18 @@ class Headers:
         return found
 
     def asked(self, decision: Decision) -> list[Shown]:
-        """The limits of a decision as clients see them, in the order of its outcomes."""
+        """Return the limits of a decision as clients see them, in the order of its outcomes."""
         return self._plan(decision.asks).shown
 
     def spread(self) -> float:
-        """By how much the waits of one refusal are lengthened."""
+        """Return the factor by which the waits of one denial are lengthened."""
         return 1.0 + random.random() * self.jitter if self.jitter else 1.0
 
     def pairs(self, decision: Decision, spread: float | None = None) -> Pairs:
-        """The fields for the response to this request. Retry-After only if it is refused and a wait can help.
+        """Return the fields for the response to a decision.
 
-        `spread` is for a body that tells the same waits.
+        Retry-After is included only if it is denied and a wait can help. Pass `spread` if a body reports the same
+        waits.
         """
         rows = decision.rows
         if self._is_usual and decision.allowed and len(rows) == 1 and not isinstance(rows, DegradedRows):
@@ -168,7 +176,7 @@ class Headers:
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()
-            if not self._writers or decision.unavailable:  # what is left is not known then
+            if not self._writers or decision.unavailable:  # without the storage the remaining units are unknown
                 return self._retry_after(rows, spread)
         elif not self._writers:
             return []
@@ -180,7 +188,7 @@ class Headers:
             if wait:
                 after = reset = int(wait * (spread or 1.0))
             else:
-                # A share that is decided here has other numbers than its limit: only its end is known.
+                # A local share has other numbers than its limit: only its end is known.
                 reset = row[3]
                 after = reset if degraded else shown.grows(shown.limit, row[1], row[3])
             quotas.append((shown, row[1], after, reset, row))
@@ -192,7 +200,7 @@ class Headers:
         return pairs
 
     def suit(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
-        """Return True if the response to an allowed request may carry the fields, by its status and headers."""
+        """Return True if the response to an allowed request may carry the fields, judging by its status and headers."""
         return self.cacheable == "send" or not (is_redirect(status) or is_shareable(headers))
 
     def _plan(self, asks: Group) -> _Plan:
@@ -252,7 +260,10 @@ class Headers:
 
 
 def told_apart(shown: list[Shown]) -> list[Shown]:
-    """Different limits of one name, as in '5/minute as login; 20/hour as login', get their text beside it."""
+    """Return the limits with unique names.
+
+    Limits that share a name, like '5/minute as login; 20/hour as login', get their text added.
+    """
     limits: dict[str, set[Limit]] = {}
     for quota in shown:
         limits.setdefault(quota.name, set()).add(quota.limit)
@@ -263,13 +274,13 @@ def told_apart(shown: list[Shown]) -> list[Shown]:
 
 
 def longest_wait(rows: Sequence[Row], spread: float) -> int | None:
-    """Microseconds until a refused request may pass; None if it never can. Never 0, which would say: now."""
+    """Return microseconds until a denied request may pass; None if it never can. Never 0, which would mean now."""
     waits = [row[2] for row in rows if not row[0]]
     return None if None in waits else max([int((wait or 1) * spread) for wait in waits])
 
 
 def urgency(quota: Quota) -> tuple[bool, float, int, int]:
-    """Orders by what a client must know first: what refuses, for longest; then what is nearest to being used up."""
+    """Return a sort key: limits that deny come first, longest wait first; then those nearest to exhaustion."""
     _, left, _, _, row = quota
     if not row[0]:
         return (False, float("-inf") if row[2] is None else -row[2], 0, 0)
@@ -277,12 +288,12 @@ def urgency(quota: Quota) -> tuple[bool, float, int, int]:
 
 
 def decisive(quotas: list[Quota]) -> Quota:
-    """The one to speak of where a header has room for one only; the same as `Decision.limit`."""
+    """Return the limit to report if a header has room for only one; the same as `Decision.limit`."""
     return quotas[0] if len(quotas) == 1 else min(quotas, key=urgency)
 
 
 def nearest(quotas: list[Quota], group: Callable[[Quota], str]) -> dict[str, Quota]:
-    """Of those that would be told under one name, the most urgent."""
+    """Return the most urgent limit for each name that `group` gives."""
     found: dict[str, Quota] = {}
     for quota in quotas:
         name = group(quota)
@@ -291,6 +302,7 @@ def nearest(quotas: list[Quota], group: Callable[[Quota], str]) -> dict[str, Quo
 
 
 def checked_styles(styles: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the styles as a tuple. Raises ValueError for an unknown style, or for two that share a field."""
     chosen = [style for style in ([styles] if isinstance(styles, str) else styles) if style != "none"]
     writers: dict[str, str] = {}
     for style in chosen:
@@ -299,11 +311,11 @@ def checked_styles(styles: str | Iterable[str]) -> tuple[str, ...]:
         for field in FIELDS[style]:
             other = writers.setdefault(field, style)
             if other != style or chosen.count(style) > 1:
-                raise ValueError(f"the header styles {other} and {style} both write {field}: choose one of them")
+                raise ValueError(f"the header styles {other} and {style} both write {field}: choose one")
     return tuple(chosen)
 
 
 def expose(pairs: Pairs) -> Pairs:
-    """The field that lets scripts of another origin read these, if any; for responses to requests with an Origin."""
+    """Return the field that lets scripts of another origin read these fields, for requests with an Origin."""
     names = ", ".join(dict.fromkeys(name for name, _ in pairs))
     return [("Access-Control-Expose-Headers", names)] if names else []

@@ -1,7 +1,7 @@
-"""Addresses as text: read in one canonical form, tested against ranges, cut to the prefix that is one client.
+"""Addresses as text: parsed into one canonical form, matched with ranges, and cut to the prefix of one client.
 
-IPv4 that travels in IPv6 clothes (mapped, NAT64) is IPv4 from the moment it is read: ranges would not match it
-otherwise, and its IPv6 prefix would be one bucket for everybody.
+IPv4 inside IPv6 (mapped, NAT64) is converted to IPv4 when it is parsed. Otherwise ranges would not match it, and its
+IPv6 prefix would be one bucket for all clients.
 """
 
 import re
@@ -12,21 +12,24 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-MAX_TEXT = 128  # brackets, 45 characters of address, a zone and a port: nothing longer is an address
-PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,32}))?"  # the second is RFC 7239's way to hide one
+MAX_TEXT = 128  # brackets, 45 characters of address, a zone and a port: longer text is no address
+PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,32}))?"  # the second form is RFC 7239's for a hidden port
 ZONE = r"(?:%[A-Za-z0-9._~-]{1,32})?"
 NODE = re.compile(rf"([0-9.]{{7,15}}){PORT}|\[([0-9A-Fa-f:.]{{2,45}}){ZONE}\]{PORT}|([0-9A-Fa-f:.]{{2,45}}){ZONE}")
 MAPPED = IPv6Network("::ffff:0:0/96")
 NAT64 = IPv6Network("64:ff9b::/96")
 
-# Where a shorter prefix is one client: a 6to4 site has a /48 for its one IPv4 address, and a Teredo client chooses
-# most of its address freely, so that all of Teredo is one.
+# Ranges in which a shorter prefix is one client: a 6to4 site has a /48 for its one IPv4 address, and a Teredo client
+# can choose most of its address, so all of Teredo is one client.
 COARSE = ((IPv6Network("2002::/16"), 48), (IPv6Network("2001::/32"), 32))
 
 
 @lru_cache(maxsize=8192)
 def parse_address(text: str) -> Address | None:
-    """Read one address, with or without brackets, port and zone; None for anything else, and for `0.0.0.0` and `::`."""
+    """Return one address, with or without brackets, port and zone.
+
+    Return None for anything else, and for `0.0.0.0` and `::`.
+    """
     match = NODE.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
         return None
@@ -43,11 +46,11 @@ def parse_address(text: str) -> Address | None:
 
 
 def unmapped(address: IPv6Address) -> Address:
-    """The IPv4 address inside a mapped or a NAT64 one."""
+    """Return the IPv4 address inside a mapped or NAT64 address; other addresses as they are."""
     mapped = address.ipv4_mapped
     if mapped is None and address in NAT64:
         mapped = IPv4Address(int(address) & 0xFFFFFFFF)
-        if not mapped.is_global:  # NAT64 must not carry these: nobody becomes 10.0.0.1, and trusted, by it
+        if not mapped.is_global:  # NAT64 must not carry these: else a client could become 10.0.0.1, and trusted
             return address
     return address if mapped is None else mapped
 
@@ -55,7 +58,8 @@ def unmapped(address: IPv6Address) -> Address:
 class Networks:
     """Ranges of addresses: `parse_address("10.1.2.3") in Networks(["10.0.0.0/8", "2001:db8::/32", "192.0.2.1"])`.
 
-    One lookup for each length of prefix, however many ranges there are.
+    A test takes one lookup for each prefix length, however many ranges there are. Raises ValueError for an invalid
+    range.
     """
 
     def __init__(self, ranges: Iterable[str]) -> None:
@@ -81,9 +85,9 @@ class Networks:
 
 
 def parse_network(text: str) -> Network:
-    """Read one range; ValueError says what is wrong with it. Ranges of mapped addresses are ranges of IPv4."""
+    """Return one range. Raises ValueError if it is invalid. Ranges of mapped addresses become ranges of IPv4."""
     if not isinstance(text, str):
-        raise ValueError(f"cannot read the range {text!r}: it is not text")
+        raise ValueError(f"cannot read the range {text!r}: expected text, for example '10.0.0.0/8'")
     try:
         network = ip_network(text)
     except ValueError as error:
@@ -98,13 +102,16 @@ def parse_network(text: str) -> Network:
         if network.subnet_of(MAPPED):
             return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
         if network.subnet_of(NAT64):
-            raise ValueError(f"the range {text!r} is NAT64's: name the IPv4 addresses instead, they are seen as such")
+            raise ValueError(f"the range {text!r} belongs to NAT64: use the IPv4 range, which matches such clients")
     return network
 
 
-@lru_cache(maxsize=8192, typed=True)  # typed: 64.0 is not remembered as 64
+@lru_cache(maxsize=8192, typed=True)  # typed: 64.0 must not find the entry of 64
 def prefix_key(address: Address, ipv6: int = 64, ipv4: int = 32) -> str:
-    """The prefix that counts as one client, for a key: `ip4:192.0.2.7`, `ip4:192.0.2.0/24`, `ip6:2001:db8::/64`."""
+    """Return the prefix that counts as one client: `ip4:192.0.2.7`, `ip4:192.0.2.0/24`, `ip6:2001:db8::/64`.
+
+    Raises ValueError if a prefix length is out of range.
+    """
     if not (type(ipv6) is type(ipv4) is int and 1 <= ipv6 <= 128 and 1 <= ipv4 <= 32):
         raise ValueError(f"expected prefixes of 1 to 128 bits (IPv6) and 1 to 32 (IPv4), not {ipv6!r} and {ipv4!r}")
     if isinstance(address, IPv4Address):
@@ -120,9 +127,9 @@ def prefix_key(address: Address, ipv6: int = 64, ipv4: int = 32) -> str:
 
 
 def prefix_keys(address: Address, ipv6: Sequence[int] = (64, 56, 48), ipv4: int = 32) -> tuple[str, ...]:
-    """One key for each IPv6 prefix, narrowest first, to be held to rising limits together.
+    """Return one key for each IPv6 prefix, narrowest first, to check against rising limits together.
 
-    An IPv4 address has one, so that `zip(keys, limits)` leaves it the first limit alone.
+    An IPv4 address has one key, so that `zip(keys, limits)` applies the first limit only.
     """
     if not ipv6:
         raise ValueError("expected at least one IPv6 prefix, for example (64, 56, 48)")

@@ -1,8 +1,7 @@
-"""The response to a request that may not go ahead: status, header fields and body.
+"""The response to a denied request: status, header fields and body.
 
-429 is for what the client did, 503 for what is our own failure. Bodies tell what the headers tell, and nothing that is
-inside: no keys, no addresses, no errors of a storage. A response to HEAD has no body: that is for the adapter to know,
-as is Content-Length.
+429 means that the client did too much, 503 that we failed. Bodies tell what the headers tell, and nothing internal: no
+keys, no addresses, no storage errors. The adapter omits the body of a HEAD response and sets Content-Length.
 """
 
 import json
@@ -18,19 +17,19 @@ log = logging.getLogger("ratebound")
 
 Lines = Sequence[tuple[str, str]]
 TYPES = "https://iana.org/assignments/http-problem-types#"
-NO_STORE = ("Cache-Control", "no-store")  # a cache that does not know 429 might keep it
+NO_STORE = ("Cache-Control", "no-store")  # a cache that does not know 429 might store it
 
 
 class Refusal(NamedTuple):
-    """What there is to say; a format of your own is a function of one."""
+    """The content of a rejection. A custom format is a function of it."""
 
     status: int
     kind: str  # quota-exceeded, temporary-reduced-capacity, abnormal-usage-detected, or forbidden
     title: str
     detail: str
     retry_after: int | None  # whole seconds, None if no wait can help or none is known
-    violated: tuple[str, ...]  # the names of the limits that refuse, as in the headers
-    limits: list[dict[str, Any]]  # every limit that was asked, as in the headers
+    violated: tuple[str, ...]  # the names of the limits that denied, as in the headers
+    limits: list[dict[str, Any]]  # every limit that was checked, as in the headers
     documentation: str | None
     decision: Decision | None
 
@@ -41,20 +40,20 @@ class Refusal(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What to send. `headers` has the content's type, not its length."""
+    """A response to send. `headers` has Content-Type but not Content-Length."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
 
 
-# Text, bytes, what json can write, or a content type with text or bytes.
+# Text, bytes, a dict or list for JSON, or a content type with text or bytes.
 Written = str | bytes | dict[str, Any] | list[Any] | tuple[str, str | bytes]
 Format = Callable[[Refusal], Written]
 
 
 def problem_json(refusal: Refusal) -> Written:
-    """RFC 9457, with the type that the RateLimit draft registers."""
+    """Return a body by RFC 9457, with the problem type that the RateLimit draft registers."""
     body: dict[str, Any] = {
         "type": refusal.type,
         "title": refusal.title,
@@ -67,7 +66,7 @@ def problem_json(refusal: Refusal) -> Written:
 
 
 def json_api(refusal: Refusal) -> Written:
-    """JSON:API 1.1. Its status is text."""
+    """Return a body by JSON:API 1.1, in which the status is text."""
     error: dict[str, Any] = {
         "status": str(refusal.status),
         "code": refusal.kind,
@@ -92,12 +91,12 @@ ERRORS = {
 
 
 def plain_json(refusal: Refusal) -> Written:
-    """`{"error": "rate_limit_exceeded", "message": …}`."""
+    """Return `{"error": "rate_limit_exceeded", "message": …}`."""
     return "application/json", _json({"error": ERRORS[refusal.kind], "message": refusal.detail} | _details(refusal))
 
 
 def plain_text(refusal: Refusal) -> Written:
-    """The message, and where to read more."""
+    """Return the message, and the link to the documentation."""
     lines = [refusal.detail, *([f"See {refusal.documentation}"] if refusal.documentation else [])]
     return "text/plain; charset=utf-8", "\n".join(lines) + "\n"
 
@@ -111,11 +110,13 @@ FORMATS: dict[str, Format] = {
 
 
 class Rejection:
-    """How refusals look. `format` is one of problem+json, jsonapi, json and text, or a function of a `Refusal`.
+    """The form of rejections. `format` is problem+json, jsonapi, json or text, or a function of a `Refusal`.
 
     The function returns text, bytes, a dict or list to be sent as JSON, or (content type, text or bytes). If it fails,
-    that is logged and the refusal is sent as problem+json. `message` is for all who are over a limit, and the link
-    `documentation` for all who are refused; a rule's own come with each call. An empty one is none.
+    the exception is logged and problem+json is sent. `message` is for requests over a limit, the link `documentation`
+    for all rejections; a rule's own replace them. Empty text means none.
+
+    Raises ValueError if an option is invalid.
     """
 
     def __init__(
@@ -135,15 +136,15 @@ class Rejection:
         elif format in FORMATS:
             self.format = FORMATS[format]
         else:
-            raise ValueError(f"unknown refusal format {format!r}: expected {', '.join(FORMATS)}, or a function")
+            raise ValueError(f"unknown rejection format {format!r}: expected {', '.join(FORMATS)}, or a function")
         for label, value in (("status", status), ("unavailable", unavailable_status), ("blocked", blocked_status)):
             if type(value) is not int or not 400 <= value <= 599:
-                raise ValueError(f"the {label} status must be an error's, 400 to 599, not {value!r}")
+                raise ValueError(f"the {label} status must be an error status, 400 to 599, not {value!r}")
         for label, text in (("documentation", documentation), ("message", message)):
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"{label} must be text, not {text!r}")
             if text and not is_sendable(text):
-                raise ValueError(f"{label} cannot be sent: {text!r} has half of a surrogate pair")
+                raise ValueError(f"{label} cannot be sent: {text!r} contains half of a surrogate pair; remove it")
         self.status = status
         self.unavailable_status = unavailable_status
         self.blocked_status = blocked_status
@@ -159,7 +160,10 @@ class Rejection:
         message: str | None = None,
         documentation: str | None = None,
     ) -> Response:
-        """The response to a refused request: 503 if the storage is out of reach, else 429 or what was configured."""
+        """Return the response to a denied request.
+
+        The status is 503 if the storage is out of reach, else 429 or the configured one.
+        """
         spread = self.headers.spread()
         refusal = self.refusal(decision, message, documentation, spread)
         return self._written(refusal, self.headers.pairs(decision, spread), request_headers)
@@ -167,7 +171,7 @@ class Rejection:
     def block(
         self, request_headers: Lines = (), *, message: str | None = None, documentation: str | None = None
     ) -> Response:
-        """The response to one who is refused by name, whatever is left: a block list, or a rule that denies."""
+        """Return the response to a client on a block list, or under a rule that denies."""
         if self.blocked_status == 429:
             kind, title = "abnormal-usage-detected", "Abnormal Usage Detected"
         else:
@@ -180,7 +184,7 @@ class Rejection:
     def refusal(
         self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0
     ) -> Refusal:
-        """What there is to say about a refused decision, its waits lengthened by `spread`."""
+        """Return the content of the rejection of a denied decision, with waits lengthened by `spread`."""
         link = documentation or self.documentation
         wait = longest_wait(decision.rows, spread)
         after = None if wait is None else -(-wait // SECOND)
@@ -192,7 +196,7 @@ class Rejection:
         message = message or self.message
         if not message:
             if after is None:
-                message = "This request costs more than the limit can ever give: no wait will help."
+                message = "This request exceeds the limit, so it is always denied: no wait will help."
             else:
                 message = f"Too many requests: try again in {after} second{'s' if after > 1 else ''}."
         violated: dict[str, None] = {}
@@ -211,7 +215,7 @@ class Rejection:
         try:
             content_type, body = _content(self.format(refusal))
         except Exception:
-            log.exception("the format of refusals failed; problem+json is sent instead")
+            log.exception("the rejection format failed; problem+json is sent instead")
             content_type, body = _content(problem_json(refusal))
         headers = [("Content-Type", content_type), NO_STORE, *pairs]
         if has(request_headers, "origin"):
@@ -220,19 +224,20 @@ class Rejection:
 
 
 def is_sendable(text: str) -> bool:
-    """Whether it can be written as UTF-8: half of a surrogate pair cannot."""
+    """Return True if text can be written as UTF-8: half of a surrogate pair cannot."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def is_preflight(method: str, headers: Lines) -> bool:
-    """Return True for the request by which a browser asks whether a script may send another one.
+    """Return True for a CORS preflight, by which a browser asks whether a script may send a request.
 
-    Any client can send such a request, and an application may have a handler that runs for it: so it counts.
+    Any client can send one, and an application may run a handler for it, so it counts like other requests.
     """
     return method == "OPTIONS" and has(headers, "origin") and has(headers, "access-control-request-method")
 
 
 def has(headers: Lines, wanted: str) -> bool:
+    """Return True if the header is present and not empty. `wanted` is in lower case."""
     length = len(wanted)
     return any(len(name) == length and name.lower() == wanted and value for name, value in headers)
 

@@ -1,7 +1,7 @@
-"""Structured fields (RFC 9651) as far as rate limits need them: written with care, read strictly.
+"""Structured fields (RFC 9651), as far as rate limits need them. Writing and reading are strict.
 
-A field that breaks the grammar anywhere is no field: the readers then return None and nothing is salvaged. Inner
-lists are not read, because no field of ours has one.
+A field with a mistake anywhere is invalid as a whole: the readers then return None. Inner lists are not read, because
+no field of ours has one.
 """
 
 import base64
@@ -21,7 +21,7 @@ DISPLAY = re.compile(r'%"((?:[ !#$&-~]|%[0-9a-f]{2})*)"')
 SEPARATOR = re.compile(r"[ \t]*,[ \t]*")
 
 
-# A token, which stands without quotes, and a date are read as text and number like the others.
+# A token (text without quotes) is read as str, a date as int.
 Bare = int | Decimal | str | bytes | bool
 
 
@@ -33,20 +33,20 @@ class Item(NamedTuple):
 
 
 def write_string(text: str) -> str:
-    """Quoted and escaped; ValueError for what a structured field cannot hold."""
+    """Return text quoted and escaped. Raises ValueError if a structured field cannot hold it."""
     if not isinstance(text, str) or not PRINTABLE.fullmatch(text):
-        raise ValueError(f"{text!r} cannot stand in a header: expected text of printable ASCII characters")
+        raise ValueError(f"{text!r} cannot be sent in a header: expected printable ASCII characters")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def write_integer(number: int) -> str:
-    """At most fifteen digits: what is larger is cut to that."""
+    """Return a number as text, cut to fifteen digits."""
     return str(max(min(number, MAX_INTEGER), -MAX_INTEGER))
 
 
 def read_list(text: str) -> list[Item] | None:
-    """The items of a list; None if it is malformed anywhere, or holds an inner list."""
+    """Return the items of a list; None if it is malformed anywhere, or holds an inner list."""
     text = text.strip(" ")
     items: list[Item] = []
     at = 0
@@ -66,7 +66,7 @@ def read_list(text: str) -> list[Item] | None:
 
 
 def read_dictionary(text: str) -> dict[str, Item] | None:
-    """The members of a dictionary, the last of equal keys; None if it is malformed anywhere."""
+    """Return the members of a dictionary, the last of equal keys; None if it is malformed anywhere."""
     text = text.strip(" ")
     members: dict[str, Item] = {}
     at = 0
@@ -158,7 +158,7 @@ def _number(text: str, at: int) -> tuple[Bare, int] | None:
 
 
 def _decoded(text: str, padding: str) -> bytes | None:
-    """Missing padding and bits that pad are forgiven; more padding than the text can take is not."""
+    """Return decoded Base64, or None. Missing padding and nonzero pad bits are accepted; too much padding is not."""
     wanted = -len(text) % 4
     if wanted == 3 or len(padding) > wanted:
         return None
@@ -166,7 +166,7 @@ def _decoded(text: str, padding: str) -> bytes | None:
 
 
 def _displayed(text: str) -> str | None:
-    """The text of a display string; None if its bytes are no UTF-8."""
+    """Return the text of a display string; None if its bytes are not UTF-8."""
     try:
         return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:

@@ -1,10 +1,15 @@
-"""The arithmetic (law 1): pure functions of limit, state, now and cost. Nothing else knows an algorithm.
+"""The arithmetic of every algorithm (law 1): pure functions of limit, state, now and cost.
 
-A kernel has six: `spend` charges if it may, `force` charges or refunds without asking, `standing` tells what is left,
-`repair` mends a state after the clock stepped back, `turn_after` says when a cost goes ahead that has others before
-it, each as soon as it may, `grows_after` when more will be left than an answer said, if nothing is spent, and never
-too soon. A state is a tuple of whole numbers, and one whose first number is before now is as if untouched. `evaluate`
-is the group law (laws 2 and 3).
+A kernel has six functions:
+- `spend` charges a cost if the limit allows it.
+- `force` charges or refunds unconditionally.
+- `standing` returns what remains.
+- `repair` corrects a state after the clock stepped back.
+- `turn_after` returns when a cost passes if other costs pass before it, each as early as it can.
+- `grows_after` returns when more will remain than an answer said, if nothing is spent. It is never too early.
+
+A state is a tuple of whole numbers; if its first number is before now, the state is as if untouched. `evaluate` decides
+a group (laws 2 and 3).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +29,14 @@ GrowsAfter = Callable[[Limit, int, int], int]
 
 
 class Kernel(NamedTuple):
+    """The six functions of one algorithm; see the module."""
+
     spend: Spend
     force: Force
     standing: Standing
     repair: Repair
     turn_after: TurnAfter
-    grows_after: (
-        GrowsAfter  # microseconds until more remains than the answer said, if nothing is spent; never too short
-    )
+    grows_after: GrowsAfter
 
 
 _GCRA = Kernel(gcra.spend, gcra.force, gcra.standing, gcra.repair, gcra.turn_after, gcra.grows_after)
@@ -64,16 +69,16 @@ KERNELS: dict[str, Kernel] = {
         sliding_log.grows_after,
     ),
 }
-MAX_ROUNDS = 8  # of the search for an instant at which several buckets have room; then only the ends of the lines count
+MAX_ROUNDS = 8  # of the search for an instant at which several buckets have room; after that, holes are ignored
 SPEND: dict[str, Spend] = {algorithm: kernel.spend for algorithm, kernel in KERNELS.items()}
 
 
 def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State | None], now: int) -> list[Row]:
-    """Decide a group at one instant, all or nothing: one row for each limit of each ask, in order.
+    """Decide a group at one instant, all or nothing. Return one row for each limit of each ask, in order.
 
-    `slots` gives each of them its place in `states`, which becomes what to store; equal ones share a place
-    and see each other's spending. A denied group stores nothing but what a step back of the clock made
-    necessary, and is answered like a peek: every limit in full, with what is left now.
+    `slots` gives the index in `states` for each of them; equal checks share an index and see each other's spending.
+    `states` is changed in place to what must be stored. A denied group changes nothing except repairs after a step back
+    of the clock, and its rows are those of a peek: every limit reports what remains now.
     """
     if mode == "force":
         return _force(group, slots, states, now)
@@ -86,11 +91,11 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State 
         rows = _spend(group, slots, after, now, lead)
         if not rows[-1][0]:
             answers = _peek(group, slots, states, now)
-            if answers[len(rows) - 1][0]:  # by itself it would pass, but not with those before it
+            if answers[len(rows) - 1][0]:  # it would pass alone, but not after the checks before it
                 answers[len(rows) - 1] = rows[-1]
             return answers
-        # Places in the future are taken for one instant, the same in every bucket that has patience. One that has no
-        # room then moves it further; equal ones, of which one comes after the other, would move it for ever.
+        # Places in the future are taken for one instant, the same in every bucket that has patience. A bucket without
+        # room at that instant moves it further. Equal checks come one after the other and would move it for ever.
         longest = max([row[4] for row in rows])
         if longest <= lead or len(rows) == 1 or (lead and len(set(slots)) < len(slots)):
             break
@@ -98,7 +103,7 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State 
         rounds += 1
         if rounds == MAX_ROUNDS:
             searched = _without_holes(group, slots, states)
-    if searched is not states:  # what the ends of all lines allow is allowed with holes in them
+    if searched is not states:  # a place that is free at the ends of all lines is also free with their holes
         after = states.copy()
         rows = _spend(group, slots, after, now, lead)
     states[:] = after
@@ -120,7 +125,7 @@ def _asked(group: Group, slots: Sequence[int]) -> Iterator[tuple[int, Limit, int
 
 
 def _spend(group: Group, slots: Sequence[int], states: list[State | None], now: int, lead: int) -> list[Row]:
-    """Up to the first denial, which is then the last row."""
+    """Spend until the first denial, which is then the last row. Changes `states`."""
     rows = []
     for slot, limit, cost, patience in _asked(group, slots):
         later = lead if patience is not None else 0
@@ -143,8 +148,11 @@ def _force(group: Group, slots: Sequence[int], states: list[State | None], now: 
 
 
 def _peek(group: Group, slots: Sequence[int], states: list[State | None], now: int) -> list[Row]:
-    """Equal ones ask for what they cost together: only then is retry_after that of the whole group. With patience they
-    ask one after the other."""
+    """Return the rows of a peek. Changes `states` only by repairs.
+
+    Equal checks ask for their costs together, so that `retry_after` is that of the whole group. With patience they ask
+    one after the other.
+    """
     asked = [0] * len(states)
     rows = []
     for slot, limit, cost, patience in _asked(group, slots):
@@ -157,10 +165,10 @@ def _peek(group: Group, slots: Sequence[int], states: list[State | None], now: i
 def peek(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None = None, front: int = 0
 ) -> tuple[State | None, Row]:
-    """Allowed and retry_after as spend would say, the rest as it is now. Only a step back of the clock is mended.
+    """Return the repaired state and a row: `allowed` and `retry_after` as of a spend, the rest as it is now.
 
-    `front` is what is asked before it: together with it, or with patience in turn. With patience a window, too, says
-    whether the turn comes within that time, though there is no place in it to be taken.
+    `front` is the cost that is asked before: together with this cost, or with patience before it. With patience a
+    window also says whether its turn comes within that time, although a window has no places to take.
     """
     kernel = KERNELS[limit.algorithm]
     if state is not None:

@@ -1,9 +1,9 @@
-"""Fixed window: a counter for each window, windows aligned to the clock.
+"""Fixed window: one counter for each window; windows are aligned to the clock.
 
-State is (end, used, since): the instant at which the window ends, what was spent in it, and since when. A spend is told
-`since`, as `given`. Only what has the same is refunded: what was spent before a reset, or before a clock that stepped
-back entered the window again, is not in `used`. Simple and small, but a client may spend one full
-count just before a boundary and another just after it.
+State is (end, used, since): the end of the window, the units spent in it, and the instant since which it counts. A row
+returns `since` as `given`. A refund must bring the same `since`: a spend from before a reset, or from before a step
+back of the clock, is not in `used`. Simple and small, but a client can spend one full count just before a boundary and
+another just after it.
 """
 
 from ratebound.decision import Row
@@ -15,7 +15,7 @@ State = tuple[int, ...]
 def spend(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
-    """Patience is not for windows: there is no place in a window that has not begun."""
+    """Charge `cost` if the window has room. Patience is ignored: a window that has not begun has no places."""
     count = limit.count
     end = now - now % limit.period_us + limit.period_us
     used, since = 0, now
@@ -31,13 +31,14 @@ def spend(
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
+    """Return (remaining, reset_after)."""
     if state is None or state[0] <= now or not state[1]:
         return limit.count, 0
     return max(limit.count - state[1], 0), state[0] - now
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Overdraw this window by at most one count, or refund what is in `used` of the spend."""
+    """Overdraw this window by at most one count, or refund a spend that is still in `used`."""
     end = now - now % limit.period_us + limit.period_us
     if state is not None:
         state = repair(limit, state, now) if state[0] >= end else None
@@ -49,13 +50,16 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
-    """A window from the future means that the clock stepped back: what was spent counts in this window."""
+    """Return the state after a step back of the clock: spends of a window from the future count in this one."""
     end = now - now % limit.period_us + limit.period_us
     return (end, state[1], state[2]) if state[0] > end else state
 
 
 def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
-    """What is left of this window is given now, and a count at the beginning of each that follows."""
+    """Return microseconds until `cost` passes after `front` units; None if it never does.
+
+    The rest of this window is available now, and one count at the beginning of each window after it.
+    """
     if cost > limit.count:
         return None
     late = front + cost - standing(limit, state, now)[0]
@@ -65,5 +69,5 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
-    """Exact: all comes back at the window's end."""
+    """Return microseconds until more remains. Exact: a window refills at its end."""
     return reset_after

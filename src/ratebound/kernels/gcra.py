@@ -1,34 +1,33 @@
-"""The generic cell rate algorithm: token-bucket, gcra and leaky-bucket are this one.
+"""The generic cell rate algorithm, which is token-bucket, gcra and leaky-bucket.
 
-`tat + part / count` is the theoretical arrival time: the instant at which the bucket is untouched again. One unit
-moves it by period / count. It keeps its fraction, so that no rate drifts, and a request conforms from the whole
-microsecond of its instant on. A request of cost c conforms when the time then reached lies no further ahead
-than a whole burst.
+`tat + part / count` is the theoretical arrival time: the instant at which the bucket is untouched again. One unit moves
+it by period / count. The fraction is kept, so that no rate drifts; a request conforms from the whole microsecond of its
+instant on. A request of cost c conforms if the arrival time after it is no further ahead than a whole burst.
 
-State is (tat, part, last, since, given). `last` is the instant of the last write: an earlier `now` means that the
-clock stepped back, and by how much. `since` is when the bucket was last found untouched, and `given` the time
-that refunds have moved it back by from then on; both are for refunds, see `_refunded`. Instants from before a step
-back are not to be compared with those after it, so `since` is then the first that was not used yet.
+State is (tat, part, last, since, given). `last` is the instant of the last write: an earlier `now` means that the clock
+stepped back by the difference. `since` is the instant at which the bucket was last found untouched, and `given` is the
+time by which refunds have moved it back since then; both are for refunds, see `_refund`. Instants from before a step
+back cannot be compared with later ones, so `since` is then the first instant that was not used yet.
 
-A leaky bucket admits the same requests, but sends each to the end of a queue: its delay is the time that
-was ahead of it. With patience any bucket hands out places in the future: charged now, told the delay.
+A leaky bucket allows the same requests, but sends each to the end of a queue: its delay is the time ahead of it. With
+patience any bucket hands out places in the future: charged now, with a delay.
 
-A spend's place is the stretch of time that it adds: cost * period / count long, ending at the arrival time. It goes
-ahead no later than its place begins, and no earlier than a whole burst before its place ends. While no two places
-overlap and each keeps these two bounds, the bucket holds: what goes ahead in D microseconds has its places within D
-and a whole burst. So a place that is given back, with others behind it, can be handed out again: it is kept as a hole,
-and the first hole that is large enough is taken before the end of the line. A hole that reaches the end is no hole:
-the arrival time moves back to where it begins. Beyond MAX_HOLES the latest are forgotten: they count as taken until
-their time has passed.
+The place of a spend is the stretch of time that it adds: cost * period / count long, ending at the arrival time. The
+request goes ahead no later than its place begins, and no earlier than a whole burst before its place ends. If no two
+places overlap and each keeps these two bounds, the bucket's promise holds: requests that go ahead within D microseconds
+have their places within D plus a whole burst. So a place that is given back while others are behind it can be handed
+out again. It is kept as a hole, and the first hole that is large enough is taken before the end of the line. A hole
+that reaches the end is no hole: the arrival time moves back to its beginning. Beyond MAX_HOLES the latest holes are
+dropped: they count as taken until their time has passed.
 
-What a settlement charges on top has been used already, so its places may end later than a burst from then: those
-stretches are debts. They take the holes first, and move into every place in front of them that is given back: the end
-of the last debt is what becomes a hole. Else a hole would admit at once what the debt has used before. A debt that
+A cost that a settlement charges on top has been used already, so its places may end later than a burst from then. Those
+stretches are debts. They take the holes first, and move into every place in front of them that is given back; the end
+of the last debt then becomes the hole. Otherwise a hole would allow again what the debt has used before. A debt that
 ends within a burst from now is a place like any other.
 
-A state with holes, debts or a turn is longer: (…, turn, number of holes, start, part, end, part, …), the holes and then
-the debts, each in order. `turn` is the latest instant at which somebody goes ahead, where the arrival time does not
-tell: several buckets agreed on it (see `kernels.evaluate`), there are debts, or a part of a place was given back.
+A state with holes, debts or a turn is longer: (…, turn, number of holes, start, part, end, part, …), first the holes
+and then the debts, each in order. `turn` is the latest instant at which a waiter goes ahead, if the arrival time does
+not say so: several buckets agreed on it (see `kernels.evaluate`), there are debts, or a part of a place was given back.
 """
 
 from ratebound.decision import Row
@@ -42,14 +41,14 @@ MAX_HOLES = 32  # and as many debts
 def spend(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
-    """Charge `cost` if it conforms, `lead` microseconds from now or later; a denial leaves the state as it is."""
+    """Charge `cost` if it conforms `lead` microseconds from now or later. A denial leaves the state as it is."""
     count = limit.count
     if state is None:
         ahead, part, since, given = 0, 0, now, 0
     else:
         try:
             tat, part, last, since, given = state
-        except ValueError:  # it is longer; to look at its length first would cost those that are not
+        except ValueError:  # the state is longer; checking its length first would slow down the plain ones
             return _spend_between(limit, state, now, cost, patience, lead)
         if now < last or part >= count:
             state = tat, part, last, since, given = repair(limit, state, now)
@@ -69,7 +68,7 @@ def spend(
         early -= 1
     delay = ahead if limit.queues else early if early > 0 else 0
     if patience is not None:
-        if lead:  # here, because without patience there is none
+        if lead:  # checked here because only patience has a lead
             return _spend_between(limit, state, now, cost, patience, lead)
         early = delay - patience
     if early > 0:
@@ -93,7 +92,7 @@ Stretches = list[tuple[int, int]]
 
 
 def _joined(stretches: Stretches, start: int, end: int) -> Stretches:
-    """Return the stretches with one more, joined with those that it touches."""
+    """Return the stretches with one more, merged with those that it touches."""
     apart = []
     for each in stretches:
         if each[1] < start or end < each[0]:
@@ -104,12 +103,12 @@ def _joined(stretches: Stretches, start: int, end: int) -> Stretches:
 
 
 class _Line:
-    """A state with its instants in 1/count microseconds from `now`: the end of the line of places, holes and debts."""
+    """A state as a line of places, holes and debts, with instants in 1/count microseconds from `now`."""
 
     __slots__ = ("debts", "depth", "end", "given", "holes", "limit", "now", "since", "turn")
 
     def __init__(self, limit: Limit, state: State | None, now: int) -> None:
-        """Of a state that needs no repair."""
+        """Read a state that needs no repair."""
         self.limit = limit
         self.now = now
         self.depth = limit.burst * limit.period_us
@@ -130,7 +129,7 @@ class _Line:
             self.debts = self._stretches(state[middle:], self.depth)
 
     def _stretches(self, numbers: State, begin: int) -> Stretches:
-        """Return what of them lies behind `begin`."""
+        """Return the parts of the stretches that lie after `begin`."""
         found = []
         for i in range(0, len(numbers), 4):
             end = self.ahead(numbers[i + 2], numbers[i + 3])
@@ -139,11 +138,14 @@ class _Line:
         return found
 
     def ahead(self, instant: int, part: int) -> int:
+        """Return an instant and its fraction as 1/count microseconds from now."""
         return (instant - self.now) * self.limit.count + part
 
     def first_fit(self, size: int, begin: int, front: int = 0) -> tuple[int, int]:
-        """Where the first place of `size` begins, not before `begin` and with `front` handed out before it, and which
-        hole it is in, or -1."""
+        """Return where the first free place of `size` begins, and the index of its hole, or -1 for the end of the line.
+
+        It begins no earlier than `begin`, and `front` is handed out before it.
+        """
         for i, (start, end) in enumerate(self.holes):
             start += front
             front = max(start - end, 0)
@@ -153,12 +155,13 @@ class _Line:
         return max(self.end + front, begin), -1
 
     def delay(self, cost: int, place: int) -> int:
-        """Until a request whose place begins there goes ahead, if that is later than now; else 0, or less."""
+        """Return microseconds until a request with this place goes ahead; 0 or less means now."""
         if self.limit.queues:
             return place // self.limit.count
         return (place - (self.limit.burst - cost) * self.limit.period_us) // self.limit.count
 
     def take(self, size: int, place: int, hole: int) -> None:
+        """Take a place of `size` in a hole, or at the end of the line if `hole` is -1."""
         start, end = self.holes[hole] if hole >= 0 else (self.end, place + size)
         rest = [piece for piece in ((start, place), (place + size, end)) if piece[0] < piece[1]]
         if hole >= 0:
@@ -168,20 +171,20 @@ class _Line:
             self.end = end
 
     def last_turn(self) -> int:
-        """Return the instant from which on nobody waits for a place. It is never too early."""
+        """Return the instant from which on no request waits for its place. It is never too early."""
         if self.debts:
             return self.turn
         most = self.limit.unit[2] if self.limit.queues else self.limit.refill_us
         return max(self.turn, self.now + self.end // self.limit.count - most)
 
     def owe(self, start: int, end: int) -> None:
-        """Note a stretch that has been used already, as far as that is earlier than a place may be used."""
+        """Note a stretch that was used already as a debt, as far as it lies further ahead than a burst."""
         start = max(start, self.depth)
         if start < end:
             self.debts = _joined(self.debts, start, end)
 
     def free(self, start: int, end: int) -> None:
-        """Make a hole, of the last debts behind it as far as there are any: they move into the place that is free."""
+        """Make a hole. Debts behind it move into the free place first, so the hole is made of the last debts."""
         while start < end and self.debts and self.debts[-1][0] >= end:
             begin, last = self.debts.pop()
             size = min(end - start, last - begin)
@@ -194,12 +197,12 @@ class _Line:
             self.holes = _joined(self.holes, start, end)
 
     def state(self) -> State:
-        """As it is stored: without holes at the end, or more of them than there may be."""
+        """Return the state to store: without holes at the end, and with at most MAX_HOLES holes and debts."""
         while self.holes and self.holes[-1][1] >= self.end:
             self.end = min(self.end, self.holes.pop()[0])
         del self.holes[MAX_HOLES:]
         self.debts = [(start, min(end, self.end)) for start, end in self.debts if start < self.end]
-        if len(self.debts) > MAX_HOLES:  # what is given back could not move them: so nothing is, of spends up to now
+        if len(self.debts) > MAX_HOLES:  # refunds could not move the dropped debts, so spends up to now get none
             del self.debts[MAX_HOLES:]
             self.since = self.now + 1
         kept = (*self._instant(self.end), self.now, self.since, self.given)
@@ -214,7 +217,7 @@ class _Line:
         return self.now + whole, part
 
     def standing(self) -> tuple[int, int]:
-        """(remaining, reset_after): each hole gives the units that fit in it and conform now."""
+        """Return (remaining, reset_after). Each hole gives the units that fit in it and conform now."""
         limit, remaining = self.limit, 0
         for start, end in [*self.holes, (self.end, self.end + limit.full)]:
             remaining += max(min(limit.full - start, end - start) // limit.period_us, 0)
@@ -224,7 +227,7 @@ class _Line:
 def _spend_between(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
-    """`spend` where the state is longer, or the place must not begin before `lead`."""
+    """Spend if the state has holes or debts, or if the place must not begin before `lead`."""
     if state is not None:
         state = repair(limit, state, now)
     line = _Line(limit, state, now)
@@ -252,7 +255,7 @@ def _spend_between(
 
 
 def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
-    """Microseconds until `cost` goes ahead if `front` units have a place before it; None if it never does."""
+    """Return microseconds until `cost` goes ahead if `front` units take places before it; None if it never does."""
     if cost > limit.burst:
         return None
     line = _Line(limit, state, now)
@@ -261,14 +264,14 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
-    """(remaining, reset_after) of a state that needs no repair."""
+    """Return (remaining, reset_after) of a state that needs no repair."""
     if state is not None and len(state) > 5 and state[0] >= now:
         return _Line(limit, state, now).standing()
     return _plain_standing(limit, state, now)
 
 
 def _plain_standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
-    """`standing` of a state without holes."""
+    """Return (remaining, reset_after) of a state without holes."""
     if state is None or state[0] < now:
         return limit.burst, 0
     ahead, part = state[0] - now, state[1]
@@ -277,7 +280,7 @@ def _plain_standing(limit: Limit, state: State | None, now: int) -> tuple[int, i
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Apply a signed cost without asking: overdraw by at most one count each time, or refund what is still owed."""
+    """Apply a signed cost: overdraw by at most one count each time, or refund what is still owed."""
     if state is not None:
         state = repair(limit, state, now)
     if cost <= 0 and (state is None or state[0] < now):
@@ -288,7 +291,7 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
         _overdraw(line, span)
     elif spent is None:
         _move_back(line, span)
-    elif cost < 0 and line.since <= spent[0] <= now:  # later than now: it was before a step back of the clock
+    elif cost < 0 and line.since <= spent[0] <= now:  # a spend later than now is from before a step back of the clock
         _refund(line, span, spent)
     state = line.state()
     remaining, reset_after = line.standing()
@@ -296,10 +299,10 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 
 
 def _overdraw(line: _Line, span: int) -> None:
-    """Charge what has been used already: the first time that is free, up to one count behind the burst or the line.
+    """Charge a cost that has been used already: the first free time, up to one count behind the burst or the line.
 
-    Without that bound one settlement could shut a key out for as long as it likes. Together they are bounded where
-    numbers would no longer be exact.
+    Without that bound one settlement could block a key for as long as it likes. All overdrafts together are bounded
+    where numbers would no longer be exact.
     """
     count = line.limit.count
     span = min(span, max(line.depth - line.end, 0) + line.limit.period_us * count)
@@ -318,12 +321,12 @@ def _overdraw(line: _Line, span: int) -> None:
 
 
 def _refund(line: _Line, span: int, spent: Spent) -> None:
-    """Give back as much of a spend's time as is still ahead, so that nothing is minted.
+    """Give back the part of a spend's time that is still ahead, so that nothing is minted.
 
-    A place that nothing has moved since it was taken is known: it makes a hole, or shortens the line if it is the last.
-    While all that was admitted has gone ahead there is no need for a hole: what lies behind the place moves forward.
-    Debt is paid off oldest first, so such a spend is owed at most what is left until its place ends, and less by what
-    was given back since, which may have moved it.
+    The position of a place is known if nothing has moved it since it was taken: it becomes a hole, or shortens the line
+    if it is the last. If all allowed requests have gone ahead, no hole is needed: the places behind it move forward.
+    Debt is paid off oldest first. So such a spend owes at most the time until its place ends, less the time given back
+    since, which may have moved it.
     """
     now = line.now
     at, until, part, given = spent
@@ -349,8 +352,10 @@ def _move_back(line: _Line, span: int) -> None:
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
-    """After a step back of the clock the debt is what it was: it moves back with the clock, and so do the holes. A
-    fraction of a larger count, used before, is rounded up, at the end of a hole down."""
+    """Return the state after a step back of the clock: debt and holes move back with the clock.
+
+    A fraction of a larger count, used before, is rounded up; at the end of a hole it is rounded down.
+    """
     tat, part, last, since, given, *more = state
     if now >= last and part < limit.count and not more:
         return state
@@ -386,8 +391,10 @@ def without_holes(state: State) -> State:
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
-    """Exact to the microsecond if there are no holes, and never too short: the debt that is left when the next unit is
-    whole is that of all units above it."""
+    """Return microseconds until more remains. Exact if there are no holes, and never too short.
+
+    When the next unit is whole, the debt that is left is that of all units above it.
+    """
     if remaining >= limit.burst:
         return 0
     return reset_after + (limit.burst - remaining - 1) * limit.period_us // -limit.count

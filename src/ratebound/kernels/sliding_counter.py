@@ -1,10 +1,9 @@
-"""Sliding counter: two windows in a row, the older one weighted by how much of it the last period still covers.
+"""Sliding counter: two windows in a row, the older one weighted by the part of it that the last period still covers.
 
-State is (expires, current, previous). The current window ends one period before `expires`; the first one
-begins with the first spend of an untouched key. The estimate of what the last period holds is
-current + previous * (what is left of the current window) / period. It is rounded up, and a request passes
-only if the estimate with its cost stays within the count: never above the limit by its own estimate, at
-the price of at most one unit per period.
+State is (expires, current, previous). The current window ends one period before `expires`; the first window begins with
+the first spend of an untouched key. The estimated use of the last period is current + previous * (rest of the current
+window) / period, rounded up. A request passes only if the estimate plus its cost is within the count. So the limit is
+never exceeded by its own estimate, at the price of at most one unit per period.
 """
 
 from ratebound.decision import Row
@@ -18,7 +17,7 @@ EXACT_WINDOWS = 16
 def spend(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
-    """Patience is not for windows: there is no place in a window that has not begun."""
+    """Charge `cost` if the estimate allows it. Patience is ignored: a window that has not begun has no places."""
     count, period = limit.count, limit.period_us
     left, current, previous = period, 0, 0
     if state is not None:
@@ -38,7 +37,7 @@ def spend(
 
 
 def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
-    """What the state means now that its current window is over, or not yet there: (state, left, current, previous)."""
+    """Return (state, left, current, previous): the repaired state, and its windows as of `now`."""
     state = repair(limit, state, now)
     expires, current, previous = state
     left = expires - limit.period_us - now
@@ -50,7 +49,7 @@ def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
 
 
 def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int) -> int | None:
-    """Solve the estimate for time: first within this window, else within the next, where `current` is the older."""
+    """Solve the estimate for time: within this window if possible, else in the next, where `current` is the older."""
     count, period = limit.count, limit.period_us
     if cost > count:
         return None
@@ -60,9 +59,10 @@ def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int
 
 
 def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
-    """Those in front go ahead one by one, as each window lets them; `cost` goes ahead after them, at once.
+    """Return microseconds until `cost` passes after `front` units; None if it never does.
 
-    Beyond EXACT_WINDOWS the windows are taken to give a whole count each, so the answer may be too short.
+    The units in front pass one by one as early as each window allows, and `cost` passes at once after them. Beyond
+    EXACT_WINDOWS each window is taken to give a whole count, so the answer can be too short.
     """
     count, period = limit.count, limit.period_us
     if cost > count:
@@ -86,6 +86,7 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
+    """Return (remaining, reset_after)."""
     if state is None:
         return limit.count, 0
     _, left, current, previous = _moved(limit, state, now)
@@ -94,9 +95,10 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Overdraw this window by at most one count, or refund the window that the spend was made in.
+    """Overdraw this window by at most one count, or refund the window of the spend.
 
-    A window is known by its end: one that began anew when the clock stepped back, or after a reset, has another.
+    A window is identified by its end: a window that began again after a step back of the clock, or after a reset, has a
+    different one.
     """
     left, current, previous = limit.period_us, 0, 0
     if state is not None:
@@ -116,12 +118,15 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
-    """A window that has not begun means that the clock stepped back: let it begin now, with all that it knew."""
+    """Return the state after a step back of the clock: a window from the future begins now, with all its units."""
     return (now + 2 * limit.period_us, *state[1:]) if state[0] > now + 2 * limit.period_us else state
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
-    """At the latest, and exact if the window before was empty: then the units of this one begin to leave at its end."""
+    """Return microseconds until more remains, at the latest.
+
+    Exact if the previous window was empty: then the units of this one begin to leave at its end.
+    """
     left = reset_after - limit.period_us
     if left <= 0 or remaining >= limit.count:
         return reset_after

@@ -1,8 +1,8 @@
 """Sliding log: every spend of the last period, exactly.
 
-State is (expires, used, instant, cost, instant, cost, …), oldest first, in one flat tuple: one entry for
-each instant, never one for each unit. An entry counts from its instant until one period later, so no
-window of one period, wherever it begins, holds more than the count.
+State is (expires, used, instant, cost, instant, cost, …) in one flat tuple, oldest first: one entry for each instant,
+not one for each unit. An entry counts from its instant until one period later, so no window of one period, wherever it
+begins, holds more than the count.
 """
 
 from ratebound.decision import Row
@@ -14,7 +14,7 @@ State = tuple[int, ...]
 def spend(
     limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
 ) -> tuple[State | None, Row]:
-    """Patience is not for windows: what will be in the log by then is not known."""
+    """Charge `cost` if the last period has room. Patience is ignored: the entries of a later instant are not known."""
     count, period = limit.count, limit.period_us
     if state is None:
         if cost <= count:
@@ -35,7 +35,7 @@ def spend(
 
 
 def _live(state: State, oldest: int) -> tuple[int, int]:
-    """What is used after `oldest`, and where the entries after it begin."""
+    """Return the units used after `oldest`, and the index of the first entry after it."""
     used, first = state[1], 2
     while first < len(state) and state[first] <= oldest:
         used -= state[first + 1]
@@ -44,7 +44,7 @@ def _live(state: State, oldest: int) -> tuple[int, int]:
 
 
 def _retry_after(limit: Limit, state: State, first: int, excess: int) -> int:
-    """The instant at which enough of the oldest entries have left."""
+    """Return the instant at which enough of the oldest entries have left."""
     while excess > state[first + 1]:
         excess -= state[first + 1]
         first += 2
@@ -52,7 +52,10 @@ def _retry_after(limit: Limit, state: State, first: int, excess: int) -> int:
 
 
 def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
-    """Of a line of single units each goes ahead one period after the one that is a whole count in front of it."""
+    """Return microseconds until `cost` passes after `front` units; None if it never does.
+
+    In a line of single units, each passes one period after the unit that is a whole count in front of it.
+    """
     if cost > limit.count:
         return None
     periods, units = divmod(front + cost - 1, limit.count)
@@ -66,6 +69,7 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
 
 
 def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
+    """Return (remaining, reset_after)."""
     if state is None:
         return limit.count, 0
     used, _ = _live(state, now - limit.period_us)
@@ -73,7 +77,7 @@ def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
 
 
 def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Overdraw by at most one count, or refund the entry of the spend's own instant, if it still counts."""
+    """Overdraw by at most one count, or refund the entry of the spend's instant if it still counts."""
     entries: list[int] = []
     if state is not None:
         state = repair(limit, state, now)
@@ -98,7 +102,7 @@ def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent |
 
 
 def repair(limit: Limit, state: State, now: int) -> State:
-    """Entries from the future mean that the clock stepped back: they count from now on."""
+    """Return the state after a step back of the clock: entries from the future count from now on."""
     if state[0] <= now + limit.period_us:
         return state
     early = [entry for i in range(2, len(state), 2) if state[i] < now for entry in state[i : i + 2]]
@@ -107,5 +111,5 @@ def repair(limit: Limit, state: State, now: int) -> State:
 
 
 def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
-    """At the latest: the oldest entry may leave before."""
+    """Return microseconds until more remains, at the latest: the oldest entry may leave earlier."""
     return reset_after

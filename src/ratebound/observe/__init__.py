@@ -1,7 +1,7 @@
-"""Those who listen to a limiter, one file each: the log, an alert, the most limited clients; Prometheus and
-OpenTelemetry in prometheus.py and otel.py, which need their extras.
+"""Listeners, one file each: the log, alerts and the most limited clients.
 
-None of them hands out a key unless asked to: metrics never do, the log and the top list show a digest.
+Prometheus and OpenTelemetry are in prometheus.py and otel.py, which need their extras. No listener shows a key unless
+it is told to: metrics never do, the log and the top list show a digest.
 """
 
 from ratebound.observe.alert import Alert, AlertListener

@@ -1,5 +1,4 @@
-"""What Prometheus and OpenTelemetry say alike: of which limit, in which buckets, and labels that cannot grow without
-bound."""
+"""Labels and buckets that Prometheus and OpenTelemetry share. Labels are bounded in number."""
 
 import threading
 from collections.abc import Callable
@@ -11,47 +10,50 @@ T = TypeVar("T")
 SECONDS = (5e-6, 1e-5, 2.5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 OTHER = "other"
-LOCK = threading.Lock()  # taken for names that are new, or too many
+LOCK = threading.Lock()  # taken for new names, and for names above the bound
 
 
 def label_of(name: str, made: dict[str, T], most: int, make: Callable[[str], T]) -> T:
-    """What `make` makes of a name, made once and kept in `made`; once that holds `most`, of "other"."""
+    """Return `make(name)`, cached in `made`.
+
+    If that already holds `most` names, return `make("other")` for new ones.
+    """
     found = made.get(name)
     if found is not None:
         return found
     with LOCK:
         if name not in made and len(made) >= most:
-            name = OTHER  # one more entry than `most`, and the last
+            name = OTHER  # so `made` has at most one entry more than `most`
         if name not in made:
             made[name] = make(name)
         return made[name]
 
 
 def checked_most(name: str, most: object) -> int:
+    """Return a bound. Raises ValueError unless it is a positive whole number."""
     if type(most) is not int or most < 1:
         raise ValueError(f"{name} must be a positive whole number, not {most!r}")
     return most
 
 
 def node_label(node: str) -> str:
-    """A storage that is a single server may leave it without a name; a call to several at once is no one's."""
+    """Return the label of a node: "storage" if it has no name, "several" for a call to several nodes."""
     if "," in node:
         return "several"
     return node or "storage"
 
 
 def decisive_limit(decision: Decision) -> str:
-    """The name of the limit that a decision is counted under."""
+    """Return the name of the limit that a decision is counted under."""
     if len(decision.rows) == 1:
         return decision.asks[0][1][0].name
     return decision.limit.name
 
 
 def used_shares(decision: Decision) -> list[tuple[str, float]]:
-    """How much of each limit is used after an allowed decision, from 0 to 1, by the limit's name.
+    """Return the used share of each limit after an allowed decision, from 0 to 1, with the limit's name.
 
-    Nothing for a refusal, which is counted as such; nothing without the storage, whose limits are not those
-    that were decided by.
+    The list is empty for a denial, which is counted as such, and for a degraded decision, which other limits decided.
     """
     if not decision.allowed or decision.degraded is not None:
         return []

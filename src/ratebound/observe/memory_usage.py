@@ -1,4 +1,4 @@
-"""What memory storages hold, read when somebody asks and not when it changes: decisions pay nothing for it."""
+"""The size of memory storages, read when metrics are collected, so that decisions pay nothing for it."""
 
 import threading
 import weakref
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from ratebound.storage.memory import MemoryStorage
 
-INSIDE = ("storage", "memory", "inner", "guard", "fallback")  # where a limiter or a storage has another inside
+INSIDE = ("storage", "memory", "inner", "guard", "fallback")  # attributes of limiters and storages that hold another
 
 
 class MemoryUse(NamedTuple):
-    """A memory storage as it is now; `evicted` and `overflowed` only grow."""
+    """The current size of a memory storage. `evicted` and `overflowed` only grow."""
 
     name: str
     keys: int
@@ -20,23 +20,30 @@ class MemoryUse(NamedTuple):
 
 
 class WatchedMemory:
-    """The memory storages that are watched. They are not kept alive: one that is gone is no longer told of."""
+    """The watched memory storages, by name. It keeps weak references: a collected storage is no longer reported."""
 
     def __init__(self) -> None:
         self._storages: dict[str, weakref.ref[MemoryStorage]] = {}
         self._lock = threading.Lock()
 
     def watch(self, owner: object, name: str) -> None:
+        """Report the memory storage of `owner` under `name` from now on.
+
+        Raises ValueError if it has none, or if another storage has that name.
+        """
         memory = memory_of(owner)
         if memory is None:
-            raise ValueError(f"{type(owner).__name__} holds no memory storage: there is nothing to watch")
+            raise ValueError(
+                f"{type(owner).__name__} has no memory storage: expected a MemoryStorage, or a limiter with one"
+            )
         with self._lock:
             known = self._storages.get(name)
             if known is not None and known() not in (None, memory):
-                raise ValueError(f"another storage is watched as {name!r}: give each a name of its own")
+                raise ValueError(f"another storage is already watched as {name!r}: choose a different name")
             self._storages[name] = weakref.ref(memory)
 
     def now(self) -> list[MemoryUse]:
+        """Return the current size of every watched storage that still exists."""
         with self._lock:
             alive = {name: found for name, known in self._storages.items() if (found := known()) is not None}
             self._storages = {name: self._storages[name] for name in alive}
@@ -44,7 +51,7 @@ class WatchedMemory:
 
 
 def memory_of(owner: object) -> MemoryStorage | None:
-    """The memory storage that a limiter or a storage is, or has inside: of a guarded one, that which takes over."""
+    """Return the memory storage of a limiter or storage, or None. A guarded storage has the one of its fallback."""
     if isinstance(owner, MemoryStorage):
         return owner
     for name in INSIDE:

@@ -1,7 +1,7 @@
-"""OpenTelemetry, and nothing but its API: what a limiter tells, as metrics, and as an event on the current span.
+"""A listener for OpenTelemetry: metrics, and an event on the current span. Only its API is used.
 
-The instruments are those of prometheus.py under OpenTelemetry's kind of names. Attributes are bounded in the same way,
-and never hold a key.
+The instruments are those of prometheus.py with OpenTelemetry's names. Attributes are bounded in the same way and never
+hold a key.
 """
 
 import threading
@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] != "opentelemetry":
         raise
     raise ModuleNotFoundError(
-        "OpenTelemetryListener needs opentelemetry-api: install Ratebound with its extra [otel]",
+        'opentelemetry-api is not installed. Run: pip install "ratebound[otel]"',
         name="opentelemetry",
     ) from None
 
@@ -27,10 +27,10 @@ Attributes = dict[str, str | bool]
 
 
 class OpenTelemetryListener:
-    """Writes to `meter_provider`, or to the global one. Refusals and degraded decisions are also noted on the current
-    span, unless `spans` is false.
+    """A listener that writes to `meter_provider`, or to the global one.
 
-    The first `max_limits` names of limits, and `max_nodes` of nodes, are told apart; the rest are "other".
+    Denials and degraded decisions are also added to the current span, unless `spans` is False. The first `max_limits`
+    names of limits and the first `max_nodes` names of nodes get their own attributes; the rest are "other".
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class OpenTelemetryListener:
             return meter.create_histogram(f"ratebound.{name}", unit, text, explicit_bucket_boundaries_advisory=bounds)
 
         self._decisions = counter("decisions", "{decision}", "Decisions, by the limit that was decisive")
-        self._shadows = counter("shadow.decisions", "{decision}", "What rules in shadow and candidates would have said")
-        self._seconds = histogram("decision.duration", "s", "Time to a decision, the storage included", SECONDS)
+        self._shadows = counter("shadow.decisions", "{decision}", "Answers of rules in shadow and candidate limits")
+        self._seconds = histogram("decision.duration", "s", "Time of a decision, including the storage", SECONDS)
         self._used = histogram("used_share", "1", "Used share of each limit after an allowed decision", SHARES)
         self._calls = histogram("storage.call.duration", "s", "Time of a call to a storage, failed or not", SECONDS)
         self._errors = counter("storage.errors", "{call}", "Calls to a storage that gave no answer")
-        self._degradations = counter("degradations", "{degradation}", "Times that decisions began without a node")
-        self._recoveries = counter("recoveries", "{recovery}", "Times that a node came back to decide")
-        self._degraded_seconds = counter("degraded.duration", "s", "Time without a node, counted when it is back")
-        self._written_back = counter("written_back", "{unit}", "Units granted meanwhile and charged afterwards")
+        self._degradations = counter("degradations", "{degradation}", "Outages of a node")
+        self._recoveries = counter("recoveries", "{recovery}", "Recoveries of a node")
+        self._degraded_seconds = counter("degraded.duration", "s", "Time without a node, counted at its recovery")
+        self._written_back = counter("written_back", "{unit}", "Units granted in an outage and charged afterwards")
         meter.create_observable_gauge(
             "ratebound.breaker.open", [self._breakers], "1", "1 while decisions are made without this node"
         )
@@ -88,7 +88,7 @@ class OpenTelemetryListener:
             "ratebound.overflowed_checks",
             [self._reading(lambda held: held.overflowed)],
             "{check}",
-            "Checks answered from a shared state: all others deny",
+            "Checks answered from a shared state because memory is full of denying keys",
         )
 
     def __call__(self, event: Event) -> None:
@@ -114,7 +114,10 @@ class OpenTelemetryListener:
             self._shadows.add(1, {**rule, "ratebound.candidate": event.candidate, "ratebound.result": result})
 
     def watch(self, owner: object, *, name: str) -> None:
-        """Export what the memory storage of `owner`, a limiter or a storage, holds, as ratebound.storage=`name`."""
+        """Export the size of the memory storage of `owner`, a limiter or a storage, as ratebound.storage=`name`.
+
+        Raises ValueError if it has none, or if another storage has that name.
+        """
         self._held.watch(owner, name)
 
     def _decided(self, decision: Decision) -> None:
@@ -142,7 +145,7 @@ class OpenTelemetryListener:
         if open_now is not None or label not in self._open:
             with self._lock:
                 if open_now is None:
-                    self._open.setdefault(label, False)  # a call may be told of after the degradation that it led to
+                    self._open.setdefault(label, False)  # a call may be reported after the outage that it caused
                 else:
                     self._open[label] = open_now
         return node
@@ -161,7 +164,10 @@ class OpenTelemetryListener:
 
 
 def _span_attributes(decision: Decision, attributes: Attributes, limit: str) -> dict[str, str | bool | float]:
-    """Spans are not series: here a limit has its own name in any case, and the reason may be said."""
+    """Return the attributes of a span event.
+
+    Spans are not time series, so they may hold any limit's name and the reason.
+    """
     found: dict[str, str | bool | float] = {**attributes, "ratebound.limit": limit}
     if decision.retry_after is not None:
         found["ratebound.retry_after"] = decision.retry_after

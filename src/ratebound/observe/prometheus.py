@@ -1,7 +1,7 @@
-"""Prometheus, and nothing but prometheus_client: what a limiter tells, as counters and histograms.
+"""A listener for Prometheus: counters and histograms of decisions and storage calls.
 
-Labels are names of limits, nodes and watched storages, each bounded in number. Never a key: keys are without bound,
-and they are personal.
+Labels are names of limits, rules, nodes and watched storages, each bounded in number. They never hold a key: keys are
+unbounded and personal.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] != "prometheus_client":
         raise
     raise ModuleNotFoundError(
-        "PrometheusListener needs prometheus-client: install Ratebound with its extra [prometheus]",
+        'prometheus-client is not installed. Run: pip install "ratebound[prometheus]"',
         name="prometheus_client",
     ) from None
 
@@ -28,13 +28,15 @@ FLAGS = {True: "true", False: "false"}
 
 
 class OfLimit(NamedTuple):
-    """The children of one limit: looking them up by their labels would cost more than counting does."""
+    """The child metrics of one limit. Looking them up by their labels would cost more than counting."""
 
     decisions: dict[tuple[bool, bool], Counter]  # (allowed, degraded)
     used: Histogram
 
 
 class OfNode(NamedTuple):
+    """The child metrics of one node."""
+
     calls: Histogram
     errors: Counter
     breaker: Gauge
@@ -48,10 +50,10 @@ OfRule = dict[tuple[bool, bool], Counter]  # by candidate and allowed
 
 
 class PrometheusListener:
-    """One for all limiters of a process: a registry takes each name once.
+    """A listener for all limiters of a process: a registry accepts each metric name once.
 
-    The first `max_limits` names of limits, as many of rules, and `max_nodes` of nodes have labels of their own; others
-    are called "other".
+    The first `max_limits` names of limits, as many of rules, and `max_nodes` of nodes get their own labels; the rest
+    are "other".
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, max_limits: int = 200, max_nodes: int = 100) -> None:
@@ -73,12 +75,12 @@ class PrometheusListener:
         )
         self._shadows = counter(
             "shadow_decisions",
-            "What rules in shadow and candidate limits would have said",
+            "Answers of rules in shadow and candidate limits",
             "rule",
             "candidate",
             "result",
         )
-        self._seconds = histogram("decision_seconds", "Time to a decision, the storage included", SECONDS)
+        self._seconds = histogram("decision_seconds", "Time of a decision, including the storage", SECONDS)
         self._used = histogram("used_share", "Used share of each limit after an allowed decision", SHARES, "limit")
         self._calls = histogram("storage_call_seconds", "Time of a call to a storage, failed or not", SECONDS, "node")
         self._errors = counter("storage_errors", "Calls to a storage that gave no answer", "node")
@@ -89,10 +91,10 @@ class PrometheusListener:
             registry=registry,
             multiprocess_mode="livemax",
         )
-        self._degradations = counter("degradations", "Times that decisions began to be made without a node", "node")
-        self._recoveries = counter("recoveries", "Times that a node came back to decide", "node")
-        self._degraded_seconds = counter("degraded_seconds", "Time without a node, counted when it is back", "node")
-        self._written_back = counter("written_back_units", "Units granted meanwhile and charged afterwards", "node")
+        self._degradations = counter("degradations", "Outages of a node", "node")
+        self._recoveries = counter("recoveries", "Recoveries of a node", "node")
+        self._degraded_seconds = counter("degraded_seconds", "Time without a node, counted at its recovery", "node")
+        self._written_back = counter("written_back_units", "Units granted in an outage and charged afterwards", "node")
         registry.register(self)
 
     def __call__(self, event: Event) -> None:
@@ -119,17 +121,22 @@ class PrometheusListener:
             rule[event.candidate, event.allowed].inc()
 
     def watch(self, owner: object, *, name: str) -> None:
-        """Export what the memory storage of `owner`, a limiter or a storage, holds, under the label storage=`name`."""
+        """Export the size of the memory storage of `owner`, a limiter or a storage, under the label storage=`name`.
+
+        Raises ValueError if it has none, or if another storage has that name.
+        """
         self._held.watch(owner, name)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry, at each scrape: what the watched storages hold."""
+        """Yield the sizes of the watched storages. The registry calls this at each scrape."""
         held = self._held.now()
         keys = GaugeMetricFamily("ratebound_keys", "States held in memory", labels=["storage"])
         most = GaugeMetricFamily("ratebound_max_keys", "States that memory may hold", labels=["storage"])
         evicted = CounterMetricFamily("ratebound_evicted_keys", "States dropped to make room", labels=["storage"])
         overflowed = CounterMetricFamily(
-            "ratebound_overflowed_checks", "Checks answered from a shared state: all others deny", labels=["storage"]
+            "ratebound_overflowed_checks",
+            "Checks answered from a shared state because memory is full of denying keys",
+            labels=["storage"],
         )
         for holding in held:
             keys.add_metric([holding.name], holding.keys)
@@ -166,7 +173,7 @@ class PrometheusListener:
         return label_of(node_label(name), self._of_node, self._max_nodes, self._children_of_node)
 
     def _children_of_node(self, name: str) -> OfNode:
-        """All at once, so that a node which never failed shows zeros and not nothing."""
+        """Return the metrics of a node, all made at once, so that a node that never failed shows zeros."""
         return OfNode(
             self._calls.labels(name),
             self._errors.labels(name),

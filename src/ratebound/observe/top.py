@@ -1,9 +1,9 @@
-"""The most limited clients, in a list that cannot grow: the space-saving sketch.
+"""The most limited clients, in a list of bounded size: the space-saving sketch.
 
-It keeps `size` counters. A client that has one counts on it; a new one, when all are taken, takes over the smallest
-and goes on from there, and remembers what it took over as its possible error. So of N denials no count is too small,
-none is too large by more than its error, no error is above N / size, and whoever was denied more than N / size times
-is in the list. Two sketches, of the running window and the one before, let yesterday's attacker leave.
+It has `size` counters. A client with a counter increments it. A new client, if all counters are taken, takes over the
+smallest one, continues from its value, and records that value as its possible error. So of N denials no count is too
+small, none is too large by more than its error, no error exceeds N / size, and every client that was denied more than N
+/ size times is in the list. Two sketches, of the current window and the previous one, let old clients leave.
 """
 
 import threading
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from ratebound.clock import SECOND, Clock, ticking
 from ratebound.events import Decided, Event
 from ratebound.fork import renew_in_children
-from ratebound.observe.client import naming, refused_keys
+from ratebound.observe.client import denied_keys, naming
 
 
 class LimitedClient(NamedTuple):
-    """`client` was denied at most `denials` times, and at least `denials` - `error`."""
+    """A client that was denied at most `denials` times, and at least `denials` - `error`."""
 
     client: str
     denials: int
@@ -25,7 +25,7 @@ class LimitedClient(NamedTuple):
 
 
 class Sketch:
-    """Space-saving over one window. Not safe by itself: the listener holds the lock."""
+    """The space-saving sketch of one window. It is not thread-safe: the listener holds the lock."""
 
     __slots__ = ("counts", "errors", "heap", "size")
 
@@ -33,9 +33,10 @@ class Sketch:
         self.size = size
         self.counts: dict[str, int] = {}
         self.errors: dict[str, int] = {}
-        self.heap: list[tuple[int, str]] = []  # one entry a client once full; its count may lag behind the true one
+        self.heap: list[tuple[int, str]] = []  # once full, one entry per client; its count may lag behind `counts`
 
     def add(self, client: str) -> None:
+        """Count one denial of a client."""
         counts = self.counts
         if client in counts:
             counts[client] += 1
@@ -51,7 +52,7 @@ class Sketch:
             heapreplace(self.heap, (least + 1, client))
 
     def least(self) -> int:
-        """The smallest count, on top of the heap when this returns; 0 while there is room: nobody was pushed out."""
+        """Return the smallest count and put it on top of the heap; 0 while there is room."""
         if len(self.counts) < self.size:
             return 0
         if not self.heap:
@@ -64,10 +65,10 @@ class Sketch:
 
 
 class TopListener:
-    """Counts the refusals of each client in the last one to two `window`s (seconds), in 2 × `size` counters.
+    """A listener that counts the denials of each client in the last one to two `window`s (seconds).
 
-    Clients are digests made with `secret`, or keys in clear text if `clear`. Refusals for want of the storage are not
-    counted: they are no client's doing.
+    It has 2 × `size` counters. Clients are digests made with `secret`, or keys in clear text if `clear`. Denials
+    because of an outage are not counted: clients did not cause them.
     """
 
     def __init__(
@@ -95,14 +96,14 @@ class TopListener:
     def __call__(self, event: Event) -> None:
         if not isinstance(event, Decided) or event.decision.allowed or event.decision.unavailable:
             return
-        clients = [self._name(key) for key in refused_keys(event.decision)]
+        clients = [self._name(key) for key in denied_keys(event.decision)]
         with self._lock:
             self._roll()
             for client in clients:
                 self._running.add(client)
 
     def top(self, n: int = 10) -> list[LimitedClient]:
-        """The `n` most limited, first by how often they may have been denied, then by how often they surely were."""
+        """Return the `n` most limited clients, by the most possible denials, then by the most certain ones."""
         with self._lock:
             self._roll()
             sketches = [
@@ -110,14 +111,14 @@ class TopListener:
             ]
         found = []
         for client in sketches[0][0].keys() | sketches[1][0].keys():
-            # A client that has no counter was denied at most as often as the smallest one says, and perhaps never.
+            # A client without a counter was denied at most as often as the smallest counter says, perhaps never.
             denials = sum(counts.get(client, least) for counts, _, least in sketches)
             error = sum(errors.get(client, least) for _, errors, least in sketches)
             found.append(LimitedClient(client, denials, error))
         return sorted(found, key=lambda limited: (-limited.denials, limited.error, limited.client))[:n]
 
     def renew(self) -> None:
-        """For a child process, where no other thread is: it begins with an empty list of its own."""
+        """Start with an empty list and a new lock in a forked child."""
         self._lock = threading.Lock()
         self._running, self._before = Sketch(self._size), Sketch(self._size)
 

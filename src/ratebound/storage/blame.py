@@ -1,6 +1,7 @@
-"""What is not the storage's fault: an exception that the program raised itself, and an event loop that it blocked.
+"""Failures of a storage call that are the program's fault: its own exceptions, and a blocked event loop.
 
-The first is neither swallowed nor counted as an outage; the second is answered by the failure mode and not counted.
+The program's own exception is raised to the caller and does not count as an outage. A blocked event loop is answered by
+the failure mode, and no breaker counts it.
 """
 
 import asyncio
@@ -13,19 +14,22 @@ from weakref import ref
 from ratebound.errors import StorageError
 
 LENIENCE = 0.005  # seconds by which an event loop may be late without having been blocked
-STALLED = "the program blocked its event loop, so the storage could not be asked in time"
+STALLED = "the program blocked its event loop, so the storage could not be called in time"
 
 
 class Blameless(StorageError):
-    """The storage goes on answering, but this call was not made, or too late to be waited for: no breaker counts it."""
+    """A storage call that was not made, or ended too late, although the storage works. No breaker counts it."""
 
 
 class TooLate(StorageError):
-    """The storage gave no answer in time, or nobody looked for it."""
+    """The storage did not answer in time, or its answer was not read in time."""
 
 
 class LoopWatch:
-    """Sees, as a context, for how long the running event loop is blocked. It looks every `interval` seconds."""
+    """A context manager that measures for how long the running event loop is blocked.
+
+    It checks every `interval` seconds.
+    """
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
@@ -43,7 +47,7 @@ class LoopWatch:
 
     @property
     def stalled(self) -> bool:
-        """True if the loop was blocked for most of the time: who had to answer had too little of it."""
+        """True if the loop was blocked for most of the time, so that the storage had too little time to answer."""
         return 2 * self._blocked > self._loop.time() - self._begin
 
     def _look(self) -> None:
@@ -60,10 +64,10 @@ T = TypeVar("T")
 
 
 class Living(Generic[T]):
-    """Things that are counted as long as somebody holds them. Who changes it holds a lock.
+    """A collection that counts objects as long as they are referenced elsewhere. Callers hold a lock while changing it.
 
-    A counter would be wrong for ever after an exception out of a signal handler that came just before it was lowered.
-    A WeakSet would be, too: it lowers its own in Python, where such an exception is swallowed.
+    A counter would stay wrong after an exception from a signal handler that came just before a decrement. A WeakSet
+    would too: it removes entries in Python code, where such an exception is swallowed.
     """
 
     def __init__(self) -> None:
@@ -73,22 +77,24 @@ class Living(Generic[T]):
         return sum(found() is not None for found in self._found)
 
     def add(self, thing: T) -> None:
+        """Count an object from now on."""
         self._found = [found for found in self._found if found() is not None]
         self._found.append(ref(thing))
 
     def discard(self, thing: T) -> None:
+        """Stop counting an object."""
         self._found = [found for found in self._found if found() not in (None, thing)]
 
 
 def is_programs_own(error: BaseException) -> bool:
-    """Return True if `error` came out of a signal handler of the program, or is a stop like KeyboardInterrupt.
+    """Return True if `error` came from a signal handler of the program, or is a stop like KeyboardInterrupt.
 
-    An alarm that raises TimeoutError, or Celery's soft time limit, can come at any moment of a call. By its type it
-    may look like a failure of the socket; its traceback leads through the handler.
+    An alarm that raises TimeoutError, or Celery's soft time limit, can interrupt a call at any moment. Its type may
+    look like a socket failure, but its traceback contains the handler.
     """
     if not isinstance(error, Exception):
         return True
-    if threading.get_ident() != threading.main_thread().ident:  # Python runs handlers there only
+    if threading.get_ident() != threading.main_thread().ident:  # Python runs handlers in the main thread only
         return False
     handlers = _handlers()
     trace = error.__traceback__
@@ -100,9 +106,9 @@ def is_programs_own(error: BaseException) -> bool:
 
 
 def interrupted(error: BaseException) -> BaseException | None:
-    """Return the program's own exception that came while a thread was started, if there was one.
+    """Return the program's own exception that interrupted the start of a thread, or None.
 
-    There the standard library may hide it: its locks complain, and what they raise is a RuntimeError.
+    The standard library may hide it there: its locks complain with a RuntimeError.
     """
     for found in (error, error.__context__):
         if found is not None and is_programs_own(found):

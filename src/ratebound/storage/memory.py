@@ -1,13 +1,12 @@
-"""States in this process's memory: the default, with nothing to install.
+"""States in this process's memory: the default storage, with nothing to install.
 
-Bounded memory that is not a bypass (law 7) lives here. A table holds the states of one scope, and a ring of
-the same keys that makes it possible to look at any of them in constant time. Untouched states are swept
-without a thread: a new key pays for looking at two others, and a little more is swept as time goes by.
-When all tables together are full, a new key takes the place of the least used of a sample of the largest
-table, but never of one that is denying or has waiters: only when all of the sample deny do new keys share one state, so
-that a flood of keys neither grows memory nor lets an offender go. Tiers and overrides give the keys of one scope
-different limits: each key is judged by the limit that it was last checked against, or by a stricter one that it was
-checked against before and that still denies it.
+Bounded memory that is not a bypass (law 7) lives here. A table holds the states of one scope, and a ring of the same
+keys for constant-time access to any of them. Untouched states are swept without a thread: a new key pays for looking at
+two others, and a little more is swept as time goes by. When all tables together are full, a new key evicts the least
+used of a sample of the largest table, but never a key that is denying or has waiters. Only if the whole sample denies
+do new keys share one overflow state, so a flood of keys neither grows memory nor frees a blocked client. Tiers and
+overrides give the keys of one scope different limits: each key is judged by the limit of its last check, or by a
+stricter limit of an earlier check that still denies it.
 """
 
 import threading
@@ -25,18 +24,18 @@ from ratebound.storage.workers import warn_of_many_workers
 
 Key = str | bytes
 
-LONG_KEY = 256  # characters: a longer key is kept as its digest, in bytes, which no text is equal to
+LONG_KEY = 256  # characters: a longer key is stored as its digest, in bytes, which never equals a text key
 SAMPLE = 8
 SWEEP_PERIOD = 10_000  # microseconds between two sweeps
 SWEEP_TABLES = 8  # at most, in one sweep
-SWEEP_SHARE = 6_000  # a sweep looks at one in so many keys: once around in a minute of traffic
+SWEEP_SHARE = 6_000  # a sweep looks at one in so many keys, so a minute of traffic covers all of them
 
 
 class Table:
-    """The states of one scope.
+    """The states of one scope. The storage's lock protects it.
 
-    Keys are judged by `limit`, or by the limit that `others` has for them. `only` is `limit` while there are no
-    others, else None: one comparison tells a hit that there is nothing to note.
+    A key is judged by its limit in `others`, else by `limit`. `only` is `limit` while `others` is empty, else None, so
+    that a hit needs one comparison to see that there is nothing to note.
     """
 
     __slots__ = ("hand", "limit", "only", "others", "overflow", "ring", "states")
@@ -51,21 +50,23 @@ class Table:
         self.overflow: State | None = None
 
     def add(self, key: Key, state: State, limit: Limit) -> None:
+        """Store the state of a new key."""
         if limit is not self.only:
             self.judge_by(key, limit)
         self.states[key] = state
         self.ring.append(key)
-        if len(self.ring) > 2 * len(self.states) + 64:  # keys that were reset and came back are in there twice
+        if len(self.ring) > 2 * len(self.states) + 64:  # keys that were reset and came back are in the ring twice
             self.ring = list(self.states)
 
     def note(self, key: Key, limit: Limit, now: int) -> None:
-        """Judge a known key by the limit that it was just checked against, unless a stricter one still blocks it."""
+        """Judge a known key by the limit of its latest check, unless a stricter limit still denies it."""
         judge = self.others.get(key, self.limit)
         if limit is judge or (limit.unit > judge.unit and not peek(judge, self.states[key], now, 1)[1][0]):
             return
         self.judge_by(key, limit)
 
     def judge_by(self, key: Key, limit: Limit) -> None:
+        """Judge a key by this limit from now on."""
         if (limit.count, limit.burst) != (self.limit.count, self.limit.burst):  # a scope has one algorithm and period
             self.others[key] = limit
             self.only = None
@@ -75,13 +76,13 @@ class Table:
             self.limit = self.only = limit
 
     def remove(self, key: Key) -> int:
-        """Forget a key. Returns how many states went with it."""
+        """Forget a key. Return the number of states removed, 0 or 1."""
         if self.others and self.others.pop(key, None) is not None and not self.others:
             self.only = self.limit
         return 0 if self.states.pop(key, None) is None else 1
 
     def sweep(self, looks: int, now: int) -> int:
-        """Look at the next `looks` keys of the ring; drop and count those whose state is as if untouched."""
+        """Look at the next `looks` keys of the ring and drop untouched states. Return how many were dropped."""
         ring, states, dropped = self.ring, self.states, 0
         for _ in range(min(looks, len(ring))):
             if self.hand >= len(ring):
@@ -89,11 +90,11 @@ class Table:
             state = states.get(ring[self.hand])
             if state is None or state[0] < now:
                 dropped += self.drop(self.hand)
-            self.hand += 1  # past the one that fills a gap, too: it comes from the young end of the ring
+            self.hand += 1  # also past a key that filled a gap: it comes from the young end of the ring
         return dropped
 
     def victim(self, spare: set[Key], now: int) -> int:
-        """Where in the ring the least used of a sample is, or -1 if all of them deny or are to be spared."""
+        """Return the ring index of the least used key of a sample; -1 if all deny, have waiters or are in `spare`."""
         best, least = -1, MAX_COUNT
         for _ in range(SAMPLE):
             index = int(random() * len(self.ring))
@@ -108,7 +109,7 @@ class Table:
         return best
 
     def drop(self, index: int) -> int:
-        """Take one entry out of the ring, the last one fills the gap. Returns how many states went with it."""
+        """Remove one entry of the ring; the last entry fills the gap. Return the number of states removed, 0 or 1."""
         key, last = self.ring[index], self.ring.pop()
         if index < len(self.ring):
             self.ring[index] = last
@@ -116,7 +117,10 @@ class Table:
 
 
 class MemoryStorage:
-    """Keeps at most `max_keys` states. Safe under threads; `AsyncMemoryStorage` serves tasks from the same states."""
+    """A storage of at most `max_keys` states.
+
+    It is thread-safe; `AsyncMemoryStorage` serves tasks from the same states.
+    """
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         if type(max_keys) is not int or max_keys < 1:
@@ -135,8 +139,9 @@ class MemoryStorage:
         renew_in_children(self)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Decide each group in order, under one lock."""
         with self._lock:
-            now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
+            now = self._ticks() // 1000 + self._anchor  # read under the lock, so that groups see time in order
             if now >= self._sweep_at:
                 self._sweep(now)
             if mode == "spend":
@@ -144,7 +149,7 @@ class MemoryStorage:
             return [self._evaluate(group, mode, now) for group in groups]
 
     def at_once(self, group: Group) -> Sequence[Row]:
-        """`evaluate` for the spend of one group, with less around it: by far the most of all calls."""
+        """Spend one group: the fast path of `evaluate` for the most frequent call."""
         with self._lock:
             now = self._ticks() // 1000 + self._anchor
             if now >= self._sweep_at:
@@ -164,6 +169,7 @@ class MemoryStorage:
             return self._spent(group, now)
 
     def reset(self, group: Group) -> None:
+        """Forget the states of each ask's key and limits."""
         with self._lock:
             for key, limits, *_ in group:
                 for limit in limits:
@@ -172,20 +178,20 @@ class MemoryStorage:
                         self.keys -= table.remove(_kept(key))
 
     def renew(self) -> None:
-        """For a child process: the thread that may have held the lock is not there to release it."""
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
         self._lock = threading.Lock()
         self._unwarned = self.is_limiters
-        self._sweep_at = 0  # the first use here looks
+        self._sweep_at = 0  # the first use in the child sweeps, and so warns
 
     def clear(self) -> None:
-        """Forget everything, for tests between which nothing should stay."""
+        """Forget everything, for use between tests."""
         with self._lock:
             self._tables.clear()
             self._turns.clear()
             self.keys = 0
 
     def close(self) -> None:
-        """Memory holds nothing open."""
+        """Do nothing: memory holds nothing open."""
 
     def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
         slots: dict[tuple[str, Key | None], int] = {}
@@ -223,8 +229,10 @@ class MemoryStorage:
         return rows or self._evaluate(group, "spend", now)
 
     def _spend(self, ask: Ask, now: int) -> list[Row]:
-        """One key in a straight line. Returns [], with nothing stored, when it takes more than that: no room for a
-        new key, or a denial or a delay that the other limits have to know of."""
+        """Spend one ask on the fast path. Return [] and store nothing if it needs the general path.
+
+        That is the case if there is no room for a new key, or if a denial or a delay concerns the other limits.
+        """
         key, limits, cost, patience, _ = ask
         rows: list[Row] = []
         stores: list[tuple[Table, Limit, State | None, State]] = []
@@ -269,7 +277,10 @@ class MemoryStorage:
         return self._tables.setdefault(limit.scope, Table(limit))
 
     def _make_room(self, table: Table, spare: set[Key], mode: Mode, now: int) -> bool:
-        """Drop one state of the largest table, or else of the new key's own; a peek only asks whether one may go."""
+        """Drop one state of the largest table, or else of the new key's own.
+
+        A peek only checks that one can be dropped. Return True if there is room.
+        """
         largest = max(self._tables.values(), key=lambda table: len(table.states))
         for payer in (largest, table):
             index = payer.victim(spare, now) if payer.ring else -1
@@ -281,10 +292,10 @@ class MemoryStorage:
         return False
 
     def _sweep(self, now: int) -> None:
-        """Look at some keys of a few tables, in turn; drop a table that has come to hold nothing."""
+        """Look at some keys of a few tables, in turn. Drop a table that has become empty."""
         self._sweep_at = now + SWEEP_PERIOD
         if self._unwarned:
-            self._unwarned = False  # in a thread: the lock is held here, and who logs may ask a limiter
+            self._unwarned = False  # warn in a thread: the lock is held here, and a log handler may use a limiter
             threading.Thread(target=warn_of_many_workers, name="ratebound warning").start()
         for _ in range(min(len(self._turns), SWEEP_TABLES)):
             scope = self._turns.popleft()
@@ -297,7 +308,10 @@ class MemoryStorage:
 
 
 def _has_waiters(limit: Limit, row: Row) -> bool:
-    """Return True if places further ahead than a whole burst are taken. One of them may be free, so that it allows."""
+    """Return True if places further ahead than a whole burst are taken.
+
+    A hole between them may still allow a request.
+    """
     return limit.algorithm in BUCKETS and row[3] > limit.refill_us + 1
 
 
@@ -308,7 +322,7 @@ def _kept(key: str) -> Key:
 
 
 class AsyncMemoryStorage:
-    """The same for tasks. Nothing here waits, so the loop is held only for the decision itself."""
+    """A MemoryStorage for tasks. It never waits, so it holds the event loop only for the decision itself."""
 
     def __init__(
         self, memory: MemoryStorage | None = None, *, max_keys: int = 1_000_000, clock: Clock | None = None
@@ -316,17 +330,21 @@ class AsyncMemoryStorage:
         self.memory = MemoryStorage(max_keys=max_keys, clock=clock) if memory is None else memory
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Decide each group in order."""
         return self.memory.evaluate(groups, mode)
 
     def at_once(self, group: Group) -> Sequence[Row]:
-        """Not to be awaited."""
+        """Spend one group. Not a coroutine."""
         return self.memory.at_once(group)
 
     async def reset(self, group: Group) -> None:
+        """Forget the states of each ask's key and limits."""
         self.memory.reset(group)
 
     async def clear(self) -> None:
+        """Forget everything, for use between tests."""
         self.memory.clear()
 
     async def close(self) -> None:
+        """Do nothing: memory holds nothing open."""
         self.memory.close()

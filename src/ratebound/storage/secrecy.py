@@ -1,11 +1,11 @@
-"""Storage URLs in messages (law 10): no password, secret or option of a URL is ever shown."""
+"""Storage URLs in messages (law 10), without passwords, secrets and options."""
 
 import re
 from urllib.parse import SplitResult, urlsplit
 
 
 def split_url(url: str) -> SplitResult:
-    """Split a URL. Raises ValueError without the URL's own text, which urllib would put into its message."""
+    """Split a URL. Raises ValueError without the URL's text, which urllib would put into its message."""
     try:
         return urlsplit(url)
     except ValueError:
@@ -14,10 +14,10 @@ def split_url(url: str) -> SplitResult:
 
 
 def hidden(url: str) -> str:
-    """Return the URL for a message: scheme, hosts and path, without user info and options.
+    """Return a URL for a message: scheme, hosts and path, without user info and options.
 
-    A password that was not percent-encoded may reach beyond the first '/', '?' or '#'. So everything in front of the
-    last '@' is hidden, and all but the scheme if that '@' may as well belong to an option.
+    A password that was not percent-encoded may reach beyond the first '/', '?' or '#'. So everything before the last
+    '@' is hidden, and everything except the scheme if that '@' may belong to an option.
     """
     scheme, mark, rest = url.partition("://")
     if not re.fullmatch(r"[A-Za-z0-9+.-]*", scheme) or not mark:  # no scheme: a password with '://' in it

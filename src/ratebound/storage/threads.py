@@ -1,7 +1,7 @@
-"""Calls that may never return, made in daemon threads, so that who waits for them can go when the time is up.
+"""Daemon threads for calls that may never return, so that a caller can stop waiting at its deadline.
 
-The executors of the standard library wait for their threads when the interpreter ends: a call that hangs would
-hang the program. These threads do not, and they leave by themselves when nobody needs them for a while.
+The standard library's executors wait for their threads at exit: a call that hangs would hang the program. These threads
+do not, and they end after a while without work.
 """
 
 import threading
@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 from ratebound.fork import renew_in_children
 from ratebound.storage.blame import Living, interrupted
 
-IDLE = 10.0  # seconds after which a thread that has nothing to do ends
+IDLE = 10.0  # seconds after which an idle thread ends
 
 
 class Reply(NamedTuple):
-    """What came of a call: a value, or what it raised."""
+    """The result of a call: its value, or the exception that it raised."""
 
     value: Any
     error: BaseException | None
 
 
 class Job:
-    """A call, and where its reply will come, once."""
+    """A call, and the queue that receives its one reply."""
 
     __slots__ = ("began", "function", "replies", "seen", "stuck", "withdrawn")
 
@@ -34,38 +34,38 @@ class Job:
         self.replies: SimpleQueue[Reply] = SimpleQueue()
         self.began: float | None = None  # by time.monotonic()
         self.withdrawn = False
-        self.stuck = False  # withdrawn, and no call of any thread has returned while it waited
-        self.seen = 0  # calls that had returned when it came
+        self.stuck = False  # withdrawn, and no call of any thread returned while it waited
+        self.seen = 0  # number of calls that had returned when it was queued
 
 
 Inbox = SimpleQueue[Job | None]
 
 
 class Threads:
-    """At most `most` calls at once, those that are stuck included."""
+    """A pool that runs at most `most` calls at once, including calls that hang."""
 
     def __init__(self, most: int = 64) -> None:
         self.most = most
-        self.returned = 0  # calls, ever
+        self.returned = 0  # number of calls that have returned
         self._closed = False
         self._lock = threading.Lock()
         self._idle: list[Inbox] = []
-        self._waiting: OrderedDict[Job, None] = OrderedDict()  # only while none is idle
-        self._alive: Living[Inbox] = Living()  # of the threads: none is counted that an exception kept from starting
+        self._waiting: OrderedDict[Job, None] = OrderedDict()  # empty while a thread is idle
+        self._alive: Living[Inbox] = Living()  # of the threads; a thread that failed to start is not counted
         renew_in_children(self)
 
     def start(self, function: Callable[[], Any]) -> "SimpleQueue[Reply] | None":
-        """Where the reply will come; None when all threads are busy."""
+        """Start a call and return the queue for its reply; None if all threads are busy."""
         job = Job(function)
         return job.replies if self._begin(job, waits=False) else None
 
     def queue(self, function: Callable[[], Any]) -> Job | None:
-        """Start it, or have the first thread that is free do so. None when no thread can be had at all."""
+        """Start a call, or let it wait for the first free thread. Return None if there is no thread at all."""
         job = Job(function)
         return job if self._begin(job, waits=True) else None
 
     def withdraw(self, job: Job) -> None:
-        """If it has not begun yet, it never will."""
+        """Cancel a job that has not begun. A job that has begun goes on."""
         with self._lock:
             if job in self._waiting:
                 del self._waiting[job]
@@ -73,7 +73,7 @@ class Threads:
             job.withdrawn = True
 
     def close(self) -> None:
-        """Idle threads end now, the others when there is nothing left to do."""
+        """End idle threads now, and the others when they have no more work."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -81,20 +81,20 @@ class Threads:
             inbox.put(None)
 
     def renew(self) -> None:
-        """For a child process: the threads stayed behind."""
+        """Forget all threads: in a forked child they do not exist."""
         self._lock, self._idle, self._waiting, self._alive = threading.Lock(), [], OrderedDict(), Living()
 
     @property
     def alive(self) -> int:
-        """How many threads there are."""
+        """The number of threads."""
         return len(self._alive)
 
     def _begin(self, job: Job, *, waits: bool) -> bool:
         with self._lock:
             job.seen = self.returned
             if self._idle:
-                self._idle[-1].put(job)  # the last one to become idle: the others can end
-                self._idle.pop()  # behind the put: a signal handler that raises between them must not lose a thread
+                self._idle[-1].put(job)  # the last one to become idle, so that the others can end
+                self._idle.pop()  # after the put: a signal handler that raises in between must not lose a thread
             elif self.alive < self.most and self._grow(job):
                 pass
             elif waits and self.alive:
@@ -110,10 +110,10 @@ class Threads:
         try:
             threading.Thread(target=_serve, args=(self, inbox), name="ratebound-call", daemon=True).start()
         except BaseException as error:
-            self._alive.discard(inbox)  # the standard library keeps a thread that did not come to start
+            self._alive.discard(inbox)  # the standard library keeps a reference to a thread that failed to start
             if (own := interrupted(error)) is not None:
                 raise own from None
-            return False  # the system gives no more of them
+            return False  # the operating system allows no more threads
         return True
 
     def _starts(self, job: Job) -> bool:
@@ -123,7 +123,7 @@ class Threads:
             return not job.withdrawn
 
     def _next(self, inbox: Inbox) -> bool:
-        """Whether the thread goes on: with a job that waits, or idle until there is one."""
+        """Count a returned call. Return True if the thread goes on: with a waiting job, or idle."""
         with self._lock:
             self.returned += 1
             if self._waiting:
@@ -145,7 +145,7 @@ def _serve(threads: Threads, inbox: Inbox) -> None:
                     if inbox in threads._idle:
                         threads._idle.remove(inbox)
                         return
-                continue  # somebody has just taken it: the job is on its way
+                continue  # a caller has just taken this thread: its job is about to arrive
             if job is None:
                 return
             reply = None
@@ -159,7 +159,7 @@ def _serve(threads: Threads, inbox: Inbox) -> None:
                 job.replies.put(reply)
             if not goes_on:
                 return
-            del job, reply  # nothing is kept alive while there is nothing to do
+            del job, reply  # an idle thread keeps nothing alive
     finally:
         with threads._lock:
             threads._alive.discard(inbox)

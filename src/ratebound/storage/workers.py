@@ -1,8 +1,8 @@
-"""How many processes share a limit: as far as can be known from inside one of them.
+"""Detection of the number of processes that share a limit, from inside one of them.
 
-A server says it best itself: its own object stands in the stack of the main thread while an application is loaded and
-served, whether the number came from the command line, a file, or a call. Where there is no such object, command lines
-and the environment are read. A number that is too large is safe, one that is too small is not.
+The best source is the server's own object: it is in the stack of the main thread while an application is loaded and
+served, whether the number came from the command line, a file or a call. Otherwise command lines and the environment are
+read. A number that is too large is safe; one that is too small is not.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger("ratebound")
 
 SERVERS = ("gunicorn", "uvicorn", "hypercorn", "granian", "fastapi")
 ENVIRONMENT = ("WEB_CONCURRENCY", "GRANIAN_WORKERS", "UVICORN_WORKERS")
-# By module, the variable of its functions that knows, and the attribute of it.
+# By module: the variable in its functions that holds the number of workers, and that variable's attribute.
 IN_STACK = {
     "gunicorn.arbiter": ("self", "num_workers"),
     "uvicorn._subprocess": ("config", "workers"),
@@ -28,7 +28,7 @@ IN_STACK = {
     "granian.server.common": ("self", "workers"),
     "granian.server.mp": ("self", "workers"),
 }
-# Servers of one process, by module and by program: what the environment says is not meant for them.
+# Servers with one process, by module and by program: the environment variables are not meant for them.
 SINGLE_IN_STACK = (
     "waitress",
     "waitress.runner",
@@ -42,18 +42,20 @@ SINGLE_IN_STACK = (
     "django.utils.autoreload",
 )
 SINGLE = ("waitress-serve", "waitress", "daphne")
-RELOADING = ("uvicorn", "fastapi")  # they have one worker where they start it anew at changes
+RELOADING = ("uvicorn", "fastapi")  # with --reload they have one worker
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:\.exe)?")
 IN_ONE_PROCESS = ("solo", "threads", "gevent", "eventlet")  # pools of Celery
-OF_CELERY = ("-A", "--app", "-b", "--broker", "--result-backend", "--loader", "--config", "--workdir")  # with values
+OF_CELERY = ("-A", "--app", "-b", "--broker", "--result-backend", "--loader", "--config", "--workdir")  # take a value
 
-_asked_in = 0  # the process that has looked already
+_asked_in = 0  # the id of the process that has already looked
 _told = False
 
 
 def known_workers() -> int | None:
-    """Return what the server that runs this process was told: gunicorn, uvicorn, `fastapi run`, hypercorn, granian,
-    uWSGI or a Celery worker. None when nobody says."""
+    """Return the number of workers of the server that runs this process, or None if it is unknown.
+
+    It knows gunicorn, uvicorn, `fastapi run`, hypercorn, granian, uWSGI and Celery workers.
+    """
     return (
         _of_uwsgi()
         or _of_stack()
@@ -66,7 +68,7 @@ def known_workers() -> int | None:
 
 
 def is_of_multiprocessing() -> bool:
-    """Return True in a process that `multiprocessing` started: others like it cannot be counted from here."""
+    """Return True in a process that `multiprocessing` started. Its siblings cannot be counted from here."""
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return False
@@ -75,8 +77,10 @@ def is_of_multiprocessing() -> bool:
 
 
 def warn_of_many_workers() -> None:
-    """Warn, once in a process, if it is one of several: states in memory are not shared, so each grants the whole
-    limit."""
+    """Log a warning, once per process, if this process is one of several.
+
+    States in memory are not shared, so each process grants the whole limit.
+    """
     global _asked_in, _told
     if _told or _asked_in == os.getpid():
         return
@@ -85,36 +89,40 @@ def warn_of_many_workers() -> None:
     if workers is not None and workers > 1:
         _told = True
         log.warning(
-            "memory:// is not shared between processes: each of %d workers counts for itself, so clients get up to %d"
-            " times the limit; use a storage that all of them share, like storage='redis://host:6379/0'",
+            "memory:// is not shared between processes: each of %d workers counts separately, so clients get up to %d"
+            " times the limit; use a shared storage, for example storage='redis://host:6379/0'",
             workers,
             workers,
         )
     elif workers is None and is_of_multiprocessing():
         _told = True
         log.warning(
-            "memory:// is not shared between processes: this one was started by multiprocessing, and counts for itself;"
-            " if others use the same limits, use a storage that all of them share, like storage='redis://host:6379/0'"
+            "memory:// is not shared between processes: this process was started by multiprocessing and counts"
+            " separately; if others use the same limits, use a shared storage, for example"
+            " storage='redis://host:6379/0'"
         )
 
 
 def warn_of_whole_share() -> None:
-    """Warn in a process of multiprocessing that it grants whole limits while the storage is out of reach."""
+    """Log a warning in a process of multiprocessing that it grants whole limits while the storage is out of reach."""
     if is_of_multiprocessing():
         log.warning(
-            "this process was started by multiprocessing, and how many others there are is not known: each grants the"
-            " whole limit while the storage is out of reach; say how many share it, for example workers=4"
+            "this process was started by multiprocessing and the number of its siblings is unknown: each grants the"
+            " whole limit while the storage is out of reach; set the number of processes, for example workers=4"
         )
 
 
 def _of_uwsgi() -> int | None:
-    """uWSGI puts a module of its own there. It is not imported: many a project has an uwsgi.py that starts it."""
+    """Return the number from uWSGI's own module, which it adds to every process.
+
+    The module is not imported here: many projects have a file uwsgi.py that would start them.
+    """
     found = getattr(sys.modules.get("uwsgi"), "numproc", None)
     return found if isinstance(found, int) and found > 0 else None
 
 
 def _of_stack() -> int | None:
-    """What the server's own object says, which called what runs in the main thread."""
+    """Return the number from the server's own object in the stack of the main thread."""
     found, is_single = [], False
     for frame in _frames():
         module = frame.f_globals.get("__name__", "")
@@ -137,7 +145,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _of_command(command: Sequence[str]) -> int | None:
-    """`-w 4`, `-w4`, `--workers 4` or `--workers=4`, behind the name of a server that knows them; or Celery's words."""
+    """Return the number from a command line: `-w 4`, `-w4`, `--workers 4`, `--workers=4`, or Celery's options."""
     program, words = _program(command)
     if program == "celery":
         return _of_celery(words) if _subcommand(words) == "worker" else 1
@@ -180,7 +188,7 @@ def _subcommand(words: Sequence[str]) -> str:
 
 
 def command_line() -> list[str]:
-    """Return `sys.argv` as text, whatever the program that embeds Python has put there."""
+    """Return `sys.argv` as a list of text, also if a program that embeds Python has set it to something else."""
     given = getattr(sys, "argv", None)
     if not isinstance(given, list | tuple):
         return []
@@ -188,7 +196,7 @@ def command_line() -> list[str]:
 
 
 def _of_celery(command: Sequence[str]) -> int | None:
-    """Processes of a Celery worker: as many as there are cores, unless it was told."""
+    """Return the number of processes of a Celery worker: one for each core, unless it is configured."""
     if (_option(command, "-P", "--pool") or _celery_setting("worker_pool")) in IN_ONE_PROCESS:
         return 1
     most = _option(command, "--autoscale").partition(",")[0]
@@ -198,10 +206,12 @@ def _of_celery(command: Sequence[str]) -> int | None:
 
 
 def _celery_setting(name: str) -> Any:
-    """Return what the application is configured with, as far as that was read: to read it here could import the caller.
-    What was assigned to `app.conf` is known before."""
+    """Return a setting of the Celery application if it has been read already.
+
+    Reading the configuration here could import the caller. Values assigned to `app.conf` are known before that.
+    """
     state = sys.modules.get("celery._state")
-    # Not celery.current_app: in a thread without one it would make an application, for everybody.
+    # Not celery.current_app: in a thread without an application that would create one for the whole process.
     app = getattr(getattr(state, "_tls", None), "current_app", None) or getattr(state, "default_app", None)
     if app is None:
         apps = list(getattr(state, "_apps", ()))
@@ -212,7 +222,7 @@ def _celery_setting(name: str) -> Any:
 
 
 def _option(command: Sequence[str], *names: str) -> str:
-    """The value of an option: `-w 4`, `-w4`, `--workers 4`, `--workers=4`; empty if it is not there."""
+    """Return the value of an option: `-w 4`, `-w4`, `--workers 4`, `--workers=4`; empty if it is absent."""
     for word, following in zip(command, [*command[1:], ""], strict=False):
         for name in names:
             if word == name:
@@ -223,7 +233,7 @@ def _option(command: Sequence[str], *names: str) -> str:
 
 
 def _parent() -> list[str]:
-    """The command line of the process that started this one, where the system shows it."""
+    """Return the command line of the parent process, if the system shows it."""
     try:
         return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

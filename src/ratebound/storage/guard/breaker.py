@@ -1,7 +1,7 @@
-"""A circuit breaker: after some outages in a row a node is left alone, and then asked by one caller at a time.
+"""A circuit breaker: after several outages in a row a node is no longer called, except by one probe at a time.
 
-A state machine and nothing else: who calls the node tells it what came of that. Leave to call is a ticket, and only
-the newest kind counts: what comes back late from before a change neither closes nor opens anything.
+It is a state machine without I/O: callers report the result of each call. Permission to call is a ticket, and only the
+newest ticket counts: a late result from before a change of state neither closes nor opens the breaker.
 """
 
 import random
@@ -11,8 +11,11 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """Closed, it lets everybody through; open, one probe every half to whole `interval` (seconds, with jitter, so that
-    many processes do not ask at once). A probe that is never heard of again makes way for another after `lease`."""
+    """A thread-safe circuit breaker for one node.
+
+    Closed, it admits every call. Open, it admits one probe every half to whole `interval`, in seconds, with jitter, so
+    that many processes do not probe at once. A probe that never reports is replaced after `lease` seconds.
+    """
 
     __slots__ = ("_clock", "_failed", "_lock", "_most", "_opened", "_probe_at", "_turn", "calm", "interval", "lease")
 
@@ -26,22 +29,23 @@ class Breaker:
     ) -> None:
         self.interval = interval
         self.lease = lease
-        self.calm = 1  # a ticket while it is closed and nothing has failed since the last success, else 0
+        self.calm = 1  # a ticket while closed and nothing has failed since the last success, else 0
         self._most = failures
         self._clock = clock
         self._lock = threading.Lock()
-        self._turn = 1  # goes up with every change, so that tickets from before it are known to be old
+        self._turn = 1  # increases with every change of state, so that older tickets are recognised
         self._failed = 0  # outages in a row
         self._opened: float | None = None
         self._probe_at = 0.0
 
     @property
     def closed(self) -> bool:
+        """True while every call is admitted."""
         return self._opened is None
 
     def admit(self) -> int:
-        """A ticket, to be given back with what came of the call; 0 when the node is to be left alone."""
-        turn = self._turn  # read first: if the breaker opens in between, this ticket is an old one
+        """Return a ticket, to be passed on with the call's result; 0 if the node must not be called."""
+        turn = self._turn  # read first: if the breaker opens in between, this ticket is already old
         if self._opened is None:
             return turn
         with self._lock:
@@ -54,13 +58,16 @@ class Breaker:
             return self._turn
 
     def release(self, ticket: int) -> None:
-        """The ticket was not used: somebody else may be the probe at once."""
+        """Return an unused ticket, so that another caller can probe at once."""
         with self._lock:
             if self._opened is not None and ticket == self._turn:
                 self._probe_at = self._clock()
 
     def succeeded(self, ticket: int) -> float | None:
-        """How long it was open, in seconds, if this ends a trouble; 0.0 if it was never open, None if all was well."""
+        """Report a success. Return the seconds that the breaker was open if this ends trouble.
+
+        Return 0.0 if it was never open, None if there was no trouble.
+        """
         if ticket == self.calm:
             return None
         with self._lock:
@@ -76,7 +83,7 @@ class Breaker:
             return seconds
 
     def failed(self, ticket: int) -> bool:
-        """An outage. Whether that has opened it."""
+        """Report an outage. Return True if that opened the breaker."""
         with self._lock:
             if ticket != self._turn:
                 return False
@@ -92,9 +99,9 @@ class Breaker:
             return was_closed
 
     def probe_after(self) -> float:
-        """Seconds until the node may be asked again."""
+        """Return seconds until the node may be called again."""
         return 0.0 if self._opened is None else max(self._probe_at - self._clock(), 0.0)
 
     def renew(self) -> None:
-        """For a child process: the thread that held the lock is not there any more."""
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
         self._lock = threading.Lock()

@@ -1,9 +1,13 @@
-"""What is answered while the storage is out of reach, by failure mode; the one place that decides open or closed.
+"""The answers while the storage is out of reach, by failure mode; the one place that decides open or closed.
 
-`local`: a memory of this process's own grants its share, max(1, ceil(count / workers)), burst alike. It lives as long
-as the guard, so that a storage that comes and goes hands out no fresh shares. `open`: allowed. `closed`: refused.
-`raise`: the StorageError itself. In a group each limit falls to its own: any `raise` raises, any `closed` refuses,
-and what is left is decided by the local limits together, all or nothing.
+- `local`: a memory storage of this process grants its share, max(1, ceil(count / workers)), burst alike. It lives as
+  long as the guard, so a storage that comes and goes hands out no fresh shares.
+- `open`: allow.
+- `closed`: deny.
+- `raise`: raise the StorageError.
+
+In a group each limit follows its own mode: any `raise` raises, any `closed` denies, and the rest is decided by the
+local limits together, all or nothing.
 """
 
 import threading
@@ -20,36 +24,40 @@ from ratebound.settling import DegradedGroup
 from ratebound.storage.memory import MemoryStorage
 
 LEDGER = 10_000  # entries at most
-LONG_KEY = 1_000  # characters: what is spent on longer keys is not remembered, so that the ledger stays small
+LONG_KEY = 1_000  # characters: spends of longer keys are not recorded, so that the ledger stays small
 LEAST_WAIT = 1_000  # microseconds
 
 Entry = tuple[str, tuple[Limit, ...]]
 
 
 def share_of(limit: Limit, workers: int) -> Limit:
-    """What one of `workers` processes may grant alone. Same scope: a changed count keeps its state, here too."""
+    """Return the limit that one of `workers` processes may grant alone.
+
+    The scope is the same, because a changed count keeps its state.
+    """
     count, burst = -(-limit.count // workers), -(-limit.burst // workers)
-    burst = min(burst, MAX_SPAN * count // limit.period_us)  # rounding up may make it just too deep to be exact
+    burst = min(burst, MAX_SPAN * count // limit.period_us)  # rounding up may make it slightly too large to be exact
     name = limit.name if limit.named else ""
     return Limit(count, limit.period_us, burst, limit.algorithm, name, large=True)
 
 
 class Debt(NamedTuple):
-    """Units of one entry, and the number of the first grant among them."""
+    """Units of one ledger entry, and the number of the first grant among them."""
 
     units: int
     since: int
 
 
 class Ledger:
-    """Units that were granted here and that the storage was certainly not asked for. The oldest entries go first.
+    """Units that were granted locally and that the storage has certainly not seen.
 
-    Every entry that is begun gets the next number, and every grant the number of its time. A grant older than the
-    entry that is there now was written, dropped or lost with one before: correcting that must not touch this.
+    The oldest entries are dropped first. Every new entry gets the next number, and every grant the current number. A
+    grant older than the present entry was written, dropped or lost with an earlier one: correcting it must not touch
+    this entry.
     """
 
     def __init__(self) -> None:
-        self.dropped = 0  # entries that there was no room for
+        self.dropped = 0  # entries dropped for lack of room
         self._lock = threading.Lock()
         self._debts: dict[Entry, Debt] = {}
         self._number = 0
@@ -58,7 +66,7 @@ class Ledger:
         return len(self._debts)
 
     def add(self, *grants: tuple[Entry, int]) -> int:
-        """What was just granted, together. Returns the number by which it can be corrected."""
+        """Record units that were just granted together. Return the number by which they can be corrected."""
         with self._lock:
             for entry, units in grants:
                 if entry not in self._debts:
@@ -67,12 +75,12 @@ class Ledger:
             return self._number
 
     def put_back(self, entry: Entry, debt: Debt) -> None:
-        """What was taken, and not written."""
+        """Record a debt that was taken but not written."""
         with self._lock:
             self._put(entry, debt)
 
     def correct(self, entry: Entry, units: int, number: int) -> None:
-        """A signed change of what was granted under `number`, if that is still here."""
+        """Change the units that were granted under `number` by a signed amount, if they are still here."""
         with self._lock:
             debt = self._debts.get(entry)
             if debt is None or number < debt.since:
@@ -82,13 +90,13 @@ class Ledger:
                 del self._debts[entry]
 
     def take(self) -> list[tuple[Entry, Debt]]:
-        """All of it, oldest first."""
+        """Remove all debts and return them, oldest first."""
         with self._lock:
             taken, self._debts = self._debts, {}
         return list(taken.items())
 
     def renew(self) -> None:
-        """For a child process: what the parent has granted, the parent writes back."""
+        """Forget all debts in a forked child: the parent writes them back."""
         self._lock, self._debts = threading.Lock(), {}
 
     def _put(self, entry: Entry, debt: Debt) -> None:
@@ -103,7 +111,7 @@ class Ledger:
 
 
 class Fallback:
-    """Decides like a storage, from what this process knows. `ledger` holds what is to be written back."""
+    """A storage without I/O that decides from this process's knowledge. `ledger` holds the units to write back."""
 
     def __init__(self, failure: str, workers: int, clock: Clock | None = None) -> None:
         ticks, anchor = ticking(clock)
@@ -117,18 +125,22 @@ class Fallback:
     def decide(
         self, groups: Sequence[Group], mode: Mode, error: StorageError, probe_after: float
     ) -> list[Sequence[Row]]:
-        """Answer each group. `probe_after` is the time in seconds until the storage may be asked again."""
+        """Answer each group. `probe_after` is the time in seconds until the storage may be called again.
+
+        Raises `error` if the mode of any limit is `raise`.
+        """
         self.raise_if_asked(groups, error)
-        wait = max(ceil(probe_after * SECOND) + 1, LEAST_WAIT)  # a little late rather than in vain
-        kept = error.undone and error.outage  # a group that a healthy storage refuses would be refused again
+        wait = max(ceil(probe_after * SECOND) + 1, LEAST_WAIT)  # better slightly late than too early
+        kept = error.undone and error.outage  # a healthy storage would reject the same group again
         return [self._decide(group, mode, str(error), wait, kept) for group in groups]
 
     def raise_if_asked(self, groups: Sequence[Group], error: StorageError) -> None:
+        """Raise `error` if the failure mode of any limit is `raise`."""
         if any(self._failure(limit) == "raise" for group in groups for limit in _limits(group)):
             raise error
 
     def settle(self, group: DegradedGroup) -> Sequence[Row]:
-        """Correct what was decided here: here, and in what will be written back, if that has not happened yet."""
+        """Correct a degraded decision: in the local memory, and in the ledger if it has not been written back yet."""
         local = self._local(group)
         if group.granted:
             for key, limits, cost, *_ in local:
@@ -137,15 +149,17 @@ class Fallback:
         return DegradedRows(rows, group.reason)
 
     def owed(self, entry: Entry, units: int) -> Group:
-        """What to force in the storage for an entry of the ledger, each limit by itself; nothing if all is forgotten.
+        """Return the group to force in the storage for a ledger entry; empty if nothing is owed any more.
 
-        No more than the key still occupies here: what was granted longer ago than a period is over there as well.
+        It has one ask for each limit. It charges no more than the key still occupies here: grants older than a period
+        are over in the storage as well.
         """
         key, limits = entry
         used = self._occupied(entry)
         return [(key, (limit,), min(units, most), None, None) for limit, most in zip(limits, used, strict=True) if most]
 
     def reset(self, group: Group) -> None:
+        """Forget the local states of a group."""
         self.memory.reset(group)
 
     def _occupied(self, entry: Entry) -> list[int]:
@@ -160,7 +174,7 @@ class Fallback:
     def _decide(self, group: Group, mode: Mode, reason: str, wait: int, kept: bool) -> DegradedRows:
         local = self._local(group)
         if mode == "force":
-            # Only what is charged on top: a refund belongs to a spend that the storage knows, with its instants.
+            # Only additional charges: a refund belongs to a spend that the storage knows, with its instants.
             local = [(key, limits, max(cost, 0), None, None) for key, limits, cost, *_ in local]
         closed = mode != "force" and any(self._failure(limit) == "closed" for limit in _limits(group))
         answers = self._ask(local, "peek" if closed else mode)
@@ -173,7 +187,7 @@ class Fallback:
         return DegradedRows(rows, reason, granted=self.ledger.add(*grants) if grants else 0)
 
     def _local(self, group: Group) -> list[Ask]:
-        """The part of a group that is decided here, with the limits as they are in the storage."""
+        """Return the asks whose limits are decided locally, with the limits as they are in the storage."""
         local: list[Ask] = []
         for key, limits, cost, patience, spent in group:
             places = [i for i, limit in enumerate(limits) if self._failure(limit) == "local"]
@@ -189,7 +203,7 @@ class Fallback:
         return self.memory.evaluate((shares,), mode)[0]  # type: ignore[arg-type]
 
     def _merged(self, group: Group, mode: Mode, answers: Sequence[Row], wait: int) -> list[Row]:
-        """One row for each limit of the group, in order."""
+        """Return one row for each limit of the group, in order."""
         local, now = iter(answers), self.now()
         rows: list[Row] = []
         for _, limits, cost, *_ in group:
@@ -197,7 +211,7 @@ class Fallback:
                 failure = self._failure(limit)
                 if failure == "local":
                     row = next(local)
-                    if row[2] is None and cost <= limit.burst:  # too much for the share only: the storage may say yes
+                    if row[2] is None and cost <= limit.burst:  # it exceeds only the share: the storage may allow it
                         row = (*row[:2], wait, *row[3:])
                 elif failure == "open" or mode == "force":
                     row = (True, limit.burst if failure == "open" else 0, 0, 0, 0, now, 0, 0)

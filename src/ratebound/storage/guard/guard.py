@@ -1,7 +1,7 @@
-"""What a guarded storage knows and decides, and none of its I/O: who may be asked, what a failure means, what is owed.
+"""The logic of a guarded storage without its I/O: which nodes may be called, what a failure means, what is owed.
 
-Sync and async guards share it, and a limiter's twin for tasks shares its object: one breaker for each node, one local
-memory, one ledger.
+The sync and the async guard share it. A limiter's async twin shares the same object: one breaker for each node, one
+local memory, one ledger.
 """
 
 import logging
@@ -23,8 +23,8 @@ from ratebound.storage.workers import known_workers, warn_of_whole_share
 
 log = logging.getLogger("ratebound")
 
-BATCH = 100  # groups in one call of the write-back, so that it never holds a server up
-SMALL_BATCH = 10  # where groups may be on several nodes, and so go one by one: they share one deadline
+BATCH = 100  # groups in one call of the write-back, so that it does not keep a server busy for long
+SMALL_BATCH = 10  # if groups may be on several nodes: they are sent one by one and share one deadline
 ONE_NODE = ("",)
 
 NodesOf = Callable[[Group], tuple[str, ...]]
@@ -33,7 +33,7 @@ WriteBack = Generator[list[Group], StorageError | None, None]
 
 
 class Call:
-    """Groups that go to the storage together, where they belong in the answer, and the leave to ask for them."""
+    """Groups that go to the storage together, their positions in the answer, and the breakers' tickets for them."""
 
     __slots__ = ("begin", "groups", "nodes", "places", "tickets")
 
@@ -46,7 +46,7 @@ class Call:
 
 
 class CallPlan:
-    """One evaluate: the calls to make, and the answers as far as there are any."""
+    """The calls that one `evaluate` makes, and the answers that are known so far."""
 
     __slots__ = ("answers", "calls", "mode")
 
@@ -56,12 +56,13 @@ class CallPlan:
         self.mode = mode
 
     def fill(self, call: Call, answers: Sequence[Sequence[Row]]) -> None:
+        """Store the answers of a call at their positions."""
         for place, rows in zip(call.places, answers, strict=True):
             self.answers[place] = rows
 
 
 class Guard:
-    """See `GuardedStorage` for what the options mean."""
+    """The shared state of a guarded storage. `GuardedStorage` documents the options. It is thread-safe."""
 
     def __init__(
         self,
@@ -90,57 +91,65 @@ class Guard:
         self._failures = failures
         self._probe_interval = probe_interval
         self._lock = threading.Lock()
-        self._reasons: dict[str, str] = {}  # of each node, why it could not be asked the last time
-        self._returned: dict[str, tuple[float, int]] = {}  # nodes that are back, not told yet: seconds away, units
-        self._due = False  # a trouble has ended: see what there is to write back
+        self._reasons: dict[str, str] = {}  # of each node: why its last call failed
+        self._returned: dict[str, tuple[float, int]] = {}  # recovered nodes, not reported yet: seconds away, units
+        self._due = False  # an outage has ended, so there may be something to write back
         self._writing = False
-        self._logged = False  # a driver's own exception, once for each trouble
-        self._parted = parted  # whether the groups of a call may be on several nodes
+        self._logged = False  # a driver's own exception is logged once for each outage
+        self._parted = parted  # True if the groups of a call may be on several nodes
         self._only = self.breaker("")
         renew_in_children(self)
 
     def breaker(self, node: str) -> Breaker:
+        """Return the breaker of a node, made on first use."""
         found = self.breakers.get(node)
         if found is None:
-            # Twice, or at its deadline a probe that hangs would be followed by the next before it has said so.
+            # Twice the deadline: otherwise a second probe would follow one that hangs before that one has failed.
             lease = 2 * self.deadline
             fresh = Breaker(failures=self._failures, interval=self._probe_interval, lease=lease, clock=self._seconds)
             found = self.breakers.setdefault(node, fresh)
         return found
 
     def listen(self, listener: Listener) -> None:
+        """Add a listener, once."""
         if listener not in self.listeners:
             self.listeners = (*self.listeners, listener)
 
     def plan(self, groups: Sequence[Group], mode: Mode, nodes_of: NodesOf | None) -> CallPlan:
-        """What to ask the storage; what it is not asked for is answered already, or raised."""
+        """Return the calls to make. Groups that the storage cannot be asked for are answered by the fallback at once.
+
+        Raises StorageError, and makes no call at all, if the failure mode of such a group is `raise`.
+        """
         plan = CallPlan(len(groups), mode)
-        refused: list[Call] = []
+        not_admitted: list[Call] = []
         parts: list[tuple[tuple[str, ...], int]] = []
         for place, group in enumerate(groups):
             nodes = _nodes(group, nodes_of)
             if isinstance(group, DegradedGroup):
                 plan.answers[place] = self.fallback.settle(group)
             elif any(self.breaker(node).probe_after() for node in nodes):
-                refused.append(Call(nodes, (group,), (place,)))
+                not_admitted.append(Call(nodes, (group,), (place,)))
             else:
                 parts.append((nodes, place))
         for nodes, places in _together(parts):
             call = Call(nodes, [groups[place] for place in places], places)
-            (plan.calls if self.admit(call) else refused).append(call)
+            (plan.calls if self.admit(call) else not_admitted).append(call)
         try:
-            for call in refused:
+            for call in not_admitted:
                 self.fallback.raise_if_asked(call.groups, self.out_of_reach(call))
-        except StorageError:  # then nothing is asked or charged for the others either
+        except StorageError:  # then the other groups are neither sent nor charged
             for call in plan.calls:
                 _release(call)
             raise
-        for call in refused:
+        for call in not_admitted:
             self._decide(plan, call, self.out_of_reach(call))
         return plan
 
     def admit(self, call: Call) -> bool:
-        """Whether every node of the call may be asked now."""
+        """Take a ticket of every node of the call.
+
+        Return False, and hold no ticket, if one of them must not be called.
+        """
         for node in call.nodes:
             breaker = self.breaker(node)
             ticket = breaker.admit()
@@ -151,18 +160,19 @@ class Guard:
         return True
 
     def call_for(self, group: Group, nodes_of: NodesOf | None) -> Call:
-        """Leave to ask for one group, or StorageError."""
+        """Return an admitted call for one group. Raises StorageError if a node must not be called."""
         call = Call(_nodes(group, nodes_of), (group,), (0,))
         if not self.admit(call):
             raise self.out_of_reach(call)
         return call
 
     def out_of_reach(self, call: Call) -> StorageError:
+        """Return the error for a call that its breakers do not admit."""
         reasons = [self._reasons[node] for node in call.nodes if node in self._reasons]
         return StorageError(reasons[0] if reasons else "the storage is out of reach", undone=True)
 
     def finish(self, plan: CallPlan, call: Call, result: Result) -> None:
-        """What came of a call: its answers, or those to give instead."""
+        """Store the answers of a call; if it failed, those of the fallback."""
         error = self.heard(call, result if isinstance(result, StorageError) else None)
         if error is None:
             plan.fill(call, result)  # type: ignore[arg-type]
@@ -176,7 +186,7 @@ class Guard:
                     plan.answers[place] = answer
 
     def calm(self, groups: Sequence[Group], mode: Mode) -> int:
-        """A ticket for the straight path: all is well, and everything goes to one node as far as is known; else 0."""
+        """Return a ticket for the fast path: there is no trouble, and everything goes to one node. Else return 0."""
         if self._due or self.listeners or mode == "force" or len(self.breakers) > 1:
             return 0
         if self._parted and len(groups) > 1:
@@ -186,7 +196,7 @@ class Guard:
     def lost(
         self, groups: Sequence[Group], mode: Mode, nodes_of: NodesOf | None, ticket: int, error: Exception
     ) -> list[Sequence[Row]]:
-        """The answers to a call that failed on the straight path."""
+        """Return the answers to a call that failed on the fast path."""
         nodes = {node for group in groups for node in _nodes(group, nodes_of)} or set(ONE_NODE)
         call = Call(tuple(sorted(nodes)), groups, range(len(groups)))
         if call.nodes == ONE_NODE:
@@ -198,10 +208,10 @@ class Guard:
         return plan.answers
 
     def heard(self, call: Call, error: StorageError | None) -> StorageError | None:
-        """Tell the breakers, and those who listen, how the call went."""
+        """Report the result of a call to the breakers and listeners. Return `error`."""
         if self.listeners:
             tell(self.listeners, Called(",".join(call.nodes), time.monotonic() - call.begin, error))
-        at_fault = getattr(error, "node", None)  # a storage may know which of its nodes it was
+        at_fault = getattr(error, "node", None)  # a storage may know which of its nodes failed
         for node, (breaker, ticket) in zip(call.nodes, call.tickets, strict=True):
             if error is None or not error.outage:
                 self._succeeded(node, breaker.succeeded(ticket))
@@ -212,25 +222,28 @@ class Guard:
         return error
 
     def as_storage_error(self, error: BaseException) -> StorageError:
-        """Whatever a driver lets out is an outage, of which nothing is known."""
+        """Return an exception of a driver as a StorageError: an outage with an unknown charge."""
         if isinstance(error, StorageError):
             return error
         if not self._logged:
             self._logged = True
-            log.error("the storage failed in a way of its own; decisions are made without it", exc_info=error)
+            log.error("the storage raised an unexpected exception; decisions are made without it", exc_info=error)
         known = StorageError(f"the storage failed ({type(error).__name__}: {error})")
         known.__cause__ = error
         return known
 
     def too_late(self) -> StorageError:
-        return StorageError(f"the storage gave no answer within {self.deadline:g} s; whether it has decided is unknown")
+        """Return the error for a call without an answer by its deadline."""
+        return StorageError(f"the storage did not answer within {self.deadline:g} s; it is unknown whether it decided")
 
     def crowded(self, *, undone: bool) -> StorageError:
-        what = "was not asked" if undone else "was asked late, and whether it has decided is unknown"
-        return Blameless(f"the storage {what}: more calls than it answers within {self.deadline:g} s", undone=undone)
+        """Return the error for a call that waited too long behind other calls."""
+        what = "was not called" if undone else "was called late, and it is unknown whether it decided"
+        why = f"there are more calls than it answers within {self.deadline:g} s"
+        return Blameless(f"the storage {what}: {why}", undone=undone)
 
     def begin_write_back(self, nodes_of: NodesOf | None) -> WriteBack | None:
-        """What to do now that a trouble has ended, if there is anything to do and nobody does it."""
+        """Return the write-back to run after an outage; None if nothing is owed or another caller runs it."""
         if not self._due:
             return None
         with self._lock:
@@ -240,15 +253,17 @@ class Guard:
             self._writing = write = self.write_back and len(self.fallback.ledger) > 0
         if write:
             flow = self._write_back(nodes_of)
-            next(flow)  # from here on it cleans up after itself, also when nobody ever goes on with it
+            next(flow)  # from here on it cleans up after itself, even if it is never resumed
             return flow
         for node in list(self._returned):
             self._tell_return(node)
         return None
 
     def _write_back(self, nodes_of: NodesOf | None) -> WriteBack:
-        """Yields nothing first, then what to force; takes back None, or why that was not possible. What was certainly
-        not written stays for later."""
+        """Yield an empty list first, then groups to force. Each result is sent back: None, or the error.
+
+        Debts that were certainly not written stay in the ledger.
+        """
         ledger, returned = self.fallback.ledger, list(self._returned)
         left: list[tuple[tuple[str, ...], Entry, Debt]] = []
         most = BATCH if nodes_of is None else SMALL_BATCH
@@ -257,7 +272,7 @@ class Guard:
             yield []
             left = [(ONE_NODE, *taken) for taken in ledger.take()]
             left = [(_nodes([(*entry, 1, None, None)], nodes_of), entry, debt) for _, entry, debt in left]
-            left.sort(key=lambda owed: owed[0])  # node by node, so that a failure is that of one
+            left.sort(key=lambda owed: owed[0])  # node by node, so that a failure concerns one node
             while left:
                 nodes, batch = left[-1][0], []
                 groups: list[Group] = []
@@ -274,7 +289,7 @@ class Guard:
                     self._count(nodes, sum(max(cost for _, _, cost, *_ in group) for group in groups))
                 elif error.outage:
                     left += batch if error.undone else ()
-                    while left and left[-1][0] == nodes:  # the rest of this node is for the next time
+                    while left and left[-1][0] == nodes:  # the rest of this node waits for the next write-back
                         ledger.put_back(*left.pop()[1:])
                     if isinstance(error, Blameless):
                         self._due = True
@@ -286,13 +301,13 @@ class Guard:
             for _, entry, debt in left:
                 ledger.put_back(entry, debt)
             if not finished:
-                self._due = True  # nobody else would look again as long as all is well
+                self._due = True  # without an outage, nothing else would start the write-back again
             self._writing = False
             for node in returned:
                 self._tell_return(node)
 
     def renew(self) -> None:
-        """For a child process: no thread that held a lock came along, and what is owed is the parent's to write."""
+        """Replace locks in a forked child, and forget debts: the parent writes them back."""
         self._lock = threading.Lock()
         self._returned, self._due, self._writing = {}, False, False
         self.fallback.ledger.renew()
@@ -302,7 +317,7 @@ class Guard:
     def _decide(self, plan: CallPlan, call: Call, error: StorageError) -> None:
         plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
         if error.undone and error.outage and all(self.breaker(node).calm for node in call.nodes):
-            self._due = True  # all is well meanwhile: no success would have what was just granted written back
+            self._due = True  # the breaker is closed, so no recovery would start the write-back of this grant
 
     def _wait(self, call: Call) -> float:
         return max(self.breaker(node).probe_after() for node in call.nodes)
@@ -323,7 +338,7 @@ class Guard:
             self._tell(Degraded(node, str(error)))
 
     def _count(self, nodes: tuple[str, ...], units: int) -> None:
-        """Units are told of with the first of the nodes that has just returned."""
+        """Add written units to the first of the nodes that has just recovered, for its event."""
         for node in nodes:
             away = self._returned.get(node)
             if away is not None:
@@ -331,13 +346,16 @@ class Guard:
                 return
 
     def _tell_return(self, node: str) -> None:
-        """Once for each outage, and before the next one is told of."""
+        """Report a recovery, once for each outage and before the next one."""
         away = self._returned.pop(node, None)
         if away is not None:
             self._tell(Recovered(node, *away))
 
     def _tell(self, event: Degraded | Recovered) -> None:
-        """An outage is in the log, whoever listens: requests are answered, and else nobody would know of it."""
+        """Send an event to listeners, and log it unless one of them logs.
+
+        An outage must be in the log: requests are answered, so it would go unnoticed otherwise.
+        """
         tell(self.listeners, event)
         if isinstance(event, Degraded) and not self._is_share_known:
             warn_of_whole_share()
@@ -351,17 +369,21 @@ class Guard:
 
 
 def check_options(failure: str, workers: int | None, **durations: float) -> None:
+    """Raise ValueError if a failure mode, a number of workers or a duration is invalid."""
     if failure not in FAILURES:
         raise ValueError(f"failure must be one of {', '.join(FAILURES)}, not {failure!r}")
     if workers is not None and (type(workers) is not int or workers < 1):
         raise ValueError(f"workers must be a positive whole number, not {workers!r}")
     for label, value in durations.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3_600:
-            raise ValueError(f"{label} must be seconds, more than 0 and at most an hour, not {value!r}")
+            raise ValueError(f"{label} must be seconds, more than 0 and at most 3600, not {value!r}")
 
 
 def _together(parts: Iterable[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], list[int]]]:
-    """Groups, by their places, that share a node, or are linked by some that do: they stay in order, in one call."""
+    """Return groups, by position, that share a node or are linked by groups that do.
+
+    They stay in order, in one call.
+    """
     found: list[tuple[set[str], list[int]]] = []
     for nodes, place in parts:
         linked = [part for part in found if not part[0].isdisjoint(nodes)]

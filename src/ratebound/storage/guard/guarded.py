@@ -1,7 +1,7 @@
-"""A storage that always answers in time: a guard around any other, sync and async side by side.
+"""A storage that always answers in time: a guard around any other storage, sync and async side by side.
 
-It has a deadline for every call, a breaker for every node, an answer of its own when the storage has none
-(fallback.py), and writes back what it granted meanwhile. Everything but the calls themselves is in guard.py.
+It has a deadline for every call, a breaker for every node, and answers of its own for outages (fallback.py), and it
+writes back the units that it granted meanwhile. Everything except the calls themselves is in guard.py.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ log = logging.getLogger("ratebound")
 
 
 def _deadline(inner: Any, given: float | None) -> float:
-    """What was given, or what the storage keeps by itself, or what its address says that it should take."""
+    """Return the deadline: the given one, the storage's own, its address's timeout, or the default."""
     for found in (given, getattr(inner, "deadline", None), getattr(getattr(inner, "address", None), "timeout", None)):
         if found is not None:
             return found
@@ -54,19 +54,19 @@ def _nodes_of(inner: object) -> NodesOf | None:
 
 
 class GuardedStorage:
-    """Asks `inner`, and answers by the deadline whatever happens to it.
+    """A storage that calls `inner` and answers by the deadline, whatever happens to it.
 
-    `failure` is what limits fall to that have no mode of their own: `local`, `open`, `closed` or `raise`. `workers` is
-    how many processes share the limits, for the share of each; by default what the server says, or 1. After `failures`
-    outages in a row a node is left alone, and probed every `probe_interval` seconds or sooner.
+    `failure` is the mode of limits that have none of their own: `local`, `open`, `closed` or `raise`. `workers` is the
+    number of processes that share the limits, for the share of each; by default the server's number, or 1. After
+    `failures` outages in a row a node is no longer called, and probed every `probe_interval` seconds or sooner.
 
-    What was granted locally while the storage was certainly not asked is charged there once it is back, in the
-    background, unless `write_back` is off; what `open` let pass is not, nor a spend of which nobody knows whether it
-    was made. So in one period an outage gives a key at most workers × share on top of the count already spent, and
-    the storage, once it is back, what is left of the count after that; what nobody knows of may be had twice.
+    Units that were granted locally, and that the storage has certainly not seen, are charged there in the background
+    once it is back, unless `write_back` is False. Requests that `open` allowed are not, nor spends whose fate is
+    unknown. So in one period an outage gives a key at most workers × share on top of the count already spent; then the
+    storage gives the rest of its count. A spend whose fate is unknown may be granted twice.
 
-    A storage with an attribute `deadline` (seconds) promises that its calls end by then, and is called directly;
-    others are called in threads that can be left behind. One with `nodes_of(group)` has a breaker for each node.
+    A storage with an attribute `deadline` (seconds) promises that its calls end by then, and is called directly; others
+    are called in threads that can be abandoned. A storage with `nodes_of(group)` has a breaker for each node.
     """
 
     def __init__(
@@ -83,7 +83,10 @@ class GuardedStorage:
         clock: Clock | None = None,
     ) -> None:
         if inspect.iscoroutinefunction(inner.evaluate):
-            raise TypeError(f"{type(inner).__name__} is for AsyncGuardedStorage: its evaluate must be awaited")
+            raise TypeError(
+                f"{type(inner).__name__} is an async storage and GuardedStorage needs a sync one:"
+                " use AsyncGuardedStorage"
+            )
         self.inner = inner
         self.guard = Guard(
             failure=failure,
@@ -102,10 +105,13 @@ class GuardedStorage:
         self._twins: weakref.WeakSet[AsyncGuardedStorage] = weakref.WeakSet()
         self._writer: threading.Thread | None = None
         self._stop = threading.Event()  # of the writer
-        self._left: set[threading.Event] = set()  # calls whose callers have gone: each is set when all is undone
+        self._left: set[threading.Event] = set()  # calls without callers: each is set once its spend is undone
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
+        """Answer each group by the deadline.
+
+        Failures of the storage raise only if a limit's failure mode is `raise`.
+        """
         guard = self.guard
         if not (self._inline and (ticket := guard.calm(groups, mode))):
             return self._evaluate(groups, mode)
@@ -117,14 +123,15 @@ class GuardedStorage:
             return guard.lost(groups, mode, self._nodes_of, ticket, error)
 
     def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Return what `evaluate` does, for a waiter that takes places.
+        """Do what `evaluate` does, for a waiter that takes places.
 
-        If a signal handler raises meanwhile (control-C, an alarm), that exception goes on at once. The call goes on in
-        its own thread, and gives back what it spends. Handlers run in the main thread only: others call directly.
+        If a signal handler raises during the call (control-C, an alarm), that exception is raised at once. The call
+        continues in its own thread and gives back its spend. Handlers run in the main thread only; other threads call
+        directly.
         """
         if threading.current_thread() is not threading.main_thread():
             return self.evaluate(groups, mode)
-        handed = threading.Lock()  # taken by the call when it has an answer, or by the caller when it goes
+        handed = threading.Lock()  # taken by the call when it has an answer, or by the caller when it leaves
         ended = threading.Event()
         found: list[list[Sequence[Row]]] = []
 
@@ -150,16 +157,19 @@ class GuardedStorage:
             if handed.acquire(blocking=False):
                 self._left.add(ended)
             elif mode == "spend":
-                with suppress(Exception):  # a storage that fails now must not hide why the caller goes
+                with suppress(Exception):  # a storage that fails now must not hide the caller's exception
                     self.evaluate(_undoing(groups, found[0]), "force")
             raise
         if error is not None:
             raise error
-        return found[0] if found else self.evaluate(groups, mode)  # no thread to be had
+        return found[0] if found else self.evaluate(groups, mode)  # no thread was available
 
     def reset(self, group: Group) -> None:
-        """Here and in the storage. Raises StorageError when that is out of reach, whatever the failure mode: then only
-        this process has forgotten."""
+        """Forget the states here and in the storage.
+
+        Raises StorageError if the storage is out of reach, in every failure mode: then only this process has forgotten
+        them.
+        """
         guard = self.guard
         guard.fallback.reset(group)
         call = guard.call_for(group, self._nodes_of)
@@ -170,9 +180,9 @@ class GuardedStorage:
             raise result
 
     def close(self) -> None:
-        """Close the storage, and end what runs in the background, as far as it does not hang.
+        """Close the storage and end background work, as far as it does not hang.
 
-        What was made by `for_tasks` is closed as well: by each event loop that still runs, as soon as it gets to it.
+        Twins made by `for_tasks` are closed as well, by each event loop that still runs, as soon as it can.
         """
         ends = time.monotonic() + self.guard.deadline
         for ended in list(self._left):
@@ -182,16 +192,17 @@ class GuardedStorage:
         if writer is not None and writer is not threading.current_thread():
             writer.join(self.guard.deadline)
         stop, self._stop = self._stop, threading.Event()
-        stop.set()  # it would open anew what is closed now
+        stop.set()  # otherwise the writer would open the closed storage again
         self.inner.close()
         for twin in list(self._twins):
             twin._close_from_outside()
 
     def listen(self, listener: Listener) -> None:
+        """Add a listener, once."""
         self.guard.listen(listener)
 
     def for_tasks(self, inner: AsyncStorage) -> "AsyncGuardedStorage":
-        """A guard for tasks around the async twin of `inner`, with the same breakers and the same local states."""
+        """Return a guard for tasks around the async twin of `inner`, with the same breakers and local states."""
         twin = AsyncGuardedStorage._sharing(inner, self.guard)
         self._twins.add(twin)
         return twin
@@ -202,7 +213,7 @@ class GuardedStorage:
         if len(plan.calls) == 1:
             call = plan.calls[0]
             guard.finish(plan, call, self._answer(partial(self.inner.evaluate, call.groups, mode)))
-        else:  # side by side, so that one deadline is enough for all
+        else:  # side by side, so that all share one deadline
             ends = time.monotonic() + guard.deadline
             jobs = [self._threads.queue(partial(self.inner.evaluate, call.groups, mode)) for call in plan.calls]
             for call, job in zip(plan.calls, jobs, strict=True):
@@ -211,7 +222,7 @@ class GuardedStorage:
         return plan.answers
 
     def _answer(self, function: Callable[[], Any]) -> Any:
-        """What the storage says to one call, or the StorageError to go on with."""
+        """Return the storage's answer to one call, or a StorageError. Raises only the caller's own mistakes."""
         if not self._inline:
             return self._reply(self._threads.queue(function), time.monotonic() + self.guard.deadline)
         try:
@@ -223,7 +234,7 @@ class GuardedStorage:
 
     def _reply(self, job: Job | None, ends: float) -> Any:
         if job is None:
-            return StorageError("the system gives no thread to ask the storage in", undone=True)
+            return StorageError("the operating system allows no more threads to call the storage", undone=True)
         try:
             value, error = job.replies.get(timeout=max(ends - time.monotonic(), 0.0))
         except Empty:
@@ -235,18 +246,21 @@ class GuardedStorage:
         return self.guard.as_storage_error(error)
 
     def _unanswered(self, job: Job) -> StorageError:
-        """Whether that is an outage: not if others are answered, and this one had to wait for them too long."""
+        """Return the error for a job without a reply.
+
+        It is no outage if other calls are answered and this one waited for them.
+        """
         guard = self.guard
         self._threads.withdraw(job)
         if job.stuck:
-            return StorageError(f"{self._threads.alive} calls to the storage hang already", undone=True)
+            return StorageError(f"{self._threads.alive} calls to the storage are already hanging", undone=True)
         if job.began is None:
             return guard.crowded(undone=True)
         late = time.monotonic() - job.began < guard.deadline / 2
         return guard.crowded(undone=False) if late else guard.too_late()
 
     def _write_back(self) -> None:
-        """In a thread of its own: whoever has found that the storage is back does not wait for it."""
+        """Start a write-back in its own thread, so that no request waits for it."""
         flow = self.guard.begin_write_back(self._nodes_of)
         if flow is None:
             return
@@ -254,7 +268,7 @@ class GuardedStorage:
         writer = threading.Thread(target=self._write, args=writing, name="ratebound-write-back", daemon=True)
         try:
             writer.start()
-        except RuntimeError:  # the system gives no more of them: another time
+        except RuntimeError:  # the operating system allows no more threads: try again later
             flow.close()
         else:
             self._writer = writer
@@ -271,15 +285,16 @@ class GuardedStorage:
     def _forced(self, groups: Sequence[Group]) -> StorageError | None:
         try:
             result = self._answer(partial(self.inner.evaluate, groups, "force"))
-        except RateboundError as error:  # it would be refused again
+        except RateboundError as error:  # it would fail again
             return StorageError(str(error), outage=False)
         return result if isinstance(result, StorageError) else None
 
 
 class AsyncGuardedStorage:
-    """The same for tasks, in any number of event loops, one after the other or side by side.
+    """A GuardedStorage for tasks, in any number of event loops, one after the other or side by side.
 
-    A storage with an attribute `loops`, those in which it holds something open, can be closed from outside of them.
+    A storage with an attribute `loops`, the event loops in which it holds something open, can be closed from outside
+    them.
     """
 
     def __init__(
@@ -296,7 +311,9 @@ class AsyncGuardedStorage:
         clock: Clock | None = None,
     ) -> None:
         if not inspect.iscoroutinefunction(inner.evaluate):
-            raise TypeError(f"{type(inner).__name__} is for GuardedStorage: it would block the event loop")
+            raise TypeError(
+                f"{type(inner).__name__} is a sync storage and would block the event loop: use GuardedStorage"
+            )
         self.inner = inner
         self.guard = Guard(
             failure=failure,
@@ -313,7 +330,7 @@ class AsyncGuardedStorage:
         self._nodes_of = _nodes_of(inner)
         self._writers: set[asyncio.Task[None]] = set()
         self._closers: set[asyncio.Task[None]] = set()
-        self._calls: set[asyncio.Task[None]] = set()  # of waiters: a loop alone would forget those that nobody awaits
+        self._calls: set[asyncio.Task[None]] = set()  # of waiters: an event loop keeps only weak references to tasks
 
     @classmethod
     def _sharing(cls, inner: AsyncStorage, guard: Guard) -> "AsyncGuardedStorage":
@@ -323,7 +340,10 @@ class AsyncGuardedStorage:
         return twin
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Never raises for what the storage does, unless a limit's failure mode is `raise`."""
+        """Answer each group by the deadline.
+
+        Failures of the storage raise only if a limit's failure mode is `raise`.
+        """
         guard = self.guard
         if not (self._inline and (ticket := guard.calm(groups, mode))):
             return await self._evaluate(groups, mode)
@@ -335,10 +355,10 @@ class AsyncGuardedStorage:
             return guard.lost(groups, mode, self._nodes_of, ticket, error)
 
     async def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Return what `evaluate` does, for a waiter that takes places.
+        """Do what `evaluate` does, for a waiter that takes places.
 
-        If the caller is cancelled, that returns at once. The call goes on in its own task, and gives back what it
-        spends. A call that has not begun by then is not made.
+        If the caller is cancelled, it returns at once. The call continues in its own task and gives back its spend. A
+        call that has not begun by then is not made.
         """
         answer: asyncio.Future[list[Sequence[Row]]] = asyncio.get_running_loop().create_future()
         call = answer.get_loop().create_task(self._answer_or_undo(groups, mode, answer), name="ratebound-wait")
@@ -370,10 +390,10 @@ class AsyncGuardedStorage:
             else:
                 answer.set_exception(error)
         finally:
-            answer.cancel()  # the event loop ends, and has cancelled this: whoever waits must not wait for ever
+            answer.cancel()  # an ending event loop cancels this task: the caller must not wait for ever
 
     async def reset(self, group: Group) -> None:
-        """Here and in the storage; see `GuardedStorage.reset`."""
+        """Forget the states here and in the storage; see `GuardedStorage.reset`."""
         guard = self.guard
         guard.fallback.reset(group)
         call = guard.call_for(group, self._nodes_of)
@@ -384,7 +404,7 @@ class AsyncGuardedStorage:
             raise result
 
     async def close(self) -> None:
-        """Close the storage, and end what this event loop does in the background."""
+        """Close the storage and end this event loop's background work."""
         loop = asyncio.get_running_loop()
         calls = [call for call in self._calls if call.get_loop() is loop]
         if calls:
@@ -399,12 +419,13 @@ class AsyncGuardedStorage:
         await self.inner.close()
 
     def listen(self, listener: Listener) -> None:
+        """Add a listener, once."""
         self.guard.listen(listener)
 
     def _close_from_outside(self) -> None:
-        """Have every event loop that holds something open here close it. One that has ended has nothing any more."""
+        """Let every event loop that holds something open here close it. An event loop that has ended holds nothing."""
         here = None
-        with suppress(RuntimeError):  # not in one
+        with suppress(RuntimeError):  # no event loop runs here
             here = asyncio.get_running_loop()
             self._close_soon(here)
         for loop in getattr(self.inner, "loops", ()):
@@ -430,7 +451,10 @@ class AsyncGuardedStorage:
         return plan.answers
 
     async def _answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the storage says to one call, or the StorageError to go on with. A caller that is cancelled is gone."""
+        """Return the storage's answer to one call, or a StorageError.
+
+        Raises the caller's own mistakes and cancellation.
+        """
         timeout = asyncio.timeout(None if self._inline else self.guard.deadline)
         watch = LoopWatch(self.guard.deadline / 4)
         try:
@@ -475,7 +499,10 @@ def guarded(
     workers: int | None,
     listeners: Iterable[Listener],
 ) -> Any:
-    """What a limiter asks: the storage in a guard, unless it is one, or memory, which is never out of reach."""
+    """Return the storage in a guard. Storages that are guarded already, and memory, are returned as they are.
+
+    Raises ValueError if an option is invalid, or is given beside a guarded storage.
+    """
     check_options(failure, workers, deadline=DEADLINE if deadline is None else deadline)
     if isinstance(storage, MemoryStorage | AsyncMemoryStorage):
         warn_of_many_workers()
@@ -484,14 +511,14 @@ def guarded(
     if not isinstance(storage, GuardedStorage | AsyncGuardedStorage):
         return kind(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
     if (failure, deadline, workers) != ("local", None, None):
-        raise ValueError("this storage has a guard already: give failure, deadline and workers to that")
+        raise ValueError("this storage is already guarded: pass failure, deadline and workers to its guard")
     for listener in listeners:
         storage.listen(listener)
     return storage
 
 
 def _undoing(groups: Sequence[Group], answers: Sequence[Sequence[Row]]) -> list[Group]:
-    """Return what to force so that nothing of these answers stays charged."""
+    """Return the groups to force so that nothing of these answers stays charged."""
     return [
         settlement(group, rows, [0] * len(group))
         for group, rows in zip(groups, answers, strict=True)
@@ -500,7 +527,7 @@ def _undoing(groups: Sequence[Group], answers: Sequence[Sequence[Row]]) -> list[
 
 
 def _is_callers(error: BaseException) -> bool:
-    """Return True for a mistake in what was asked, and for what the program raised itself: no outage."""
+    """Return True for a mistake of the caller, or an exception of the program itself: neither is an outage."""
     if isinstance(error, RateboundError):
         return not isinstance(error, StorageError)
     return is_programs_own(error)

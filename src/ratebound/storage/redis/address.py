@@ -1,7 +1,7 @@
-"""Where a Redis is and how to speak to it: from a URL, or from a client that the user already has.
+"""The address of a Redis and the options of its connections, from a URL or from a client that the user has.
 
-The address and the credentials are the user's; timeouts and retry rules are ours: short, and no spend is ever
-sent twice, since what became of the first is not known.
+Address and credentials are the user's; timeouts and retry rules are ours. They are short, and no spend is ever sent
+twice, because the fate of the first one is unknown.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ EXAMPLES = (
     "expected for example redis://user:password@host:6379/0, unix:///run/redis.sock,"
     " redis+sentinel://host:26379,host2:26379/service or redis+cluster://host:6379"
 )
-OPTIONS = {  # each with how its text is read
+OPTIONS = {  # with the function that reads the text of each
     "prefix": str,
     "secret": str,
     "old_secret": str,
@@ -39,13 +39,15 @@ OPTIONS = {  # each with how its text is read
     "sentinel_password": str,
 }
 MOST_REPLICAS = 100
-WAITS = 0.4  # of the deadline, for replicas: an idle server looks at its clock every tenth of a second
-# What we take from a client of the user's; all else, timeouts and retries above all, is ours.
+WAITS = 0.4  # of the deadline, for replicas: an idle server checks its clock every tenth of a second
+# The options that are taken from a user's client. All others, timeouts and retries above all, are ours.
 TAKEN = ("host", "port", "db", "username", "password", "path", "credential_provider")
 
 
 @dataclass
 class Address:
+    """The hosts of a Redis, a Sentinel service or a Cluster, with the login, timeouts and key names to use there."""
+
     kind: Kind
     hosts: list[tuple[str, int]]
     keys: Keys
@@ -53,8 +55,8 @@ class Address:
     tls: bool = False
     timeout: float = 0.25  # seconds to wait for an answer
     connect_timeout: float = 0.25
-    pool: int = 50  # connections at most
-    replicas: int = 0  # that must have a spend before it counts as granted
+    pool: int = 50  # the maximum number of connections
+    replicas: int = 0  # the number of replicas that must confirm a spend before it counts as granted
     login: dict[str, Any] = field(default_factory=dict, repr=False)  # username, password, db, ssl_…
     sentinel_login: dict[str, Any] = field(default_factory=dict, repr=False)
     sentinel_tls: bool = False
@@ -63,26 +65,29 @@ class Address:
         self.sentinel_tls = self.tls
 
     def check(self) -> None:
-        """Of what can be said beside an address: what cannot be."""
+        """Raise ValueError if a timeout, the pool size or the number of replicas is out of range."""
         if not (0 < self.timeout < 3600 and 0 < self.connect_timeout < 3600):  # nan is neither
-            raise ValueError("timeouts are seconds above 0 and below 3600")
+            raise ValueError("timeout and connect_timeout must be seconds above 0 and below 3600")
         if type(self.pool) is not int or self.pool < 1:
-            raise ValueError("pool is a whole number, at least 1")
+            raise ValueError("pool must be a whole number, at least 1")
         if type(self.replicas) is not int or not 0 <= self.replicas <= MOST_REPLICAS:
-            raise ValueError(f"replicas is a whole number from 0 to {MOST_REPLICAS}: how many must have every spend")
+            raise ValueError(
+                f"replicas must be a whole number from 0 to {MOST_REPLICAS}: that many must confirm every spend"
+            )
 
     @property
     def wait(self) -> tuple[Any, ...]:
-        """The command that follows a spend where replicas must have it. It ends before the spend's own deadline."""
+        """The command that follows a spend if replicas must confirm it. It ends before the spend's own deadline."""
         return "WAIT", str(self.replicas), str(max(int(1000 * WAITS * self.timeout), 1))
 
 
 def parse_url(url: str) -> Address:
+    """Return the address in a URL. Raises ValueError without showing secrets of the URL."""
     parts = split_url(url)
     if parts.scheme not in SCHEMES or not url.startswith(f"{url[: len(parts.scheme)]}://"):
         raise ValueError(f"cannot open storage {hidden(url)}: {EXAMPLES}")
     if "#" in url or parts.netloc.count("@") > 1 or ("@" in parts.path and parts.scheme != "unix"):
-        # What was meant as the end of a password would be taken for a host, and shown wherever a host is.
+        # The end of a password would be taken for a host, and shown wherever a host is.
         raise ValueError(f"cannot open storage {hidden(url)}: write '@', '/', '?' and '#' in a password as %40, %2F …")
     kind: Kind = "sentinel" if "sentinel" in parts.scheme else "cluster" if "cluster" in parts.scheme else "single"
     options = _options(url, parts.query)
@@ -96,19 +101,21 @@ def parse_url(url: str) -> Address:
             f"cannot open storage {hidden(url)}: {parts.scheme}:// is one server; for several hosts write"
             f" {parts.scheme}+sentinel://host:26379,host2:26379/service or {parts.scheme}+cluster://host:6379,host2:6379"
         )
-    if parts.scheme == "unix" and hosts:  # the beginning of the path, or of a password: neither may be shown as a host
+    if parts.scheme == "unix" and hosts:  # the beginning of a path or a password: it must not be shown as a host
         raise ValueError(f"cannot open storage {hidden(url)}: a socket has no host; write unix:///path/of/redis.sock")
     if parts.scheme == "unix":
         login["path"] = unquote(parts.path)
         path = []
     elif kind == "sentinel":
         if not path:
-            raise ValueError(f"cannot open storage {hidden(url)}: no service behind the hosts; {EXAMPLES}")
+            raise ValueError(f"cannot open storage {hidden(url)}: no service name after the hosts; {EXAMPLES}")
         service = path.pop(0)
     if path:
         options.setdefault("db", _number(url, "database", path.pop(0)))
     if path or (kind == "cluster" and options.get("db")):
-        raise ValueError(f"cannot open storage {hidden(url)}: a database is a number, and Cluster has none; {EXAMPLES}")
+        raise ValueError(
+            f"cannot open storage {hidden(url)}: a database is one number, and a Cluster has none; {EXAMPLES}"
+        )
     address = Address(kind, _hosts(url, hosts, kind), _keys(options), service, parts.scheme.startswith("rediss"))
     address.login = {name: value for name, value in login.items() if value}
     for name in ("timeout", "connect_timeout", "pool", "replicas"):
@@ -125,12 +132,12 @@ def parse_url(url: str) -> Address:
     if not address.tls and any(name.startswith("ssl_") for name in options):
         raise ValueError(f"cannot open storage {hidden(url)}: ssl options need rediss://")
     if options.get("db", 0) < 0:
-        raise ValueError(f"cannot open storage {hidden(url)}: a database is 0 or more")
+        raise ValueError(f"cannot open storage {hidden(url)}: db must be 0 or more")
     return address
 
 
 def of_client(client: Any, options: Mapping[str, Any]) -> Address:
-    """From redis.Redis, redis.asyncio.Redis, or RedisCluster of either."""
+    """Return the address of a redis.Redis, redis.asyncio.Redis, or RedisCluster of either. Raises ValueError."""
     given = dict(options)
     keys = _keys(given)
     if hasattr(client, "nodes_manager"):
@@ -170,7 +177,7 @@ def of_client(client: Any, options: Mapping[str, Any]) -> Address:
             setattr(address, name, given.pop(name))
     if given:
         known = "prefix, secret, old_secret, slot, timeout, connect_timeout, pool, replicas"
-        raise ValueError(f"unknown option {', '.join(given)}; beside a client, known are {known}")
+        raise ValueError(f"unknown option {', '.join(given)}: with a client, the options are {known}")
     address.check()
     return address
 
@@ -189,21 +196,21 @@ def _hosts(url: str, text: str, kind: Kind) -> list[tuple[str, int]]:
 def _options(url: str, query: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for place, (name, text) in enumerate(parse_qsl(query, keep_blank_values=True), 1):
-        if name not in OPTIONS:  # its name is not shown: it may be the rest of a secret that has a '&' in it
+        if name not in OPTIONS:  # its name is not shown: it may be the rest of a secret that contains '&'
             near = get_close_matches(name, OPTIONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(OPTIONS)}"
             raise ValueError(f"cannot open storage {hidden(url)}: option {place} is unknown; {hint}")
         try:
             options[name] = OPTIONS[name](text)  # type: ignore[operator]
         except ValueError:
-            raise ValueError(f"cannot open storage {hidden(url)}: {name} is not a number") from None
+            raise ValueError(f"cannot open storage {hidden(url)}: {name} must be a number") from None
     return options
 
 
 def _keys(options: dict[str, Any]) -> Keys:
     slot = options.pop("slot", "")
     if slot not in ("", "one"):
-        raise ValueError("slot: expected slot=one, which puts all states on one slot of a Cluster, or nothing")
+        raise ValueError("slot must be 'one', which puts all states in one hash slot of a Cluster, or absent")
     return Keys(
         prefix=options.pop("prefix", "rb"),
         secret=options.pop("secret", b""),

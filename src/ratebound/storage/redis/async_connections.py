@@ -1,7 +1,7 @@
-"""The connection of an event loop. Calls are written one behind the other, and answered in that order.
+"""The connection of an event loop. Calls are pipelined: written one after the other and answered in that order.
 
-What many tasks ask in one turn of the loop goes out in one write, and nobody waits for the answer to another: one
-connection is enough for all of them. redis-py makes it (address, TLS, login, Sentinel) and hands it over.
+All calls that tasks make in one turn of the loop go out in one write, and none waits for the answer to another, so one
+connection is enough. redis-py connects (address, TLS, login, Sentinel) and hands the connection over.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ import hiredis
 
 from ratebound.errors import StorageError
 from ratebound.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch, TooLate
-from ratebound.storage.redis.sync_connections import NO_LANE, ErrorReply
+from ratebound.storage.redis.sync_connections import NO_CONNECTION, ErrorReply
 
-LOOK_EVERY = 0.01  # seconds, while a connection is made
-TRIES = 3  # to connect, as long as it is the program that blocks its event loop
-NO_ANSWER = "Redis did not answer in time; whether it has decided is not known"
+LOOK_EVERY = 0.01  # seconds between checks of the event loop while connecting
+TRIES = 3  # to connect, as long as the program itself blocks its event loop
+NO_ANSWER = "Redis did not answer in time; it is unknown whether it decided"
 
 
 class PipelinedConnection(asyncio.Protocol):
-    """One connection. `lost` says why it is of no use any more."""
+    """One connection. `lost` is the error that ended it, or None while it is usable."""
 
     def __init__(self, connection: Any, wait: bytes) -> None:
         self.loop = asyncio.get_running_loop()
-        self._wait = wait  # a command to send once behind all that is asked in one turn of the loop, if it is asked for
-        self._waited: asyncio.Future[Any] | None = None  # the answer to it, of what is not sent yet
+        self._wait = wait  # a WAIT command, sent once after all calls of one turn of the loop if one of them needs it
+        self._waited: asyncio.Future[Any] | None = None  # the answer to that WAIT while it is unsent
         self.lost: StorageError | None = None
-        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the time by which it is due
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # with the deadline of each
         self._unsent: list[bytes] = []
         self._unsent_since = 0.0  # by the loop's time
         self._reader = hiredis.Reader(replyError=ErrorReply)
         self._alarm: asyncio.TimerHandle | None = None
-        # From here on the transport is ours. redis-py would call it unclosed, and its writer close it, when they go.
+        # From here on the transport is ours. redis-py's objects would warn or close it when collected.
         self._writer = connection._writer
         connection._writer = connection._reader = None
         self._transport = self._writer.transport
@@ -44,7 +44,10 @@ class PipelinedConnection(asyncio.Protocol):
         self._tls = self._transport.get_extra_info("ssl_object") is not None
 
     def ask(self, packed: bytes, due: float) -> "asyncio.Future[Any]":
-        """The answer to come, by the loop's time `due`. Who stops waiting for it disturbs nobody."""
+        """Send a command and return the future of its answer, due by the loop's time `due`.
+
+        Cancelling the future disturbs no other call. Raises StorageError if the connection is lost.
+        """
         if self.lost is not None:
             raise StorageError(str(self.lost), undone=True)
         future: asyncio.Future[Any] = self.loop.create_future()
@@ -58,27 +61,33 @@ class PipelinedConnection(asyncio.Protocol):
         return future
 
     def ask_and_wait(self, packed: bytes, due: float) -> "tuple[asyncio.Future[Any], asyncio.Future[Any]]":
-        """The answer to come, and then that to `wait`, which others share: shield it."""
+        """Send a command and return the futures of its answer and of the WAIT after it.
+
+        Calls share the second: shield it.
+        """
         future = self.ask(packed, due)
         if self._waited is None:
             self._waited = self.loop.create_future()
-            self._waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # all may have gone
+            self._waited.add_done_callback(lambda done: done.cancelled() or done.exception())  # callers may be gone
         return future, self._waited
 
     def quiet(self) -> bool:
-        """Whether it can be used, as far as is known: nothing has come in that nobody asked for."""
+        """Return True if the connection looks usable: no unexpected data has arrived."""
         return self.lost is None and (bool(self._pending) or not self._poll.poll(0))
 
     async def fit(self) -> bool:
-        """Whether it can be used although something came in while it lay idle and the loop did something else."""
+        """Return True if the connection is usable although data arrived while it was idle."""
         if self.lost is None and not self._tls:
             self.close("the server closed the connection")
-        for _ in range(2):  # a key update of TLS or a ticket is no answer; two turns, and the loop has read it
+        for _ in range(2):  # the data may be a TLS key update or ticket; the loop has read it after two turns
             await asyncio.sleep(0)
         return self.lost is None
 
     def close(self, why: str) -> None:
-        """Everyone who still waits is told; whether the server has decided is not known."""
+        """End the connection.
+
+        All pending calls fail with StorageError, and it is unknown whether the server decided them.
+        """
         if self.lost is None:
             self.lost = StorageError(why)
             self._transport.abort()
@@ -94,17 +103,19 @@ class PipelinedConnection(asyncio.Protocol):
                 future.set_exception(StorageError(why))
 
     def data_received(self, data: bytes) -> None:
+        """Pass answers to pending calls, in order."""
         self._reader.feed(data)
         try:
             while (answer := self._reader.gets()) is not False:
                 future, _ = self._pending.popleft()
                 if not future.done():
                     future.set_result(answer)
-        except (hiredis.ProtocolError, IndexError) as error:  # garbage, or an answer that nobody asked for
-            self.close(f"what answers there is not Redis ({error})")
+        except (hiredis.ProtocolError, IndexError) as error:  # garbage, or an answer without a call
+            self.close(f"the server does not answer like Redis ({error})")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.close(f"Redis broke off; whether it has decided is not known ({error or 'closed'})")
+        """End the connection because the server closed it."""
+        self.close(f"Redis closed the connection; it is unknown whether it decided ({error or 'closed'})")
 
     def _send(self) -> None:
         packed, self._unsent = self._unsent, []
@@ -119,7 +130,7 @@ class PipelinedConnection(asyncio.Protocol):
                 self._postpone(len(packed), late)
 
     def _postpone(self, last: int, late: float) -> None:
-        """The program blocked the loop before these were written: that time is not the server's."""
+        """Extend the deadlines of the last calls: the program blocked the loop before they were written."""
         for i in range(-last, 0):
             future, due = self._pending[i]
             self._pending[i] = (future, due + late)
@@ -130,41 +141,47 @@ class PipelinedConnection(asyncio.Protocol):
         self._alarm = self.loop.call_at(due, self._check, due)
 
     def _check(self, due: float) -> None:
-        """Called when the first was due that was there when it was set."""
+        """Close the connection if an answer is overdue, else set the alarm again."""
         self._alarm = None
         if not self._pending:
             return
         first = min(due for _, due in self._pending)
         if first > self.loop.time():
             self._set_alarm(first)
-        elif self._poll.poll(0) and due < first + LENIENCE:  # it is in; the loop was too busy to read it
+        elif self._poll.poll(0) and due < first + LENIENCE:  # the answer has arrived; the loop was too busy to read it
             self.loop.call_soon(self._check, first + LENIENCE)
         else:
             self.close(NO_ANSWER)
 
 
 class LoopConnections:
-    """The connection of one event loop, made again when it is lost. Nobody who asks makes it, or ends the making."""
+    """The connection of one event loop, made again after it is lost.
+
+    Connecting runs in its own task; cancelling a caller does not cancel it.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], wait: bytes = b"") -> None:
         self._connect = connect
         self._wait = wait
-        self._stream: PipelinedConnection | None = None
+        self._connection: PipelinedConnection | None = None
         self._making: asyncio.Task[PipelinedConnection] | None = None
 
     async def call(self, packed: bytes, due: float, *, waits: bool = False) -> Any:
-        """The server's answer, by the loop's time `due`. A refusal is raised. With `waits` that to `wait`, too."""
-        stream = self._stream
-        if stream is None or not (stream.quiet() or await stream.fit()):
-            stream = await self._next(due)
+        """Return the server's answer, due by the loop's time `due`. With `waits` return (answer, number of replicas).
+
+        Raises ErrorReply if the server answers with an error, StorageError if it does not answer.
+        """
+        connection = self._connection
+        if connection is None or not (connection.quiet() or await connection.fit()):
+            connection = await self._next(due)
         if not waits:
-            answer = await stream.ask(packed, due)
+            answer = await connection.ask(packed, due)
         else:
-            first, second = stream.ask_and_wait(packed, due)
+            first, second = connection.ask_and_wait(packed, due)
             answer = await first
         if isinstance(answer, ErrorReply):
-            if answer.args[0].startswith("READONLY"):  # a master no longer
-                stream.close("the master is a replica now")
+            if answer.args[0].startswith("READONLY"):  # a failover has made this master a replica
+                connection.close("the master is a replica now")
             raise answer
         if not waits:
             return answer
@@ -174,11 +191,13 @@ class LoopConnections:
         return answer, waited
 
     def forget(self, why: str = "the storage was closed") -> None:
-        if self._stream is not None:
-            self._stream.close(why)
-            self._stream = None
+        """Close the connection. The next call makes another."""
+        if self._connection is not None:
+            self._connection.close(why)
+            self._connection = None
 
     async def close(self) -> None:
+        """Close the connection and stop connecting."""
         if self._making is not None:
             self._making.cancel()
             await asyncio.gather(self._making, return_exceptions=True)
@@ -186,8 +205,8 @@ class LoopConnections:
         await asyncio.sleep(0)  # the transport closes in the next turn
 
     async def _next(self, due: float) -> PipelinedConnection:
-        if self._stream is not None and self._stream.lost is None:  # somebody else was quicker
-            return self._stream
+        if self._connection is not None and self._connection.lost is None:  # another task has connected meanwhile
+            return self._connection
         loop = asyncio.get_running_loop()
         if self._making is None:
             self._making = loop.create_task(self._make(), name="ratebound-connect")
@@ -197,7 +216,7 @@ class LoopConnections:
         if not done:
             if watch.stalled:
                 raise Blameless(STALLED, undone=True)
-            raise StorageError(NO_LANE, undone=True)
+            raise StorageError(NO_CONNECTION, undone=True)
         (task,) = done
         if task.cancelled():
             raise StorageError("the storage was closed", undone=True)
@@ -217,4 +236,4 @@ class LoopConnections:
     def _made(self, task: "asyncio.Task[PipelinedConnection]") -> None:
         self._making = None
         if not task.cancelled() and task.exception() is None:
-            self._stream = task.result()
+            self._connection = task.result()

@@ -1,4 +1,4 @@
-"""redis-py, and nothing but redis-py: connections and clients for an address, and what its errors mean."""
+"""The only module that uses redis-py: connections and clients for an address, and the meaning of its errors."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,23 +22,23 @@ from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 
 NoScript = redis.exceptions.NoScriptError
 REDIRECTIONS = 5
-CHANGED = (  # after which a Cluster may have other masters
+CHANGED = (  # errors after which a Cluster may have different masters
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.RedisClusterException,
 )
-FIRST_KEY = 3  # behind EVALSHA, the digest and the number of keys
+FIRST_KEY = 3  # after EVALSHA, the digest and the number of keys
 
 
-# redis-py takes the word that a refusal begins with away, and makes a class of it.
+# redis-py removes the first word of an error reply and turns it into a class.
 WORDS: dict[type[Exception], str] = {
     redis.exceptions.OutOfMemoryError: "OOM",
     redis.exceptions.ReadOnlyError: "READONLY",
     redis.exceptions.BusyLoadingError: "LOADING",
     redis.exceptions.NoPermissionError: "NOPERM",
     redis.exceptions.AuthenticationError: "WRONGPASS",
-    redis.exceptions.MasterDownError: "MASTERDOWN",  # which is a ClusterDownError there
+    redis.exceptions.MasterDownError: "MASTERDOWN",  # before ClusterDownError, which is its base class
     redis.exceptions.ClusterDownError: "CLUSTERDOWN",
     redis.exceptions.TryAgainError: "TRYAGAIN",
     redis.exceptions.ClusterCrossSlotError: "CROSSSLOT",
@@ -48,19 +48,20 @@ WORDS: dict[type[Exception], str] = {
 
 
 def storage_error(error: BaseException) -> StorageError:
+    """Return a StorageError for an exception of redis-py, with the meaning of the server's reply if it is known."""
     text = str(error)
     word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), "")
     meaning = meaning_of(text) or meaning_of(f"{word} {text}")
     if meaning is not None:
         return StorageError(meaning, undone=True, outage=not is_foreign(text))
     if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
-        return TooLate(f"Redis did not answer in time; whether it has decided is not known ({text})")
+        return TooLate(f"Redis did not answer in time; it is unknown whether it decided ({text})")
     undone = "connecting to" in text or isinstance(error, redis.exceptions.MaxConnectionsError)
-    return StorageError(f"cannot speak to Redis ({type(error).__name__}: {text})", undone=undone)
+    return StorageError(f"communication with Redis failed ({type(error).__name__}: {text})", undone=undone)
 
 
 def pools(client: Any) -> list[Any]:
-    """All that a client holds connections in and does not close by itself, those to the sentinels included."""
+    """Return the connection pools of a client that it does not close itself, including those to the sentinels."""
     pool = getattr(client, "connection_pool", None)
     manager = getattr(pool, "sentinel_manager", None)
     return [
@@ -70,7 +71,7 @@ def pools(client: Any) -> list[Any]:
 
 def _connection(address: Address, retry: Any) -> dict[str, Any]:
     login = dict(address.login)
-    if address.tls:  # redis-py did not look at the name before version 6
+    if address.tls:  # redis-py did not check the host name before version 6
         login.setdefault("ssl_check_hostname", str(login.get("ssl_cert_reqs", "required")).lower() != "none")
     return {
         **login,
@@ -79,12 +80,12 @@ def _connection(address: Address, retry: Any) -> dict[str, Any]:
         "retry": retry,
         "retry_on_error": [],
         "decode_responses": False,
-        "protocol": 2,  # every server speaks it, and it needs no greeting
+        "protocol": 2,  # every server supports it, and it needs no HELLO
     }
 
 
 def _sentinel_options(address: Address, retry: Any) -> dict[str, Any]:
-    """How to speak to the sentinels: they have no databases, and a login of their own or none."""
+    """Return the options of connections to the sentinels, which have no databases and their own login or none."""
     known = {**_connection(address, retry), **address.sentinel_login}
     for name in ("db", *(() if address.sentinel_login else ("username", "password"))):
         known.pop(name, None)
@@ -92,12 +93,12 @@ def _sentinel_options(address: Address, retry: Any) -> dict[str, Any]:
 
 
 class Connector:
-    """Makes connections: to the server, or to the one that the sentinels call the master at that moment."""
+    """A factory of connections: to the server, or to the current master of a Sentinel service."""
 
     def __init__(self, address: Address) -> None:
         never = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
         options = _connection(address, never)
-        self._client: Any = None  # knows the sentinels; its connections ask through it
+        self._client: Any = None  # of the sentinels, which find the master for new connections
         if address.kind == "sentinel":
             known = _sentinel_options(address, never)
             sentinel = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=known, ssl=address.tls, **options)
@@ -122,11 +123,13 @@ class Connector:
         return connection
 
     def close(self) -> None:
+        """Close the connections to the sentinels."""
         for pool in pools(self._client):
             pool.disconnect()
 
 
 def cluster_client(address: Address) -> Any:
+    """Return a client of a Cluster. It connects now."""
     options = _connection(address, redis.retry.Retry(redis.backoff.NoBackoff(), 0))
     options.pop("retry_on_error")
     nodes = [redis.cluster.ClusterNode(host, port) for host, port in address.hosts]
@@ -141,8 +144,9 @@ def cluster_client(address: Address) -> Any:
 
 
 def async_cluster_client(address: Address) -> Any:
+    """Return an async client of a Cluster. It connects on first use."""
     options = _connection(address, redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0))
-    options["socket_timeout"] = 4 * address.timeout  # who calls has given up before
+    options["socket_timeout"] = 4 * address.timeout  # the caller's own timeout ends earlier
     nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in address.hosts]
     return redis.asyncio.cluster.RedisCluster(
         startup_nodes=nodes,
@@ -154,13 +158,13 @@ def async_cluster_client(address: Address) -> Any:
     )
 
 
-# A WAIT is of use only on the connection that wrote, and redis-py gives no say in which that is. So what follows is its
-# way through a Cluster once more, for two commands that are sent at once.
+# A WAIT must use the connection that wrote, and redis-py does not let its caller choose one. So the functions below
+# repeat its redirections on a Cluster, for two commands that are sent together.
 
 
 def call_and_wait(client: Any, command: Sequence[Any], wait: Sequence[Any]) -> tuple[Any, int]:
-    """Return the answer to a call of the script on a Cluster, and how many replicas have what it wrote."""
-    asked = None  # a node that a slot is moving to
+    """Return the answer to a call of the script on a Cluster, and the number of replicas that have its writes."""
+    asked = None  # the node that a hash slot is moving to
     for _ in range(REDIRECTIONS):
         try:
             node = asked or client.get_node_from_key(command[FIRST_KEY].decode())
@@ -168,7 +172,7 @@ def call_and_wait(client: Any, command: Sequence[Any], wait: Sequence[Any]) -> t
             answers = _exchange(client.get_redis_connection(node).connection_pool, commands)
             moved = _moved(answers)
         except CHANGED:
-            with suppress(Exception):  # it fails as long as too few nodes answer
+            with suppress(Exception):  # this fails while too few nodes answer
                 client.nodes_manager.initialize()
             raise
         if moved is None:
@@ -182,7 +186,7 @@ def call_and_wait(client: Any, command: Sequence[Any], wait: Sequence[Any]) -> t
 
 
 async def call_and_wait_async(client: Any, command: Sequence[Any], wait: Sequence[Any]) -> tuple[Any, int]:
-    """`call_and_wait` for an event loop."""
+    """Return what `call_and_wait` returns, for an event loop."""
     asked = None
     for _ in range(REDIRECTIONS):
         if client._initialize:
@@ -195,7 +199,7 @@ async def call_and_wait_async(client: Any, command: Sequence[Any], wait: Sequenc
             answers: list[Any] = [each.result for each in sent]
             moved = _moved(answers)
         except CHANGED:
-            client._initialize = True  # redis-py's own note for the next call
+            client._initialize = True  # redis-py's own flag: the next call looks for the nodes again
             raise
         if moved is None:
             return answers[-2], answers[-1]
@@ -227,9 +231,9 @@ def _answer(connection: Any) -> Any:
 
 
 def _moved(answers: Sequence[Any]) -> Any:
-    """The redirection, if the call was answered with one. Any other error among the answers is raised."""
+    """Return the redirection if the call was answered with one. Raises any other error among the answers."""
     call = answers[-2]
-    if isinstance(call, redis.exceptions.AskError):  # which MovedError is one of
+    if isinstance(call, redis.exceptions.AskError):  # MovedError is a subclass
         return call
     for answer in (call, *answers):
         if isinstance(answer, Exception):
@@ -238,7 +242,7 @@ def _moved(answers: Sequence[Any]) -> Any:
 
 
 class AsyncConnector:
-    """`Connector` for an event loop."""
+    """A `Connector` for an event loop."""
 
     def __init__(self, address: Address) -> None:
         never = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
@@ -270,13 +274,14 @@ class AsyncConnector:
         return connection
 
     async def close(self) -> None:
+        """Close the connections to the sentinels."""
         for pool in pools(self._client):
             await pool.disconnect()
 
 
 def nodes_of(client: Any, names: Sequence[bytes]) -> tuple[str, ...]:
-    """The names of the nodes that hold these keys, of a Cluster's client, sync or async."""
+    """Return the names of the nodes of a Cluster that hold these keys. `client` is sync or async."""
     try:
         return tuple({client.get_node_from_key(name.decode()).name for name in names})
-    except Exception:  # it does not know a node for this slot, at this moment
+    except Exception:  # no node is known for this hash slot at the moment
         return ("",)

@@ -1,8 +1,8 @@
-"""Groups on a Cluster: what shares a slot is atomic, what does not is decided in two rounds.
+"""Groups on a Cluster: a part in one hash slot is atomic, and several parts are decided in two rounds.
 
-A group that spans slots is peeked everywhere first, and spent part by part only if all allow. If one of them denies
-after all, because somebody else came in between, or fails, the parts before it are refunded. Until then others see them
-charged: a denial too many for a moment, never a grant too many. `?slot=one` keeps everything on one slot.
+A group that spans hash slots is peeked everywhere first, and spent part by part only if all allow. If a part denies
+after all, because another request came in between, or fails, the parts before it are refunded. Until then others see
+them charged: a denial too many for a moment, never a grant too many. `?slot=one` keeps everything in one hash slot.
 """
 
 from collections.abc import Generator, Sequence
@@ -19,7 +19,10 @@ Rounds = Generator[list[Call], list[Sequence[Row]], Sequence[Row]]
 
 
 def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
-    """Yields calls that may run side by side, is sent their rows or thrown their error, returns those of the group."""
+    """Yield calls that may run side by side.
+
+    Rows are sent back, or an error is thrown in. Return the rows of the group.
+    """
     parts = _parts(group, keys)
     if len(parts) == 1 or mode != "spend":
         answers = yield [([group[i] for i in part], mode) for part in parts]
@@ -34,13 +37,13 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
             (rows,) = yield [([group[i] for i in part], "spend")]
         except StorageError as error:
             if spent:
-                error.undone = False  # from here on nobody knows how far it came
+                error.undone = False  # it is unknown how far the group got
                 with suppress(StorageError):
                     yield _refunds(group, parts, spent)
             raise
         if not all(row[0] for row in rows):
             if spent:
-                with suppress(StorageError):  # it is a denial all the same, with a charge too many
+                with suppress(StorageError):  # it stays a denial, with a charge too many
                     yield _refunds(group, parts, spent)
             return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
         spent.append(rows)
@@ -54,14 +57,14 @@ def _refunds(group: Group, parts: list[list[int]], spent: list[Sequence[Row]]) -
 
 
 def is_one(group: Group, keys: Keys) -> bool:
-    """Whether all of a group is on one slot, and one call decides it."""
+    """Return True if the whole group is in one hash slot, so that one call decides it."""
     return len(group) == 1 or len({keys.tag(key) for key, *_ in group}) == 1
 
 
 def chains(groups: Sequence[Group], keys: Keys) -> list[list[int]]:
-    """Places of groups that have to be answered one after the other; two chains have nothing to do with each other.
+    """Return positions of groups that must be answered one after the other. Different chains are independent.
 
-    Groups that span slots make one chain of all.
+    Groups that span hash slots make one chain of all.
     """
     tags = [{keys.tag(key) for key, *_ in group} for group in groups]
     if any(len(found) > 1 for found in tags):
@@ -73,7 +76,7 @@ def chains(groups: Sequence[Group], keys: Keys) -> list[list[int]]:
 
 
 def _parts(group: Group, keys: Keys) -> list[list[int]]:
-    """Places in the group, by slot."""
+    """Return the positions in the group, by hash slot."""
     found: dict[str, list[int]] = {}
     for i, (key, *_) in enumerate(group):
         found.setdefault(keys.tag(key), []).append(i)
@@ -81,7 +84,7 @@ def _parts(group: Group, keys: Keys) -> list[list[int]]:
 
 
 def _in_order(group: Group, parts: list[list[int]], answers: Sequence[Sequence[Row]]) -> list[Row]:
-    """The rows of all parts, in the order of the group's asks and their limits."""
+    """Return the rows of all parts in the order of the group's asks and their limits."""
     by_ask: dict[int, list[Row]] = {}
     for part, rows in zip(parts, answers, strict=True):
         rest = iter(rows)

@@ -1,4 +1,4 @@
-"""The one script, its arguments and its answer. What goes in and comes out is plain doubles: see lua/group.lua."""
+"""The Lua script, its arguments and its answer. Both are plain doubles: see lua/group.lua."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ratebound.limit import ALGORITHMS, Group, Limit, Mode
 from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 from ratebound.storage.redis.keys import Keys
 
-PARTS = ("numbers", "straight", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
+PARTS = ("numbers", "fast_path", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
 SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
 
@@ -24,15 +24,15 @@ _known: dict[int, tuple[tuple[Limit, ...], list[bytes], bytes]] = {}
 
 
 class NotOurs(StorageError):
-    """An answer of another shape than ours."""
+    """A reply that has not the shape of our script's."""
 
 
 def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) -> list[Any]:
-    """What follows the script's name in EVALSHA: the number of keys, the keys, the rest."""
+    """Return the arguments of EVALSHA after the digest: the number of keys, the keys, the rest."""
     names: list[bytes] = []
     packed: list[bytes] = []
     for group in groups:
-        if len(group) == 1 and mode != "force" and not keys.rotating:  # nothing in it can be equal
+        if len(group) == 1 and mode != "force" and not keys.rotating:  # it cannot contain equal checks
             key, limits, cost, patience, _ = group[0]
             subject = keys.subject(key)
             scopes, records = _of_one(limits)
@@ -40,7 +40,7 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) 
             packed.append(records if cost == 1 and patience is None else _records(limits, cost, patience))
         else:
             packed.append(_packed(group, keys, names))
-    # No whole numbers: hiredis asks for their text, crashes if a signal handler raises there, and the process ends.
+    # No ints: hiredis calls str() on them and crashes the process if a signal handler raises there.
     count = b"%d" % len(names)
     if mode == "spend" and now is None and len(groups) == 1 and not keys.rotating:
         return [count, *names, *packed]
@@ -56,21 +56,21 @@ def _records(limits: Sequence[Limit], cost: int, patience: int | None) -> bytes:
 
 
 def _of_one(limits: tuple[Limit, ...]) -> tuple[list[bytes], bytes]:
-    """The scopes of limits that are asked together, and their records for a cost of one: made once for all requests.
+    """Return the scopes of limits and their records for a cost of one. They are made once and cached.
 
-    Found by identity, since comparing limits would take longer than making them. The tuple is kept, so that no other
-    can have its identity.
+    The cache finds them by identity, because comparing limits would take longer than making the records. It keeps the
+    tuple, so that no other object can get its identity.
     """
     found = _known.get(id(limits))
     if found is None:
-        if len(_known) >= KNOWN:  # limits are made by the request: not worth knowing
+        if len(_known) >= KNOWN:  # limits are made per request, so caching is not worth it
             _known.clear()
         found = _known[id(limits)] = (limits, [limit.scope.encode() for limit in limits], _records(limits, 1, None))
     return found[1], found[2]
 
 
 def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
-    """The records of a group; the names of its states are added to `names`, equal ones once."""
+    """Return the records of a group. Add the names of its states to `names`, equal ones once."""
     places: dict[bytes, int] = {}
     records = []
     for key, limits, cost, patience, spent in group:
@@ -87,7 +87,7 @@ def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
 
 
 def answers(reply: Sequence[Any], groups: int) -> list[list[Row] | StorageError]:
-    """One for each group: its rows, or why it has none."""
+    """Return one entry for each group: its rows, or its error. Raises NotOurs."""
     try:
         if groups == 1:
             return [[_row(*reply)] if type(reply[0]) is int else [_row(*row) for row in reply]]
@@ -95,7 +95,7 @@ def answers(reply: Sequence[Any], groups: int) -> list[list[Row] | StorageError]
     except (TypeError, IndexError, ValueError):
         found = []
     if len(found) != groups:
-        raise NotOurs("what answers there is not Redis, or the answer is not to what we asked")
+        raise NotOurs("the server does not answer like Redis, or its reply belongs to another request")
     return found
 
 
@@ -118,16 +118,16 @@ def _row(
 
 def _refused(block: bytes) -> StorageError:
     text = block.decode(errors="replace")
-    meaning = meaning_of(text) or f"Redis could not decide ({text})"
+    meaning = meaning_of(text) or f"Redis answered with an error ({text})"
     return StorageError(meaning, undone=True, outage=not is_foreign(text))
 
 
 def known_to_replicas(
     found: list[list[Row] | StorageError], replicas: int, wanted: int
 ) -> list[list[Row] | StorageError]:
-    """What can be relied on, if so many replicas have it: all, or no more than what charged nothing.
+    """Return the answers that are safe if `replicas` replicas have them: all, or only those that charged nothing.
 
-    What a master grants alone can be granted again when it fails.
+    A spend that only the master has could be granted again after a failover.
     """
     try:
         check_replicas(replicas, wanted)
@@ -137,15 +137,16 @@ def known_to_replicas(
 
 
 def check_replicas(replicas: int, wanted: int) -> None:
+    """Raise StorageError if fewer replicas than `wanted` confirmed the writes."""
     if replicas < wanted:
         raise StorageError(
-            f"{replicas} of the {wanted} replicas that ?replicas={wanted} asks for have the spend: it may be lost, and"
-            " counts as not granted; see which are connected, and how far behind they are (INFO replication)"
+            f"{replicas} of the {wanted} replicas that ?replicas={wanted} requires confirmed the spend: it may be lost,"
+            " so it does not count as granted; check with INFO replication which are connected and how far they lag"
         )
 
 
 def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
-    """The rows of every group, or the first error among them, which knows what became of the others."""
+    """Return the rows of every group. Raises the first error among them, with the answers of all groups."""
     rows: list[Sequence[Row]] = []
     for each in found:
         if isinstance(each, StorageError):

@@ -1,6 +1,6 @@
-"""Redis as a storage, sync and async side by side. One call to the script decides, whatever it holds.
+"""Redis as a storage, sync and async side by side. One call of the script decides, however many limits it has.
 
-One server, or the master that Sentinel names, is reached through sync_connections.py and async_connections.py; a
+A single server, or the master of a Sentinel service, is reached through sync_connections.py and async_connections.py; a
 Cluster through redis-py.
 """
 
@@ -20,14 +20,14 @@ from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_o
 from ratebound.storage.redis import connect, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url
 from ratebound.storage.redis.async_connections import LoopConnections
-from ratebound.storage.redis.sync_connections import NO_LANE, ConnectionPool, ErrorReply, pack_command
+from ratebound.storage.redis.sync_connections import NO_CONNECTION, ConnectionPool, ErrorReply, pack_command
 from ratebound.storage.threads import Threads
 
 
 def _address(redis: Any, options: dict[str, Any]) -> Address:
     if isinstance(redis, str):
         if options:
-            raise ValueError("options of a URL go into the URL, behind '?'")
+            raise ValueError(f"{', '.join(options)}: with a URL, put options into it, after '?', like ?timeout=0.1")
         return parse_url(redis)
     if isinstance(redis, Address):
         return redis
@@ -35,32 +35,36 @@ def _address(redis: Any, options: dict[str, Any]) -> Address:
 
 
 def _names(address: Address, ask: Ask) -> list[bytes]:
-    """Of the states of an ask, under both secrets if there are two. They share a slot."""
+    """Return the names of an ask's states, under both secrets if there are two. They share a hash slot."""
     keys, (key, limits, *_) = address.keys, ask
     subjects = [subject for subject in (keys.subject(key), keys.old_subject(key)) if subject is not None]
     return [subject + limit.scope.encode() for subject in subjects for limit in limits]
 
 
 class RedisStorage:
-    """`redis` is a URL, or a redis-py client whose address and credentials are used. `clock` is for tests."""
+    """A storage on Redis. `redis` is a URL, or a redis-py client whose address and credentials are used.
+
+    `clock` is for tests. The options are those of a URL.
+    """
 
     def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
         self.address = _address(redis, options)
         self._clock = clock
-        self._cluster: Any = None  # its client, when it is one
-        self._threads = Threads()  # for what may run side by side
+        self._cluster: Any = None  # the client, if this is a Cluster
+        self._threads = Threads()  # for calls side by side
         self.renew()
         renew_in_children(self)
-        # Every call returns by then, connection included. On a Cluster that is left to who calls.
+        # Every call returns by then, including the time to connect. On a Cluster the guard enforces the deadline.
         self.deadline = None if self.address.kind == "cluster" else self.address.timeout
         if self.deadline is None:
             self.nodes_of = self._nodes_of
         else:
             self._connector = connect.Connector(self.address)
-            self._lanes = ConnectionPool(self._connector, self.address.pool, self.deadline)
+            self._connections = ConnectionPool(self._connector, self.address.pool, self.deadline)
             self._wait = pack_command(self.address.wait)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Decide each group atomically, in order. Raises StorageError."""
         if self.deadline is not None:
             return script.all_rows(self._call(groups, mode))
         rows: list[Sequence[Row]] = []
@@ -68,21 +72,22 @@ class RedisStorage:
             try:
                 rows.append(self._across(group, mode))
             except StorageError as error:
-                error.undone = error.undone and not rows  # what came before it is decided
+                error.undone = error.undone and not rows  # the groups before it are decided
                 raise
         return rows
 
     def renew(self) -> None:
-        """For a child process, too: who held these is not there."""
-        self._making = threading.Lock()  # of the client of a Cluster
+        """Replace locks, also in a forked child: the threads that may have held them do not exist there."""
+        self._making = threading.Lock()  # while the client of a Cluster is made
         self._free = threading.BoundedSemaphore(self.address.pool)  # redis-py does not wait for a connection there
 
     def reset(self, group: Group) -> None:
+        """Delete the states of each ask's key and limits. Raises StorageError."""
         for ask in group:
             self._execute("DEL", *_names(self.address, ask))
 
     def connect(self) -> None:
-        """Make the first connection and load the script now, and not when the first request comes."""
+        """Make the first connection and load the script now, instead of with the first request. Raises StorageError."""
         if self.deadline is None:
             self._execute("PING", target_nodes="primaries")
         else:
@@ -91,8 +96,9 @@ class RedisStorage:
                 script.check_replicas(self._execute(*self.address.wait), self.address.replicas)
 
     def close(self) -> None:
+        """Close all connections. The next call opens them again."""
         if self.deadline is not None:
-            self._lanes.forget()
+            self._connections.forget()
             self._connector.close()
         client, self._cluster = self._cluster, None
         if client is not None:
@@ -100,11 +106,11 @@ class RedisStorage:
         self._threads.close()
 
     def for_tasks(self) -> "AsyncRedisStorage":
-        """The same Redis and the same states, for an event loop."""
+        """Return a storage with the same states for an event loop."""
         return AsyncRedisStorage(self.address, clock=self._clock)
 
     def _nodes_of(self, group: Group) -> tuple[str, ...]:
-        """Which nodes of a Cluster decide a group; one without a name as long as none is known."""
+        """Return the nodes of a Cluster that decide a group; one without a name if none is known yet."""
         client = self._cluster
         return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
@@ -129,7 +135,7 @@ class RedisStorage:
         others = [(call, self._threads.start(partial(work, call))) for call in calls[1:]]
         answers = [work(calls[0])]
         for call, replies in others:
-            if replies is None:  # no thread to be had
+            if replies is None:  # no thread was available
                 answers.append(work(call))
                 continue
             reply = replies.get()
@@ -145,31 +151,31 @@ class RedisStorage:
         waits = self.address.replicas > 0 and mode != "peek"
         try:
             reply = self._execute("EVALSHA", script.SHA, *arguments, waits=waits)
-        except connect.NoScript:  # the server was restarted, or its scripts were flushed: it has not decided yet
+        except connect.NoScript:  # the server restarted, or its scripts were flushed: nothing is decided yet
             reply = self._execute("EVAL", script.SOURCE, *arguments, until=until, waits=waits)
         try:
             if waits:
                 reply, replicas = reply
                 return script.known_to_replicas(script.answers(reply, len(groups)), replicas, self.address.replicas)
             return script.answers(reply, len(groups))
-        except script.NotOurs:  # what comes next on this connection may not be ours either
+        except script.NotOurs:  # the next reply on this connection may be wrong as well
             if self.deadline is not None:
-                self._lanes.forget()
+                self._connections.forget()
             raise
 
     def _execute(self, *command: Any, until: float | None = None, waits: bool = False, **options: Any) -> Any:
-        """The answer; with `waits` also how many replicas have what it wrote, from the same trip."""
+        """Return the answer to a command. With `waits` return (answer, number of replicas that have its writes)."""
         if self.deadline is not None:
             try:
                 if waits:
-                    return self._lanes.call(pack_command(command) + self._wait, until, two=True)
-                return self._lanes.call(pack_command(command), until)
+                    return self._connections.call(pack_command(command) + self._wait, until, two=True)
+                return self._connections.call(pack_command(command), until)
             except ErrorReply as error:
                 raise _told(error) from error
         try:
             free = self._free
             if not free.acquire(timeout=self.address.timeout):
-                raise StorageError(NO_LANE, undone=True, outage=False)
+                raise StorageError(NO_CONNECTION, undone=True, outage=False)
             try:
                 with self._making:
                     if self._cluster is None:
@@ -189,7 +195,7 @@ class RedisStorage:
 
 
 class AsyncRedisStorage:
-    """The same for tasks. Each event loop has a connection of its own, which its tasks share without waiting."""
+    """A RedisStorage for tasks. Each event loop has its own connection, which its tasks share without waiting."""
 
     def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
         self.address = _address(redis, options)
@@ -200,13 +206,14 @@ class AsyncRedisStorage:
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Decide each group atomically, in order. Raises StorageError."""
         if self.deadline is not None:
             return script.all_rows(await self._call(groups, mode))
         chains = hash_slots.chains(groups, self.address.keys)
         try:
             found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
         except StorageError as error:
-            error.undone = error.undone and len(groups) == 1  # the others may be decided
+            error.undone = error.undone and len(groups) == 1  # the other groups may be decided
             raise
         rows = {
             i: rows
@@ -216,11 +223,12 @@ class AsyncRedisStorage:
         return [rows[i] for i in range(len(groups))]
 
     async def reset(self, group: Group) -> None:
+        """Delete the states of each ask's key and limits. Raises StorageError."""
         for ask in group:
             await self._execute("DEL", *_names(self.address, ask))
 
     async def connect(self) -> None:
-        """Make the connection and load the script now, and not when the first request comes."""
+        """Make the connection and load the script now, instead of with the first request. Raises StorageError."""
         if self.deadline is None:
             await self._execute("PING", target_nodes="primaries")
         else:
@@ -229,13 +237,14 @@ class AsyncRedisStorage:
                 script.check_replicas(await self._execute(*self.address.wait), self.address.replicas)
 
     async def close(self) -> None:
+        """Close the connections of the running event loop. Its next call opens them again."""
         loop = self._loops.pop(asyncio.get_running_loop(), None)
         if loop is not None:
             await loop.close()
 
     @property
     def loops(self) -> list[asyncio.AbstractEventLoop]:
-        """Those in which there is something to close."""
+        """The event loops that hold connections open."""
         return list(self._loops)
 
     def _nodes_of(self, group: Group) -> tuple[str, ...]:
@@ -243,7 +252,10 @@ class AsyncRedisStorage:
         return ("",) if client is None else connect.nodes_of(client, [_names(self.address, ask)[0] for ask in group])
 
     async def _across(self, group: Group, mode: Mode) -> Sequence[Row]:
-        """All rounds of a group that spans slots, also when who asked is gone: it must not stay half charged."""
+        """Run all rounds of a group that spans hash slots.
+
+        They go on if the caller is cancelled: the group must not stay half charged.
+        """
         if hash_slots.is_one(group, self.address.keys):
             return script.all_rows(await self._call((group,), mode))[0]
         tasks = self._loop().tasks
@@ -253,7 +265,7 @@ class AsyncRedisStorage:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
             raise
 
     async def _rounds(self, group: Group, mode: Mode) -> Sequence[Row]:
@@ -295,10 +307,10 @@ class AsyncRedisStorage:
     async def _execute(self, *command: Any, due: float | None = None, waits: bool = False, **options: Any) -> Any:
         loop = self._loop()
         try:
-            if loop.streams is not None:
+            if loop.connections is not None:
                 due = due or asyncio.get_running_loop().time() + self.address.timeout
-                return await loop.streams.call(pack_command(command), due, waits=waits)
-            # redis-py's own timeout would close the connections of all, to all nodes.
+                return await loop.connections.call(pack_command(command), due, waits=waits)
+            # redis-py's own timeout would close the connections of all callers to all nodes.
             watch = LoopWatch(self.address.timeout / 4)
             try:
                 with watch:
@@ -323,44 +335,49 @@ class AsyncRedisStorage:
         loop = self._loops.get(running)
         if loop is None:
             for old in list(self._loops):
-                if old.is_closed():  # and nobody has closed the storage there
+                if old.is_closed():  # it ended without closing the storage
                     del self._loops[old]
             loop = self._loops[running] = _Loop(self.address)
         return loop
 
 
 class _Loop:
-    """What one event loop has: its connection, or its client of a Cluster."""
+    """The connection of one event loop, or its client of a Cluster."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.cluster: Any = None
         self.looking: asyncio.Task[Any] | None = None  # for the nodes of a Cluster
-        self.tasks: set[asyncio.Task[Sequence[Row]]] = set()  # of groups on a Cluster: a loop alone would forget them
+        self.tasks: set[asyncio.Task[Sequence[Row]]] = set()  # of groups on a Cluster: loops keep weak references only
         self.free = asyncio.Semaphore(address.pool)  # redis-py does not wait for a connection to a node of a Cluster
-        self.streams: LoopConnections | None = None
+        self.connections: LoopConnections | None = None
         if address.kind != "cluster":
             self.connector = connect.AsyncConnector(address)
-            self.streams = LoopConnections(self.connector, pack_command(address.wait))
+            self.connections = LoopConnections(self.connector, pack_command(address.wait))
 
     async def known_cluster(self) -> Any:
-        """The client, once it knows the nodes. Who stops waiting for that does not end it: the next finds it done."""
+        """Return the client once it knows the nodes.
+
+        Looking for them runs in its own task; cancelling a caller does not end it.
+        """
         if self.cluster is None:
             self.cluster = connect.async_cluster_client(self.address)
         if self.looking is None or (self.looking.done() and (self.looking.cancelled() or self.looking.exception())):
             self.looking = asyncio.get_running_loop().create_task(self.cluster.initialize(), name="ratebound-connect")
-            self.looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is told unheard
+            self.looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         if not self.looking.done():
             await asyncio.shield(self.looking)
         return self.cluster
 
     def forget(self, error: StorageError) -> None:
-        if self.streams is not None:
-            self.streams.forget(str(error))
+        """Close the connection because of an error."""
+        if self.connections is not None:
+            self.connections.forget(str(error))
 
     async def close(self) -> None:
-        if self.streams is not None:
-            await self.streams.close()
+        """Close all connections and stop all tasks."""
+        if self.connections is not None:
+            await self.connections.close()
             await self.connector.close()
         tasks = {*self.tasks, *([] if self.looking is None else [self.looking])}
         for task in tasks:
@@ -371,7 +388,10 @@ class _Loop:
 
 
 def _told(error: Exception) -> Exception:
-    """What to raise for what redis-py, a connection or the server raised; a race in redis-py's own parts included."""
+    """Return the exception to raise for one of redis-py, a connection or the server.
+
+    redis-py's own races raise other types than its own, so every Exception becomes a StorageError.
+    """
     if isinstance(error, ErrorReply) and error.args[0].startswith("NOSCRIPT"):
         return connect.NoScript()
     return connect.storage_error(error)

@@ -1,8 +1,8 @@
-"""Connections of a sync storage. Each carries one call at a time, and none is made by the one who asks.
+"""The connection pool of a sync storage. Each connection carries one call at a time; threads of its own make them.
 
-redis-py makes them: address, TLS, login, Sentinel. A call then writes to the socket and reads from it until its
-deadline and no longer, whatever the server does in the middle of an answer. (redis-py's own `execute_command` takes
-about as long again as the whole exchange, and its timeout begins anew with every piece of an answer.)
+redis-py connects: address, TLS, login, Sentinel. A call then writes to the socket and reads from it until its deadline,
+even if the server stops in the middle of an answer. (redis-py's `execute_command` takes about as long again as the
+whole exchange, and its timeout starts again with every piece of an answer.)
 """
 
 import ssl
@@ -24,26 +24,26 @@ from ratebound.fork import renew_in_children
 from ratebound.storage.blame import Living, interrupted, is_programs_own
 
 PIECE = 65536  # bytes to read at a time
-LOOK_AGAIN = 0.05  # seconds: nobody tells of a place that an exception has set free
-NO_LANE = "no connection to Redis in time: it does not answer, or all that ?pool= allows are in use"
+LOOK_AGAIN = 0.05  # seconds: a place that an exception has freed is found only by looking
+NO_CONNECTION = "no connection to Redis in time: it does not answer, or all connections of ?pool= are in use"
 
 
 class PoolPlace:
-    """One connection's place in the pool, held by the connection and by the thread that makes it.
+    """The place of one connection in the pool, held by the connection and by the thread that makes it.
 
-    The pool counts those that somebody holds. So a place is free again when nobody holds it any more, also when an
-    exception out of a signal handler came just before the connection was given back.
+    The pool counts places that are still referenced. So a place is free as soon as nothing holds it, even if an
+    exception from a signal handler came just before the connection was given back.
     """
 
     __slots__ = ("__weakref__",)
 
 
 class ErrorReply(Exception):
-    """The server's answer is an error; its text begins with the kind."""
+    """An error reply of the server. Its text begins with the kind."""
 
 
 class Connection:
-    """One connection. `connection` is redis-py's, connected."""
+    """One connection. `connection` is redis-py's, already connected."""
 
     __slots__ = ("address", "connection", "era", "place", "poll", "reader", "socket", "timeout")
 
@@ -60,10 +60,10 @@ class Connection:
         self.poll.register(self.socket, POLLIN)
 
     def stale(self) -> bool:
-        """Whether it was closed, or holds what nobody asked for, while it lay idle."""
+        """Return True if the connection was closed, or received unexpected data, while it was idle."""
         if not self.poll.poll(0):
             return False
-        if isinstance(self.socket, ssl.SSLSocket):  # a key update or a ticket is no answer
+        if isinstance(self.socket, ssl.SSLSocket):  # the data may be a key update or a ticket
             self.socket.settimeout(0)
             try:
                 self.socket.recv(1)
@@ -75,11 +75,11 @@ class Connection:
         return True
 
     def receive(self, until: float) -> Any:
-        """The answer, if all of it comes by `until`."""
+        """Return the answer. Raises TimeoutError unless all of it arrives by `until`."""
         piece = self.socket.recv(PIECE)
         self.reader.feed(piece)
         answer = self.reader.gets()
-        if answer is not False:  # there is no False in this protocol: the rest is still to come
+        if answer is not False:  # False means incomplete: the protocol has no such value
             return answer
         while answer is False:
             if not piece:
@@ -92,7 +92,7 @@ class Connection:
         return answer
 
     def receive_more(self, until: float) -> Any:
-        """The answer behind the one that was received last."""
+        """Return the answer after the one that was received last."""
         answer = self.reader.gets()
         if answer is False:
             self.hurry(until)
@@ -100,24 +100,28 @@ class Connection:
         return answer
 
     def hurry(self, until: float) -> None:
-        """The next write or read has to end by then."""
+        """Limit the next write or read to the time left until `until`. Raises TimeoutError if none is left."""
         rest = until - monotonic()
         if rest <= 0:
             raise TimeoutError
         self.socket.settimeout(rest)
 
     def close(self) -> None:
+        """Close the connection. Never raises."""
         try:
             self.connection.disconnect()
-        except Exception:  # it is gone either way
+        except Exception:  # the connection is gone either way
             return
 
 
-Ticket = SimpleQueue[Connection | Exception]  # what somebody waits at
+Ticket = SimpleQueue[Connection | Exception]  # one caller waits on it for a connection
 
 
 class ConnectionPool:
-    """At most `most` connections; who finds none free waits for one, no longer than `timeout` for all of a call."""
+    """A thread-safe pool of at most `most` connections.
+
+    A call waits for a free one; `timeout` is for the whole call.
+    """
 
     def __init__(self, connect: Callable[[], Any], most: int, timeout: float) -> None:
         self.connect = connect
@@ -127,61 +131,62 @@ class ConnectionPool:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Know nothing of older connections. After a fork they are the parent's."""
-        self._lock = threading.Lock()  # for the places, the era and the waiting; a free lane is taken without it
+        """Forget all connections: in a forked child they are the parent's."""
+        self._lock = threading.Lock()  # for places, era and waiters; a free connection is taken without it
         self._idle: deque[Connection] = deque()
         self._waiting: deque[Ticket] = deque()
-        self._places: Living[PoolPlace] = Living()  # of this era's connections, those being made included
+        self._places: Living[PoolPlace] = Living()  # of this era's connections, including those being made
         self._era = getattr(self, "_era", 0) + 1
         self._address: object = None
 
     def call(self, packed: bytes, until: float | None = None, *, two: bool = False) -> Any:
-        """The server's answer. A refusal is raised, as is everything that goes wrong with the connection.
+        """Send a command and return the server's answer.
 
-        `until` is when the whole has to end, where that is sooner than `timeout` from now. With `two` it is two
-        commands that are sent at once: returns both answers, or raises the first that is a refusal.
+        Raises ErrorReply if the answer is an error, StorageError if the connection fails. `until` is the deadline if
+        that is sooner than `timeout` from now. With `two` the text holds two commands: return both answers, or raise
+        the first error.
         """
-        lane = self._free()
-        hurried = lane is None or until is not None or len(packed) > PIECE or two
+        connection = self._free()
+        hurried = connection is None or until is not None or len(packed) > PIECE or two
         if until is None:
             until = monotonic() + self.timeout
-        if lane is None:
-            lane = self._next(until)
+        if connection is None:
+            connection = self._next(until)
         sent = False
         try:
             if hurried:
-                lane.hurry(until)
-            lane.socket.sendall(packed)
+                connection.hurry(until)
+            connection.socket.sendall(packed)
             sent = True
             if hurried:
-                lane.hurry(until)
-            answer = lane.receive(until)
-            more = lane.receive_more(until) if two else None
+                connection.hurry(until)
+            answer = connection.receive(until)
+            more = connection.receive_more(until) if two else None
             if hurried:
-                lane.socket.settimeout(self.timeout)
+                connection.socket.settimeout(self.timeout)
         except BaseException as error:
-            self._drop(lane)
+            self._drop(connection)
             if not isinstance(error, OSError | hiredis.HiredisError) or is_programs_own(error):
                 raise
             raise _lost(error, sent) from error
         if isinstance(answer, ErrorReply):
-            if answer.args[0].startswith("READONLY"):  # a master no longer: what else is connected to it is of no use
+            if answer.args[0].startswith("READONLY"):  # a failover: no connection to this server is usable
                 self.forget()
-            self._give(lane)
+            self._give(connection)
             raise answer
-        self._give(lane)
+        self._give(connection)
         if isinstance(more, ErrorReply):
             raise more
         return (answer, more) if two else answer
 
     def forget(self) -> None:
-        """Close what is idle; what is in use, or being made, is closed when it is given back."""
+        """Close idle connections now; connections in use, or being made, are closed when they are given back."""
         with self._lock:
             idle = self._begin_era()
         _close(idle)
 
     def _begin_era(self) -> "deque[Connection]":
-        """What was idle and is of no use now. The lock is held."""
+        """Return the connections that were idle and are unusable now. The caller holds the lock."""
         self._era += 1
         self._places = Living()
         idle, self._idle = self._idle, deque()
@@ -190,15 +195,15 @@ class ConnectionPool:
     def _free(self) -> Connection | None:
         while True:
             try:
-                lane = self._idle.pop()  # the one used last, so that those that are not needed stay idle
+                connection = self._idle.pop()  # the one used last, so that spare connections stay idle
             except IndexError:
                 return None
-            if lane.era == self._era and not lane.stale():
-                return lane
-            self._drop(lane)
+            if connection.era == self._era and not connection.stale():
+                return connection
+            self._drop(connection)
 
     def _next(self, until: float) -> Connection:
-        """The next that is made or given back."""
+        """Return the next connection that is made or given back. Raises StorageError at `until`."""
         ticket: Ticket = SimpleQueue()
         self._waiting.append(ticket)
         try:
@@ -206,7 +211,7 @@ class ConnectionPool:
             while True:
                 if place is None or place() is None:
                     place = self._grow(ticket)
-                self._match()  # one may have been given back before we stood in line
+                self._match()  # a connection may have been given back before this ticket was in line
                 rest = until - monotonic()
                 try:
                     found = ticket.get(timeout=max(min(rest, LOOK_AGAIN), 0))
@@ -214,27 +219,30 @@ class ConnectionPool:
                 except Empty:
                     if rest <= LOOK_AGAIN:
                         raise
-        except BaseException as error:  # the time is up; or an exception out of a signal handler
+        except BaseException as error:  # the time is up, or a signal handler raised
             with self._lock:
                 waits = ticket in self._waiting
                 if waits:
                     self._waiting.remove(ticket)
-            if not waits:  # somebody has served it
-                with suppress(Empty):  # the handler came just behind the get: then nobody holds that connection now
+            if not waits:  # the ticket has been served
+                with suppress(Empty):  # the handler raised just after the get: then nothing holds the connection
                     late = ticket.get_nowait()
                     if isinstance(error, Empty) and isinstance(late, Connection):
                         return late
                     if isinstance(late, Connection):
                         self._give(late)
             if isinstance(error, Empty):
-                raise StorageError(NO_LANE, undone=True) from None
+                raise StorageError(NO_CONNECTION, undone=True) from None
             raise
         if isinstance(found, Exception):
             raise found
         return found
 
     def _grow(self, ticket: Ticket) -> "ref[PoolPlace] | None":
-        """One connection more, if there may be one: its place. What goes wrong is told to `ticket`, if that waits."""
+        """Start to make one more connection if there is room, and return its place.
+
+        A failure is put into `ticket` if it waits.
+        """
         place = PoolPlace()
         with self._lock:
             if len(self._places) >= self.most:
@@ -247,10 +255,10 @@ class ConnectionPool:
         try:
             thread.start()
         except BaseException as error:
-            held.clear()  # the standard library keeps a thread that did not come to start
+            held.clear()  # the standard library keeps a reference to a thread that failed to start
             if (own := interrupted(error)) is not None:
                 raise own from None
-            # The system gives no more threads.
+            # The operating system allows no more threads.
             self._failed(StorageError(f"cannot connect to Redis ({error})", undone=True), ticket, place)
         return ref(place)
 
@@ -260,7 +268,7 @@ class ConnectionPool:
         except IndexError:
             return
         try:
-            lane = Connection(self.connect(), self.timeout, era, place)
+            connection = Connection(self.connect(), self.timeout, era, place)
         except Exception as error:
             first = self._failed(error, ticket, place)
             if first is not None:
@@ -268,16 +276,16 @@ class ConnectionPool:
             return
         old: deque[Connection] = deque()
         with self._lock:
-            if self._address not in (None, lane.address):  # a failover: what leads to the old master is of no use
+            if self._address not in (None, connection.address):  # a failover: connections to the old master are useless
                 old = self._begin_era()
-                lane.era = self._era
+                connection.era = self._era
                 self._places.add(place)
-            self._address = lane.address
+            self._address = connection.address
         _close(old)
-        self._give(lane)
+        self._give(connection)
 
     def _failed(self, error: Exception, ticket: Ticket, place: PoolPlace) -> Ticket | None:
-        """Who waits first now, if somebody does."""
+        """Give back the place of a failed connection and pass the error on. Return the first waiting ticket, if any."""
         with self._lock:
             self._places.discard(place)
             if ticket in self._waiting:
@@ -285,11 +293,11 @@ class ConnectionPool:
                 self._waiting.remove(ticket)
             return self._waiting[0] if self._waiting else None
 
-    def _give(self, lane: Connection) -> None:
-        if lane.era != self._era or lane.reader.has_data():  # of another era, or it says more than it was asked
-            self._drop(lane)
+    def _give(self, connection: Connection) -> None:
+        if connection.era != self._era or connection.reader.has_data():  # outdated, or with unexpected data
+            self._drop(connection)
             return
-        self._idle.append(lane)
+        self._idle.append(connection)
         if self._waiting:
             self._match()
 
@@ -297,19 +305,19 @@ class ConnectionPool:
         with self._lock:
             while self._waiting:
                 try:
-                    lane = self._idle.pop()
+                    connection = self._idle.pop()
                 except IndexError:
                     return
-                if lane.era == self._era:
-                    self._waiting[0].put(lane)  # before it leaves the line: else it might be left with nothing
+                if connection.era == self._era:
+                    self._waiting[0].put(connection)  # before the popleft: an exception in between must not lose it
                     self._waiting.popleft()
                 else:
-                    lane.close()
+                    connection.close()
 
-    def _drop(self, lane: Connection) -> None:
-        lane.close()
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
         with self._lock:
-            self._places.discard(lane.place)
+            self._places.discard(connection.place)
             first = self._waiting[0] if self._waiting else None
         if first is not None:
             self._grow(first)
@@ -318,17 +326,17 @@ class ConnectionPool:
 def _close(idle: "deque[Connection]") -> None:
     while True:
         try:
-            lane = idle.pop()
-        except IndexError:  # somebody else may still take one, and will find that it is old
+            connection = idle.pop()
+        except IndexError:  # another thread may still take one, and will see that it is outdated
             return
-        lane.close()
+        connection.close()
 
 
 def _lost(error: Exception, sent: bool) -> StorageError:
     if not sent:
         return StorageError(f"cannot write to Redis ({type(error).__name__}: {error})", undone=True)
     if isinstance(error, TimeoutError):
-        return StorageError("Redis did not answer in time; whether it has decided is not known")
+        return StorageError("Redis did not answer in time; it is unknown whether it decided")
     return StorageError(
-        f"Redis broke off; whether it has decided is not known ({type(error).__name__}: {error})",
+        f"Redis closed the connection; it is unknown whether it decided ({type(error).__name__}: {error})",
     )

@@ -1,5 +1,5 @@
--- Mirror of kernels/fixed_window.py. State is {end, used, since}, kept as a string of three doubles; older
--- versions kept two, without since.
+-- Mirror of kernels/fixed_window.py. State is {end, used, since}, stored as a string of three doubles; older versions
+-- stored two, without since.
 local function make_fixed_window()
 
 local function load(key)

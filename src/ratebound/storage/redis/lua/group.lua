@@ -1,11 +1,11 @@
--- The group law (laws 2 and 3), a mirror of kernels.evaluate, and the answer.
+-- The group law (laws 2 and 3), a mirror of kernels.evaluate, and the reply.
 --
--- ARGV: mode, now ('' is the server's own clock), then one string for each group: a record of eleven doubles for each
--- limit that is asked: place of its key among the group's, algorithm, count, period, burst, cost, patience and the four
--- numbers of `spent` (-1 where not given). A single string is a group to spend, by the server's clock. KEYS are those of
--- all groups in turn; while a secret is being changed (mode has '+old') each is followed by its name under the old one.
--- Answer for one group: a row of eight numbers, nine if a place between others was taken, or a list of them if it has several limits. For several groups: for each
--- a list of its rows, or a text: why it has none.
+-- ARGV: mode, now ('' is the server's own clock), then one string for each group. It has a record of eleven doubles for
+-- each limit: the index of its key among the group's keys, algorithm, count, period, burst, cost, patience and the four
+-- numbers of `spent` (-1 if absent). A single string is a group to spend, by the server's clock. KEYS are those of all
+-- groups in turn; while a secret is being changed (the mode ends with '+old') each is followed by its old name.
+-- Reply for one group: a row of eight numbers, nine if a place between others was taken, or a list of rows if it has
+-- several limits. Reply for several groups: for each a list of its rows, or the text of its error.
 
 local names = 1
 if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 end
@@ -50,8 +50,8 @@ local function store(ask, place, state)
   end
 end
 
--- While a secret is being changed, a state is written under both names. Who knows only one of them may have spent since,
--- so the two can differ: the one that leaves less is the one that knows more.
+-- While a secret is being changed, a state is written under both names. A process that knows only one of them may have
+-- spent since, so the two can differ: the one with less remaining has seen more spends.
 local function loaded(ask, place)
   local state = ask.kernel.load(KEYS[(place - 1) * names + 1])
   if names == 1 then return state end
@@ -131,7 +131,7 @@ local function without_holes(asks, states, places)
   return ends
 end
 
--- `states` becomes what to store.
+-- Decide the asks of a group. Changes `states` to what must be stored.
 local function evaluate(asks, states, places, text)
   if mode == 'force' then return force(asks, states, text) end
   if mode == 'peek' then return peek(asks, states) end
@@ -160,7 +160,7 @@ local function evaluate(asks, states, places, text)
   return rows
 end
 
--- All reads come before any write, so that a group that cannot be read leaves nothing behind.
+-- Load all states before any write, so that a group that cannot be read leaves nothing behind.
 local function load(asks, offset)
   local before, places = {}, 0
   for _, ask in ipairs(asks) do
@@ -172,7 +172,7 @@ local function load(asks, offset)
   return before, places
 end
 
--- The rows of a group; what changed is stored.
+-- Decide a group, store the changed states and return its rows.
 local function decide(text, offset)
   local asks = read(text)
   local before, places = load(asks, offset)
@@ -208,7 +208,7 @@ for g = first, #ARGV do
     answers[g - first + 1] = told(rows)
   else
     local text = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
-    -- Of a replica the client itself has to know, so that it looks for the master.
+    -- The client must see this error itself, so that it looks for the new master.
     if string.find(text, 'READONLY', 1, true) then return {err = text} end
     answers[g - first + 1] = text
   end

@@ -1,9 +1,9 @@
--- Whole numbers in doubles: exact below 2^53, and no step here goes beyond it.
+-- Whole numbers in doubles: exact below 2^53, and no step here exceeds it.
 
 local floor, ceil, max, min, abs = math.floor, math.ceil, math.max, math.min, math.abs
 local call, pack, unpack, table_unpack = redis.call, struct.pack, struct.unpack, unpack
 
--- a * b divided by c: quotient and remainder, exact also where a * b is not.
+-- Return quotient and remainder of a * b / c, exact even if a * b is not.
 local function muldiv(a, b, c)
   local product = a * b
   if product < 9007199254740992 then
@@ -29,4 +29,4 @@ local function muldiv(a, b, c)
   return a * whole + q, r
 end
 
-local NEVER = -1 -- retry_after when no wait can help, and a field that was not given
+local NEVER = -1 -- retry_after if no wait can help, and the value of an absent field

@@ -1,4 +1,4 @@
--- Mirror of kernels/sliding_counter.py. State is {expires, current, previous}, kept as a string of three doubles.
+-- Mirror of kernels/sliding_counter.py. State is {expires, current, previous}, stored as a string of three doubles.
 local function make_sliding_counter()
 
 local function load(key)
@@ -17,7 +17,7 @@ local function repair(limit, state, now)
   return state
 end
 
--- What the state means now: state, left of the current window, current, previous.
+-- Return the repaired state, the rest of the current window, current and previous, as of now.
 local function moved(limit, state, now)
   state = repair(limit, state, now)
   local left = state[1] - limit.period_us - now
@@ -26,7 +26,7 @@ local function moved(limit, state, now)
   return state, limit.period_us, 0, 0
 end
 
--- The older window's share, rounded up.
+-- Return the share of the older window, rounded up.
 local function share(limit, previous, left)
   local q, r = muldiv(previous, left, limit.period_us)
   return r > 0 and q + 1 or q

@@ -1,17 +1,17 @@
--- Mirror of kernels/sliding_log.py, but the log stays where it is: a list of (instant, cost, sum of the costs up to this
--- one), each three doubles, behind a head of (expires, used, total, uneven). The sums begin anywhere; their differences
--- tell in a few looks which entry has to leave before a denied call passes. A refund far back would have to change all
--- sums behind it: instead `uneven` is then the instant of the newest entry, up to which sums are not to be relied on.
--- A decision reads what has expired; a spend pops that and pushes one entry; a refund finds its entry by bisection.
--- State is {expires, used, total = …, uneven = …, key = …, first = how many entries are over, added = what this call
--- spends at now, changed = the place of an entry that force gave another cost}; a state that was changed in another way,
--- or twice in a call, has all its entries with it.
+-- Mirror of kernels/sliding_log.py, but the log is not read as a whole: it is a list of (instant, cost, sum of the costs
+-- up to this one), three doubles each, after a head of (expires, used, total, uneven). The sums start at any value; their
+-- differences show by bisection which entry must leave before a denied call passes. A refund far back would change all
+-- sums after it. Instead `uneven` is then the instant of the newest entry, up to which sums are not valid.
+-- A decision reads the expired entries; a spend pops them and pushes one entry; a refund finds its entry by bisection.
+-- State is {expires, used, total = …, uneven = …, key = …, first = number of expired entries, added = cost that this call
+-- spends at now, changed = index of an entry whose cost force has changed}; a state that was changed in another way, or
+-- twice in a call, holds all its entries.
 local function make_sliding_log()
 
-local NEAR = 128 -- entries behind a refunded one whose sums are changed with it
-local CHUNK = 256 -- entries to read at a time, once it has turned out that a few will not do
+local NEAR = 128 -- entries after a refunded one whose sums are changed with it
+local CHUNK = 256 -- entries to read at a time, after the first few were not enough
 
--- Instant and cost of the entries from `first` (0 is the oldest) on, one after the other.
+-- Iterate over instant and cost of the entries from index `first` (0 is the oldest) on.
 local function entries(state, first)
   if state.entries then
     local i = first
@@ -21,7 +21,7 @@ local function entries(state, first)
       if entry then return entry[1], entry[2] end
     end
   end
-  if not state.key then return function() end end -- made in this very call: there is nothing behind it yet
+  if not state.key then return function() end end -- a new log of this call: nothing is stored yet
   local chunk, i, from, size = {}, 0, first + 1, 2
   return function()
     i = i + 1
@@ -36,7 +36,7 @@ local function entries(state, first)
   end
 end
 
--- A log as it was before entries had sums. It gets them when it is written.
+-- Load a log of the older format, without sums. They are added when it is written.
 local function without_sums(key, head)
   local expires, used = unpack('<dd', head)
   local state = {expires, used, entries = {}, first = 0, added = 0}
@@ -57,12 +57,12 @@ local function packed_head(state)
   return pack('<dddd', state[1], state[2], state.total, state.uneven)
 end
 
--- Give one entry the cost that force has found for it, or take it away. Places are those from before anything is popped.
+-- Set the new cost of the entry that force has changed, or remove the entry. Indexes are those before anything is popped.
 local function change(key, state)
   local place = state.changed + 1
   local _, _, sum = unpack('<ddd', call('LINDEX', key, place))
   local changed = state.cost > 0 and pack('<ddd', state.at, state.cost, sum - state.less)
-  if state.near then -- with the sums of those behind it
+  if state.near then -- change the sums of the entries after it as well
     local behind = call('LRANGE', key, place + 1, -1)
     for i, entry in ipairs(behind) do
       local instant, cost, up_to = unpack('<ddd', entry)
@@ -75,7 +75,7 @@ local function change(key, state)
     call('LSET', key, place, changed)
   else
     call('LSET', key, place, '')
-    call('LREM', key, state.late and -1 or 1, '') -- from the end that is nearer
+    call('LREM', key, state.late and -1 or 1, '') -- search from the nearer end
   end
 end
 
@@ -95,7 +95,7 @@ local function save(key, state, ttl)
   else
     if state.changed then change(key, state) end
     if state.first > 0 then
-      call('LTRIM', key, state.first + 1, -1) -- the head and what is over
+      call('LTRIM', key, state.first + 1, -1) -- the head and the expired entries
       call('LPUSH', key, packed_head(state))
     else
       call('LSET', key, 0, packed_head(state))
@@ -110,7 +110,7 @@ local function save(key, state, ttl)
   call('PEXPIRE', key, ttl)
 end
 
--- What is used after `oldest`, and how many entries are not.
+-- Return the units used after `oldest`, and the number of entries up to it.
 local function live(state, oldest)
   local used, first = state[2], state.first
   if state.added > 0 or state.changed then return used, first end
@@ -161,12 +161,12 @@ local function standing(limit, state, now)
   return max(limit.count - used, 0), used > 0 and state[1] - now or 0
 end
 
--- With all its entries, to be written under any name.
+-- Return the state with all its entries, which can be written under any name.
 local function whole(state, first)
   return {state[1], state[2], entries = all_entries(state, first or 0), first = 0, added = 0}
 end
 
--- The instant of the entry with which enough of the oldest have left. What this very call has spent leaves last.
+-- Return the instant of the entry with which enough of the oldest have left. Spends of this call leave last.
 local function leaves(state, first, used, excess, now)
   if state.key and state.added == 0 and excess > NEAR then
     local oldest, cost, sum = unpack('<ddd', call('LINDEX', state.key, first + 1))
@@ -179,8 +179,8 @@ local function leaves(state, first, used, excess, now)
       end
       return (unpack('<ddd', call('LINDEX', state.key, low + 1)))
     end
-    local rest, to = used - excess, -1 -- what may stay
-    while rest < excess do -- one by one, and shorter from the other end
+    local rest, to = used - excess, -1 -- the units that may stay
+    while rest < excess do -- one by one, from the end where fewer entries have to be read
       local chunk = call('LRANGE', state.key, to - CHUNK + 1, to)
       for i = #chunk, 1, -1 do
         local instant, cost = unpack('<dd', chunk[i])
@@ -246,11 +246,11 @@ local function turn_after(limit, state, now, front, cost)
   return wait
 end
 
--- The place (0 is the oldest) and the cost of the entry of the instant `at`, if it is there, and how many there are.
--- Looks at the newest first, and twice as far back each time: what is settled was mostly spent a moment ago.
+-- Return index (0 is the oldest) and cost of the entry of the instant `at`, and the number of entries; nil if it is gone.
+-- The search looks at the newest first, then twice as far back each time: most settled spends are recent.
 local function find(key, first, at)
   local size = call('LLEN', key) - 1
-  local low, high, step = first, size - 1, 1 -- it is between these two
+  local low, high, step = first, size - 1, 1 -- the entry is between low and high
   local place = high
   while low <= high do
     local instant, cost = unpack('<dd', call('LINDEX', key, place + 1))
@@ -269,7 +269,7 @@ local function with(state, total, uneven)
   return state
 end
 
--- force without reading the log, on a state as it is stored; nil if that will not do.
+-- Force without reading the whole log, on a state as it is stored. Return nil if that is not possible.
 local function force_in_place(limit, state, now, cost, at)
   if state.entries or state.added > 0 or state.changed or state[1] > now + limit.period_us then return nil end
   local used, first = live(state, now - limit.period_us)
@@ -335,7 +335,7 @@ local function force(limit, state, now, cost, spent)
   return state, {1, remaining, 0, reset_after, 0, 0, 0}
 end
 
--- Whether two states, under two names, are the same log: then a change is made in both, and neither is written anew.
+-- Return true if two states, under two names, are the same log: then a change is made in both instead of a rewrite.
 local function same(state, other)
   return state.key and other.key and state[1] == other[1] and state[2] == other[2] and call('LLEN', state.key) == call('LLEN', other.key)
     and call('LINDEX', state.key, 1) == call('LINDEX', other.key, 1)

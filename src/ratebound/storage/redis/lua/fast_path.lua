@@ -1,11 +1,11 @@
--- What nearly every call is: one group, each limit with a state of its own, all granted at once. The same numbers as the
--- kernels', written out in one piece, because what a call costs most is making functions and tables: this takes half
--- the time. Whatever is not so (a denial, a clock that stepped back, a foreign value, another mode) falls through, with
--- nothing written, to the kernels and the group law below, which are not even made before.
+-- The fast path for nearly every call: one group, each limit with its own state, all allowed. It computes the same
+-- numbers as the kernels, inline, because making functions and tables is the largest cost of a call: this takes half the
+-- time. Every other call (a denial, a clock that stepped back, a foreign value, another mode) writes nothing here and
+-- falls through to the general path: the kernels and the group law below, which are not even made before that.
 
 local RECORD = 88
-local MOST_TOTAL = 4503599627370496 -- 2^52: from there on a sliding log is summed up anew
-local FOR_EVER = 86400000 -- with a clock of the caller's own, real time must not expire what its time keeps
+local MOST_TOTAL = 4503599627370496 -- 2^52: beyond it the sums of a sliding log start again
+local FOR_EVER = 86400000 -- with an injected clock, real time must not expire a state
 
 local mode, now, first = 'spend', nil, 1
 if #ARGV > 1 then mode, now, first = ARGV[1], tonumber(ARGV[2]), 3 end
@@ -18,7 +18,7 @@ end
 if mode == 'spend' and #ARGV == first then
   local text = ARGV[first]
   local n, rows, values, spans = 0, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0} -- growing a table takes time
-  local entries, over -- of sliding logs: what to add, and how many are over (-1: it is new)
+  local entries, over -- of sliding logs: the entry to add, and the number of expired entries (-1: a new log)
   for from = 1, #text, RECORD do
     local place, algorithm, count, period, burst, cost, patience = unpack('<ddddddd', text, from)
     local key, left, reset_after, delay, given, rest_part = KEYS[n + 1], -1, 0, 0, 0, 0
@@ -91,11 +91,11 @@ if mode == 'spend' and #ARGV == first then
         repeat
           local entry = call('LINDEX', key, gone + 1)
           if not entry then break end
-          local instant, spent = unpack('<dd', entry) -- and the sum up to it
+          local instant, spent = unpack('<dd', entry) -- the sum follows, but is not needed
           if instant > now - period then break end
           used, gone = used - spent, gone + 1
         until gone == 8
-        if gone == 8 then break end -- many: the kernel reads them faster
+        if gone == 8 then break end -- the kernel reads many entries faster
       end
       left, reset_after = count - used, period
       entries, over = entries or {}, over or {}
@@ -129,7 +129,7 @@ if mode == 'spend' and #ARGV == first then
       end
     end
     if n == 1 then return rows[1] end
-    rows[n + 1] = nil -- the answer ends there
+    rows[n + 1] = nil -- the reply ends at the first nil
     return rows
   end
 end
