@@ -1,14 +1,10 @@
 """By whom a rule counts: the first identity that is present, parts together, and always the address in the end."""
 
-import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ratebound.policy import Computed, Identity, Policy, PolicyError, RequestView, Rule, Source
-from ratebound.policy.match.path import Mixed
 from tests.policy.gates import decide, gate_of, passes, request
 
 
@@ -340,12 +336,3 @@ def test_lists_name_claims_headers_and_cookies() -> None:
 def test_a_by_that_cannot_work_is_refused(by: Any, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         who(by, request())
-
-
-letters = st.text("ab.", max_size=8)
-
-
-@given(st.lists(st.text("ab.", max_size=2), min_size=2, max_size=4), letters)
-def test_a_mixed_segment_matches_as_its_expression_does(pieces: list[str], segment: str) -> None:
-    expected = re.fullmatch(".+".join(map(re.escape, pieces)), segment) is not None
-    assert Mixed(tuple(pieces)).matches(segment) is expected

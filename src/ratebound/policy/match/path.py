@@ -79,7 +79,7 @@ def _cuts(text: str) -> Iterable[str]:
     if "?" not in text and "#" not in text:
         return (text,)
     path = text.partition("?")[0]
-    return dict.fromkeys((text, path, text.partition("#")[0], path.partition("#")[0]))
+    return dict.fromkeys((text, path, text.partition("#")[0]))
 
 
 def _decoded(text: str) -> Iterator[str]:
@@ -215,8 +215,6 @@ def _fold(segment: str) -> str:
 
 def _composed(text: str) -> str:
     """NFC, some letters at a time: for a long run of marks it takes the square of their number."""
-    if len(text) <= RUN:
-        return unicodedata.normalize("NFC", text)
     parts, begin = [], 0
     while begin < len(text):
         end = begin + RUN
@@ -229,7 +227,7 @@ def _composed(text: str) -> str:
 
 def _joins(c: str) -> bool:
     """Whether it may become one with what stands before it: marks, and the vowels and finals of Hangul."""
-    return "\u1160" <= c <= "\u11ff" or unicodedata.category(c).startswith("M")
+    return "\u1161" <= c <= "\u11c2" or unicodedata.category(c).startswith("M")
 
 
 def _trimmed(segment: str) -> str:
