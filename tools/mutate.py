@@ -42,8 +42,6 @@ SAMPLE = 60
 TIMEOUT = 120  # seconds for the tests of one mutant: one that loops for ever was noticed
 
 KERNELS = ["tests/unit/test_kernel_cases.py", "tests/property/test_kernels.py", "tests/property/test_groups.py"]
-MATCHING = ["tests/policy/test_matching.py", "tests/policy/test_review_matching.py", "tests/policy/test_readings.py"]
-IDENTITY = ["tests/policy/test_identity.py", "tests/policy/test_bypasses.py", "tests/policy/test_sources.py"]
 
 # What is changed, and the tests that have to notice. The quickest to notice stand first.
 TESTS: dict[str, list[str]] = {
@@ -54,9 +52,13 @@ TESTS: dict[str, list[str]] = {
     "kernels/sliding_log.py": [*KERNELS, "tests/unit/test_settling.py"],
     "storage/memory.py": ["tests/unit/test_memory.py", "tests/unit/test_limiter.py", "tests/unit/test_settling.py"],
     "waiting.py": ["tests/waiting"],
-    "policy/match/path.py": ["tests/policy/test_path.py", *MATCHING],
-    "policy/runtime/fast_path.py": ["tests/policy/test_remembered.py", "tests/property/test_straight.py", *MATCHING],
-    "policy/identity/identify.py": [*IDENTITY, "tests/policy/test_engine.py", "tests/policy/test_stages.py"],
+    "policy/match/path.py": ["tests/policy/test_path.py"],
+    "policy/runtime/fast_path.py": ["tests/policy/test_remembered.py", "tests/property/test_straight.py"],
+    "policy/identity/identify.py": [
+        "tests/policy/test_identity.py",
+        "tests/policy/test_sources.py",
+        "tests/policy/test_stages.py",
+    ],
     "http/client_ip.py": ["tests/http/test_client_ip.py", "tests/http/test_client_ip_fuzz.py"],
     "http/prefix.py": ["tests/http/test_prefix.py", "tests/http/test_client_ip.py"],
 }
@@ -69,6 +71,7 @@ COMPLETE = [
     "http/prefix.py",
     "policy/match/path.py",
     "policy/runtime/fast_path.py",
+    "policy/identity/identify.py",
 ]
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -11,7 +11,16 @@ from ratebound.http import ClientAddress, parse_address
 from ratebound.http.prefix import MAX_TEXT
 from ratebound.policy import AsyncGate, Computed, Identity, Policy, PolicyError, RequestView, Rule, Source
 from ratebound.policy.identity import identify
-from ratebound.policy.identity.identify import MAX_BITS, MAX_CLAIM, _log_unusable, as_identity, check_by, combined
+from ratebound.policy.identity.identify import (
+    AGENTS,
+    MAX_BITS,
+    MAX_CLAIM,
+    _log_unusable,
+    agent_class,
+    as_identity,
+    check_by,
+    combined,
+)
 from tests.policy.gates import decide, gate_of, passes, request
 
 
@@ -135,6 +144,12 @@ def test_the_address_plus_the_user_agent() -> None:
     assert one is not None
     assert one.kind == "address+agent"
     assert one != other
+
+
+def test_user_agents_are_of_a_few_classes() -> None:
+    classes = {agent_class(request(headers={"user-agent": f"agent {n}"})) for n in range(500)}
+    assert classes == {str(number) for number in range(AGENTS)}
+    assert agent_class(request()) == agent_class(request(headers={"user-agent": ""}))
 
 
 def test_a_verifier_is_asked_once_for_all_rules() -> None:
