@@ -206,6 +206,7 @@ def warm_up() -> None:
     """Import what the tests need and the package does not change, once for all children."""
     hypothesis.settings.register_profile(
         "mutants",
+        max_examples=150,  # as in the tests
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
         database=None,
         derandomize=True,
