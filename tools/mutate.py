@@ -42,7 +42,6 @@ SAMPLE = 60
 TIMEOUT = 120  # seconds for the tests of one mutant: an endless loop counts as noticed
 
 KERNELS = ["tests/unit/test_kernel_cases.py", "tests/property/test_kernels.py", "tests/property/test_groups.py"]
-POLICY = ["tests/policy", "--ignore=tests/policy/test_redis.py", "--ignore=tests/policy/test_examples.py"]
 
 # The modules to change, and the tests that must notice, the quickest first.
 TESTS: dict[str, list[str]] = {
@@ -53,16 +52,27 @@ TESTS: dict[str, list[str]] = {
     "kernels/sliding_log.py": [*KERNELS, "tests/unit/test_settling.py"],
     "storage/memory.py": ["tests/unit/test_memory.py", "tests/unit/test_limiter.py", "tests/unit/test_settling.py"],
     "waiting.py": ["tests/waiting"],
-    "policy/match/path.py": ["tests/policy/test_matching.py", *POLICY],
-    "policy/runtime/fast_path.py": ["tests/property/test_straight.py", *POLICY],
-    "policy/identity/identify.py": ["tests/policy/test_identity.py", *POLICY],
+    "policy/match/path.py": ["tests/policy/test_path.py"],
+    "policy/runtime/fast_path.py": ["tests/policy/test_remembered.py", "tests/property/test_straight.py"],
+    "policy/identity/identify.py": [
+        "tests/policy/test_identity.py",
+        "tests/policy/test_sources.py",
+        "tests/policy/test_stages.py",
+    ],
     "http/client_ip.py": ["tests/http/test_client_ip.py", "tests/http/test_client_ip_fuzz.py"],
     "http/prefix.py": ["tests/http/test_prefix.py", "tests/http/test_client_ip.py"],
 }
 
 # Modules whose surviving mutants are all listed. The others have survivors that were not judged yet, so they are tried
 # only by name.
-COMPLETE = ["storage/memory.py"]
+COMPLETE = [
+    "storage/memory.py",
+    "http/client_ip.py",
+    "http/prefix.py",
+    "policy/match/path.py",
+    "policy/runtime/fast_path.py",
+    "policy/identity/identify.py",
+]
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -196,9 +206,13 @@ def equivalents() -> dict[str, str]:
 def warm_up() -> None:
     """Import the tests' dependencies once for all child processes. The package itself is not imported."""
     hypothesis.settings.register_profile(
-        "mutants", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate], database=None, derandomize=True
+        "mutants",
+        max_examples=150,  # as in the tests
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+        database=None,
+        derandomize=True,
+        deadline=None,
     )  # the first failure is enough: it need not be a small one
-    hypothesis.settings.load_profile("mutants")
     for name in ("redis.asyncio", "yaml", "hypothesis.stateful"):
         importlib.import_module(name)
 
@@ -214,7 +228,18 @@ def run_tests(source: Path, tests: list[str], said: Path) -> None:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     sys.path[:0] = [str(source), str(ROOT)]
-    os._exit(pytest.main(["-x", "--tb=line", "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests]))
+    os._exit(
+        pytest.main(
+            [
+                "-x",
+                "--tb=line",
+                "--hypothesis-profile=mutants",
+                "-W",
+                "ignore::pytest.PytestAssertRewriteWarning",
+                *tests,
+            ]
+        )
+    )
 
 
 def survives(mutant: Mutant) -> tuple[bool, str]:

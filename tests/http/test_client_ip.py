@@ -6,6 +6,7 @@ import pytest
 
 from ratebound import Limiter
 from ratebound.http import ClientAddress, Proxies, parse_address
+from ratebound.http.client_ip import MAX_HOPS, MAX_KNOWN, MAX_LENGTH
 
 CDN = ["173.245.48.0/20", "2400:cb00::/32"]
 CHAIN = Proxies(["10.0.0.0/8", "fd00::/8"])
@@ -50,7 +51,7 @@ def test_trusting_everyone_is_refused(ranges: list[str]) -> None:
         ({"trusted": ["10.0.0.1/8"]}, "trusted: .*did you mean '10.0.0.0/8'"),
         ({"hops": 0}, "hops"),
         ({"hops": True}, "hops"),
-        ({"hops": 1000}, "hops"),
+        ({"hops": MAX_HOPS + 1}, "hops"),
         ({"hops": "1"}, "hops"),
         ({"hops": 1, "single": {"x-real-ip": ["10.0.0.1"]}}, "use one of them"),
         ({"forwarded": "x-real-ip", "trusted": ["10.0.0.1"]}, "single="),
@@ -66,6 +67,20 @@ def test_trusting_everyone_is_refused(ranges: list[str]) -> None:
 def test_a_configuration_that_cannot_be_meant_is_refused(options: dict[str, object], hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
         Proxies(**options)  # type: ignore[arg-type]
+
+
+def test_as_many_hops_as_are_allowed_are_counted() -> None:
+    line = ", ".join(f"203.0.113.{n}" for n in range(MAX_HOPS + 1))
+    assert found(Proxies(hops=MAX_HOPS), "192.0.2.1", xff(line)) == "203.0.113.1"
+
+
+def test_headers_of_one_address_are_told_by_different_proxies() -> None:
+    proxies = Proxies(
+        single={"x-real-ip": ["10.0.0.1"], "true-client-ip": ["10.0.0.2", "2001:db8::2"], "fly-client-ip": ["unix"]}
+    )
+    told = [("X-Real-IP", "203.0.113.1"), ("True-Client-IP", "203.0.113.2"), ("Fly-Client-IP", "203.0.113.3")]
+    answers = [found(proxies, peer, told) for peer in ("10.0.0.1", "10.0.0.2", "2001:db8::2", None, "10.0.0.3")]
+    assert answers == ["203.0.113.1", "203.0.113.2", "203.0.113.2", "203.0.113.3", "10.0.0.3"]
 
 
 def test_private_ranges_may_be_wide() -> None:
@@ -137,6 +152,36 @@ def test_bypass_long_headers_fill_no_memory() -> None:
     remembered = proxies._known.cache_info()
     assert remembered.currsize == 0
     assert remembered.maxsize == 8192
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers"),
+    [
+        (MAX_KNOWN, []),
+        (0, xff("x" * MAX_KNOWN)),
+        (0, [("X-Real-IP", "x" * (MAX_KNOWN - 50))]),  # a line has a weight of its own
+        (100, [*xff("x" * (MAX_KNOWN - 200)), ("X-Real-IP", "x" * 50)]),
+    ],
+)
+def test_bypass_what_is_remembered_of_one_request_is_bounded(peer: int, headers: list[tuple[str, str]]) -> None:
+    for length, remembered in ((peer, 1), (peer + 1, 0)):
+        proxies = Proxies(["10.0.0.0/8"], single={"x-real-ip": ["192.0.2.1"]})
+        proxies.client_address("p" * length, headers)
+        assert proxies._known.cache_info().currsize == remembered
+
+
+def test_bypass_a_long_peer_is_not_remembered_where_nobody_is_trusted() -> None:
+    proxies = Proxies()
+    for peer, remembered in (("p" * (MAX_KNOWN + 1), 0), ("p" * MAX_KNOWN, 1), (None, 2), ("192.0.2.1", 3)):
+        proxies.client_address(peer, [])
+        assert proxies._peer.cache_info().currsize == remembered
+
+
+def test_what_lies_beyond_the_length_of_a_header_is_not_looked_at() -> None:
+    for more, client in ((0, "203.0.113.9"), (1, "10.0.0.2")):
+        text = "203.0.113.9," + "10.0.0.2".rjust(MAX_LENGTH - 12 + more)
+        assert len(text) == MAX_LENGTH + more
+        assert found(CHAIN, "10.0.0.1", xff(text)) == client
 
 
 def test_bypass_ipv6_rotation_inside_a_prefix_is_one_client() -> None:
@@ -296,6 +341,13 @@ def test_a_hop_that_hides_is_counted_and_one_that_cannot_be_read_ends_the_count(
     assert found(Proxies(hops=2), "192.0.2.1", xff("203.0.113.9, unix:")) == "203.0.113.9"
     assert found(Proxies(hops=2), "192.0.2.1", xff("_hidden, 198.51.100.2")) == "198.51.100.2"
     assert found(Proxies(hops=2), "192.0.2.1", xff("203.0.113.9, <garbage>")) == "192.0.2.1"
+
+
+def test_a_hop_without_a_node_hides_and_one_with_two_cannot_be_read() -> None:
+    counted = Proxies(hops=2, forwarded="forwarded")
+    assert seen("for=203.0.113.9, proto=https", proxies=counted) == "203.0.113.9"
+    assert seen("for=203.0.113.9, for=6.6.6.6;for=7.7.7.7", proxies=counted) == "10.0.0.1"
+    assert seen("for=203.0.113.9, ", proxies=counted) == "10.0.0.1"
 
 
 def test_a_cdn_in_front_of_a_load_balancer_is_believed_in_its_own_header() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.http import Networks, parse_address, prefix_key, prefix_keys
+from ratebound.http.prefix import MAX_TEXT, _parsed
 
 ADDRESSES = st.one_of(
     st.ip_addresses(v=4),
@@ -38,6 +39,15 @@ ADDRESSES = st.one_of(
 )
 def test_an_address_is_read_in_every_spelling(text: str, address: str) -> None:
     assert str(parse_address(text)) == address
+
+
+def test_the_longest_address_is_read_and_what_is_longer_is_not_remembered() -> None:
+    longest = f"[0000:0000:0000:0000:0000:ffff:192.168.100.228%{'z' * 32}]:_{'p' * 32}"
+    assert len(longest) == MAX_TEXT
+    assert str(parse_address(longest)) == "192.168.100.228"
+    _parsed.cache_clear()
+    assert parse_address("1" * (MAX_TEXT + 1)) is None
+    assert _parsed.cache_info().currsize == 0
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,7 @@ def test_one_text_is_not_a_list_of_ranges() -> None:
     [
         ("192.0.2.7", 64, 32, "ip4:192.0.2.7"),
         ("192.0.2.7", 64, 24, "ip4:192.0.2.0/24"),
+        ("192.0.2.7", 1, 1, "ip4:128.0.0.0/1"),
         ("2001:db8:1:2:3:4:5:6", 64, 32, "ip6:2001:db8:1:2::/64"),
         ("2001:db8:1:2ff:3:4:5:6", 56, 32, "ip6:2001:db8:1:200::/56"),
         ("2001:db8:1:2:3:4:5:6", 128, 32, "ip6:2001:db8:1:2:3:4:5:6"),
@@ -132,6 +143,7 @@ def test_several_prefixes_come_narrowest_first_and_ipv4_has_one() -> None:
         "ip6:2001:db8:1::/48",
     )
     assert prefix_keys(ip_address("192.0.2.7")) == ("ip4:192.0.2.7",)
+    assert prefix_keys(ip_address("192.0.2.7"), (64,), 24) == ("ip4:192.0.2.0/24",)
 
 
 @given(st.ip_addresses(v=6), st.integers(1, 128), st.integers(0, 2**128 - 1))

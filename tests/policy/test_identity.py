@@ -1,14 +1,26 @@
 """By whom a rule counts: the first identity that is present, parts together, and always the address in the end."""
 
-import re
+import asyncio
+import logging
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ratebound.policy import Computed, Identity, Policy, PolicyError, RequestView, Rule, Source
-from ratebound.policy.match.path import Mixed
+from ratebound import MemoryStorage
+from ratebound.http import ClientAddress, parse_address
+from ratebound.http.prefix import MAX_TEXT
+from ratebound.policy import AsyncGate, Computed, Identity, Policy, PolicyError, RequestView, Rule, Source
+from ratebound.policy.identity import identify
+from ratebound.policy.identity.identify import (
+    AGENTS,
+    MAX_BITS,
+    MAX_CLAIM,
+    _log_unusable,
+    agent_class,
+    as_identity,
+    check_by,
+    combined,
+)
 from tests.policy.gates import decide, gate_of, passes, request
 
 
@@ -53,6 +65,7 @@ def who(by: Any, view: RequestView, **more: Any) -> Identity | None:
         ("header:x-Device", request(headers={"x-device": "d"}), "header.x-device:d"),
         ("address", request(peer="2001:db8::1"), "address:2001:db8::/64"),
         ("prefix", request(peer="192.0.2.77"), "prefix:192.0.2.0/24"),
+        ("prefix", request(peer="2001:db8:1:2::3"), "prefix:2001:db8:1::/48"),
         ("prefix:56", request(peer="2001:db8:0:1ff::1"), "prefix.56:2001:db8:0:100::/56"),
         ("prefix:16/48", request(peer="192.0.2.77"), "prefix.16/48:192.0.0.0/16"),
         ("prefix:8/16", request(peer="192.0.2.77"), "prefix.8/16:192.0.0.0/8"),
@@ -100,11 +113,43 @@ def test_the_first_that_is_present_counts() -> None:
     assert who(by, request(headers={"x-api-key": "bad"})) == Identity("address", "192.0.2.1")
 
 
+def test_a_combined_identity_has_the_tier_of_the_first_part_that_has_one() -> None:
+    free, pro, none = Identity("a", "1", "free"), Identity("b", "22", "pro"), Identity("c", "")
+    assert combined([none, pro, free]) == Identity("c+b+a", "0:,2:22,1:1", "pro")
+    assert combined([free, none]) == Identity("a+c", "1:1,0:", "free")
+    assert combined([none, none]) == Identity("c+c", "0:,0:", None)
+
+
+def test_a_part_of_a_combined_identity_may_have_to_be_awaited() -> None:
+    async def verify(token: str) -> str:
+        return f"verified-{token}"
+
+    async def main() -> Identity | None:
+        policy = Policy(
+            rules=[Rule("a", "5/minute", by="address + key")], identities={"key": Source("x-key", verify=verify)}
+        )
+        async with AsyncGate(policy, storage=MemoryStorage()) as gate:
+            return (await gate.decide(request(headers={"x-key": "k"}))).identity
+
+    assert asyncio.run(main()) == Identity("address+key", "9:192.0.2.1,10:verified-k")
+
+
+def test_functions_of_one_name_in_one_rule_are_told_apart() -> None:
+    by = [lambda view: None, lambda view: None, lambda view: "third"]
+    assert who(by, request()) == Identity("call.lambda-3", "third")
+
+
 def test_the_address_plus_the_user_agent() -> None:
     one, other = (who("address + agent", request(headers={"user-agent": agent})) for agent in ("a", "c"))
     assert one is not None
     assert one.kind == "address+agent"
     assert one != other
+
+
+def test_user_agents_are_of_a_few_classes() -> None:
+    classes = {agent_class(request(headers={"user-agent": f"agent {n}"})) for n in range(500)}
+    assert classes == {str(number) for number in range(AGENTS)}
+    assert agent_class(request()) == agent_class(request(headers={"user-agent": ""}))
 
 
 def test_a_verifier_is_asked_once_for_all_rules() -> None:
@@ -128,9 +173,89 @@ def test_a_verifier_is_not_bothered_with_what_is_no_token() -> None:
         rules=[Rule("a", "5/minute", by="api-key")],
         identities={"api-key": Source(verify=lambda token: calls.append(token))},
     )
-    decide(gate_of(policy), request(headers={"x-api-key": "x" * 10_000}))
+    decide(gate_of(policy), request(headers={"x-api-key": "x" * (MAX_CLAIM + 1)}))
     decide(gate_of(policy), request(headers={"x-api-key": ""}))
     assert not calls
+    decide(gate_of(policy), request(headers={"x-api-key": "x" * MAX_CLAIM}))
+    assert calls == ["x" * MAX_CLAIM]
+
+
+@pytest.mark.parametrize(
+    ("answer", "identity", "said"),
+    [
+        (None, None, ""),
+        (False, None, ""),
+        ("", None, ""),
+        ("ann", Identity("team", "ann"), ""),
+        (2**MAX_BITS - 1, Identity("team", str(2**MAX_BITS - 1)), ""),
+        (True, None, "identifying by team gave bool;"),
+        (1.5, None, "identifying by team gave float;"),
+        (2**MAX_BITS, None, "identifying by team gave a number of too many bits;"),
+        (Identity("", "ann"), Identity("team", "ann"), ""),
+        (Identity("", ""), None, "identifying by team gave an Identity whose value is empty;"),
+        (Identity("", True), None, "gave an Identity whose value is bool;"),  # type: ignore[arg-type]
+        (Identity("", 2**MAX_BITS), None, "gave an Identity whose value is a number of too many bits;"),
+        (Identity("", "ann", "pro"), Identity("team", "ann", "pro"), ""),
+        (Identity("", "ann", 5), Identity("team", "ann"), "gave a tier that is int:"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_told_and_nobody_is_not(
+    answer: Any, identity: Identity | None, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _log_unusable.cache_clear()
+    with caplog.at_level(logging.ERROR, "ratebound"):
+        assert as_identity("team", answer) == identity
+    assert len(caplog.records) == bool(said)
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("claims", "tier", "identity", "said"),
+    [
+        (None, "plan", None, ""),
+        ("ann", "plan", None, "the verifier of jwt gave str: expected the claims or None"),
+        ({"plan": "pro"}, "plan", None, ""),
+        ({"sub": "ann", "plan": "pro"}, "plan", Identity("jwt.sub", "ann", "pro"), ""),
+        ({"sub": "ann"}, "plan", Identity("jwt.sub", "ann"), ""),
+        ({"sub": "ann", "plan": "pro"}, "", Identity("jwt.sub", "ann"), ""),
+        ({"sub": Identity("", "ann", "pro")}, "", Identity("jwt.sub", "ann", "pro"), ""),
+    ],
+)
+def test_claims_give_an_identity_and_the_tier_that_is_asked_for(
+    claims: Any, tier: str, identity: Identity | None, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = Policy(
+        rules=[Rule("a", "5/minute", by="jwt:sub")],
+        identities={"jwt": Source(header="x-jwt", verify=lambda _: claims, tier=tier)},
+        tiers=["pro"],
+    )
+    with caplog.at_level(logging.ERROR, "ratebound"):
+        verdict = decide(gate_of(policy), request(headers={"x-jwt": "t"}))
+    assert verdict.identity == identity or (identity is None and verdict.identity == Identity("address", "192.0.2.1"))
+    assert len(caplog.records) == bool(said)
+    assert said in caplog.text
+
+
+def test_of_an_address_the_identity_is_remembered_but_not_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identify, "MAX_KNOWN", 2)
+    of_client = identify._address_kind.__wrapped__("address", 32, 64).of_client
+    assert of_client is not None
+    clients = [ClientAddress(parse_address(text), text, "peer") for text in ("192.0.2.1", "192.0.2.2", "192.0.2.3")]
+    first, second = of_client(clients[0]), of_client(clients[1])
+    assert of_client(clients[0]) is first
+    assert of_client(clients[1]) is second
+    assert of_client(clients[2]) == (Identity("address", "192.0.2.3"), "address:192.0.2.3")
+    assert of_client(clients[0]) is not first, "all were forgotten"
+
+
+def test_of_a_client_without_an_address_no_long_text_is_remembered() -> None:
+    of_client = identify._address_kind.__wrapped__("address", 32, 64).of_client
+    assert of_client is not None
+    for length, is_remembered in ((MAX_TEXT, True), (MAX_TEXT + 1, False)):
+        client = ClientAddress(None, "p" * length, "peer")
+        first = of_client(client)
+        assert first == (Identity("address", "p" * length), f"address:{'p' * length}")
+        assert (of_client(client) is first) is is_remembered
 
 
 @pytest.mark.parametrize("answer", [None, False, "", 3.5, b"x", {"sub": "x"}, object(), Identity("", "")])
@@ -334,6 +459,7 @@ def test_lists_name_claims_headers_and_cookies() -> None:
         ("jwt", "write which one"), ("", "unknown identity ''"), ("user +", "unknown identity ''"), (5, "not 5"),
         (["user", "user"], "twice"), (["prefix:56", "user"], "never reached"), ("prefix:x", "cannot read prefix:x"),
         ("nobody", "expected one of"),
+        ("prefix:0048", "cannot read prefix:0048"), ("prefix:0024/48", "cannot read prefix:0024/48"),
         *((f"prefix:{lengths}", "is out of range") for lengths in ("7/48", "33/48", "24/15", "24/129", "15", "129")),
     ],
 )  # fmt: skip
@@ -342,10 +468,46 @@ def test_a_by_that_cannot_work_is_refused(by: Any, message: str) -> None:
         who(by, request())
 
 
-letters = st.text("ab.", max_size=8)
+@pytest.mark.parametrize(
+    ("by", "where"), [("nobody", "rules[0].by"), (["nobody"], "rules[0].by"), (["user", "nobody"], "rules[0].by[1]")]
+)
+def test_a_mistake_is_told_with_its_place_among_several(by: Any, where: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        who(by, request())
+    assert [problem.where for problem in caught.value.problems] == [where]
 
 
-@given(st.lists(st.text("ab.", max_size=2), min_size=2, max_size=4), letters)
-def test_a_mixed_segment_matches_as_its_expression_does(pieces: list[str], segment: str) -> None:
-    expected = re.fullmatch(".+".join(map(re.escape, pieces)), segment) is not None
-    assert Mixed(tuple(pieces)).matches(segment) is expected
+@pytest.mark.parametrize(("by", "name"), [("session", "session"), ("jwt:sub", "jwt"), ("cookie:id", "cookie:id")])
+def test_a_claim_without_a_verifier_is_refused_with_what_to_write(by: str, name: str) -> None:
+    with pytest.raises(PolicyError, match=f"'{by}' is what a client claims: under identities give {name} a verifier"):
+        Policy(rules=[Rule("a", "5/minute", by=by)])
+
+
+@pytest.mark.parametrize("by", ["address", "prefix:56", "global", "address + agent", lambda view: None])
+def test_an_early_rule_counts_by_what_is_known_of_everybody(by: Any) -> None:
+    gate = gate_of(Policy(rules=[Rule("a", "5/minute", by=by, stage="early")]))
+    assert decide(gate, request(), "early").kind == "limited"
+
+
+@pytest.mark.parametrize("by", ["user", "team", "user + agent"])
+def test_an_early_rule_cannot_count_by_who_is_not_identified_yet(by: str) -> None:
+    with pytest.raises(PolicyError, match="an early rule comes before anybody is identified"):
+        Policy(rules=[Rule("a", "5/minute", by=by, stage="early")], identities={"team": Source(call=known)})
+
+
+def test_a_name_that_a_policy_may_define_is_left_to_the_policy() -> None:
+    for by in (
+        "user",
+        "customer",
+        "api-key",
+        "jwt:sub",
+        "header:x-team",
+        ["customer", "address"],
+        "address + customer",
+    ):
+        check_by(by)
+    for wrong in ("ip", "user_or_ip", "get_remote_address"):
+        with pytest.raises(ValueError, match="did you mean 'address'"):
+            check_by(wrong)
+    with pytest.raises(ValueError, match="unknown identity"):
+        check_by("No Such")

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-MAX_TEXT = 128  # brackets, 45 characters of address, a zone and a port: longer text is no address
+MAX_TEXT = 114  # brackets, 45 characters of address, 33 of zone and 34 of port: nothing longer is an address
 PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,32}))?"  # the second form is RFC 7239's for a hidden port
 ZONE = r"(?:%[A-Za-z0-9._~-]{1,32})?"
 NODE = re.compile(rf"([0-9.]{{7,15}}){PORT}|\[([0-9A-Fa-f:.]{{2,45}}){ZONE}\]{PORT}|([0-9A-Fa-f:.]{{2,45}}){ZONE}")
@@ -24,13 +24,17 @@ NAT64 = IPv6Network("64:ff9b::/96")
 COARSE = ((IPv6Network("2002::/16"), 48), (IPv6Network("2001::/32"), 32))
 
 
-@lru_cache(maxsize=8192)
 def parse_address(text: str) -> Address | None:
     """Return one address, with or without brackets, port and zone.
 
     Return None for anything else, and for `0.0.0.0` and `::`.
     """
-    match = NODE.fullmatch(text) if len(text) <= MAX_TEXT else None
+    return _parsed(text) if len(text) <= MAX_TEXT else None  # longer text is not remembered either
+
+
+@lru_cache(maxsize=8192)
+def _parsed(text: str) -> Address | None:
+    match = NODE.fullmatch(text)
     if match is None:
         return None
     dotted, bracketed, bare = match.groups()
@@ -74,11 +78,8 @@ class Networks:
         self._lengths = {version: tuple(found.items()) for version, found in lengths.items()}
 
     def __contains__(self, address: Address) -> bool:
-        lengths = self._lengths[address.version]
-        if not lengths:
-            return False
         number = int(address)
-        return any(number >> shift in prefixes for shift, prefixes in lengths)
+        return any(number >> shift in prefixes for shift, prefixes in self._lengths[address.version])
 
     def __bool__(self) -> bool:
         return bool(self.networks)

@@ -223,7 +223,7 @@ class IdentityKinds:
             return _address_kind(name.replace(":", "."), ipv4, ipv6)
         if name == "global":
             everyone = Identity("global", "")
-            return IdentityKind(name, name, lambda request, found: True, lambda _: everyone, True)
+            return IdentityKind(name, name, lambda request, found: None, lambda _: everyone, True)
         if name == "agent":
             return IdentityKind(
                 name, name, lambda request, _: agent_class(request), lambda value: Identity("agent", value), True
@@ -324,8 +324,8 @@ def id_text(value: object) -> str | None:
 
 
 def _described(value: object) -> str:
-    if value == "" and isinstance(value, str):
-        return "empty"
+    if isinstance(value, str):
+        return "empty"  # other text is usable
     return "a number of too many bits" if type(value) is int else type(value).__name__
 
 

@@ -80,7 +80,7 @@ def _cuts(text: str) -> Iterable[str]:
     if "?" not in text and "#" not in text:
         return (text,)
     path = text.partition("?")[0]
-    return dict.fromkeys((text, path, text.partition("#")[0], path.partition("#")[0]))
+    return dict.fromkeys((text, path, text.partition("#")[0]))
 
 
 def _decoded(text: str) -> Iterator[str]:
@@ -217,8 +217,6 @@ def _fold(segment: str) -> str:
 
 def _composed(text: str) -> str:
     """Return the text in NFC. Normalises short runs, since a long run of combining marks takes quadratic time."""
-    if len(text) <= RUN:
-        return unicodedata.normalize("NFC", text)
     parts, begin = [], 0
     while begin < len(text):
         end = begin + RUN
@@ -231,7 +229,7 @@ def _composed(text: str) -> str:
 
 def _joins(c: str) -> bool:
     """Return True if the character may combine with the one before it: marks, and the vowels and finals of Hangul."""
-    return "\u1160" <= c <= "\u11ff" or unicodedata.category(c).startswith("M")
+    return "\u1161" <= c <= "\u11c2" or unicodedata.category(c).startswith("M")
 
 
 def _trimmed(segment: str) -> str:
