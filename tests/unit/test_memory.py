@@ -573,3 +573,20 @@ def test_the_clock_is_the_wall_clock_at_the_start_and_never_goes_back() -> None:
 def test_a_bad_cap_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="max_keys must be a positive whole number"):
         MemoryStorage(max_keys=bad)  # type: ignore[arg-type]
+
+
+def test_a_spend_at_once_has_patience_for_a_place_in_the_future(clock: FakeClock) -> None:
+    storage, limit = MemoryStorage(clock=clock), parse_limit("10/second burst 1")
+    for delay in (0, 100_000, 200_000):
+        (row,) = storage.at_once((("k", (limit,), 1, 500_000, None),))
+        assert (row[0], row[4]) == (True, delay)
+
+
+def test_a_spend_at_once_takes_a_free_place_that_begins_now(clock: FakeClock) -> None:
+    storage, limit = MemoryStorage(clock=clock), parse_limit("10/second burst 1")
+    ask(storage, "k", limit)
+    first, _ = (ask(storage, "k", limit, patience=500_000) for _ in range(2))
+    ask(storage, "k", limit, -1, "force", spent=first)
+    clock.now += 100_000
+    assert storage.at_once((("k", (limit,), 1, None, None),))[0][0]
+    assert not storage.at_once((("k", (limit,), 1, None, None),))[0][0]
