@@ -6,7 +6,7 @@ import pytest
 
 from ratebound import Check, Limiter, MemoryStorage, parse_limit
 from ratebound.clock import SECOND
-from ratebound.limit import ALGORITHMS, BUCKETS
+from ratebound.limit import ALGORITHMS, BUCKETS, Limit
 from ratebound.testing import FakeClock, ask
 
 
@@ -573,3 +573,37 @@ def test_the_clock_is_the_wall_clock_at_the_start_and_never_goes_back() -> None:
 def test_a_bad_cap_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="max_keys must be a positive whole number"):
         MemoryStorage(max_keys=bad)  # type: ignore[arg-type]
+
+
+def test_a_spend_at_once_has_patience_for_a_place_in_the_future(clock: FakeClock) -> None:
+    storage, limit = MemoryStorage(clock=clock), parse_limit("10/second burst 1")
+    for delay in (0, 100_000, 200_000):
+        (row,) = storage.at_once((("k", (limit,), 1, 500_000, None),))
+        assert (row[0], row[4]) == (True, delay)
+
+
+def test_a_spend_at_once_takes_a_free_place_that_begins_now(clock: FakeClock) -> None:
+    storage, limit = MemoryStorage(clock=clock), parse_limit("10/second burst 1")
+    ask(storage, "k", limit)
+    first, _ = (ask(storage, "k", limit, patience=500_000) for _ in range(2))
+    ask(storage, "k", limit, -1, "force", spent=first)
+    clock.now += 100_000
+    assert storage.at_once((("k", (limit,), 1, None, None),))[0][0]
+    assert not storage.at_once((("k", (limit,), 1, None, None),))[0][0]
+
+
+def test_a_bucket_with_a_waiter_is_not_evicted_though_it_has_a_free_place(clock: FakeClock) -> None:
+    storage, limit = MemoryStorage(max_keys=1, clock=clock), Limit(1, 2, 1, "gcra")
+    spent = ask(storage, "k", limit)
+    assert ask(storage, "k", limit, patience=2).delay_us == 2
+    ask(storage, "k", limit, -1, "force", spent=spent)
+    assert ask(storage, "k", limit, mode="peek").allowed
+    ask(storage, "new", limit)
+    assert (storage.evicted, storage.overflowed) == (0, 1)
+
+
+def test_a_bucket_that_is_full_to_the_burst_has_no_waiters_and_is_evicted_if_it_allows(clock: FakeClock) -> None:
+    storage, limit = MemoryStorage(max_keys=1, clock=clock), Limit(7, 2, 9, "gcra")  # several units in a microsecond
+    assert ask(storage, "k", limit, 9).remaining == 3
+    ask(storage, "new", limit)
+    assert (storage.evicted, storage.overflowed) == (1, 0)

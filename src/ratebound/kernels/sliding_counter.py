@@ -32,7 +32,7 @@ def spend(
         return (now + left + period, current + cost, previous), (True, free, 0, left + period, 0, now, 0, 0)
     remaining = free + cost
     reset_after = left + period if current else left if previous else 0
-    retry_after = _retry_after(limit, left, current, previous, cost)
+    retry_after = None if cost > count else _retry_after(limit, left, current, previous, cost)
     return state, (False, remaining if remaining > 0 else 0, retry_after, reset_after, 0, now, 0, 0)
 
 
@@ -48,11 +48,9 @@ def _moved(limit: Limit, state: State, now: int) -> tuple[State, int, int, int]:
     return state, limit.period_us, 0, 0
 
 
-def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int) -> int | None:
+def _retry_after(limit: Limit, left: int, current: int, previous: int, cost: int) -> int:
     """Solve the estimate for time: within this window if possible, else in the next, where `current` is the older."""
     count, period = limit.count, limit.period_us
-    if cost > count:
-        return None
     if current + cost <= count:
         return left - (count - current - cost) * period // previous
     return left + period - (count - cost) * period // current
@@ -81,7 +79,7 @@ def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: in
         front %= count
     current += front
     if current + cost - -previous * left // period > count:
-        wait += _retry_after(limit, left, current, previous, cost) or 0
+        wait += _retry_after(limit, left, current, previous, cost)
     return wait
 
 
