@@ -236,18 +236,8 @@ def run_tests(source: Path, tests: list[str], said: Path) -> None:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     sys.path[:0] = [str(source), str(ROOT)]
-    os._exit(
-        pytest.main(
-            [
-                "-x",
-                "--tb=line",
-                "--hypothesis-profile=mutants",
-                "-W",
-                "ignore::pytest.PytestAssertRewriteWarning",
-                *tests,
-            ]
-        )
-    )
+    options = ["-x", "--tb=line", "--hypothesis-profile=mutants", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    os._exit(pytest.main([*options, *tests]))
 
 
 def survives(mutant: Mutant) -> tuple[bool, str]:
