@@ -17,6 +17,15 @@ FAST = Limit(7, 2, 9, "gcra")  # more than one unit in a microsecond
 YEARS = Limit(2, UNITS["year"], 200, "gcra")  # a burst that takes a hundred years to come back
 
 
+@pytest.mark.parametrize(("costs", "tat", "part"), [((1,), 0, 1), ((1, 1), 1, 0), ((1, 1, 1), 1, 1), ((2, 2), 2, 0)])
+def test_a_fraction_of_a_bucket_is_less_than_a_microsecond(costs: tuple[int, ...], tat: int, part: int) -> None:
+    state: State | None = None
+    for cost in costs:  # half a microsecond for each unit
+        state, _ = spend(Limit(2, 1, 9, "gcra"), state, 1000, cost, None, 0)
+    assert state is not None
+    assert state[:2] == (1000 + tat, part)
+
+
 @pytest.mark.parametrize(
     ("limit", "state", "now", "cost", "patience", "lead", "after", "row"),
     [
