@@ -188,15 +188,15 @@ def test_a_verifier_is_not_bothered_with_what_is_no_token() -> None:
         ("", None, ""),
         ("ann", Identity("team", "ann"), ""),
         (2**MAX_BITS - 1, Identity("team", str(2**MAX_BITS - 1)), ""),
-        (True, None, "identifying by team gave bool;"),
-        (1.5, None, "identifying by team gave float;"),
-        (2**MAX_BITS, None, "identifying by team gave a number of too many bits;"),
+        (True, None, "identifying by team returned bool;"),
+        (1.5, None, "identifying by team returned float;"),
+        (2**MAX_BITS, None, "identifying by team returned a number of too many bits;"),
         (Identity("", "ann"), Identity("team", "ann"), ""),
-        (Identity("", ""), None, "identifying by team gave an Identity whose value is empty;"),
-        (Identity("", True), None, "gave an Identity whose value is bool;"),  # type: ignore[arg-type]
-        (Identity("", 2**MAX_BITS), None, "gave an Identity whose value is a number of too many bits;"),
+        (Identity("", ""), None, "identifying by team returned an Identity whose value is empty;"),
+        (Identity("", True), None, "returned an Identity whose value is bool;"),  # type: ignore[arg-type]
+        (Identity("", 2**MAX_BITS), None, "returned an Identity whose value is a number of too many bits;"),
         (Identity("", "ann", "pro"), Identity("team", "ann", "pro"), ""),
-        (Identity("", "ann", 5), Identity("team", "ann"), "gave a tier that is int:"),  # type: ignore[arg-type]
+        (Identity("", "ann", 5), Identity("team", "ann"), "returned a tier of type int:"),  # type: ignore[arg-type]
     ],
 )
 def test_an_answer_that_cannot_be_used_is_told_and_nobody_is_not(
@@ -213,7 +213,7 @@ def test_an_answer_that_cannot_be_used_is_told_and_nobody_is_not(
     ("claims", "tier", "identity", "said"),
     [
         (None, "plan", None, ""),
-        ("ann", "plan", None, "the verifier of jwt gave str: expected the claims or None"),
+        ("ann", "plan", None, "the verifier of jwt returned str: expected a mapping of claims or None"),
         ({"plan": "pro"}, "plan", None, ""),
         ({"sub": "ann", "plan": "pro"}, "plan", Identity("jwt.sub", "ann", "pro"), ""),
         ({"sub": "ann"}, "plan", Identity("jwt.sub", "ann"), ""),
@@ -479,7 +479,7 @@ def test_a_mistake_is_told_with_its_place_among_several(by: Any, where: str) -> 
 
 @pytest.mark.parametrize(("by", "name"), [("session", "session"), ("jwt:sub", "jwt"), ("cookie:id", "cookie:id")])
 def test_a_claim_without_a_verifier_is_refused_with_what_to_write(by: str, name: str) -> None:
-    with pytest.raises(PolicyError, match=f"'{by}' is what a client claims: under identities give {name} a verifier"):
+    with pytest.raises(PolicyError, match=f"'{by}' is only a claim of the client: add {name} to identities, with a verifier"):
         Policy(rules=[Rule("a", "5/minute", by=by)])
 
 
@@ -491,7 +491,7 @@ def test_an_early_rule_counts_by_what_is_known_of_everybody(by: Any) -> None:
 
 @pytest.mark.parametrize("by", ["user", "team", "user + agent"])
 def test_an_early_rule_cannot_count_by_who_is_not_identified_yet(by: str) -> None:
-    with pytest.raises(PolicyError, match="an early rule comes before anybody is identified"):
+    with pytest.raises(PolicyError, match="an early rule is evaluated before clients are identified"):
         Policy(rules=[Rule("a", "5/minute", by=by, stage="early")], identities={"team": Source(call=known)})
 
 

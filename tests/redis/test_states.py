@@ -79,7 +79,7 @@ def test_a_bucket_with_holes_that_an_older_version_wrote_hands_them_out(redis_ur
         assert again[0].delay_us < places[2].delay_us < places[3].delay_us < again[1].delay_us + SECOND
 
 
-def test_a_state_with_holes_expires_with_its_last_place_and_is_short_again_without_them(
+def test_a_state_with_holes_expires_with_its_last_place_and_is_shorter_again_without_them(
     redis_url_server: Server,
 ) -> None:
     storage, prefix = storage_of(redis_url_server)
@@ -92,7 +92,7 @@ def test_a_state_with_holes_expires_with_its_last_place_and_is_short_again_witho
         assert client.strlen(key) == 88
         assert 238_000 <= client.pttl(key) <= 240_001
         ask(storage, "k", limit, -1, "force", spent=places[3])
-        assert client.strlen(key) == 40
+        assert client.strlen(key) == 56  # the turn stays until it has passed: what came back may be a part of a place
         assert client.pttl(key) <= 120_001
 
 
