@@ -1,4 +1,4 @@
-"""From what a user writes to what a storage is asked; every mistake in it is told here."""
+"""Read the arguments of a limiter, and make of them what a storage is asked. Every mistake raises here."""
 
 import inspect
 import time
@@ -7,6 +7,7 @@ from typing import Any
 
 from ratebound.clock import microseconds
 from ratebound.decision import Patience, Row
+from ratebound.duration import Duration, as_seconds
 from ratebound.errors import InvalidKey, InvalidLimit
 from ratebound.events import Listener
 from ratebound.kernels import peek as peek_at
@@ -17,16 +18,12 @@ Limits = str | Limit | Iterable[Limit]
 
 
 def as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...]:
+    """Return the limits that a text, a Limit or several of them stand for. Raises InvalidLimit."""
     return limit_set(parse_limits(limits, default=default_algorithm) if isinstance(limits, str) else limits)
 
 
-def as_seconds(label: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ValueError(f"{label} must be seconds, 0 or more, or math.inf to wait for ever, not {value!r}")
-    return value
-
-
 def as_listeners(listeners: Iterable[Listener]) -> tuple[Listener, ...]:
+    """Return the listeners as a tuple. Raises TypeError for what cannot be called."""
     found = tuple(listeners) if isinstance(listeners, Iterable) else None
     if found is None or not all(map(callable, found)):
         raise TypeError(f"listeners must be a list of functions of one event, not {listeners!r}")
@@ -34,6 +31,7 @@ def as_listeners(listeners: Iterable[Listener]) -> tuple[Listener, ...]:
 
 
 def as_sleep(sleep: Callable[[float], Any], *, awaited: bool) -> Callable[[float], Any]:
+    """Return `sleep` as it is. Raises TypeError if it cannot be called, or is of the other kind."""
     if awaited and not inspect.iscoroutinefunction(sleep):
         raise TypeError(f"sleep must be an async def here, like FakeClock().async_sleep, not {sleep!r}")
     if not callable(sleep) or (inspect.iscoroutinefunction(sleep) and not awaited):
@@ -42,6 +40,10 @@ def as_sleep(sleep: Callable[[float], Any], *, awaited: bool) -> Callable[[float
 
 
 def as_storage(storage: Any, opened: Callable[[Any], Any]) -> Any:
+    """Return a storage: the object that was given, or what `opened` makes of a URL or of a client of redis-py.
+
+    Raises TypeError for anything else.
+    """
     found = opened(storage) if isinstance(storage, str) or _is_redis_client(storage) else storage
     if isinstance(found, type) or not callable(getattr(found, "evaluate", None)):
         raise TypeError(
@@ -52,18 +54,21 @@ def as_storage(storage: Any, opened: Callable[[Any], Any]) -> Any:
 
 
 def _is_redis_client(storage: Any) -> bool:
-    """By the names of its classes, so that redis-py is not imported to find out."""
+    """Return True for a client of redis-py. Its classes are known by name, so that redis-py is not imported here."""
     modules = [kind.__module__.partition(".")[0] for kind in type(storage).__mro__]
     return "redis" in modules and not hasattr(storage, "evaluate")
 
 
-def as_patience(timeout: float | None, max_delay: float) -> Patience:
+def as_patience(timeout: Duration | None, max_delay: float) -> Patience:
+    """Return how long a wait may take: the timeout that was given, or `max_delay`."""
     if timeout is None:
         return Patience("max_delay", max_delay, microseconds(max_delay, MAX_PERIOD))
-    return Patience("timeout", timeout, microseconds(as_seconds("timeout", timeout), MAX_PERIOD))
+    given = as_seconds("timeout", timeout)
+    return Patience("timeout", given, microseconds(given, MAX_PERIOD))
 
 
 def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
+    """Return the group of one ask. Raises InvalidKey or InvalidCost."""
     return ((checked_key(key), limits, checked_cost(cost), None, None),)
 
 
@@ -71,6 +76,7 @@ MANY = 100  # groups in one call of `hit_many`: as many as a storage that others
 
 
 def groups_of(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> list[Group]:
+    """Return a group for each key. Raises InvalidKey or InvalidCost, also for one text instead of several keys."""
     if isinstance(keys, str):
         raise InvalidKey("hit_many takes several keys, not one text: for example ['user:1', 'user:2']")
     return [group_of(key, limits, cost) for key in keys]
@@ -82,6 +88,10 @@ def in_parts(groups: Sequence[Group]) -> list[Sequence[Group]]:
 
 
 def group_of_checks(checks: Check | Iterable[Check]) -> Group:
+    """Return one group of all checks.
+
+    Raises InvalidLimit if two different limits would share one count, and InvalidKey if there is no check.
+    """
     group = []
     seen: dict[tuple[str, str], Limit] = {}
     for check in [checks] if isinstance(checks, Check) else checks:
@@ -99,7 +109,7 @@ def group_of_checks(checks: Check | Iterable[Check]) -> Group:
 
 
 def unlimited(groups: Sequence[Group]) -> list[Sequence[Row]]:
-    """What untouched limits would say: the answer while `ratebound.testing` has turned limiting off."""
+    """Return what untouched limits would say: the answer while `ratebound.testing` has turned limiting off."""
     now = time.time_ns() // 1000
     return [
         [(True, *peek_at(limit, None, now, cost)[1][1:]) for _, limits, cost, *_ in group for limit in limits]

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
 from ratebound.decision import Decision, RateLimited
+from ratebound.duration import Duration
 from ratebound.limit import checked_cost, checked_key
 
 P = ParamSpec("P")
@@ -14,8 +15,14 @@ RAISE: Any = object()
 
 
 def limited(
-    wait: Callable[..., Decision], function: Callable[P, R], key: Any, cost: Any, timeout: float | None, fallback: Any
+    wait: Callable[..., Decision],
+    function: Callable[P, R],
+    key: Any,
+    cost: Any,
+    timeout: Duration | None,
+    fallback: Any,
 ) -> Callable[P, R]:
+    """Return the function with a wait in front of it; see `Limiter.limit`."""
     key_of, cost_of = _key_function(key, function), _cost_function(cost)
 
     @functools.wraps(function)
@@ -37,9 +44,10 @@ def limited_async(
     function: Callable[P, Awaitable[R]],
     key: Any,
     cost: Any,
-    timeout: float | None,
+    timeout: Duration | None,
     fallback: Any,
 ) -> Callable[P, Awaitable[R]]:
+    """Return the async function with an awaited wait in front of it; see `Limiter.limit`."""
     key_of, cost_of = _key_function(key, function), _cost_function(cost)
 
     @functools.wraps(function)
@@ -58,6 +66,7 @@ def limited_async(
 
 
 def is_async(function: Callable[..., object]) -> bool:
+    """Return True if a call must be awaited. Raises TypeError for what cannot be decorated."""
     if not callable(function):
         raise TypeError(f"expected a function to decorate, not {function!r}; put @classmethod and its like above")
     if inspect.isasyncgenfunction(function):
@@ -66,13 +75,13 @@ def is_async(function: Callable[..., object]) -> bool:
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """Of a partial, too, which has none."""
+    """Return the module and the name of a function, also of one inside a partial."""
     named = getattr(function, "func", function)
     return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
 def _key_function(key: Any, function: Callable[..., object]) -> Callable[..., str]:
-    """Without a key, all calls of the function share one."""
+    """Return a function of the call's arguments. Without a key, all calls of `function` share one."""
     if callable(key):
         return key  # type: ignore[no-any-return]
     fixed = name_of(function) if key is None else checked_key(key)
@@ -80,6 +89,7 @@ def _key_function(key: Any, function: Callable[..., object]) -> Callable[..., st
 
 
 def _cost_function(cost: Any) -> Callable[..., int]:
+    """Return a function of the call's arguments."""
     if callable(cost):
         return cost  # type: ignore[no-any-return]
     fixed = checked_cost(cost)

@@ -15,6 +15,10 @@ AsyncAsk = Callable[[Sequence[Group], Mode], Awaitable[Sequence[Sequence[Row]]]]
 
 
 def drive(flow: Flow, evaluate: Ask, sleep: Callable[[float], object], listeners: tuple[Listener, ...]) -> Decision:
+    """Run a flow in this thread, and tell the listeners how it ended.
+
+    Raises RateLimited if the turn does not come in time.
+    """
     asking = 0.0
     try:
         step = next(flow)
@@ -40,6 +44,7 @@ def drive(flow: Flow, evaluate: Ask, sleep: Callable[[float], object], listeners
 async def drive_async(
     flow: Flow, evaluate: AsyncAsk, sleep: Callable[[float], Awaitable[object]], listeners: tuple[Listener, ...]
 ) -> Decision:
+    """Run a flow in this task; see `drive`."""
     asking = 0.0
     try:
         step = next(flow)
@@ -63,7 +68,7 @@ async def drive_async(
 
 
 def _told(done: StopIteration | RateLimited, asking: float, listeners: tuple[Listener, ...]) -> Decision:
-    """The end of a wait is a decision either way."""
+    """Tell the listeners of the decision with which a wait ended, then return it or raise RateLimited."""
     decision: Decision = done.decision if isinstance(done, RateLimited) else done.value
     if listeners:
         tell(listeners, Decided(decision, asking))

@@ -28,7 +28,8 @@ def spent_of(row: Row) -> Spent:
 
 
 def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
-    """What to force so that each of the asks, answered by `rows`, has cost what `costs` says, not what was charged."""
+    """Return what to force so that each of the asks, answered by `rows`, costs what `costs` says instead of what was
+    charged."""
     group: list[Ask] = []
     rest = iter(rows)
     for (key, limits, charged, _, _), cost in zip(asks, costs, strict=True):
@@ -38,7 +39,7 @@ def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
 
 
 class _Settled:
-    """Marks decisions as settled: of several threads that settle one, the first does, and the others raise."""
+    """The one mark that a decision is settled: of several threads that settle one, the first does, the others raise."""
 
     def __init__(self) -> None:
         self.renew()
@@ -77,7 +78,7 @@ def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
 
 
 def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:
-    """The decision as it stands after settling."""
+    """Return the decision as it stands after settling. It is final."""
     asks = tuple((key, limits, cost, None, None) for (key, limits, *_), cost in zip(decision.asks, costs, strict=True))
     after = Decision(asks, rows)
     after.final = decision.final
@@ -85,5 +86,6 @@ def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> D
 
 
 def peeked(decision: Decision) -> Decision:
+    """Mark a decision as a peek, which cannot be settled, and return it."""
     decision.final = "it is a peek, which was charged nothing"
     return decision

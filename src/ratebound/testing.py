@@ -4,19 +4,23 @@
 def test_my_storage(claim):
     clock = FakeClock()
     claim(MyStorage(clock=clock), clock)
+
+`ratebound.storage` says what a storage must have, and what is optional.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 
 from ratebound import switch
 from ratebound.clock import SECOND
 from ratebound.decision import Outcome, Row
+from ratebound.duration import Duration
 from ratebound.limit import ALGORITHMS, Ask, Group, Limit, Mode
 from ratebound.notation import parse_limit
 from ratebound.settling import spent_of
-from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage import AsyncStorage, Storage, async_twin_of
 
 
 class FakeClock:
@@ -31,13 +35,15 @@ class FakeClock:
     def __call__(self) -> int:
         return self.now
 
-    def advance(self, seconds: float) -> None:
-        """Move the clock forward by `seconds`."""
+    def advance(self, seconds: Duration) -> None:
+        """Move the clock forward by `seconds`, or by a timedelta; back if it is negative."""
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
         self.now += round(seconds * SECOND)
 
     sleep = advance
 
-    async def async_sleep(self, seconds: float) -> None:
+    async def async_sleep(self, seconds: Duration) -> None:
         """Move the clock forward by `seconds` and let other tasks run."""
         self.advance(seconds)
         await asyncio.sleep(0)
@@ -508,6 +514,23 @@ def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(stora
             assert ask(storage, key, bucket).allowed == allowed, (key, seconds)
 
 
+def an_async_twin_counts_in_the_same_states(storage: Storage, clock: FakeClock) -> None:
+    """A storage without `async_twin` has nothing to keep here."""
+    twin = async_twin_of(storage)
+    if twin is None:
+        return
+    tasks = Blocking(twin)
+    try:
+        for limit in _each(5, 60 * SECOND):
+            assert ask(storage, "a", limit, 2).remaining == 3, limit
+            assert ask(tasks, "a", limit).remaining == 2, limit
+            assert not ask(storage, "a", limit, 3).allowed, limit
+            tasks.reset((("a", (limit,), 1, None, None),))
+            assert ask(storage, "a", limit).remaining == 4, limit
+    finally:
+        tasks.close()
+
+
 def closing_twice_is_fine(storage: Storage, clock: FakeClock) -> None:
     """A second `close` does nothing and does not raise."""
     storage.close()
@@ -548,5 +571,6 @@ STORAGE_CONTRACT: list[Claim] = [
     a_peek_with_patience_tells_when_a_line_will_have_passed,
     places_in_several_buckets_are_for_one_instant,
     without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays,
+    an_async_twin_counts_in_the_same_states,
     closing_twice_is_fine,
 ]

@@ -2,7 +2,7 @@
 
 Where every limit is a bucket, a waiter takes a place in the future and sleeps until it comes: no polling,
 fair between all who share the storage. Other limits have no places, so waiters on one key stand in line
-inside this process, and the first of them sleeps for retry_after. Whoever cannot come through in time, with all those
+inside this process, and the first of them sleeps for retry_after. A waiter that cannot pass in time, behind all those
 in front, is refused at once, as far as `_after_those_in_front` can tell. No waiter ever holds up another key.
 """
 
@@ -35,6 +35,8 @@ class Evaluate(NamedTuple):
 
 
 class Sleep(NamedTuple):
+    """Step: sleep."""
+
     seconds: float
 
 
@@ -51,8 +53,8 @@ Flow = Generator[Step, object, Decision]
 
 
 class Line:
-    """Those who wait for one key, in order. Entering, leaving and counting take logarithmic time, so that thousands
-    in one line do not hold up the event loop.
+    """The waiters on one key, in order. Entering, leaving and counting take logarithmic time, so that thousands in one
+    line do not hold up the event loop.
 
     `_sums` is a Fenwick tree over the costs, in the order in which they came: the sum of all up to any of them.
     """
@@ -65,9 +67,11 @@ class Line:
         return len(self._entries)
 
     def first(self) -> Ticket:
+        """Return the ticket of the waiter whose turn it is."""
         return next(iter(self._entries))
 
     def append(self, ticket: Ticket, cost: int) -> None:
+        """Add a waiter at the end."""
         if len(self._sums) > 2 * len(self._entries) + 64:  # most of those in the tree have left
             staying, self._entries, self._sums = self._entries, OrderedDict(), [0]
             for other, (_, its_cost) in staying.items():
@@ -83,6 +87,7 @@ class Line:
         self._sums.append(cost)
 
     def remove(self, ticket: Ticket) -> None:
+        """Take a waiter out, wherever in the line it stands."""
         number, cost = self._entries.pop(ticket)
         while number < len(self._sums):
             self._sums[number] -= cost
@@ -98,7 +103,7 @@ class Line:
 
 
 class Lines:
-    """Who stands in line for what, and for how much. The lock is held only to look, or to step in or out.
+    """All lines of a limiter, by event loop and key. The lock is held only to look, or to step in or out.
 
     A line keeps its event loop alive. Lines of closed loops are dropped when the first waiter of another loop comes.
     """
@@ -108,13 +113,13 @@ class Lines:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Nobody stands in line. In a child process those who did are not there."""
+        """Forget all waiters. A child process has none of its parent's."""
         # Reentrant: under the lock the collector may destroy waiters of a closed loop, and they leave.
         self._lock = threading.RLock()
         self._lines: dict[AbstractEventLoop | None, dict[str, Line]] = {}
 
     def enter(self, place: Place, ticket: Ticket, cost: int) -> bool:
-        """Return True if the ticket is the first in its line."""
+        """Put the ticket at the end of its line. Return True if it is the first."""
         loop, key = place
         with self._lock:
             if loop not in self._lines:
@@ -133,7 +138,7 @@ class Lines:
             return self._lines[loop][key].in_front_of(ticket)
 
     def leave(self, place: Place, ticket: Ticket) -> None:
-        """Tell whoever is first then, also when the one that leaves was never served."""
+        """Take the ticket out of its line, served or not, and set the ticket that is first then."""
         loop, key = place
         with self._lock:
             lines = self._lines.get(loop)
@@ -151,7 +156,7 @@ class Lines:
 
 
 def reserves(limits: tuple[Limit, ...]) -> bool:
-    """Whether all of them have places in the future."""
+    """Return True if all limits have places in the future: they are buckets."""
     return all(limit.algorithm in BUCKETS for limit in limits)
 
 
@@ -208,8 +213,10 @@ def _after_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, front:
 
 
 def _at_once(key: str, limits: tuple[Limit, ...], cost: int) -> Group:
-    """All limits must say yes at the instant of going ahead, and a window knows no other than now: a leaky bucket must
-    not hold back, and says when it would not."""
+    """Return a group that passes only if it may go ahead now.
+
+    A window counts no other instant than now, so a leaky bucket must not hold back: it says when it would not.
+    """
     queues = tuple(limit for limit in limits if limit.queues)
     others = tuple(limit for limit in limits if not limit.queues)
     group: list[Ask] = [(key, others, cost, None, None)]
@@ -235,7 +242,7 @@ def _refuse_if_late(decision: Decision, left: int, patience: Patience) -> None:
 
 
 def _like(rows: Sequence[Row], made: Sequence[Row]) -> Sequence[Row]:
-    """Rows made of others are degraded if those are."""
+    """Return `made`, as degraded rows if `rows` are."""
     return DegradedRows(made, rows.reason, closed=rows.closed) if isinstance(rows, DegradedRows) else made
 
 

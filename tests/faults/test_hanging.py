@@ -13,6 +13,7 @@ import pytest
 from ratebound import AsyncLimiter, Decision, Limiter, MemoryStorage, StorageError
 from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.storage import AsyncStorage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 
 DEADLINE = 0.1
@@ -287,8 +288,12 @@ def test_a_twin_for_tasks_has_the_deadline_of_its_limiter() -> None:
     class Patient(AsyncHanging):
         deadline = 20.0
 
-    storage = GuardedStorage(MemoryStorage(), deadline=DEADLINE)
-    limiter = AsyncLimiter("100/hour", storage=storage.for_tasks(Patient()))
+    class WithPatientTwin(MemoryStorage):
+        def async_twin(self) -> AsyncStorage:  # type: ignore[override]
+            return Patient()
+
+    storage = GuardedStorage(WithPatientTwin(), deadline=DEADLINE)
+    limiter = AsyncLimiter("100/hour", storage=storage)
     begin = time.monotonic()
     assert asyncio.run(limiter.hit("a")).degraded
     assert time.monotonic() - begin < DEADLINE + SPARE

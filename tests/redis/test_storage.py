@@ -11,6 +11,7 @@ import redis.asyncio
 
 from ratebound import AsyncLimiter, Check, Limiter, StorageError, parse_limit
 from ratebound.limit import ALGORITHMS
+from ratebound.storage.redis import script
 from ratebound.storage.redis.address import parse_url
 from ratebound.storage.redis.keys import Keys
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
@@ -329,3 +330,11 @@ def test_what_is_said_beside_a_client_is_checked_as_in_a_url(options: dict[str, 
 def test_a_prefix_that_would_choose_the_slot_is_refused() -> None:
     with pytest.raises(ValueError, match="prefix must not contain"):
         RedisStorage("redis://localhost?prefix={x}")
+
+
+def test_an_algorithm_that_the_script_does_not_know_is_refused_and_writes_nothing(fresh_redis: Server) -> None:
+    record = script.RECORD.pack(1, 99, 5, 60_000_000, 5, 1, -1, *script.NOT_GIVEN)
+    client = fresh_redis.client()
+    with pytest.raises(redis.ResponseError, match="unknown algorithm 99"):
+        client.eval(script.SOURCE, 1, "k", record)
+    assert not client.exists("k")

@@ -93,8 +93,14 @@ class Held:
 
 def test_closing_has_the_twin_for_tasks_closed_by_each_loop_that_still_runs(clock: FakeClock) -> None:
     held, open_here, closed = Held(), threading.Event(), threading.Event()
-    storage = GuardedStorage(Prompt(clock))
-    twin = storage.for_tasks(held)
+
+    class WithTwin(Prompt):
+        def async_twin(self) -> Held:
+            return held
+
+    storage = GuardedStorage(WithTwin(clock))
+    twin = storage.async_twin()
+    assert twin is not None
 
     async def elsewhere() -> None:
         await twin.evaluate(((),))

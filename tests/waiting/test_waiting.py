@@ -544,7 +544,7 @@ def test_one_whose_turn_is_taken_by_others_leaves_the_line_at_his_timeout() -> N
         storage = limiter.storage
         assert isinstance(storage, AsyncMemoryStorage)
         elsewhere: Group = (("k", limiter.limits, 2, None, None),)
-        asyncio.get_running_loop().call_later(1.0, storage.at_once, elsewhere)
+        asyncio.get_running_loop().call_later(1.0, storage.memory.at_once, elsewhere)
         front = asyncio.create_task(limiter.wait("k", timeout=5))
         await asyncio.sleep(0)
         with pytest.raises(RateLimited) as caught:

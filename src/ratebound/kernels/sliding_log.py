@@ -22,7 +22,8 @@ def spend(
         return None, (False, count, None, 0, 0, now, 0, 0)
     if state[0] > now + period:
         state = repair(limit, state, now)
-    used, first = _live(state, now - period)
+    oldest = now - period
+    used, first = (state[1], 2) if state[2] > oldest else _live(state, oldest)  # no call where nothing has left
     if used + cost <= count:
         used += cost
         entries = state[first:]

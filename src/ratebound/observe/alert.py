@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from ratebound.clock import SECOND, Clock, ticking
+from ratebound.duration import Duration, as_seconds
 from ratebound.events import Decided, Degraded, Event, Recovered, log
 from ratebound.fork import renew_in_children
+from ratebound.limit import MAX_PERIOD
 
 SLICES = 12  # the window moves on by a twelfth of itself
 EASED = 0.8  # the share must fall below this part of the threshold before another alert can follow
@@ -47,21 +49,20 @@ class AlertListener:
         *,
         degraded: bool = True,
         denied_share: float | None = 0.5,
-        window: float = 60.0,
+        window: Duration = 60.0,
         least: int = 100,
         clock: Clock | None = None,
     ) -> None:
         if denied_share is not None and not 0 < denied_share < 1:
             raise ValueError(f"denied_share must be between 0 and 1, or None, not {denied_share!r}")
-        if not 0 < window < float("inf"):
-            raise ValueError(f"window must be a positive number of seconds, not {window!r}")
+        seconds = as_seconds("window", window, positive=True, most=MAX_PERIOD / SECOND)
         if type(least) is not int or least < 1:
             raise ValueError(f"least must be a positive whole number, not {least!r}")
         self._call = call
         self._degraded = degraded
         self._share = denied_share
         self._least = least
-        self._length = max(1, round(window * SECOND / SLICES))
+        self._length = max(1, round(seconds * SECOND / SLICES))
         self._ticks, self._anchor = ticking(clock)
         self._lock = threading.Lock()
         self._down: set[str] = set()
@@ -92,12 +93,12 @@ class AlertListener:
                     self._down.remove(event.node)
                     self._tell(Alert("recovered", text, node=event.node))
 
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all alerts are sent, at most `timeout` seconds. Return True if they are.
+    def flush(self, timeout: Duration | None = None) -> bool:
+        """Wait until all alerts are sent, at most `timeout`. Return True if they are.
 
         The thread ends with the process, so call this before exit if the last alert matters.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else time.monotonic() + as_seconds("timeout", timeout)
         while True:
             with self._lock:
                 thread = self._thread
@@ -105,7 +106,7 @@ class AlertListener:
                 return True
             if thread is threading.current_thread():
                 return False
-            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            thread.join(None if end is None else min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX))
             if thread.is_alive():
                 return False
             with self._lock:

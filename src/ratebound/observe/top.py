@@ -11,8 +11,10 @@ from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 from ratebound.clock import SECOND, Clock, ticking
+from ratebound.duration import Duration, as_seconds
 from ratebound.events import Decided, Event
 from ratebound.fork import renew_in_children
+from ratebound.limit import MAX_PERIOD
 from ratebound.observe.client import denied_keys, naming
 
 
@@ -75,17 +77,16 @@ class TopListener:
         self,
         size: int = 100,
         *,
-        window: float = 3600.0,
+        window: Duration = 3600.0,
         clear: bool = False,
         secret: str | bytes | None = None,
         clock: Clock | None = None,
     ) -> None:
         if type(size) is not int or size < 1:
             raise ValueError(f"size must be a positive whole number, not {size!r}")
-        if not 0 < window < float("inf"):
-            raise ValueError(f"window must be a positive number of seconds, not {window!r}")
+        seconds = as_seconds("window", window, positive=True, most=MAX_PERIOD / SECOND)
         self._size = size
-        self._window = max(1, round(window * SECOND))
+        self._window = max(1, round(seconds * SECOND))
         self._name = naming(secret, clear=clear)
         self._ticks, self._anchor = ticking(clock)
         self._lock = threading.Lock()

@@ -1,22 +1,26 @@
 """The seam between deciding and keeping: one verb, `evaluate`, beside `reset` and `close` (law 2).
 
-Anything with these three methods is a storage. `ratebound.testing` has the contract that it must keep. What it may
-have beside them: `at_once(group)`, the spend of one group from who never waits, and is not awaited either; and for its
-guard (see guarded.py) `deadline`, seconds by which every call of it has ended, `nodes_of(group)`, which servers a group
-is on, and `loops`, the event loops in which there is something to close.
+Anything with these three methods is a storage. `ratebound.testing` has the contract that it must keep. Optional are:
+
+- `async_twin()` of a storage for threads: returns a storage for tasks over the same states. With it the storage serves
+  AsyncLimiter, AsyncGate and decorated async functions, too.
+- `at_once(group)`: spends one group and returns its rows without ever waiting. It is not awaited, for tasks either.
+- For its guard (see guarded.py): `deadline`, the seconds by which every call of it has ended; `nodes_of(group)`, the
+  servers that a group is on; `loops` of a storage for tasks, the event loops in which it has something to close.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ratebound.decision import Row
 from ratebound.limit import Group, Mode
 
-S = TypeVar("S")
 AtOnce = Callable[[Group], Sequence[Row]]
 
 
 class Storage(Protocol):
+    """A storage for threads."""
+
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Answer each group by itself, in order; each one is decided atomically, all or nothing."""
 
@@ -28,6 +32,8 @@ class Storage(Protocol):
 
 
 class AsyncStorage(Protocol):
+    """A storage for tasks: the same names, with await."""
+
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]: ...
 
     async def reset(self, group: Group) -> None: ...
@@ -36,7 +42,11 @@ class AsyncStorage(Protocol):
 
 
 def at_once_of(storage: Any) -> AtOnce | None:
-    """Its `at_once`, if it has one that does what its `evaluate` does: who changed that may not know of the other."""
+    """Return the storage's `at_once`, or None if it has none.
+
+    None as well if a subclass or the object has an `evaluate` of its own, but the `at_once` of the class above, which
+    knows nothing of that `evaluate`.
+    """
     if "evaluate" in getattr(storage, "__dict__", ()):
         return None
     for kind in type(storage).__mro__:
@@ -47,15 +57,10 @@ def at_once_of(storage: Any) -> AtOnce | None:
     return None
 
 
-class StorageAttribute(Generic[S]):
-    """The storage of a limiter or a gate, as its attribute; how it answers at once is looked up when it is set."""
-
-    def __get__(self, owner: Any, kind: type | None = None) -> S:
-        return owner._storage  # type: ignore[no-any-return]
-
-    def __set__(self, owner: Any, storage: S) -> None:
-        owner._storage = storage
-        owner._at_once = at_once_of(storage)
+def async_twin_of(storage: Any) -> AsyncStorage | None:
+    """Return a storage for tasks over the same states, or None if the storage has no `async_twin`."""
+    make = getattr(storage, "async_twin", None)
+    return None if make is None else make()
 
 
 class RedisClient(Protocol):

@@ -19,7 +19,8 @@ from ratebound.clock import Clock, ticking
 from ratebound.decision import Row
 from ratebound.fork import renew_in_children
 from ratebound.kernels import SPEND, State, evaluate, peek
-from ratebound.limit import BUCKETS, MAX_COUNT, Ask, Group, Limit, Mode
+from ratebound.limit import BUCKETS, MAX_COUNT, Group, Limit, Mode
+from ratebound.storage import AtOnce, at_once_of
 from ratebound.storage.workers import warn_of_many_workers
 
 Key = str | bytes
@@ -117,9 +118,9 @@ class Table:
 
 
 class MemoryStorage:
-    """A storage of at most `max_keys` states.
+    """A storage of at most `max_keys` states in the memory of this process.
 
-    It is thread-safe; `AsyncMemoryStorage` serves tasks from the same states.
+    It is thread-safe; `async_twin` serves tasks from the same states.
     """
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
@@ -139,34 +140,57 @@ class MemoryStorage:
         renew_in_children(self)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group in order, under one lock."""
-        with self._lock:
-            now = self._ticks() // 1000 + self._anchor  # read under the lock, so that groups see time in order
-            if now >= self._sweep_at:
-                self._sweep(now)
-            if mode == "spend":
-                return [self._spent(group, now) for group in groups]
-            return [self._evaluate(group, mode, now) for group in groups]
-
-    def at_once(self, group: Group) -> Sequence[Row]:
-        """Spend one group: the fast path of `evaluate` for the most frequent call."""
+        """Answer each group by itself, in order. The lock is taken for each: others may come between two groups."""
+        if mode == "spend":
+            return [self.at_once(group) for group in groups]
         with self._lock:
             now = self._ticks() // 1000 + self._anchor
             if now >= self._sweep_at:
                 self._sweep(now)
+            return [self._evaluate(group, mode, now) for group in groups]
+
+    def at_once(self, group: Group) -> Sequence[Row]:
+        """Spend one group, and return its rows.
+
+        A group of one ask is spent in a straight line; nothing is stored before all of its limits allow. The group law
+        decides what takes more: several asks, no room for a new key, and a denial or a delay that the other limits
+        have to know of.
+        """
+        with self._lock:
+            now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
+            if now >= self._sweep_at:
+                self._sweep(now)
             if len(group) == 1:
                 key, limits, cost, patience, _ = group[0]
-                if len(limits) == 1 and patience is None:
-                    limit = limits[0]
-                    table = self._tables.get(limit.scope)
-                    if table is not None and (state := table.states.get(key)) is not None:
-                        after, row = SPEND[limit.algorithm](limit, state, now, cost, None, 0)
-                        if after is not state and after is not None:
-                            table.states[key] = after
+                rows: list[Row] | None = None
+                for limit in limits:
+                    table = self._tables.get(limit.scope) or self._new_table(limit)
+                    state = table.states.get(key)
+                    if state is None and (self.keys + len(limits) > self.max_keys or len(key) > LONG_KEY):
+                        break
+                    after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
+                    if state is not None and len(limits) == 1 and (patience is None or row[0]):
+                        if after is not state:
+                            table.states[key] = after  # type: ignore[assignment]  # None only without a state before
                         if limit is not table.only:
                             table.note(key, limit, now)
                         return (row,)
-            return self._spent(group, now)
+                    if after is None or not row[0] or (row[4] and len(limits) > 1):
+                        break
+                    if rows is None:  # not before: most groups have one limit, and need no list
+                        rows, stores = [], []
+                    rows.append(row)
+                    stores.append((table, limit, state, after))
+                if rows is not None and len(rows) == len(limits):
+                    for table, limit, state, after in stores:
+                        if state is None:
+                            self._add(table, key, limit, after, now)
+                        else:
+                            table.states[key] = after
+                            if limit is not table.only:
+                                table.note(key, limit, now)
+                    return rows
+            return self._evaluate(group, "spend", now)
 
     def reset(self, group: Group) -> None:
         """Forget the states of each ask's key and limits."""
@@ -193,7 +217,12 @@ class MemoryStorage:
     def close(self) -> None:
         """Do nothing: memory holds nothing open."""
 
+    def async_twin(self) -> "AsyncMemoryStorage":
+        """Return a storage for tasks over the same states."""
+        return AsyncMemoryStorage(self)
+
     def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
+        """Decide any group by the group law. The caller holds the lock."""
         slots: dict[tuple[str, Key | None], int] = {}
         places: list[tuple[Table, Key | None, Limit]] = []
         states: list[State | None] = []
@@ -223,40 +252,6 @@ class MemoryStorage:
             if mode == "spend" and limit is not table.only and key is not None and key in table.states:
                 table.note(key, limit, now)
         return rows
-
-    def _spent(self, group: Group, now: int) -> list[Row]:
-        rows = self._spend(group[0], now) if len(group) == 1 else []
-        return rows or self._evaluate(group, "spend", now)
-
-    def _spend(self, ask: Ask, now: int) -> list[Row]:
-        """Spend one ask on the fast path. Return [] and store nothing if it needs the general path.
-
-        That is the case if there is no room for a new key, or if a denial or a delay concerns the other limits.
-        """
-        key, limits, cost, patience, _ = ask
-        rows: list[Row] = []
-        stores: list[tuple[Table, Limit, State | None, State]] = []
-        for limit in limits:
-            table = self._tables.get(limit.scope) or self._new_table(limit)
-            state = table.states.get(key)
-            if state is None and not self._has_room(key, len(limits)):
-                return []
-            after, row = SPEND[limit.algorithm](limit, state, now, cost, patience, 0)
-            if after is None or not row[0] or (row[4] and len(limits) > 1):
-                return []
-            rows.append(row)
-            stores.append((table, limit, state, after))
-        for table, limit, state, after in stores:
-            if state is None:
-                self._add(table, key, limit, after, now)
-            else:
-                table.states[key] = after
-                if limit is not table.only:
-                    table.note(key, limit, now)
-        return rows
-
-    def _has_room(self, key: str, new: int) -> bool:
-        return self.keys + new <= self.max_keys and len(key) <= LONG_KEY
 
     def _add(self, table: Table, key: Key, limit: Limit, state: State, now: int) -> None:
         table.add(key, state, limit)
@@ -322,7 +317,10 @@ def _kept(key: str) -> Key:
 
 
 class AsyncMemoryStorage:
-    """A MemoryStorage for tasks. It never waits, so it holds the event loop only for the decision itself."""
+    """A storage for tasks, over the states of `memory` or of a memory of its own.
+
+    It never waits, so it holds the event loop only for the decision itself.
+    """
 
     def __init__(
         self, memory: MemoryStorage | None = None, *, max_keys: int = 1_000_000, clock: Clock | None = None
@@ -330,19 +328,20 @@ class AsyncMemoryStorage:
         self.memory = MemoryStorage(max_keys=max_keys, clock=clock) if memory is None else memory
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group in order."""
+        """Answer each group by itself; see `MemoryStorage.evaluate`."""
         return self.memory.evaluate(groups, mode)
 
-    def at_once(self, group: Group) -> Sequence[Row]:
-        """Spend one group. Not a coroutine."""
-        return self.memory.at_once(group)
+    @property
+    def at_once(self) -> AtOnce | None:
+        """The memory's own `at_once`, which is not awaited."""
+        return at_once_of(self.memory)
 
     async def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits."""
+        """Forget the state of each ask's key and limits."""
         self.memory.reset(group)
 
     async def clear(self) -> None:
-        """Forget everything, for use between tests."""
+        """Forget everything; see `MemoryStorage.clear`."""
         self.memory.clear()
 
     async def close(self) -> None:

@@ -1,36 +1,35 @@
-"""From a storage URL, or a client of redis-py, to a storage. Each is opened by the one file that knows it."""
+"""Open a storage by its URL, or by a client of redis-py. Each kind is opened by the one file that knows it."""
 
 from typing import Any
 from urllib.parse import parse_qsl
 
 from ratebound.storage import AsyncStorage, Storage
-from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.secrecy import hidden, split_url
 
 
 def open_storage(source: Any) -> Storage:
+    """Open a storage for threads. Raises ValueError for a URL that cannot be read."""
     if _is_redis(source):
         return _redis().RedisStorage(source)  # type: ignore[no-any-return]
     return MemoryStorage(max_keys=_max_keys(source))
 
 
 def open_async_storage(source: Any) -> AsyncStorage:
+    """Open a storage for tasks. Raises ValueError for a URL that cannot be read."""
     if _is_redis(source):
         return _redis().AsyncRedisStorage(source)  # type: ignore[no-any-return]
     return AsyncMemoryStorage(max_keys=_max_keys(source))
 
 
-def async_twin(storage: Storage) -> AsyncStorage | None:
-    """A storage for tasks over the same states, where there is one."""
-    if isinstance(storage, MemoryStorage):
-        return AsyncMemoryStorage(storage)
-    if isinstance(storage, GuardedStorage):
-        inner = async_twin(storage.inner)
-        return None if inner is None else storage.for_tasks(inner)
-    if type(storage).__name__ == "RedisStorage" and isinstance(storage, _redis().RedisStorage):
-        return storage.for_tasks()  # type: ignore[no-any-return]
-    return None
+def check_storage_url(url: str) -> None:
+    """Raise ValueError for a URL that cannot be read. Nothing is opened, and redis-py is not needed."""
+    if _is_redis(url):
+        from ratebound.storage.redis.address import parse_url  # not before: most programs never need it
+
+        parse_url(url)
+    else:
+        _max_keys(url)
 
 
 def _is_redis(source: Any) -> bool:
@@ -58,4 +57,6 @@ def _max_keys(url: str) -> int:
         if name != "max_keys" or not (value.isascii() and value.isdecimal() and 0 < len(value) < 16):
             raise ValueError(f"cannot open storage {hidden(url)}: expected no option but for example max_keys=10000")
         max_keys = int(value)
+    if max_keys < 1:
+        raise ValueError(f"cannot open storage {hidden(url)}: max_keys must be a positive whole number")
     return max_keys

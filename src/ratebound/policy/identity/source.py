@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from hashlib import blake2b
 from secrets import token_bytes
 from typing import Any
 
 from ratebound.clock import SECOND
+from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
 from ratebound.notation import UNIT_NAMES
 from ratebound.policy.functions import Functions, check_takes, find_function, find_nothing, is_awaitable, unwrapped
@@ -38,7 +40,7 @@ class Source:
 
     A function may return an Identity of another kind than the source's name. `kinds` declares these kinds, so that
     lists can name their clients. `cache` is the time for which an identity that `verify` returned is used without
-    calling it again: seconds, or text like '60 seconds'. A revoked credential keeps working for that long.
+    calling it again: seconds, a timedelta, or text like '60 seconds'. A revoked credential keeps working for that long.
     """
 
     header: str = ""
@@ -47,7 +49,7 @@ class Source:
     call: Callable[[RequestView], Any] | None = None
     proxy: bool = False
     tier: str = ""
-    cache: float | str = 0
+    cache: Duration | str = 0
     kinds: Any = ()
 
     verifier: Callable[[str], Any] | None = field(init=False, repr=False, compare=False)  # `verify`, with its cache
@@ -82,7 +84,7 @@ class Source:
                 raise ValueError("the identity from a proxy's header has the name of its source: leave out 'kinds'")
         problems.check()
         put(self, "header", self.header.lower())
-        assert not isinstance(self.cache, str)
+        assert isinstance(self.cache, float)
         cached = self.verify is not None and self.cache
         put(self, "verifier", VerifierCache(self.verify, self.cache) if cached and self.verify else self.verify)
 
@@ -140,10 +142,12 @@ def _cache_seconds(given: Any) -> float:
         found = DURATION.fullmatch(given)
         length = None if found is None else UNIT_NAMES.get(found[2].lower())
         if found is None or length is None:
-            raise ValueError(f"cannot read {shown(given)}: expected seconds, or text like '60 seconds'")
+            raise ValueError(f"cannot read {shown(given)}: expected seconds, a timedelta, or text like '60 seconds'")
         given = float(found[1]) * length / SECOND
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise ValueError(f"expected seconds, or text like '60 seconds', not {shown(given)}")
+        raise ValueError(f"expected seconds, a timedelta, or text like '60 seconds', not {shown(given)}")
     if not 0 <= given <= MAX_CACHE:
         raise ValueError(
             f"expected at most a day, not {shown(given)} seconds: a revoked credential keeps working for that long"
@@ -162,13 +166,13 @@ class VerifierCache:
     def __init__(
         self,
         verify: Callable[[str], Any],
-        seconds: float,
+        seconds: Duration,
         *,
         size: int = MAX_VERIFIED,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._verify = verify
-        self._seconds = seconds
+        self._seconds = as_seconds("seconds", seconds)
         self._size = size
         self._clock = clock
         self._secret = token_bytes(16)

@@ -28,9 +28,7 @@ from ratebound.policy.model.rule import (
     read_limits,
 )
 from ratebound.policy.problem import Place, Problems, as_texts, check_choice, nearest, shown
-from ratebound.storage.redis.address import parse_url
-from ratebound.storage.secrecy import split_url
-from ratebound.storage.urls import open_storage
+from ratebound.storage.urls import check_storage_url
 
 T = TypeVar("T")
 Switch = Literal["on", "off", "shadow"]
@@ -383,11 +381,7 @@ def _check_names(rule: Rule, plan: Plan) -> None:
 def _check_storage(url: object) -> None:
     if not isinstance(url, str):
         raise ValueError(f"expected a URL like 'redis://host:6379/0', not a value of type {type(url).__name__}")
-    scheme = split_url(url).scheme.partition("+")[0]
-    if scheme in ("redis", "rediss", "unix"):
-        parse_url(url)  # opens no connection, and needs no redis-py
-    else:
-        open_storage(url)
+    check_storage_url(url)
 
 
 def _clients(listed: Any) -> tuple[Any, ...]:

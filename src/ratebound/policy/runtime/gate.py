@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from ratebound import switch
-from ratebound.arguments import as_listeners, as_seconds, as_storage, unlimited
 from ratebound.clock import microseconds
-from ratebound.decision import Decision, Row
+from ratebound.decider import AsyncDecider, Decider
+from ratebound.decision import Decision
+from ratebound.duration import Duration, as_seconds
 from ratebound.events import Decided, Listener, Shadowed, log, tell
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.policy.load.loader import read_policy
@@ -23,10 +24,7 @@ from ratebound.policy.runtime.bounded_queue import with_bounded_queues
 from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
 from ratebound.policy.runtime.reload import PolicyFile, log_swap
 from ratebound.policy.runtime.verdict import Judged, Verdict
-from ratebound.settling import restated, settled_costs, settlement
-from ratebound.storage import AsyncStorage, AtOnce, Storage, StorageAttribute
-from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
-from ratebound.storage.urls import async_twin, open_async_storage, open_storage
+from ratebound.storage import AsyncStorage, Storage
 
 
 class _Source:
@@ -47,6 +45,7 @@ class _Source:
         self._check(self._compiled)
 
     def current(self) -> CompiledPolicy:
+        """Return the policy in force, made ready. A file that has changed is taken up here."""
         file = self._file
         if file is not None:
             file.refresh()
@@ -61,16 +60,19 @@ class _Source:
         return self._compiled
 
     def use(self, policy: Policy) -> None:
+        """Put a policy in force instead of the one before, or of the file."""
         compiled = self.ready(policy)
         log_swap(self._compiled.policy, policy)
         self._compiled, self._file = compiled, None
 
     def ready(self, policy: Policy) -> CompiledPolicy:
+        """Return a policy made ready. Raises TypeError for a function that the gate cannot call."""
         compiled = CompiledPolicy(policy)
         self._check(compiled)
         return compiled
 
     def set_switch(self, value: Switch | None) -> None:
+        """Set the switch. Raises ValueError for one that does not exist."""
         if value is not None:
             check_choice("switch", value, SWITCHES)
         self.switch = value
@@ -81,39 +83,15 @@ class _Source:
                 raise TypeError(f"{getattr(function, '__name__', function)} is an async def: it is for AsyncGate")
 
 
-class Gate:
-    """Decides whether a request may go ahead: `Gate(load_policy("policy.yaml")).decide(request)`.
-
-    `policy` is a Policy, a PolicyFile, or a dict with the keys of a file.
-
-    `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
-    changes is in force soon after. `max_delay` is how many seconds a leaky bucket may hold a request back: who would
-    have to wait longer is refused, and charged nothing; without it, who is allowed waits for as long as it takes.
-    `listeners` are told of every decision, shadow (see events) and verdict (Judged).
-    """
-
-    storage = StorageAttribute[Storage]()
-    _at_once: AtOnce | None
+class _PolicyGate:
+    """The part of a gate that does no I/O: the policy in force, the switch above it, and how long a queue may be."""
 
     def __init__(
-        self,
-        policy: Policy | PolicyFile | Mapping[str, Any],
-        *,
-        storage: Any = None,
-        deadline: float | None = None,
-        workers: int | None = None,
-        max_delay: float | None = None,
-        listeners: Iterable[Listener] = (),
+        self, policy: Policy | PolicyFile | Mapping[str, Any], max_delay: Duration | None, *, blocking: bool
     ) -> None:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
-        self._source = _Source(policy, blocking=True)
+        self._source = _Source(policy, blocking=blocking)
         self.current = self._source.current  # the policy in force, made ready
-        self._listeners = as_listeners(listeners)
-        found = as_storage(self.policy.storage if storage is None else storage, open_storage)
-        if inspect.iscoroutinefunction(found.evaluate):
-            raise TypeError(f"{type(found).__name__} is for AsyncGate: its evaluate must be awaited")
-        # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
-        self.storage = guarded(found, GuardedStorage, "local", deadline, workers, self._listeners)
 
     @property
     def policy(self) -> Policy:
@@ -134,12 +112,54 @@ class Gate:
         return self._source.ready(policy)
 
     def use(self, policy: Policy) -> None:
-        """From now on decide by this policy. Counts are kept, except where an algorithm or a period has changed."""
+        """Decide by this policy from now on. Counts are kept, except where an algorithm or a period has changed."""
         self._source.use(policy)
 
+    def _bounded(self, compiled: CompiledPolicy, groups: Sequence[Group]) -> Sequence[Group]:
+        """Return what to ask the storage: groups whose queues are no longer than `max_delay` allows."""
+        if self._patience is None or not compiled.may_queue:
+            return groups
+        return with_bounded_queues(groups, self._patience)
+
+
+class Gate(_PolicyGate):
+    """A policy at work, for threads: `Gate(load_policy("policy.yaml")).decide(request)`.
+
+    `policy` is a Policy, a PolicyFile, or a dict with the keys of a file.
+
+    `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
+    changes is in force soon after. `max_delay` is how long, in seconds or as a timedelta, a leaky bucket may hold a
+    request back: one that would have to wait longer is refused, and charged nothing. Without `max_delay` there is no
+    bound. `listeners` receive every decision, shadow (see events) and verdict (Judged).
+    """
+
+    def __init__(
+        self,
+        policy: Policy | PolicyFile | Mapping[str, Any],
+        *,
+        storage: Any = None,
+        deadline: Duration | None = None,
+        workers: int | None = None,
+        max_delay: Duration | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        super().__init__(policy, max_delay, blocking=True)
+        # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
+        where = self.policy.storage if storage is None else storage
+        self._decider = Decider(where, deadline=deadline, workers=workers, listeners=listeners)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage, in its guard if it has one."""
+        return self._decider.storage
+
+    @storage.setter
+    def storage(self, storage: Storage) -> None:
+        self._decider.storage = storage
+
     def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
-        """One decision over all rules that match. Early and late rules are two decisions: the early ones are asked
-        first, and if they refuse, that is the verdict; else what they said is its `earlier`.
+        """Decide over all rules that match. Early and late rules are two decisions: the early ones are asked first, and
+        if they refuse, that is the verdict; else what they said is its `earlier`.
 
         With a `stage` only its rules are asked: `early` before authentication, and `late` after it. A request that has
         passed `early` by itself is not asked again.
@@ -155,16 +175,12 @@ class Gate:
         decision = verdict.decision
         if decision is None:
             return verdict
-        costs = settled_costs(decision, cost)
-        if not decision.allowed:
-            return verdict
-        forced = settlement(decision.asks, decision.rows, costs)
-        rows = self.storage.evaluate((forced,), "force") if switch.limiting else unlimited((forced,))
-        return verdict.with_decision(restated(decision, costs, rows[0]))
+        settled = self._decider.settle(decision, cost)
+        return verdict if settled is decision else verdict.with_decision(settled)
 
     def close(self) -> None:
         """Close the storage."""
-        self.storage.close()
+        self._decider.close()
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +190,8 @@ class Gate:
 
     def decide_by(self, compiled: CompiledPolicy, request: RequestView, stage: str) -> Verdict:
         """Decide one stage, by the policy in force or by one that has more rules than it."""
-        begin = time.perf_counter() if self._listeners else 0.0
+        decider = self._decider
+        begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
         ready = compiled.straight(request, stage) if turned is None else None
         if ready is None:
@@ -183,9 +200,9 @@ class Gate:
         else:
             grounds, (client, identities, asks) = ready
             if asks:
-                at_once = self._at_once
+                at_once = decider.at_once
                 if at_once is None or compiled.may_queue or not switch.limiting:
-                    rows = self._evaluate(compiled, [asks])[0]
+                    rows = decider.evaluate(self._bounded(compiled, [asks]))[0]
                 else:
                     rows = at_once(asks)
                 decision = Decision(asks, rows)
@@ -195,7 +212,7 @@ class Gate:
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
-            _tell(self._listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin)
         return verdict
 
     def _deliberate(self, compiled: CompiledPolicy, flow: Deliberation) -> Verdict:
@@ -203,7 +220,10 @@ class Gate:
             step = next(flow)
             while True:
                 try:
-                    answer = self._evaluate(compiled, step) if isinstance(step, list) else _not_here(step)
+                    if isinstance(step, list):
+                        answer = self._decider.evaluate(self._bounded(compiled, step))
+                    else:
+                        _refuse_to_await(step)
                 except Exception as error:
                     step = flow.throw(error)
                 else:
@@ -211,63 +231,35 @@ class Gate:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def _evaluate(self, compiled: CompiledPolicy, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
-        if compiled.may_queue:
-            groups = bounded(groups, self._patience)
-        return self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
 
-
-class AsyncGate:
-    """`Gate` for tasks: the same names, with await; verifiers, costs and limits may be async functions."""
-
-    storage = StorageAttribute[AsyncStorage]()
-    _at_once: AtOnce | None
+class AsyncGate(_PolicyGate):
+    """A policy at work, for tasks: the names of `Gate`, with await. Functions of the policy may be async."""
 
     def __init__(
         self,
         policy: Policy | PolicyFile | Mapping[str, Any],
         *,
         storage: Any = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         workers: int | None = None,
-        max_delay: float | None = None,
+        max_delay: Duration | None = None,
         listeners: Iterable[Listener] = (),
     ) -> None:
-        self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
-        self._source = _Source(policy, blocking=False)
-        self.current = self._source.current
-        self._listeners = as_listeners(listeners)
-        found = as_storage(self.policy.storage if storage is None else storage, open_async_storage)
-        if not inspect.iscoroutinefunction(found.evaluate):
-            found = async_twin(found)
-        if found is None:
-            raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Gate")
-        self.storage = guarded(found, AsyncGuardedStorage, "local", deadline, workers, self._listeners)
+        super().__init__(policy, max_delay, blocking=False)
+        where = self.policy.storage if storage is None else storage
+        self._decider = AsyncDecider(where, deadline=deadline, workers=workers, listeners=listeners)
 
     @property
-    def policy(self) -> Policy:
-        """The policy in force."""
-        return self._source.current().policy
+    def storage(self) -> AsyncStorage:
+        """The storage, in its guard if it has one."""
+        return self._decider.storage
 
-    @property
-    def switch(self) -> Switch | None:
-        """'on', 'off' or 'shadow' for everything; see `Gate.switch`."""
-        return self._source.switch
-
-    @switch.setter
-    def switch(self, value: Switch | None) -> None:
-        self._source.set_switch(value)
-
-    def ready(self, policy: Policy) -> CompiledPolicy:
-        """Make a policy ready for `decide_by`."""
-        return self._source.ready(policy)
-
-    def use(self, policy: Policy) -> None:
-        """From now on decide by this policy; see `Gate.use`."""
-        self._source.use(policy)
+    @storage.setter
+    def storage(self, storage: AsyncStorage) -> None:
+        self._decider.storage = storage
 
     async def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
-        """One decision over all rules that match; see `Gate.decide`."""
+        """Decide over all rules that match; see `Gate.decide`."""
         compiled = self._source.current()
         if stage is not None or not compiled.asks_early(request):
             return await self.decide_by(compiled, request, checked_stage(stage or "late"))
@@ -279,16 +271,12 @@ class AsyncGate:
         decision = verdict.decision
         if decision is None:
             return verdict
-        costs = settled_costs(decision, cost)
-        if not decision.allowed:
-            return verdict
-        forced = settlement(decision.asks, decision.rows, costs)
-        rows = await self.storage.evaluate((forced,), "force") if switch.limiting else unlimited((forced,))
-        return verdict.with_decision(restated(decision, costs, rows[0]))
+        settled = await self._decider.settle(decision, cost)
+        return verdict if settled is decision else verdict.with_decision(settled)
 
     async def close(self) -> None:
         """Close the storage."""
-        await self.storage.close()
+        await self._decider.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -298,7 +286,8 @@ class AsyncGate:
 
     async def decide_by(self, compiled: CompiledPolicy, request: RequestView, stage: str) -> Verdict:
         """Decide one stage; see `Gate.decide_by`."""
-        begin = time.perf_counter() if self._listeners else 0.0
+        decider = self._decider
+        begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
         ready = compiled.straight(request, stage) if turned is None else None
         if ready is None:
@@ -307,9 +296,9 @@ class AsyncGate:
         else:
             grounds, (client, identities, asks) = ready
             if asks:
-                at_once = self._at_once
+                at_once = decider.at_once
                 if at_once is None or compiled.may_queue or not switch.limiting:
-                    rows = (await self._evaluate(compiled, [asks]))[0]
+                    rows = (await decider.evaluate(self._bounded(compiled, [asks])))[0]
                 else:
                     rows = at_once(asks)
                 decision = Decision(asks, rows)
@@ -319,7 +308,7 @@ class AsyncGate:
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
-            _tell(self._listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin)
         return verdict
 
     async def _deliberate(self, compiled: CompiledPolicy, flow: Deliberation) -> Verdict:
@@ -327,7 +316,10 @@ class AsyncGate:
             step = next(flow)
             while True:
                 try:
-                    answer = await (self._evaluate(compiled, step) if isinstance(step, list) else step)
+                    if isinstance(step, list):
+                        answer = await self._decider.evaluate(self._bounded(compiled, step))
+                    else:
+                        answer = await step
                 except Exception as error:
                     step = flow.throw(error)
                 else:
@@ -335,24 +327,15 @@ class AsyncGate:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def _evaluate(self, compiled: CompiledPolicy, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
-        if compiled.may_queue:
-            groups = bounded(groups, self._patience)
-        return await self.storage.evaluate(groups) if switch.limiting else unlimited(groups)
-
-
-def bounded(groups: Sequence[Group], patience: int | None) -> Sequence[Group]:
-    """What the storage is asked, with queues no longer than patience allows."""
-    return groups if patience is None else with_bounded_queues(groups, patience)
-
 
 def checked_stage(stage: str) -> str:
+    """Return the stage as it is. Raises ValueError for one that does not exist."""
     if stage not in ("early", "late"):
         raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
     return stage
 
 
-def _not_here(answer: Any) -> NoReturn:
+def _refuse_to_await(answer: Any) -> NoReturn:
     if inspect.iscoroutine(answer):
         answer.close()
     raise TypeError("a function of the policy returned something to await: it is for AsyncGate")

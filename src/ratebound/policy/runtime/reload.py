@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
 from ratebound.limit import Limit
 from ratebound.policy.load.loader import load_policy
@@ -25,8 +26,8 @@ log = logging.getLogger("ratebound")
 class PolicyFile:
     """The policy of a file, and what became of its last change.
 
-    `every` is how many seconds lie between two looks at the file, 0 for none but `reload`. `error` is what is wrong
-    with the file as it is now, None if it is in force.
+    `every` is the time between two looks at the file, in seconds or as a timedelta, 0 for none but `reload`.
+    `error` is what is wrong with the file as it is now, None if it is in force.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class PolicyFile:
         *,
         functions: Mapping[str, Callable[..., Any]] | None = None,
         environ: Mapping[str, str] | None = None,
-        every: float = 1.0,
+        every: Duration = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        self.every = every
+        self.every = as_seconds("every", every)
         self.error: PolicyError | None = None
         self.changes: tuple[str, ...] = ()  # what the last reload made start anew, or could not change
         self._functions = functions
@@ -49,7 +50,7 @@ class PolicyFile:
         self.compiled = CompiledPolicy(self._load())
         self._clock = clock
         renew_in_children(self)
-        self._next = clock() + every
+        self._next = clock() + self.every
 
     @property
     def policy(self) -> Policy:

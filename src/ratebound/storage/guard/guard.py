@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 
 from ratebound.clock import SECOND, Clock
 from ratebound.decision import Row
+from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Called, Degraded, Listener, Recovered, tell
 from ratebound.fork import renew_in_children
@@ -26,6 +27,7 @@ log = logging.getLogger("ratebound")
 BATCH = 100  # groups in one call of the write-back, so that it does not keep a server busy for long
 SMALL_BATCH = 10  # if groups may be on several nodes: they are sent one by one and share one deadline
 ONE_NODE = ("",)
+HOUR = 3_600  # seconds: no deadline is longer
 
 NodesOf = Callable[[Group], tuple[str, ...]]
 Result = Sequence[Sequence[Row]] | StorageError
@@ -68,19 +70,20 @@ class Guard:
         self,
         *,
         failure: str,
-        deadline: float,
+        deadline: Duration,
         workers: int | None,
         failures: int,
-        probe_interval: float,
+        probe_interval: Duration,
         write_back: bool,
         listeners: Iterable[Listener],
         parted: bool,
         clock: Clock | None,
     ) -> None:
-        check_options(failure, workers, deadline=deadline, probe_interval=probe_interval)
+        check_options(failure, workers)
+        self.deadline = as_seconds("deadline", deadline, positive=True, most=HOUR)
+        self._probe_interval = as_seconds("probe_interval", probe_interval, positive=True, most=HOUR)
         if type(failures) is not int or failures < 1:
             raise ValueError(f"failures must be a positive whole number, not {failures!r}")
-        self.deadline = deadline
         self.write_back = write_back
         self.listeners = tuple(listeners)
         known = workers or known_workers()
@@ -89,7 +92,6 @@ class Guard:
         self.breakers: dict[str, Breaker] = {}
         self._seconds: Callable[[], float] = time.monotonic if clock is None else lambda: clock() / SECOND
         self._failures = failures
-        self._probe_interval = probe_interval
         self._lock = threading.Lock()
         self._reasons: dict[str, str] = {}  # of each node: why its last call failed
         self._returned: dict[str, tuple[float, int]] = {}  # recovered nodes, not reported yet: seconds away, units
@@ -368,15 +370,12 @@ class Guard:
             log.warning("%s decides again after %.3g s", name, event.seconds)
 
 
-def check_options(failure: str, workers: int | None, **durations: float) -> None:
-    """Raise ValueError if a failure mode, a number of workers or a duration is invalid."""
+def check_options(failure: str, workers: int | None) -> None:
+    """Raise ValueError if a failure mode or a number of workers is invalid."""
     if failure not in FAILURES:
         raise ValueError(f"failure must be one of {', '.join(FAILURES)}, not {failure!r}")
     if workers is not None and (type(workers) is not int or workers < 1):
         raise ValueError(f"workers must be a positive whole number, not {workers!r}")
-    for label, value in durations.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3_600:
-            raise ValueError(f"{label} must be seconds, more than 0 and at most 3600, not {value!r}")
 
 
 def _together(parts: Iterable[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[str, ...], list[int]]]:

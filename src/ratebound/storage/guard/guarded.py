@@ -18,13 +18,14 @@ from typing import Any
 
 from ratebound.clock import Clock
 from ratebound.decision import Row
+from ratebound.duration import Duration, as_seconds
 from ratebound.errors import RateboundError, StorageError
 from ratebound.events import Listener
 from ratebound.limit import Group, Mode
 from ratebound.settling import settlement
-from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage import AsyncStorage, Storage, async_twin_of
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
-from ratebound.storage.guard.guard import Guard, NodesOf, WriteBack, check_options
+from ratebound.storage.guard.guard import HOUR, Guard, NodesOf, WriteBack, check_options
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.threads import Job, Threads
 from ratebound.storage.workers import warn_of_many_workers
@@ -36,7 +37,7 @@ LEFT = "a storage call failed after its caller had gone: %s"
 log = logging.getLogger("ratebound")
 
 
-def _deadline(inner: Any, given: float | None) -> float:
+def _deadline(inner: Any, given: Duration | None) -> Duration:
     """Return the deadline: the given one, the storage's own, its address's timeout, or the default."""
     for found in (given, getattr(inner, "deadline", None), getattr(getattr(inner, "address", None), "timeout", None)):
         if found is not None:
@@ -74,10 +75,10 @@ class GuardedStorage:
         inner: Storage,
         *,
         failure: str = "local",
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         workers: int | None = None,
         failures: int = 3,
-        probe_interval: float = 1.0,
+        probe_interval: Duration = 1.0,
         write_back: bool = True,
         listeners: Iterable[Listener] = (),
         clock: Clock | None = None,
@@ -182,7 +183,7 @@ class GuardedStorage:
     def close(self) -> None:
         """Close the storage and end background work, as far as it does not hang.
 
-        Twins made by `for_tasks` are closed as well, by each event loop that still runs, as soon as it can.
+        Storages that `async_twin` returned are closed as well, by each event loop that still runs, as soon as it can.
         """
         ends = time.monotonic() + self.guard.deadline
         for ended in list(self._left):
@@ -201,8 +202,14 @@ class GuardedStorage:
         """Add a listener, once."""
         self.guard.listen(listener)
 
-    def for_tasks(self, inner: AsyncStorage) -> "AsyncGuardedStorage":
-        """Return a guard for tasks around the async twin of `inner`, with the same breakers and local states."""
+    def async_twin(self) -> "AsyncGuardedStorage | None":
+        """Return a guarded storage for tasks around the twin of `inner`, or None if that has none.
+
+        It has the same breakers, local states and listeners, and is closed when this one is.
+        """
+        inner = async_twin_of(self.inner)
+        if inner is None:
+            return None
         twin = AsyncGuardedStorage._sharing(inner, self.guard)
         self._twins.add(twin)
         return twin
@@ -302,20 +309,15 @@ class AsyncGuardedStorage:
         inner: AsyncStorage,
         *,
         failure: str = "local",
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         workers: int | None = None,
         failures: int = 3,
-        probe_interval: float = 1.0,
+        probe_interval: Duration = 1.0,
         write_back: bool = True,
         listeners: Iterable[Listener] = (),
         clock: Clock | None = None,
     ) -> None:
-        if not inspect.iscoroutinefunction(inner.evaluate):
-            raise TypeError(
-                f"{type(inner).__name__} is a sync storage and would block the event loop: use GuardedStorage"
-            )
-        self.inner = inner
-        self.guard = Guard(
+        guard = Guard(
             failure=failure,
             deadline=_deadline(inner, deadline),
             workers=workers,
@@ -326,18 +328,27 @@ class AsyncGuardedStorage:
             parted=hasattr(inner, "nodes_of"),
             clock=clock,
         )
-        self._inline = _bounds_itself(inner, self.guard.deadline)
+        self._begin(inner, guard)
+
+    @classmethod
+    def _sharing(cls, inner: AsyncStorage, guard: Guard) -> "AsyncGuardedStorage":
+        """Return a storage with the guard of another, instead of one made from options."""
+        twin = cls.__new__(cls)
+        twin._begin(inner, guard)
+        return twin
+
+    def _begin(self, inner: AsyncStorage, guard: Guard) -> None:
+        if not inspect.iscoroutinefunction(inner.evaluate):
+            raise TypeError(
+                f"{type(inner).__name__} is a sync storage and would block the event loop: use GuardedStorage"
+            )
+        self.inner = inner
+        self.guard = guard
+        self._inline = _bounds_itself(inner, guard.deadline)
         self._nodes_of = _nodes_of(inner)
         self._writers: set[asyncio.Task[None]] = set()
         self._closers: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[None]] = set()  # of waiters: an event loop keeps only weak references to tasks
-
-    @classmethod
-    def _sharing(cls, inner: AsyncStorage, guard: Guard) -> "AsyncGuardedStorage":
-        twin = cls(inner)
-        twin.guard = guard
-        twin._inline = _bounds_itself(inner, guard.deadline)
-        return twin
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Answer each group by the deadline.
@@ -495,7 +506,7 @@ def guarded(
     storage: Any,
     kind: type[GuardedStorage] | type[AsyncGuardedStorage],
     failure: str,
-    deadline: float | None,
+    deadline: Duration | None,
     workers: int | None,
     listeners: Iterable[Listener],
 ) -> Any:
@@ -503,7 +514,9 @@ def guarded(
 
     Raises ValueError if an option is invalid, or is given beside a guarded storage.
     """
-    check_options(failure, workers, deadline=DEADLINE if deadline is None else deadline)
+    check_options(failure, workers)
+    if deadline is not None:
+        as_seconds("deadline", deadline, positive=True, most=HOUR)
     if isinstance(storage, MemoryStorage | AsyncMemoryStorage):
         warn_of_many_workers()
         (storage.memory if isinstance(storage, AsyncMemoryStorage) else storage).is_limiters = True

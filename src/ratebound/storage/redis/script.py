@@ -8,7 +8,7 @@ from typing import Any
 
 from ratebound.decision import Row
 from ratebound.errors import StorageError
-from ratebound.limit import ALGORITHMS, Group, Limit, Mode
+from ratebound.limit import Group, Limit, Mode
 from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 from ratebound.storage.redis.keys import Keys
 
@@ -16,7 +16,16 @@ PARTS = ("numbers", "fast_path", "gcra", "fixed_window", "sliding_counter", "sli
 SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
 
-NUMBERS = {name: number for number, name in enumerate(ALGORITHMS)}
+# Algorithms on the wire. lua/numbers.lua has the same numbers under the same names. A number is never given to another
+# algorithm: programs of two versions may share one Redis.
+NUMBERS = {
+    "token-bucket": 0,
+    "gcra": 1,
+    "leaky-bucket": 2,
+    "fixed-window": 3,
+    "sliding-log": 4,
+    "sliding-counter": 5,
+}
 RECORD = Struct("<11d")
 NOT_GIVEN = (-1, -1, -1, -1)
 KNOWN = 1000

@@ -105,8 +105,8 @@ class RedisStorage:
             client.close()
         self._threads.close()
 
-    def for_tasks(self) -> "AsyncRedisStorage":
-        """Return a storage with the same states for an event loop."""
+    def async_twin(self) -> "AsyncRedisStorage":
+        """Return a storage for tasks with the same states."""
         return AsyncRedisStorage(self.address, clock=self._clock)
 
     def _nodes_of(self, group: Group) -> tuple[str, ...]:

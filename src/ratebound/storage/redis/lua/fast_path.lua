@@ -24,7 +24,7 @@ if mode == 'spend' and #ARGV == first then
     local key, left, reset_after, delay, given, rest_part = KEYS[n + 1], -1, 0, 0, 0, 0
     if place ~= n + 1 or cost > burst then break end
 
-    if algorithm < 3 then -- gcra: tat, part, last, since, given
+    if algorithm == TOKEN_BUCKET or algorithm == GCRA or algorithm == LEAKY_BUCKET then -- tat, part, last, since, given
       local value = call('GET', key)
       local ahead, part, since, early = 0, 0, now, 0
       if value then
@@ -35,7 +35,7 @@ if mode == 'spend' and #ARGV == first then
         local room, room_part = muldiv(burst - cost, period, count)
         early = ahead - room
         if part < room_part then early = early - 1 end
-        if algorithm == 2 then delay = ahead end
+        if algorithm == LEAKY_BUCKET then delay = ahead end
       end
       if early > 0 or delay > 0 and (patience ~= NEVER or #text > RECORD) then break end
       local step, step_part = muldiv(cost, period, count)
@@ -46,7 +46,7 @@ if mode == 'spend' and #ARGV == first then
       reset_after, rest_part = part > 0 and ahead + 1 or ahead, part
       values[n + 1], spans[n + 1] = pack('<ddddd', now + ahead, part, now, since, given), ahead + 1
 
-    elseif algorithm == 3 then -- fixed_window: finish, used, since
+    elseif algorithm == FIXED_WINDOW then -- finish, used, since
       local value = call('GET', key)
       local finish, used, since = now - now % period + period, cost, now
       if value then
@@ -59,7 +59,7 @@ if mode == 'spend' and #ARGV == first then
       left, reset_after = count - used, finish - now
       values[n + 1], spans[n + 1] = pack('<ddd', finish, used, since), reset_after
 
-    elseif algorithm == 5 then -- sliding_counter: expires, current, previous
+    elseif algorithm == SLIDING_COUNTER then -- expires, current, previous
       local value = call('GET', key)
       local rest, current, previous, share = period, 0, 0, 0
       if value then
@@ -80,7 +80,7 @@ if mode == 'spend' and #ARGV == first then
       left, reset_after = count - current - cost - share, rest + period
       values[n + 1], spans[n + 1] = pack('<ddd', now + reset_after, current + cost, previous), reset_after
 
-    else -- sliding_log: a list, its head is expires, used, total, uneven
+    elseif algorithm == SLIDING_LOG then -- a list, its head is expires, used, total, uneven
       local head = call('LINDEX', key, 0)
       local used, gone, last, total, uneven = cost, 0, 0, cost, 0
       if head then

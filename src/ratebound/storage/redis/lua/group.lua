@@ -13,10 +13,17 @@ if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 
 local MAX_SPAN = 3153600000000000 -- as in limit.py
 local MAX_ROUNDS = 8
 
+local function maker_of(algorithm)
+  if algorithm == TOKEN_BUCKET or algorithm == GCRA or algorithm == LEAKY_BUCKET then return make_gcra end
+  if algorithm == FIXED_WINDOW then return make_fixed_window end
+  if algorithm == SLIDING_LOG then return make_sliding_log end
+  if algorithm == SLIDING_COUNTER then return make_sliding_counter end
+  error('unknown algorithm ' .. algorithm)
+end
+
 local made = {}
 local function kernel_of(algorithm)
-  local make = algorithm < 3 and make_gcra or algorithm == 3 and make_fixed_window
-    or algorithm == 4 and make_sliding_log or make_sliding_counter
+  local make = maker_of(algorithm)
   local kernel = made[make]
   if not kernel then
     kernel = make()
@@ -32,7 +39,7 @@ local function read(text)
     n = n + 1
     asks[n] = {
       place = place, kernel = kernel_of(algorithm), count = count, period_us = period_us, burst = burst,
-      queues = algorithm == 2, cost = cost, patience = patience,
+      queues = algorithm == LEAKY_BUCKET, cost = cost, patience = patience,
     }
   end
   return asks

@@ -29,4 +29,12 @@ local function muldiv(a, b, c)
   return a * whole + q, r
 end
 
+-- Algorithms on the wire, as in NUMBERS of script.py.
+local TOKEN_BUCKET = 0
+local GCRA = 1
+local LEAKY_BUCKET = 2
+local FIXED_WINDOW = 3
+local SLIDING_LOG = 4
+local SLIDING_COUNTER = 5
+
 local NEVER = -1 -- retry_after if no wait can help, and the value of an absent field

@@ -1,0 +1,258 @@
+"""The decider: what Limiter and Gate share. It asks the storage, and tells the listeners what was decided.
+
+Opening a storage, the test switch, spending, settling, listening and closing are written here and nowhere else.
+`Decider` is for threads, `AsyncDecider` for tasks: the two differ by an `await`. What does no I/O is in their base.
+"""
+
+import inspect
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from ratebound import switch
+from ratebound.arguments import as_listeners, as_storage, unlimited
+from ratebound.decision import Decision, Row
+from ratebound.duration import Duration
+from ratebound.events import Decided, Listener, tell
+from ratebound.limit import Group, Mode
+from ratebound.settling import restated, settled_costs, settlement
+from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of
+from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
+from ratebound.storage.urls import open_async_storage, open_storage
+
+S = TypeVar("S", Storage, AsyncStorage)
+
+
+class _Deciding(Generic[S]):
+    """The part of a decider that does no I/O.
+
+    `at_once` is the storage's way to spend without a pause; None if it has none, and while the decider is closed.
+    `unheard` is the same, and None as well while anybody listens: then a spend is all there is to a decision, and
+    callers make it without a call in between.
+    """
+
+    at_once: AtOnce | None
+    unheard: AtOnce | None
+    _storage: S
+
+    def __init__(self, storage: S, listeners: tuple[Listener, ...]) -> None:
+        self.listeners = listeners
+        self.closed = False
+        self._entered = 0
+        self._lock = threading.Lock()
+        self._twin: AsyncDecider | None = None
+        self.storage = storage
+
+    @property
+    def storage(self) -> S:
+        """The storage that is asked, in its guard if it has one. Another one can be set."""
+        return self._storage
+
+    @storage.setter
+    def storage(self, storage: S) -> None:
+        self._storage = storage
+        self._choose_path()
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of everything from now on."""
+        self.listeners = (*self.listeners, *as_listeners([listener]))
+        if isinstance(self._storage, GuardedStorage | AsyncGuardedStorage):
+            self._storage.listen(listener)
+        self._choose_path()
+        if self._twin is not None:
+            self._twin.listen(listener)
+
+    def enter(self) -> None:
+        """Open the decider for one `with` statement."""
+        with self._lock:
+            self._entered += 1
+            self._set_closed(False)
+
+    def leave(self) -> None:
+        """Close the decider if this was the last `with` statement that had entered it."""
+        with self._lock:
+            self._entered -= 1
+            self._set_closed(self._entered < 1)
+
+    def shut(self) -> None:
+        """Raise RuntimeError from now on, until the next `enter`."""
+        with self._lock:
+            self._set_closed(True)
+
+    def check_open(self) -> None:
+        """Raise RuntimeError if the decider is closed."""
+        if self.closed:
+            raise RuntimeError("this limiter is closed: make a new one, or open it again with a `with` statement")
+
+    def adopt(self, twin: "AsyncDecider") -> None:
+        """Open, close and listen together with `twin` from now on."""
+        self._twin = twin
+        twin._set_closed(self.closed)
+
+    def _told(self, decisions: list[Decision], begin: float) -> list[Decision]:
+        """Tell the listeners of decisions that were made together since `begin`, and return them."""
+        seconds = time.perf_counter() - begin
+        for decision in decisions if self.listeners else ():
+            tell(self.listeners, Decided(decision, seconds))
+        return decisions
+
+    def _set_closed(self, closed: bool) -> None:
+        self.closed = closed
+        self._choose_path()
+        if self._twin is not None:
+            self._twin._set_closed(closed)
+
+    def _choose_path(self) -> None:
+        self.at_once = None if self.closed else at_once_of(self._storage)
+        self.unheard = None if self.listeners else self.at_once
+
+
+class Decider(_Deciding[Storage]):
+    """A decider for threads. `storage` is a URL, a storage, or a client of redis-py; see `Limiter` for the options.
+
+    Raises TypeError for a storage that must be awaited.
+    """
+
+    def __init__(
+        self,
+        storage: Any,
+        *,
+        failure: str = "local",
+        deadline: Duration | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        found = as_storage(storage, open_storage)
+        if inspect.iscoroutinefunction(found.evaluate):
+            raise TypeError(f"{type(found).__name__} is for AsyncLimiter and AsyncGate: its evaluate must be awaited")
+        told = as_listeners(listeners)
+        super().__init__(guarded(found, GuardedStorage, failure, deadline, workers, told), told)
+
+    def decide(self, group: Group) -> Decision:
+        """Spend a group, and tell the listeners."""
+        begin = time.perf_counter()
+        at_once = self.at_once
+        if at_once is not None and switch.limiting:
+            decision = Decision(group, at_once(group))
+        else:
+            decision = Decision(group, self.evaluate((group,))[0])
+        if self.listeners:
+            tell(self.listeners, Decided(decision, time.perf_counter() - begin))
+        return decision
+
+    def decide_each(self, groups: Sequence[Group]) -> list[Decision]:
+        """Spend groups in one trip to the storage, each by itself, and tell the listeners of each."""
+        begin = time.perf_counter()
+        return self._told(list(map(Decision, groups, self.evaluate(groups))), begin)
+
+    def settle(self, decision: Decision, cost: int | Sequence[int]) -> Decision:
+        """Make an allowed decision have cost `cost`, and return it as it stands then; see `Limiter.settle`."""
+        costs = settled_costs(decision, cost)
+        if not decision.allowed:
+            return decision
+        forced = settlement(decision.asks, decision.rows, costs)
+        return restated(decision, costs, self.evaluate((forced,), "force")[0])
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
+        """Ask the storage. While tests have turned limiting off, answer as if every limit were untouched.
+
+        Raises RuntimeError if the decider is closed.
+        """
+        if self.closed:
+            self.check_open()
+        return self._storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+
+    def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
+        """Return what `evaluate` does, for a waiter, which may be interrupted. Memory answers without a pause."""
+        if mode == "peek" or not switch.limiting or not isinstance(self._storage, GuardedStorage):
+            return self.evaluate(groups, mode)
+        self.check_open()
+        return self._storage.evaluate_or_undo(groups, mode)
+
+    def reset(self, group: Group) -> None:
+        """Forget the states of a group. Raises StorageError when the storage could not be told."""
+        self.check_open()
+        self._storage.reset(group)
+
+    def close(self) -> None:
+        """Close the storage. The decider itself stays as open as it is."""
+        self._storage.close()
+
+    def twin_storage(self) -> AsyncStorage:
+        """Return a storage for tasks over the same states. Raises TypeError if there is none."""
+        twin = async_twin_of(self._storage)
+        if twin is None:
+            raise TypeError("this storage would block the event loop: decorate an async def with AsyncLimiter.limit")
+        return twin
+
+
+class AsyncDecider(_Deciding[AsyncStorage]):
+    """A decider for tasks: the names of `Decider`, with await. A storage for threads is asked through its twin.
+
+    Raises TypeError for a storage that would block the event loop.
+    """
+
+    def __init__(
+        self,
+        storage: Any,
+        *,
+        failure: str = "local",
+        deadline: Duration | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        found = as_storage(storage, open_async_storage)
+        if not inspect.iscoroutinefunction(found.evaluate):
+            found = async_twin_of(found)
+        if found is None:
+            raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Limiter and Gate")
+        told = as_listeners(listeners)
+        super().__init__(guarded(found, AsyncGuardedStorage, failure, deadline, workers, told), told)
+
+    async def decide(self, group: Group) -> Decision:
+        """Spend a group, and tell the listeners."""
+        begin = time.perf_counter()
+        at_once = self.at_once
+        if at_once is not None and switch.limiting:
+            decision = Decision(group, at_once(group))
+        else:
+            decision = Decision(group, (await self.evaluate((group,)))[0])
+        if self.listeners:
+            tell(self.listeners, Decided(decision, time.perf_counter() - begin))
+        return decision
+
+    async def decide_each(self, groups: Sequence[Group]) -> list[Decision]:
+        """Spend groups in one trip to the storage; see `Decider.decide_each`."""
+        begin = time.perf_counter()
+        return self._told(list(map(Decision, groups, await self.evaluate(groups))), begin)
+
+    async def settle(self, decision: Decision, cost: int | Sequence[int]) -> Decision:
+        """Make an allowed decision have cost `cost`; see `Limiter.settle`."""
+        costs = settled_costs(decision, cost)
+        if not decision.allowed:
+            return decision
+        forced = settlement(decision.asks, decision.rows, costs)
+        return restated(decision, costs, (await self.evaluate((forced,), "force"))[0])
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
+        """Ask the storage; see `Decider.evaluate`."""
+        if self.closed:
+            self.check_open()
+        return await self._storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+
+    async def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
+        """Return what `evaluate` does, for a waiter, which may be cancelled; see `Decider.evaluate_or_undo`."""
+        if mode == "peek" or not switch.limiting or not isinstance(self._storage, AsyncGuardedStorage):
+            return await self.evaluate(groups, mode)
+        self.check_open()
+        return await self._storage.evaluate_or_undo(groups, mode)
+
+    async def reset(self, group: Group) -> None:
+        """Forget the states of a group; see `Decider.reset`."""
+        self.check_open()
+        await self._storage.reset(group)
+
+    async def close(self) -> None:
+        """Close what this event loop has open in the storage."""
+        await self._storage.close()

@@ -1,0 +1,91 @@
+"""Python calls of a decision in memory: each costs about as much as the arithmetic itself, so they are counted.
+
+The figures are upper bounds. A change that needs more calls on these paths has to say why here.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from ratebound import AsyncLimiter, Limiter
+from ratebound.limit import ALGORITHMS
+from ratebound.policy import Gate, RequestView, read_policy
+
+ALLOWED = 4  # hit, the storage's at_once, the kernel's spend, Decision
+DENIED = 5  # and how long it takes, where a kernel computes that by itself
+LISTENED = 4  # on top: the decider, the event, tell, and the listener itself
+
+
+def calls_of(function: Callable[[], object]) -> list[str]:
+    """Return the names of the Python functions that a warm call of `function` runs, itself left out.
+
+    Now and then a call sweeps old keys, too: of several calls the shortest counts.
+    """
+    counted: list[list[str]] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            counted[-1].append(frame.f_code.co_qualname)
+
+    function()
+    for _ in range(20):
+        counted.append([])
+        sys.setprofile(profile)
+        try:
+            function()
+        finally:
+            sys.setprofile(None)
+    return min(counted, key=len)[1:]
+
+
+def listener(event: object) -> None: ...
+
+
+@pytest.mark.parametrize("listeners", [(), (listener,)], ids=["unheard", "listened to"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("count", "most"), [(9_999, ALLOWED), (1, DENIED)], ids=["allowed", "denied"])
+def test_a_warm_hit_takes_few_calls(algorithm: str, count: int, most: int, listeners: Any) -> None:
+    limiter = Limiter(f"{count}/day {algorithm}", listeners=listeners)
+    called = calls_of(lambda: limiter.hit("k"))
+    assert limiter.hit("k").allowed is (count > 1)
+    assert len(called) <= most + (LISTENED if listeners else 0), called
+
+
+@pytest.mark.parametrize("listeners", [(), (listener,)], ids=["unheard", "listened to"])
+@pytest.mark.parametrize(("count", "most"), [(9_999, ALLOWED), (1, DENIED)], ids=["allowed", "denied"])
+def test_a_warm_async_hit_takes_as_few(count: int, most: int, listeners: Any) -> None:
+    limiter = AsyncLimiter(f"{count}/day token-bucket", listeners=listeners)
+
+    def hit() -> None:
+        coroutine = limiter.hit("k")
+        try:
+            coroutine.send(None)
+        except StopIteration:
+            return
+        raise AssertionError("memory answers without a pause")
+
+    called = calls_of(hit)
+    assert asyncio.run(limiter.hit("k")).allowed is (count > 1)
+    assert len(called) <= most + (LISTENED if listeners else 0), called
+
+
+@pytest.mark.parametrize("count", [9_999, 1], ids=["allowed", "denied"])
+def test_a_listener_does_not_lead_off_the_fast_path(count: int) -> None:
+    limiter = Limiter(f"{count}/day token-bucket")
+    unheard = calls_of(lambda: limiter.hit("k"))
+    limiter.listen(listener)
+    heard = calls_of(lambda: limiter.hit("k"))
+    assert [name for name in heard if name in unheard] == unheard
+
+
+@pytest.mark.parametrize("listeners", [(), (listener,)], ids=["unheard", "listened to"])
+def test_a_gate_asks_memory_at_once_whoever_listens(listeners: Any) -> None:
+    gate = Gate(read_policy({"rules": [{"name": "all", "limits": "1/day token-bucket"}]}), listeners=listeners)
+    called = calls_of(lambda: gate.decide(RequestView("GET", "/", peer="192.0.2.1")))
+    assert "MemoryStorage.at_once" in called
+    assert "MemoryStorage.evaluate" not in called
+    assert "Decider.evaluate" not in called
