@@ -1,5 +1,10 @@
 """What Hypothesis draws from: limits of all algorithms and sizes, and gaps between requests."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratebound import Limit
@@ -26,6 +31,24 @@ def limits(draw: st.DrawFn, algorithms: tuple[str, ...] = ALGORITHMS) -> Limit:
     if algorithm == "sliding-log":
         count = min(count, LOG_COUNT)
     return Limit(count, period, burst, algorithm)
+
+
+def for_each(
+    algorithms: tuple[str, ...] = ALGORITHMS,
+) -> Callable[[Callable[[Limit, st.DataObject], None]], Any]:
+    """Run a test for limits of each algorithm: drawn among all of them, the same few examples might leave one out."""
+
+    def decorate(test: Callable[[Limit, st.DataObject], None]) -> Any:
+        @pytest.mark.parametrize("algorithm", algorithms)
+        @settings(max_examples=max(settings().max_examples // 3, 1))
+        @given(data=st.data())
+        def of_algorithm(algorithm: str, data: st.DataObject) -> None:
+            test(data.draw(limits((algorithm,))), data)
+
+        of_algorithm.__name__, of_algorithm.__doc__ = test.__name__, test.__doc__
+        return of_algorithm
+
+    return decorate
 
 
 def near(*marks: int) -> st.SearchStrategy[int]:

@@ -2,14 +2,14 @@
 
 from math import floor
 
-from hypothesis import assume, given
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from ratebound import Limit, MemoryStorage, Outcome
 from ratebound.limit import BUCKETS
 from ratebound.testing import FakeClock, ask
 from tests.property import oracle
-from tests.property.strategies import START, costs, gaps, limits, near
+from tests.property.strategies import START, costs, for_each, gaps, near
 
 EXACT_WINDOWS = ("sliding-log", "fixed-window")
 
@@ -38,7 +38,7 @@ class History:
             self.hit(data.draw(costs(self.limit)))
 
 
-@given(limits(), st.data())
+@for_each()
 def test_every_answer_is_that_of_the_oracle(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     for _ in range(data.draw(st.integers(1, 20))):
@@ -52,21 +52,21 @@ def test_every_answer_is_that_of_the_oracle(limit: Limit, data: st.DataObject) -
         assert outcome.at_us == now
 
 
-@given(limits(EXACT_WINDOWS), st.data())
+@for_each(EXACT_WINDOWS)
 def test_no_window_of_an_exact_algorithm_holds_more_than_its_limit(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     history.play(data, most=30)
     assert oracle.keeps(limit, history.events)
 
 
-@given(limits(BUCKETS), st.data())
+@for_each(BUCKETS)
 def test_a_bucket_never_gives_more_than_burst_and_rate_times_time(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     history.play(data, most=30)
     assert oracle.keeps(limit, history.events)
 
 
-@given(limits(("sliding-counter",)), st.data())
+@for_each(("sliding-counter",))
 def test_a_sliding_counter_never_exceeds_its_own_estimate(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     for _ in range(data.draw(st.integers(1, 20))):
@@ -75,7 +75,7 @@ def test_a_sliding_counter_never_exceeds_its_own_estimate(limit: Limit, data: st
         assert oracle.estimate(limit, history.events, history.clock.now) <= limit.count
 
 
-@given(limits(), st.data())
+@for_each()
 def test_waiting_exactly_retry_after_passes_and_a_microsecond_less_does_not(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     history.play(data)
@@ -92,7 +92,7 @@ def test_waiting_exactly_retry_after_passes_and_a_microsecond_less_does_not(limi
     assert history.hit(cost).allowed
 
 
-@given(limits(), st.data())
+@for_each()
 def test_peek_changes_nothing_and_says_what_a_spend_would(limit: Limit, data: st.DataObject) -> None:
     history, silent = History(limit), History(limit)
     for _ in range(data.draw(st.integers(1, 12))):
@@ -107,7 +107,7 @@ def test_peek_changes_nothing_and_says_what_a_spend_would(limit: Limit, data: st
         assert outcome == silent.hit(cost)
 
 
-@given(limits(), st.data())
+@for_each()
 def test_after_reset_after_and_not_before_the_state_is_as_if_untouched(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     history.play(data)
@@ -120,7 +120,7 @@ def test_after_reset_after_and_not_before_the_state_is_as_if_untouched(limit: Li
     assert (outcome.remaining, outcome.reset_after_us) == (limit.burst, 0)
 
 
-@given(limits(), st.data())
+@for_each()
 def test_hit_then_refund_at_the_same_instant_is_as_if_it_never_happened(limit: Limit, data: st.DataObject) -> None:
     history, silent = History(limit), History(limit)
     cost = data.draw(costs(limit))
@@ -135,7 +135,7 @@ def test_hit_then_refund_at_the_same_instant_is_as_if_it_never_happened(limit: L
         assert history.peek() == silent.peek()
 
 
-@given(limits(), st.data())
+@for_each()
 def test_a_late_refund_never_leaves_more_than_if_the_spend_had_never_been(limit: Limit, data: st.DataObject) -> None:
     """`history` spends and is refunded later, `silent` never spends: the first must not end up richer."""
     history, silent = History(limit), History(limit)
@@ -164,7 +164,7 @@ def test_a_late_refund_never_leaves_more_than_if_the_spend_had_never_been(limit:
         assert never.reset_after_us <= after.reset_after_us
 
 
-@given(limits(("fixed-window", "sliding-log", "sliding-counter")), st.data())
+@for_each(("fixed-window", "sliding-log", "sliding-counter"))
 def test_a_refund_in_a_window_mints_nothing_wherever_the_clock_has_stepped(limit: Limit, data: st.DataObject) -> None:
     """`history` spends and is refunded later, `silent` never spends: the first must not end up richer."""
     history, silent = History(limit), History(limit)
@@ -194,7 +194,7 @@ def test_a_refund_in_a_window_mints_nothing_wherever_the_clock_has_stepped(limit
         assert after == before
 
 
-@given(limits(BUCKETS + EXACT_WINDOWS), st.data())
+@for_each(BUCKETS + EXACT_WINDOWS)
 def test_whatever_is_settled_in_whatever_order_what_stays_charged_keeps_the_limit(
     limit: Limit, data: st.DataObject
 ) -> None:
@@ -219,7 +219,7 @@ def test_whatever_is_settled_in_whatever_order_what_stays_charged_keeps_the_limi
     assert oracle.keeps(limit, kept)
 
 
-@given(limits(), st.data())
+@for_each()
 def test_an_overdraft_is_capped_and_ends(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     history.play(data, most=6)
@@ -237,7 +237,7 @@ def test_an_overdraft_is_capped_and_ends(limit: Limit, data: st.DataObject) -> N
         assert history.peek().allowed
 
 
-@given(limits(), st.data())
+@for_each()
 def test_a_clock_that_jumps_back_mints_nothing_and_blocks_no_longer_than_a_period(
     limit: Limit, data: st.DataObject
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_clock_that_jumps_back_mints_nothing_and_blocks_no_longer_than_a_perio
         assert history.hit(cost).allowed
 
 
-@given(limits(BUCKETS), st.data())
+@for_each(BUCKETS)
 def test_patience_charges_now_and_tells_the_delay_at_which_it_conforms(limit: Limit, data: st.DataObject) -> None:
     history = History(limit)
     history.play(data)
