@@ -479,7 +479,9 @@ def test_a_mistake_is_told_with_its_place_among_several(by: Any, where: str) -> 
 
 @pytest.mark.parametrize(("by", "name"), [("session", "session"), ("jwt:sub", "jwt"), ("cookie:id", "cookie:id")])
 def test_a_claim_without_a_verifier_is_refused_with_what_to_write(by: str, name: str) -> None:
-    with pytest.raises(PolicyError, match=f"'{by}' is only a claim of the client: add {name} to identities, with a verifier"):
+    with pytest.raises(
+        PolicyError, match=f"'{by}' is only a claim of the client: add {name} to identities, with a verifier"
+    ):
         Policy(rules=[Rule("a", "5/minute", by=by)])
 
 
