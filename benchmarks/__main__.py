@@ -24,6 +24,8 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing.name} is not installed here: 'make bench' installs the peers and runs this") from None
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
+from benchmarks.layers import measure_layers
+from benchmarks.layers import steps as layer_steps
 from benchmarks.measure import Case, Done, measure
 from benchmarks.memory import CONTENDERS, measure_memory
 from benchmarks.redis_trips import measure_trips, steps
@@ -92,6 +94,7 @@ def _work(results: Results, scale: Scale) -> list[Work]:
         ),
         Work("guard", guard_steps(scale.rounds), partial(_guard, results, scale)),
         Work("gate", gate_steps(scale.rounds), partial(_gate, results, scale)),
+        Work("layers", layer_steps(scale.rounds), partial(_layer, results, scale)),
         Work("memory", len(CONTENDERS), partial(_weigh, results, scale)),
     ]
 
@@ -127,6 +130,10 @@ def _guard(results: Results, scale: Scale, done: Done) -> None:
 
 def _gate(results: Results, scale: Scale, done: Done) -> None:
     measure_gate(results.gating, scale.rounds, scale.each, done)
+
+
+def _layer(results: Results, scale: Scale, done: Done) -> None:
+    measure_layers(results.layering, scale.rounds, done)
 
 
 def _travel(results: Results, scale: Scale, done: Done) -> None:

@@ -17,6 +17,7 @@ from benchmarks.cases import REQUIRED
 from benchmarks.gate import Gating
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.guard import Guarding
+from benchmarks.layers import ENDPOINTS, RULES, Layering
 from benchmarks.measure import Case, Spread, ratios, spread
 from benchmarks.memory import Footprint
 from benchmarks.redis_trips import Trips
@@ -75,6 +76,7 @@ class Results:
     trips: Trips = field(default_factory=Trips)
     guarding: Guarding = field(default_factory=Guarding)
     gating: Gating = field(default_factory=Gating)
+    layering: Layering = field(default_factory=Layering)
     webbing: Webbing = field(default_factory=Webbing)
 
     def add(self, case: Case, times: dict[str, list[float]]) -> None:
@@ -99,7 +101,7 @@ class Results:
             judged.append(Verdict(what, f"at most {MOST:g}", growth.times, growth.times.median <= MOST))
         return judged + [
             Verdict(*each)
-            for part in (self.guarding, self.gating, self.trips, self.webbing)
+            for part in (self.guarding, self.gating, self.layering, self.trips, self.webbing)
             for each in part.verdicts()
         ]
 
@@ -114,6 +116,7 @@ class Results:
             "memory": [_plain(footprint) for footprint in self.memory],
             "guard": self.guarding.as_json(),
             "gate": self.gating.as_json(),
+            "layers": self.layering.as_json(),
             "redis": self.trips.as_json(),
             "web": self.webbing.as_json(),
             "required": [_plain(verdict) for verdict in self.verdicts()],
@@ -178,6 +181,11 @@ def sheets(results: Results) -> list[Sheet]:
             "A policy's gate in memory: CPU time per request",
             ("who", "µs per request", "quartiles", "times a bare hit", "quartiles"),
             [(who, *_figures(time, 1e6), *_figures(bare)) for who, time, bare in results.gating.rows()],
+        ),
+        Sheet(
+            f"{ENDPOINTS} endpoints on a policy of {RULES} rules: CPU time and memory of all",
+            ("who", "ms", "quartiles", "MB"),
+            [(way, *_figures(seconds, 1e3), f"{size / 1e6:.2f}") for way, seconds, size in results.layering.rows()],
         ),
         Sheet(
             "Memory, one hit per key",

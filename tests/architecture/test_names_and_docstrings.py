@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "ratebound"
 # Files and folders, relative to SOURCE, whose docstrings or names are not rewritten yet. Goal: an empty tuple.
 PENDING: tuple[str, ...] = (
     "web",
-    "policy/runtime",
+    "policy/runtime/gate.py",
     "arguments.py",
     "decorator.py",
     "drivers.py",

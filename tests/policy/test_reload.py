@@ -1,8 +1,10 @@
 """A changed file is in force without a restart; a broken one is not, and says so."""
 
+import gc
 import logging
 import os
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from ratebound import MemoryStorage
 from ratebound.policy import Gate, Policy, PolicyError, PolicyFile, Rule
+from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.policy.runtime.reload import changes_between
 from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
@@ -176,3 +179,68 @@ def test_requests_go_on_while_a_policy_is_swapped(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+class Prepared:
+    """Notes what it is prepared for: the rules of the new policy, those in force then, and the thread."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.noted: list[tuple[list[str], list[str], threading.Thread]] = []
+        gate.before_new_policy(self.prepare)
+
+    def prepare(self, compiled: CompiledPolicy) -> None:
+        new, old = ([rule.name for rule in policy.rules] for policy in (compiled.policy, self.gate.policy))
+        self.noted.append((new, old, threading.current_thread()))
+
+
+def test_what_is_built_on_a_policy_is_prepared_before_the_policy_is_in_force(path: Path) -> None:
+    file = PolicyFile(path, every=0)
+    prepared = Prepared(Gate(file))
+    path.write_text("rules: [{name: b, limits: 5/minute}]")
+    thread = threading.Thread(target=file.reload)
+    thread.start()
+    thread.join()
+    assert prepared.noted == [(["b"], ["a"], thread)]
+    assert [rule.name for rule in prepared.gate.policy.rules] == ["b"]
+    prepared.gate.use(Policy(rules=[Rule("c", "5/minute")]))
+    assert prepared.noted[1:] == [(["c"], ["b"], threading.current_thread())]
+    assert file.reload()
+    assert len(prepared.noted) == 2, "the gate does not follow the file any more"
+
+
+def test_a_preparation_that_fails_does_not_keep_a_policy_out_of_force(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def prepare(self, compiled: CompiledPolicy) -> None:
+            raise RuntimeError("broken")
+
+    file = PolicyFile(path, every=0)
+    gate = Gate(file)
+    broken = Broken()
+    gate.before_new_policy(broken.prepare)
+    prepared = Prepared(gate)
+    path.write_text(text("9/minute"))
+    assert file.reload()
+    assert passes(gate, request()) == 9
+    assert "preparing for a new policy failed" in caplog.text
+    assert len(prepared.noted) == 1
+
+
+def test_a_file_does_not_keep_the_gates_that_used_it(path: Path) -> None:
+    file = PolicyFile(path, every=0)
+    gate = Gate(file)
+    prepared = Prepared(gate)
+    gone = weakref.ref(gate), weakref.ref(prepared)
+    del gate, prepared
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+    assert file.reload()
+
+
+def test_a_policy_that_was_being_read_while_a_gate_was_made_is_in_force(path: Path) -> None:
+    file = PolicyFile(path, every=0)
+    gate = Gate(file)
+    file.compiled = CompiledPolicy(Policy(rules=[Rule("a", "9/minute")]))  # as by a thread that knew no gate yet
+    assert passes(gate, request()) == 9

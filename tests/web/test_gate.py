@@ -140,10 +140,10 @@ def test_a_policys_failure_mode_does_not_stand_in_for_a_rules_own() -> None:
         ],
         failure="open",
     )
-    limits = [limit for bound in WebGate(policy).gate.current().bounds for limit in bound.flat or ()]
+    limits = [limit for rule in WebGate(policy).gate.current().rules for limit in rule.flat or ()]
     assert [limit.failure for limit in limits if not isinstance(limit, str)] == ["closed", "open", "open"]
     shadow = Policy(rules=[Rule("s", "1/minute", mode="shadow", failure="closed")], failure="closed")
-    (plan,) = [bound.flat for bound in WebGate(shadow).gate.current().bounds]
+    (plan,) = [rule.flat for rule in WebGate(shadow).gate.current().rules]
     assert isinstance(plan, tuple)
     assert [limit.failure for limit in plan] == ["open"], "a shadow must not refuse"
 

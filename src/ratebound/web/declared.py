@@ -6,7 +6,7 @@ never leaves an endpoint without its limit.
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
@@ -215,8 +215,3 @@ def short_name(full: str) -> str:
         return text
     digest = blake2b(full.encode(), digest_size=3).hexdigest()
     return f"{text[: NAME - 10] or 'endpoint'}-{digest}"
-
-
-def with_defaults(rule: Rule) -> Rule:
-    """A default rule as one that always applies."""
-    return replace(rule, default=False) if rule.default else rule

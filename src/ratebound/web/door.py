@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,12 @@ from ratebound.policy import RequestView, Verdict
 from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.web.answer import Passed, Refused, Terms, delay_of, refusal
 from ratebound.web.charge import Charge, Outcome, charge_function
-from ratebound.web.declared import Endpoint, RouteLimit, with_defaults
+from ratebound.web.declared import Endpoint, RouteLimit
 from ratebound.web.user import rules_by_user_alone
 
 log = logging.getLogger("ratebound")
+
+MAX_PREPARED = 4096  # endpoints that are made ready for a new policy before it is in force
 
 
 class Users:
@@ -120,10 +123,12 @@ class Doors:
             raise ValueError(f"charge for {', '.join(sorted(unknown))}: the policy has no rule of that name")
         self._doors: dict[Endpoint | None, Door] = {}
         self._alone: dict[Endpoint | None, Door] = {}
+        self._prepared: dict[tuple[Endpoint | None, bool], Door] = {}  # for the policy that was loaded last
         self._named: dict[str, RouteLimit] = {}
         self._users = Users()
         self._good = self._current()  # the last policy that went with what an endpoint declares
         self.of(None)
+        gate.before_new_policy(self._prepare)
 
     def of(self, endpoint: Endpoint | None = None) -> Door:
         """That of an endpoint, as the policy is now."""
@@ -153,13 +158,27 @@ class Doors:
         """Let go of an endpoint that will not be met again."""
         self._doors.pop(endpoint, None)
         self._alone.pop(endpoint, None)
+        for alone in (False, True):
+            self._prepared.pop((endpoint, alone), None)
         for rule, limit in zip(endpoint.rules, endpoint.limits, strict=True):
             if self._named.get(rule.name) is limit:
                 del self._named[rule.name]
 
+    def _prepare(self, base: CompiledPolicy) -> None:
+        """Make the doors of all endpoints for a policy that will be in force: no request has to."""
+        tables = {False: self._doors, True: self._alone}
+        met = [(endpoint, alone, door) for alone, doors in tables.items() for endpoint, door in list(doors.items())]
+        self._prepared = {
+            (endpoint, alone): self._renewed(door, base, endpoint, alone)
+            for endpoint, alone, door in met[:MAX_PREPARED]
+        }
+
     def _renewed(self, old: Door | None, base: CompiledPolicy, endpoint: Endpoint | None, alone: bool) -> Door:
         """A new policy that does not go with what an endpoint declares leaves the one before it in force there; for an
         endpoint that was not met before, the last one that goes with any."""
+        prepared = self._prepared.get((endpoint, alone))
+        if prepared is not None and prepared.base is base:
+            return prepared
         try:
             door = self._made(base, endpoint, alone)
         except ValueError as error:
@@ -168,8 +187,9 @@ class Doors:
                     raise
                 old = self._made(self._good, endpoint, alone)
             log.error("the new policy does not go with %r: there the old one stays in force", endpoint, exc_info=error)
-            old.base = base
-            return old
+            kept = copy(old)  # a request may look at the old one, whose policy is still in force
+            kept.base = base
+            return kept
         if endpoint is not None and endpoint.rules:
             self._good = base
         return door
@@ -178,22 +198,8 @@ class Doors:
         if endpoint is None or not endpoint.rules:
             return Door(self.gate, base, base, endpoint, self._charges, self._users)
         self._check_names(endpoint)
-        policy = base.policy
-        kept = [with_defaults(rule) if endpoint.keep_defaults else rule for rule in policy.rules]
-        overrides = policy.overrides
-        if alone:
-            kept, overrides = [], [one for one in overrides if not one.rules]
-        # In front: a final rule of the policy must not set free what the endpoint limits.
-        rules = [*endpoint.rules, *kept]
-        joined = replace(
-            policy,
-            rules=rules,
-            overrides=overrides,
-            headers=policy.response_headers,
-            refusal=policy.rejection,
-            trusted=policy.proxies,
-        )
-        ready, charges = self.gate.ready(joined), {} if alone else self._charges
+        ready = self.gate.layered(base, endpoint.rules, alone=alone, keep_defaults=endpoint.keep_defaults)
+        charges = {} if alone else self._charges
         return Door(self.gate, base, ready, endpoint, charges, self._users)
 
     def _check_names(self, endpoint: Endpoint) -> None:

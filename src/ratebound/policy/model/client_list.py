@@ -1,6 +1,7 @@
 """Lists of clients: addresses, ranges and identities, each with a value such as a tier or an override."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Generic, TypeVar
 
 from ratebound.http.prefix import Address, parse_network
@@ -28,12 +29,23 @@ class ClientList(Generic[T]):
                 self.kinds.update((kind.name, kind) for kind in given)
                 self._keys.setdefault(key, []).append(value)
         self._ranges = Ranges(ranges)
+        self._changes: tuple[Callable[[T], T], ...] = ()
         self.empty = not self._keys and not ranges
 
     def find(self, keys: Iterable[str], address: Address | None) -> list[T]:
         """Return the values for a client: those of its identities first, then those of its address, narrowest range
         first."""
-        return [*(value for key in keys for value in self._keys.get(key, ())), *self._ranges.find(address)]
+        found = [*(value for key in keys for value in self._keys.get(key, ())), *self._ranges.find(address)]
+        for change in self._changes:
+            found = [change(value) for value in found]
+        return found
+
+    def mapped(self, change: Callable[[T], T]) -> "ClientList[T]":
+        """Return the same clients with other values. `change` is called with each value that is found, so that a
+        mapped list takes no memory for its entries."""
+        mapped = copy(self)
+        mapped._changes = (*self._changes, change)
+        return mapped
 
 
 def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, ...], str] | None:

@@ -1,6 +1,6 @@
-"""A leaky bucket tells each request its delay; nobody is made to wait for longer than a bound.
+"""Bounds how long a leaky bucket may delay a request.
 
-What would have to wait longer is refused by the kernel itself, in the same step, and so costs nothing.
+The kernel itself denies a request that would have to wait longer, in the same step, so that it is charged nothing.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ratebound.limit import Ask, Group, spans
 
 
 def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Group]:
-    """The same groups, with queues that are no longer than `patience` microseconds; rows come in the same order."""
+    """Return the groups with queues of at most `patience` microseconds. The storage's rows keep their order."""
     for group in groups:
         for _, limits, *_ in group:
             for limit in limits:
@@ -19,7 +19,8 @@ def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Grou
 
 
 def _parts(ask: Ask, patience: int) -> list[Ask]:
-    """One ask for each limit, as patience is the ask's: other buckets would hand out places in the future."""
+    """Return one ask for each limit. Patience belongs to an ask, and buckets that do not queue must not have it: they
+    would hand out places in the future."""
     key, limits, cost, _, spent = ask
     if not any(limit.queues for limit in limits):
         return [ask]

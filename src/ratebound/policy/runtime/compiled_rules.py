@@ -1,6 +1,9 @@
-"""The rules of a policy made ready to be asked: in order, by stage, with what their limits fall to."""
+"""The rules of a policy, compiled: whom they count, which of them apply to a request, and the limits they enforce.
 
-from collections.abc import Mapping, Sequence
+`CompiledStage.with_rules` adds the rules of an endpoint to a policy's without indexing those again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,31 +14,46 @@ from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Segments
 from ratebound.policy.match.request import RequestView
-from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule, Window
 
-SHADOW = "shadow"  # what a shadow falls to when the storage fails: it must not refuse, nor raise
+SHADOW = "shadow"  # the failure mode of a shadow's limits: a storage that fails must neither deny nor raise there
 
 
 class CompiledRule:
-    """A rule in its policy: its place, its identities, its limits with the failure mode that they fall to."""
+    """A rule of a policy with its identities, and with its limits in the failure mode that they fall to.
 
-    __slots__ = ("by", "candidates", "failure", "flat", "is_straight", "match", "order", "plans", "rule", "wide")
+    `order` is negative, and counted from the policy's last rule: rules that are put in front do not change it. `flat`
+    is the plan that holds for every client, or None if tiers or a function choose one.
+    """
 
-    def __init__(self, rule: Rule, order: int, by: Alternatives, failure: str, wide: frozenset[Window]) -> None:
+    __slots__ = (
+        "by",
+        "candidates",
+        "counter_windows",
+        "failure",
+        "flat",
+        "is_straight",
+        "match",
+        "order",
+        "plans",
+        "rule",
+    )
+
+    def __init__(
+        self, rule: Rule, order: int, by: Alternatives, failure: str, counter_windows: frozenset[Window]
+    ) -> None:
         self.rule = rule
         self.match = rule.match
         self.order = order
         self.by = by
         self.failure = SHADOW if rule.mode == "shadow" else failure
-        self.wide = wide
-        self.plans = {tier: with_failure(plan, self.failure) for tier, plan in rule.plans_with(wide).items()}
+        self.counter_windows = counter_windows
+        self.plans = {tier: with_failure(plan, self.failure) for tier, plan in rule.plans_with(counter_windows).items()}
         self.candidates = {tier: with_failure(plan, SHADOW) for tier, plan in rule.candidates.items()}
-        # What holds for every client, if anything does: the straight path.
         self.flat = (
             self.plans[DEFAULT] if rule.computed is None and len(self.plans) == 1 and DEFAULT in self.plans else None
         )
-
         self.is_straight = (
             self.flat not in (None, "deny")
             and rule.mode == "enforce"
@@ -45,11 +63,19 @@ class CompiledRule:
         )
 
     def releases(self, request: RequestView, methods: tuple[str, ...]) -> bool:
+        """Return True if this rule, whose match is met, may set the request free from other rules."""
         return releases(self.match, request, methods)
 
 
+def compile_rule(policy: Policy, place: int) -> CompiledRule:
+    """Return the rule at a place of the policy, compiled."""
+    rule = policy.rules[place]
+    order = place - len(policy.rules)
+    return CompiledRule(rule, order, policy.rule_by[rule.name], policy.failure, policy.counter_windows[rule.name])
+
+
 class CompiledExemption:
-    """A match under which nothing is counted."""
+    """A match of requests that no rule counts, and its place in the policy's list."""
 
     __slots__ = ("match", "order")
 
@@ -59,28 +85,85 @@ class CompiledExemption:
 
 
 def releases(match: Match, request: RequestView, methods: tuple[str, ...]) -> bool:
-    """Whether a match that is met may set free from other rules: it must hold whatever method the request is carried
-    out as, and in the exact spelling of its path."""
+    """Return True if a match that is met may set the request free from other rules. It must hold for every method that
+    the request may be carried out as, and for the exact spelling of its path."""
     if len(methods) > 1 and match.methods and not set(methods) <= set(match.methods):
         return False
     return match.is_exact(request)
 
 
-def _to_final(bounds: list[CompiledRule], request: RequestView, methods: tuple[str, ...]) -> list[CompiledRule]:
-    for place, bound in enumerate(bounds):
-        if bound.rule.final and bound.releases(request, methods):
-            return bounds[: place + 1]
-    return bounds
+def _to_final(rules: list[CompiledRule], request: RequestView, methods: tuple[str, ...]) -> list[CompiledRule]:
+    for place, rule in enumerate(rules):
+        if rule.rule.final and rule.releases(request, methods):
+            return rules[: place + 1]
+    return rules
+
+
+class LayeredIndex:
+    """Several indexes that are searched as one. No two of their rules have the same `order`."""
+
+    __slots__ = ("_parts", "has_hosts", "has_methods", "has_paths", "is_plain", "wants_tier")
+
+    def __init__(self, *parts: "RuleIndex") -> None:
+        self._parts = parts
+        self.wants_tier: bool = any(part.wants_tier for part in parts)
+        self.is_plain: bool = all(part.is_plain for part in parts)
+        self.has_paths: bool = any(part.has_paths for part in parts)
+        self.has_hosts: bool = any(part.has_hosts for part in parts)
+        self.has_methods: bool = any(part.has_methods for part in parts)
+
+    def find(
+        self,
+        request: RequestView,
+        readings: Sequence[Segments],
+        methods: Sequence[str],
+        address: Address | None,
+        tier: str | None,
+    ) -> list[CompiledRule]:
+        """Return the rules whose match the request meets, in order."""
+        found = [rule for part in self._parts for rule in part.find(request, readings, methods, address, tier)]
+        found.sort(key=_order)
+        return found
+
+
+RuleIndex = Index[CompiledRule] | LayeredIndex
+
+
+def _order(rule: CompiledRule) -> int:
+    return rule.order
 
 
 class CompiledStage:
-    """The rules of one stage, those that always apply and those for when none of these matched."""
+    """The rules of one stage: those that always apply, and the defaults, for requests that none of them matched."""
 
-    def __init__(self, bounds: Sequence[CompiledRule]) -> None:
-        self.rules: Index[CompiledRule] = Index(bound for bound in bounds if not bound.rule.default)
-        self.defaults: Index[CompiledRule] = Index(bound for bound in bounds if bound.rule.default)
-        self.has_defaults = any(bound.rule.default for bound in bounds)
-        self.wants_tier = self.rules.wants_tier or self.defaults.wants_tier
+    __slots__ = ("defaults", "has_defaults", "rules", "wants_tier")
+
+    def __init__(self, rules: RuleIndex, defaults: RuleIndex, *, has_defaults: bool) -> None:
+        self.rules = rules
+        self.defaults = defaults
+        self.has_defaults = has_defaults
+        self.wants_tier = rules.wants_tier or defaults.wants_tier
+
+    @classmethod
+    def of(cls, rules: Sequence[CompiledRule]) -> "CompiledStage":
+        """Return a stage of these rules."""
+        always, defaults = _apart(rules)
+        return cls(Index(always), Index(defaults), has_defaults=bool(defaults))
+
+    def with_rules(self, rules: Sequence[CompiledRule]) -> "CompiledStage":
+        """Return a stage that has these rules, too, where their order puts them. Its own are not indexed again."""
+        if not rules:
+            return self
+        always, defaults = _apart(rules)
+        return CompiledStage(
+            LayeredIndex(Index(always), self.rules) if always else self.rules,
+            LayeredIndex(Index(defaults), self.defaults) if defaults else self.defaults,
+            has_defaults=self.has_defaults or bool(defaults),
+        )
+
+    def without_defaults(self) -> "CompiledStage":
+        """Return a stage that has only the rules that always apply."""
+        return CompiledStage(self.rules, Index(()), has_defaults=False) if self.has_defaults else self
 
     def applying(
         self,
@@ -90,16 +173,24 @@ class CompiledStage:
         address: Address | None,
         tier: str | None,
     ) -> list[CompiledRule]:
-        """The rules that apply, in order. Only a match in its exact spelling ends the search or keeps defaults away."""
-        bounds = _to_final(self.rules.find(request, readings, methods, address, tier), request, methods)
-        if self.has_defaults and not any(b.rule.mode == "enforce" and b.releases(request, methods) for b in bounds):
+        """Return the rules that apply, in order. A final rule ends the search, and an enforced rule keeps the defaults
+        away, only where its match releases the request."""
+        rules = _to_final(self.rules.find(request, readings, methods, address, tier), request, methods)
+        if self.has_defaults and not any(
+            rule.rule.mode == "enforce" and rule.releases(request, methods) for rule in rules
+        ):
             defaults = self.defaults.find(request, readings, methods, address, tier)
-            bounds = [*bounds, *_to_final(defaults, request, methods)]
-        return bounds
+            rules = [*rules, *_to_final(defaults, request, methods)]
+        return rules
+
+
+def _apart(rules: Sequence[CompiledRule]) -> tuple[list[CompiledRule], list[CompiledRule]]:
+    """Return the rules that always apply, and the defaults."""
+    return [rule for rule in rules if not rule.rule.default], [rule for rule in rules if rule.rule.default]
 
 
 def plan_of(plans: Mapping[str, Plan], tier: str | None, default_tier: str | None) -> Plan:
-    """That of the tier; for a client without one, or of one that is not named, the rest."""
+    """Return the plan of a tier. A client without a tier, or of a tier that is not named here, gets the default."""
     for name in (tier, DEFAULT, default_tier):
         if name is not None and name in plans:
             return plans[name]
@@ -108,14 +199,16 @@ def plan_of(plans: Mapping[str, Plan], tier: str | None, default_tier: str | Non
 
 
 def with_failure(plan: Plan, failure: str) -> Plan:
-    """Limits that have no failure mode of their own take this one; a shadow's are open, whatever their own."""
+    """Return a plan whose limits take this failure mode, unless they have one of their own. The limits of a shadow are
+    always open."""
     if isinstance(plan, str):
         return plan
     return tuple(_fallen(limit, "open" if failure == SHADOW else limit.failure or failure) for limit in plan)
 
 
 def with_failure_cached(plan: Plan, failure: str) -> Plan:
-    """The same, remembered. Limits are equal whatever their failure mode, so that is asked for beside them."""
+    """Return `with_failure`, remembered for limits that are made during a request."""
+    # Limits are equal whatever their failure mode, so the modes are part of what is remembered.
     return plan if isinstance(plan, str) else _remembered(plan, tuple(limit.failure for limit in plan), failure)
 
 
@@ -128,9 +221,10 @@ def _fallen(limit: Limit, failure: str) -> Limit:
     return limit if limit.failure == failure else replace(limit, failure=failure, large=True)
 
 
-def may_queue(policy: Policy) -> bool:
-    """Whether a request may have to wait for its turn: there is a leaky bucket, or limits that are not known yet."""
-    if any(override.limits is not None for override in policy.overrides):
+def may_queue(rules: Iterable[Rule], overrides: Iterable[Override]) -> bool:
+    """Return True if a request may have to wait for its turn: there is a leaky bucket, or limits that only a request
+    shows."""
+    if any(override.limits is not None for override in overrides):
         return True
     return any(
         rule.computed is not None
@@ -140,5 +234,5 @@ def may_queue(policy: Policy) -> bool:
             if isinstance(plan, tuple)
             for limit in plan
         )
-        for rule in policy.rules
+        for rule in rules
     )

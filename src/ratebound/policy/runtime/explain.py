@@ -1,4 +1,4 @@
-"""Why a policy says what it says of a request: each rule, whether it applies, and by whom and what it counts."""
+"""Explains a policy for one request: which rules apply and why, whom each counts, and what that client is allowed."""
 
 import inspect
 from collections.abc import Generator
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class RuleReport(NamedTuple):
-    """One rule and one request. `why` says in words what was decisive; `plan` is what this client is allowed."""
+    """One rule of an explanation. `why` says in words why it applies or not; `plan` is what this client is allowed."""
 
     rule: Rule
     applies: bool
@@ -28,7 +28,7 @@ class RuleReport(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a gate would do. `kind` is as in Verdict, `paths` are the ways in which the path was read."""
+    """A prediction of a gate's verdict. `kind` is as in Verdict, `paths` are the ways in which the path was read."""
 
     kind: str
     address: str
@@ -39,34 +39,41 @@ class Explanation(NamedTuple):
 
 
 def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explanation:
-    """Go through all rules of a stage. Nothing is asked of a storage; verifiers are called, async ones say nothing."""
-    compiled = CompiledPolicy(policy)
+    """Explain what a policy does with a request at one stage. The storage is not asked; verifiers are called, and the
+    async ones count as having found nobody."""
+    return explain_compiled(CompiledPolicy(policy), request, stage)
+
+
+def explain_compiled(compiled: CompiledPolicy, request: RequestView, stage: str) -> Explanation:
+    """Explain what a compiled policy does with a request; see `explain`."""
+    policy = compiled.policy
     verdict = _run(compiled.deliberate(request, stage, policy.switch))
     if request.found is None:  # off: nothing was looked at
         request.found = RequestIdentities(compiled, policy.proxies.client_address(request.peer, request.headers))
     found: RequestIdentities = request.found
     readings = readings_of(request)
     tier = _run(compiled.tier(request, found, None))
-    rules = compiled.stages[stage]
-    applying = {bound.order for bound in rules.applying(request, readings, methods_of(request), found.client.ip, tier)}
+    stage_rules = compiled.stages[stage]
+    found_rules = stage_rules.applying(request, readings, methods_of(request), found.client.ip, tier)
+    applying = {one.order for one in found_rules}
     reports = []
-    for bound in compiled.bounds:
-        rule = bound.rule
-        failure = bound.match.failure(request, readings, tier, found.client.ip)
+    for compiled_rule in compiled.rules:
+        rule = compiled_rule.rule
+        failure = rule.match.failure(request, readings, tier, found.client.ip)
         if rule.stage != stage:
             reports.append(RuleReport(rule, False, f"it belongs to the stage {rule.stage}"))
         elif failure is not None:
             reports.append(RuleReport(rule, False, failure))
-        elif bound.order not in applying:
+        elif compiled_rule.order not in applying:
             why = "another rule matched" if rule.default else "a final rule before it matched"
             reports.append(RuleReport(rule, False, why))
         else:
-            who = resolve(bound.by, request, found, rule.name)
+            who = resolve(compiled_rule.by, request, found, rule.name)
             identity = None if isinstance(who, PendingVerification) else who
             own = _run(compiled.tier(request, found, identity))
             plan = next((plans[rule.name] for _, plans in found.overrides if rule.name in plans), None)
             why = "an override for this client" if plan is not None else "matched"
-            plan = plan_of(bound.plans, own, policy.default_tier) if plan is None else plan
+            plan = plan_of(compiled_rule.plans, own, policy.default_tier) if plan is None else plan
             cost = rule.cost if isinstance(rule.cost, int) else None
             reports.append(RuleReport(rule, True, why, identity, plan, cost))
     paths = ["/" + "/".join(reading) for reading in readings]
@@ -75,7 +82,7 @@ def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explan
 
 
 def _run(flow: Generator[Step, Any, T]) -> T | None:
-    """The end of a flow; None if it wants to ask the storage. What would have to be awaited says nothing here."""
+    """Return the result of a flow, or None if it wants to ask the storage. Anything to be awaited becomes None."""
     try:
         step = next(flow)
         while not isinstance(step, list):

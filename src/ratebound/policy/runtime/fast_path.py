@@ -1,7 +1,7 @@
-"""The straight line: requests of which the rules ask nothing but path, method, host, and who it is.
+"""The fast path: requests whose rules look at nothing but path, method, host and identity.
 
-Which rules apply is found once for all requests that are alike in that, and remembered. What takes more, as lists of
-clients, tiers, shadows, and functions that find identities, limits or costs, is for general_path.py; answers are equal.
+The rules that apply are found once for all requests that are alike in that, and remembered. Everything else (lists of
+clients, tiers, shadows, functions that find identities, limits or costs) is for general_path.py. Both decide alike.
 """
 
 from collections import deque
@@ -27,13 +27,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 ANYTHING: list[Segments] = [()]
 
-# The client, by whom each rule counts, and what the storage is asked.
+# The client, the identity that each rule counts, and the asks for the storage.
 Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
 Key = tuple[tuple[str, ...] | str, Paths, str | None, str]
 
 
 class BoundedMemo(dict[K, V]):
-    """A table of what is remembered. It goes with its policy: what is known of its order does not keep it."""
+    """A table whose entries are put in by `remember`. It is freed with its policy: `_order` holds it weakly."""
 
     __slots__ = ("__weakref__",)
 
@@ -42,7 +42,7 @@ _order: deque[tuple[ref[BoundedMemo[Any, Any]], Any]] = deque()  # what is remem
 
 
 def remember(table: BoundedMemo[K, V], key: K, value: V) -> V:
-    """Put it into a table; what was remembered longest ago, in whatever table, is forgotten for it."""
+    """Put a value into a table, and return it. If there are MAX_KNOWN entries, the oldest of all tables is dropped."""
     table[key] = value
     _order.append((ref(table), key))
     if len(_order) > MAX_KNOWN:
@@ -54,7 +54,7 @@ def remember(table: BoundedMemo[K, V], key: K, value: V) -> V:
 
 
 def readings_of(request: RequestView) -> list[Segments]:
-    """Return all ways to read the path, and what the router says of it."""
+    """Return all readings of a request's path, and of the route that the router found for it."""
     paths, route = request.paths, request.route
     if isinstance(paths, str) and route is None:
         return list(spellings(paths))
@@ -73,16 +73,16 @@ def is_exempt(
     methods: tuple[str, ...],
     client: ClientAddress | None,
 ) -> bool:
-    """Only in its exact spelling, and only for what it says that it is: here a match sets free."""
+    """Return True if an exemption matches the request and releases it; see `releases`."""
     found = exempt.find(request, readings, methods, None if client is None else client.ip, None)
     return any(releases(one.match, request, methods) for one in found)
 
 
 class MatchedRules:
-    """Rules that apply together.
+    """Rules that apply to one request together, and what they ask of the storage.
 
-    Who is not authenticated counts by address, in most policies, and that is the peer's where no proxy is believed:
-    then `known` has all there is to ask, by peer.
+    In most policies a client that is not authenticated counts by its address, which is that of the peer unless a proxy
+    is trusted. For such clients `known` has the whole answer, by peer.
     """
 
     __slots__ = ("_asked", "_by_address", "by_user", "grounds", "known")
@@ -102,7 +102,10 @@ class MatchedRules:
         self.known: BoundedMemo[str | None, Asked] = BoundedMemo()
 
     def asks(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
-        """Who asks for what; None if somebody has to be waited for. `is_peer`: the client is whoever the peer is."""
+        """Return the client, its identities and the asks for the storage; None if an identity has to be awaited.
+
+        `is_peer` means that the client's address is the peer's: then the answer is remembered.
+        """
         identities: list[Identity] = []
         asks: list[Ask] = []
         if len(self._by_address) == len(self._asked) and (request.user is None or not self.by_user):
@@ -124,7 +127,7 @@ class MatchedRules:
 
 
 def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, str]] | None:
-    """Says who an anonymous client is, if that is a question of its address alone."""
+    """Return the function that identifies an anonymous client, if that takes nothing but its address."""
     for parts in by:
         if not any(kind.name == "user" for kind in parts):
             return parts[0].of_client if len(parts) == 1 else None
@@ -132,7 +135,7 @@ def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, s
 
 
 class FastPath:
-    """The rules of one stage, for requests that need no more."""
+    """The fast path of one stage. It can be used only if `is_open`."""
 
     def __init__(self, policy: Policy, name: str, stage: CompiledStage, exempt: Index[CompiledExemption]) -> None:
         self._stage = stage
@@ -151,7 +154,7 @@ class FastPath:
         self._only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
 
     def find(self, request: RequestView) -> MatchedRules | None:
-        """What applies; None if it takes more to know."""
+        """Return the rules that apply, or None if the general path must decide."""
         if self._only is not None:
             return self._only
         methods = methods_of(request) if self._has_methods else ("",)

@@ -5,7 +5,7 @@ How a verdict is found is in general_path.py. What is left in each class is what
 
 import inspect
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from ratebound import switch
@@ -18,11 +18,11 @@ from ratebound.limit import MAX_PERIOD, Group
 from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
-from ratebound.policy.model.rule import Stage
+from ratebound.policy.model.rule import Rule, Stage
 from ratebound.policy.problem import check_choice
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
 from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
-from ratebound.policy.runtime.reload import PolicyFile, log_swap
+from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.storage import AsyncStorage, Storage
 
@@ -30,7 +30,7 @@ from ratebound.storage import AsyncStorage, Storage
 class _Source:
     """The policy that is in force now: one that was given, or that of a file, and the switch above it."""
 
-    __slots__ = ("_compiled", "_file", "_refused", "blocking", "switch")
+    __slots__ = ("__weakref__", "_checked", "_compiled", "_file", "_refused", "blocking", "preparations", "switch")
 
     def __init__(self, policy: Policy | PolicyFile | Mapping[str, Any], *, blocking: bool) -> None:
         if isinstance(policy, Mapping):
@@ -43,6 +43,10 @@ class _Source:
         self._compiled = CompiledPolicy(policy) if isinstance(policy, Policy) else policy.compiled
         self._refused: CompiledPolicy | None = None
         self._check(self._compiled)
+        self._checked = self._compiled  # the last policy that was prepared for
+        self.preparations = Preparations()
+        if self._file is not None:
+            self._file.preparations.add(self._prepare)
 
     def current(self) -> CompiledPolicy:
         """Return the policy in force, made ready. A file that has changed is taken up here."""
@@ -50,26 +54,45 @@ class _Source:
         if file is not None:
             file.refresh()
             compiled = file.compiled
-            if compiled is not self._compiled and compiled is not self._refused:
-                try:
-                    self._check(compiled)
-                    self._compiled = compiled
-                except TypeError:
-                    log.exception("the new policy of %s cannot be used here; the old one stays in force", file.path)
-                    self._refused = compiled
+            if (
+                compiled is not self._compiled
+                and compiled is not self._refused
+                and (compiled is self._checked or self._is_usable(compiled))  # it was read while this gate was made
+            ):
+                self._compiled = compiled
         return self._compiled
 
     def use(self, policy: Policy) -> None:
         """Put a policy in force instead of the one before, or of the file."""
-        compiled = self.ready(policy)
-        log_swap(self._compiled.policy, policy)
-        self._compiled, self._file = compiled, None
-
-    def ready(self, policy: Policy) -> CompiledPolicy:
-        """Return a policy made ready. Raises TypeError for a function that the gate cannot call."""
         compiled = CompiledPolicy(policy)
         self._check(compiled)
+        self.preparations.run(compiled)
+        log_swap(self._compiled.policy, policy)
+        self._compiled = self._checked = compiled
+        self._file = None
+
+    def layered(self, base: CompiledPolicy, rules: Sequence[Rule], alone: bool, keep_defaults: bool) -> CompiledPolicy:
+        """Return `base` with more rules. Raises TypeError for a function that the gate cannot call."""
+        compiled = base.layered(rules, alone=alone, keep_defaults=keep_defaults)
+        self._check(compiled)
         return compiled
+
+    def _prepare(self, compiled: CompiledPolicy) -> None:
+        """Check a new policy of the file, and prepare what is built on it, before it is in force."""
+        if self._file is not None and self._is_usable(compiled):
+            self.preparations.run(compiled)
+            self._checked = compiled
+
+    def _is_usable(self, compiled: CompiledPolicy) -> bool:
+        """Return True if this gate can use a new policy; else log why, and remember to leave the old one in force."""
+        try:
+            self._check(compiled)
+        except TypeError:
+            path = self._file and self._file.path
+            log.exception("the new policy of %s cannot be used here; the old one stays in force", path)
+            self._refused = compiled
+            return False
+        return True
 
     def set_switch(self, value: Switch | None) -> None:
         """Set the switch. Raises ValueError for one that does not exist."""
@@ -107,9 +130,17 @@ class _PolicyGate:
     def switch(self, value: Switch | None) -> None:
         self._source.set_switch(value)
 
-    def ready(self, policy: Policy) -> CompiledPolicy:
-        """Make a policy ready for `decide_by`. Raises TypeError for a function that this gate cannot call."""
-        return self._source.ready(policy)
+    def layered(
+        self, base: CompiledPolicy, rules: Sequence[Rule], *, alone: bool = False, keep_defaults: bool = False
+    ) -> CompiledPolicy:
+        """Return `base` with more rules, for `decide_by`; see `CompiledPolicy.layered`. Raises TypeError for a function
+        that this gate cannot call."""
+        return self._source.layered(base, rules, alone, keep_defaults)
+
+    def before_new_policy(self, method: Callable[[CompiledPolicy], None]) -> None:
+        """Call a method with every new policy before it is in force, in the thread that loads it. The object of the
+        method is held weakly."""
+        self._source.preparations.add(method)
 
     def use(self, policy: Policy) -> None:
         """Decide by this policy from now on. Counts are kept, except where an algorithm or a period has changed."""

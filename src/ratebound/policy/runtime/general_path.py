@@ -1,14 +1,14 @@
-"""From a request to what a storage is asked, and from its answer to a verdict. Written once, for threads and tasks.
+"""The general path from a request to a verdict, written once for threads and tasks; and compiled policies.
 
-`deliberate` is a generator: it yields what has to be waited for, the groups for the storage or an awaitable of the
-user's own functions, and is sent the answer. Nothing in it does I/O.
+`CompiledPolicy.deliberate` is a generator without I/O. It yields groups for the storage, or an awaitable that a
+function of the user returned, and is sent the answer.
 """
 
 import logging
 import math
 import operator
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ratebound.decision import Decision, Row
@@ -31,15 +31,23 @@ from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.model.client_list import ClientList
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
+from ratebound.policy.problem import PolicyError
 from ratebound.policy.runtime.compiled_rules import (
     CompiledExemption,
     CompiledRule,
     CompiledStage,
+    compile_rule,
     may_queue,
     plan_of,
     with_failure_cached,
 )
 from ratebound.policy.runtime.fast_path import Asked, FastPath, is_exempt, readings_of
+from ratebound.policy.runtime.layered_policy import (
+    with_defaults_kept,
+    with_rules_in_front,
+    without_rules,
+    written_out,
+)
 from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratebound")
@@ -49,7 +57,7 @@ Deliberation = Generator[Step, Any, Verdict]
 
 
 class RequestCase:
-    """What is asked for one request: by the rules that are enforced, together; by each shadow, for itself."""
+    """The asks of one request. Those of enforced rules are one group, and each shadow is a group of its own."""
 
     __slots__ = ("asks", "identities", "rules", "shadows")
 
@@ -60,21 +68,25 @@ class RequestCase:
         self.shadows: list[tuple[Rule, bool, Identity, Ask | None]] = []
 
     def add(self, rule: Rule, who: Identity, plan: Plan, cost: int) -> None:
+        """Add an enforced rule. A plan without limits asks nothing."""
         if not isinstance(plan, str):
             self.asks.append((who.key, plan, cost, None, None))
             self.rules.append(rule)
             self.identities.append(who)
 
     def add_shadow(self, rule: Rule, who: Identity, plan: Plan, cost: int, *, candidate: bool) -> None:
+        """Add a rule in shadow, or the candidate limits of a rule."""
         if plan != "unlimited":
             ask = None if plan == "deny" else (who.key, plan, cost, None, None)
             self.shadows.append((rule, candidate, who, ask))
 
     def groups(self) -> list[Group]:
+        """Return the groups to ask the storage for."""
         groups: list[Group] = [self.asks] if self.asks else []
         return groups + [(ask,) for *_, ask in self.shadows if ask is not None]
 
     def verdict(self, policy: Policy, stage: str, client: ClientAddress, answers: Iterator[Sequence[Row]]) -> Verdict:
+        """Return the verdict that follows from the storage's answers, one for each of `groups`."""
         decision = Decision(self.asks, next(answers)) if self.asks else None
         shadows = [
             Shadow(rule, candidate, who, None if ask is None else Decision((ask,), next(answers)))
@@ -85,65 +97,111 @@ class RequestCase:
         return Verdict(grounds, client, allowed, decision, self.identities, tuple(shadows))
 
 
-class CompiledPolicy:
-    """A policy made ready: all that can be computed before the first request is computed here."""
+class ClientLists:
+    """The clients that a policy names: blocked ones, allowed ones, members of tiers, and those with overrides.
+
+    `kinds` are the identities that must be looked for before it is known whether a list names a client.
+    """
+
+    __slots__ = ("allow", "are_empty", "block", "kinds")
 
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.bounds = [
-            CompiledRule(rule, place, policy.rule_by[rule.name], policy.failure, policy.counter_windows[rule.name])
-            for place, rule in enumerate(policy.rules)
-        ]
-        self.stages = {
-            stage: CompiledStage([bound for bound in self.bounds if bound.rule.stage == stage])
-            for stage in ("early", "late")
-        }
-        self.has_early = any(bound.rule.stage == "early" for bound in self.bounds)
-        self.exempt: Index[CompiledExemption] = Index(
-            CompiledExemption(match, place) for place, match in enumerate(policy.exempt)
-        )
         self.block = ClientList([(client, client) for client in policy.block], policy.kinds)
         self.allow = ClientList([(client, client) for client in policy.allow], policy.kinds)
         lists = (self.block, self.allow, policy.members, policy.overridden)
-        self.listed: list[IdentityKind] = list(
-            {name: kind for one in lists for name, kind in one.kinds.items()}.values()
-        )
-        self.has_clients = not all(one.empty for one in lists)
-        lines = {name: FastPath(policy, name, stage, self.exempt) for name, stage in self.stages.items()}
-        is_plain = policy.switch == "on" and not self.has_clients
-        self._lines = {name: line for name, line in lines.items() if is_plain and line.is_open}
-        self.may_queue = may_queue(policy)
-        for bound in self.bounds:
-            for plan in bound.plans.values():
+        kinds = {name: kind for one in lists for name, kind in one.kinds.items()}
+        self.kinds: list[IdentityKind] = list(kinds.values())
+        self.are_empty = all(one.empty for one in lists)
+
+
+class CompiledPolicy:
+    """A policy, with everything computed that can be computed before the first request.
+
+    `layered` puts rules in front of it. It compiles a policy onto the one `below`: only the rules that this does not
+    have are compiled, and the rest is shared.
+    """
+
+    def __init__(self, policy: Policy, below: "CompiledPolicy | None" = None) -> None:
+        self.policy = policy
+        known: dict[Rule, CompiledRule] = {} if below is None else {rule.rule: rule for rule in below.rules}
+        self.rules: list[CompiledRule] = [
+            known.get(rule) or compile_rule(policy, place) for place, rule in enumerate(policy.rules)
+        ]
+        new = [rule for rule in self.rules if rule.rule not in known]
+        by_stage = {name: [rule for rule in new if rule.rule.stage == name] for name in ("early", "late")}
+        if below is None:
+            self.exempt: Index[CompiledExemption] = Index(
+                CompiledExemption(match, place) for place, match in enumerate(policy.exempt)
+            )
+            self.clients = ClientLists(policy)
+            self.stages = {name: CompiledStage.of(rules) for name, rules in by_stage.items()}
+            self.may_queue = may_queue(policy.rules, policy.overrides)
+            kinds = [*self.clients.kinds, *(kind for parts in policy.alternatives for kind in parts)]
+            self._functions = [*_functions_of(new), *(function for kind in kinds for function in kind.functions)]
+        else:
+            self.exempt, self.clients = below.exempt, below.clients
+            stages = below.stages
+            if len(self.rules) < len(known) + len(new):  # the default rules were replaced by such as always apply
+                stages = {name: stage.without_defaults() for name, stage in stages.items()}
+            self.stages = {name: stages[name].with_rules(rules) for name, rules in by_stage.items()}
+            self.may_queue = below.may_queue or may_queue([rule.rule for rule in new], ())
+            self._functions = [*_functions_of(new), *below._functions]
+        self.has_early = any(rule.rule.stage == "early" for rule in self.rules)
+        self._lines: dict[str, FastPath] = {}
+        if policy.switch == "on" and self.clients.are_empty:
+            for name, stage in self.stages.items():
+                shared = None if below is None or stage is not below.stages[name] else below._lines.get(name)
+                line = shared or FastPath(policy, name, stage, self.exempt)
+                if line.is_open:
+                    self._lines[name] = line
+        for rule in new:
+            for plan in rule.plans.values():
                 if isinstance(plan, tuple):
                     policy.response_headers.prepare(plan)
 
-    def functions(self) -> Iterator[Callable[..., Any]]:
-        """The user's own functions: an AsyncGate may await them, a Gate cannot."""
-        kinds = [kind for bound in self.bounds for parts in bound.by for kind in parts]
-        for kind in [*kinds, *self.listed, *(kind for parts in self.policy.alternatives for kind in parts)]:
-            yield from kind.functions
-        for bound in self.bounds:
-            if callable(bound.rule.cost):
-                yield bound.rule.cost
-            if bound.rule.computed is not None:
-                yield bound.rule.computed.function
+    def layered(self, rules: Sequence[Rule], *, alone: bool = False, keep_defaults: bool = False) -> "CompiledPolicy":
+        """Return a compiled policy with `rules` in front of this one's, or in their place if `alone`.
+
+        `keep_defaults` makes the default rules of this policy apply always. Only `rules` are checked and compiled, but
+        the result decides like the policy that `written_out` returns. Raises PolicyError with everything that is wrong
+        with all rules together.
+        """
+        try:
+            below = self._without_rules if alone else self._with_defaults_kept if keep_defaults else self
+            return CompiledPolicy(with_rules_in_front(below.policy, rules), below)
+        except PolicyError as error:
+            found = error
+        written_out(self.policy, rules, alone=alone, keep_defaults=keep_defaults)  # raises with all that is wrong
+        raise found
+
+    @cached_property
+    def _without_rules(self) -> "CompiledPolicy":
+        return CompiledPolicy(without_rules(self.policy))
+
+    @cached_property
+    def _with_defaults_kept(self) -> "CompiledPolicy":
+        return CompiledPolicy(with_defaults_kept(self.policy), self)
+
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """Return the user's own functions: an AsyncGate may await them, a Gate cannot."""
+        return self._functions
 
     def asks_early(self, request: RequestView) -> bool:
-        """Whether there are early rules that this request has not passed."""
+        """Return True if there are early rules, and this request has not passed them yet."""
         found = request.found
         return self.has_early and not (
             isinstance(found, RequestIdentities) and found.owner is self and found.passed_early
         )
 
     def passed_early(self, request: RequestView, verdict: Verdict) -> None:
-        """Note it. A request that was not looked at is not passed: its `found` is missing, or of another policy."""
+        """Note on the request that an early verdict of this policy allowed it. A request that no rule looked at has
+        nothing to note it on, and counts as not passed."""
         found = request.found
         if verdict.allowed and isinstance(found, RequestIdentities) and found.owner is self:
             found.passed_early = True
 
     def straight(self, request: RequestView, stage: str) -> tuple[Grounds, Asked] | None:
-        """All that a verdict is made of but the storage's answer; None if it takes `deliberate`."""
+        """Return everything that a verdict is made of but the storage's answer, or None if `deliberate` must decide."""
         line = self._lines.get(stage)
         matched = None if line is None else line.find(request)
         if matched is None:
@@ -158,7 +216,7 @@ class CompiledPolicy:
         return matched.grounds, asked
 
     def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
-        """Decide one request at one stage, whatever it takes."""
+        """Decide one request at one stage: yield what has to be asked or awaited, and return the verdict."""
         policy = self.policy
         if switch == "off":
             return Verdict(Grounds("off", policy, stage), None)
@@ -168,30 +226,30 @@ class CompiledPolicy:
         methods = methods_of(request)
         if policy.exempt and is_exempt(self.exempt, request, readings, methods, client):
             return Verdict(Grounds("exempt", policy, stage), client)
-        if self.has_clients:
-            if stage == "late" and self.listed:
+        if not self.clients.are_empty:
+            if stage == "late" and self.clients.kinds:
                 yield from self._look_up(request, found)
-            if self.block.find(found.keys, client.ip):
+            if self.clients.block.find(found.keys, client.ip):
                 return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
-            if self.allow.find(found.keys, client.ip):
+            if self.clients.allow.find(found.keys, client.ip):
                 return Verdict(Grounds("allow", policy, stage), client)
             found.overrides = policy.overridden.find(found.keys, client.ip)
         rules = self.stages[stage]
         tier = (yield from self.tier(request, found, None)) if rules.wants_tier else None
-        bounds = rules.applying(request, readings, methods, client.ip, tier)
-        if not bounds:
+        applying = rules.applying(request, readings, methods, client.ip, tier)
+        if not applying:
             return Verdict(Grounds("unmatched", policy, stage), client)
         case = RequestCase()
-        for bound in bounds:
-            rule = bound.rule
-            who = resolve(bound.by, request, found, rule.name)
+        for compiled in applying:
+            rule = compiled.rule
+            who = resolve(compiled.by, request, found, rule.name)
             while isinstance(who, PendingVerification):
                 yield from _verified(who, found)
-                who = resolve(bound.by, request, found, rule.name)
+                who = resolve(compiled.by, request, found, rule.name)
             assert who is not None  # the address is always there
-            plan = bound.flat
+            plan = compiled.flat
             if plan is None or found.overrides:
-                plan = yield from self._plan(bound, request, found, who)
+                plan = yield from self._plan(compiled, request, found, who)
             in_shadow = rule.mode == "shadow" or switch == "shadow"
             if plan == "deny" and not in_shadow:
                 return Verdict(Grounds("deny", policy, stage, (rule,)), client, False, identities=(who,))
@@ -202,8 +260,8 @@ class CompiledPolicy:
                 case.add_shadow(rule, who, plan, cost, candidate=False)
             else:
                 case.add(rule, who, plan, cost)
-            if bound.candidates:
-                plan = yield from self._of_tier(bound.candidates, request, found, who)
+            if compiled.candidates:
+                plan = yield from self._of_tier(compiled.candidates, request, found, who)
                 case.add_shadow(rule, who, plan, cost, candidate=True)
         groups = case.groups()
         if not groups:
@@ -218,13 +276,13 @@ class CompiledPolicy:
         return case.verdict(policy, stage, client, iter(answers))
 
     def note_client(self, request: RequestView) -> ClientAddress:
-        """Find the client's address, and note it for `request.address`: for functions called before a decision."""
+        """Return the client's address, and note it on the request: functions may read it before there is a decision."""
         client = self._client(request)
         request.found = RequestIdentities(self, client)
         return client
 
     def _client(self, request: RequestView) -> ClientAddress:
-        """The address is the same in both stages, but who it is may be known only in the late one."""
+        """Return the client's address. The late stage takes it from the early one; identities may differ by then."""
         before = request.found
         if before is not None and isinstance(before, RequestIdentities) and before.owner is self:
             return before.client
@@ -232,9 +290,9 @@ class CompiledPolicy:
         return proxies.client_address(request.peer, request.headers if proxies.believes else ())
 
     def _look_up(self, request: RequestView, found: RequestIdentities) -> Generator[Step, Any, None]:
-        """Find the identities of which a list may say something."""
+        """Note the keys of all identities that a list of clients may name."""
         keys = []
-        for kind in self.listed:
+        for kind in self.clients.kinds:
             identity = take(kind, request, found)
             if isinstance(identity, PendingVerification):
                 yield from _verified(identity, found)
@@ -246,23 +304,23 @@ class CompiledPolicy:
         found.keys = keys
 
     def _plan(
-        self, bound: CompiledRule, request: RequestView, found: RequestIdentities, who: Identity
+        self, compiled: CompiledRule, request: RequestView, found: RequestIdentities, who: Identity
     ) -> Generator[Step, Any, Plan]:
-        rule = bound.rule
+        rule = compiled.rule
         for _, plans in found.overrides:
             if rule.name in plans:
-                return with_failure_cached(plans[rule.name], bound.failure)
-        if bound.flat is not None:
-            return bound.flat
+                return with_failure_cached(plans[rule.name], compiled.failure)
+        if compiled.flat is not None:
+            return compiled.flat
         if rule.computed is not None:
             what, otherwise = f"finding the limits of rule {rule.name}", "its other limits hold"
             value = yield from _called(rule.computed.function, request, what, otherwise)
             try:
                 if value is not None:
-                    return with_failure_cached(rule.plan(value, bound.wide), bound.failure)
+                    return with_failure_cached(rule.plan(value, compiled.counter_windows), compiled.failure)
             except Exception:  # whatever it is that the function gave
                 function_errors.note(f"using the limits found for rule {rule.name}", otherwise)
-        return (yield from self._of_tier(bound.plans, request, found, who))
+        return (yield from self._of_tier(compiled.plans, request, found, who))
 
     def _of_tier(
         self, plans: Mapping[str, Plan], request: RequestView, found: RequestIdentities, who: Identity
@@ -275,8 +333,8 @@ class CompiledPolicy:
     def tier(
         self, request: RequestView, found: RequestIdentities, who: Identity | None
     ) -> Generator[Step, Any, str | None]:
-        """By what is said of this client; else by the identity that the rule counts by; else by the first of the
-        policy's own identities that has a tier; else the default."""
+        """Return the tier of a client: that of its override, else of the list it is a member of, else of the identity
+        that the rule counts, else of the first of the policy's own identities that has one, else the default."""
         policy = self.policy
         for override, _ in found.overrides:
             if override.tier is not None:
@@ -307,6 +365,18 @@ def _warn_of_tier(source: str, tier: str, known: str) -> None:
     )
 
 
+def _functions_of(rules: Sequence[CompiledRule]) -> Iterator[Callable[..., Any]]:
+    """Yield the user's functions that identify clients, find costs or find limits for these rules."""
+    for rule in rules:
+        for parts in rule.by:
+            for kind in parts:
+                yield from kind.functions
+        if callable(rule.rule.cost):
+            yield rule.rule.cost
+        if rule.rule.computed is not None:
+            yield rule.rule.computed.function
+
+
 def _verified(pending: PendingVerification, found: RequestIdentities) -> Generator[Step, Any, None]:
     try:
         found.verified[pending.source] = unwrapped((yield pending.answer))
@@ -318,7 +388,8 @@ def _verified(pending: PendingVerification, found: RequestIdentities) -> Generat
 def _called(
     function: Callable[[RequestView], Any], request: RequestView, what: str, otherwise: str, value: Any = None
 ) -> Generator[Step, Any, Any]:
-    """What the user's function says, `value` if it fails: `otherwise` says what holds then, for the log."""
+    """Return what the user's function returns, or `value` if it raises. `what` and `otherwise` are for the log: what
+    it was called for, and what holds if it fails."""
     try:
         answer = unwrapped(function(request))
         if is_awaitable(answer):
@@ -330,7 +401,7 @@ def _called(
 
 
 def _cost(rule: Rule, function: Callable[[RequestView], Any], request: RequestView) -> Generator[Step, Any, int]:
-    """A cost that no client can turn against us: never below 1, and what is beyond counting never passes."""
+    """Return the cost that a function finds. It is never below 1; one that is too large to count is never allowed."""
     value = yield from _called(function, request, f"finding the cost for rule {rule.name}", "it counts as 1", 1)
     try:
         if isinstance(value, float) and not math.isfinite(value):

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,37 @@ from ratebound.policy.runtime.general_path import CompiledPolicy
 log = logging.getLogger("ratebound")
 
 
-class PolicyFile:
-    """The policy of a file, and what became of its last change.
+class Preparations:
+    """Methods to call with a new policy before it is in force, so that no request has to prepare for it.
 
-    `every` is the time between two looks at the file, in seconds or as a timedelta, 0 for none but `reload`.
-    `error` is what is wrong with the file as it is now, None if it is in force.
+    Methods are held weakly: a policy file may outlive the gates that use it.
+    """
+
+    def __init__(self) -> None:
+        self._methods: list[weakref.WeakMethod[Callable[[CompiledPolicy], None]]] = []
+
+    def add(self, method: Callable[[CompiledPolicy], None]) -> None:
+        """Add a method of an object that its owner keeps."""
+        self._methods.append(weakref.WeakMethod(method, self._methods.remove))
+
+    def run(self, compiled: CompiledPolicy) -> None:
+        """Call the methods of all objects that still exist. An exception is logged: the policy will be in force, and
+        what is not prepared is made when a request needs it."""
+        for reference in list(self._methods):
+            method = reference()
+            try:
+                if method is not None:
+                    method(compiled)
+            except Exception:
+                log.exception("preparing for a new policy failed")
+
+
+class PolicyFile:
+    """The policy of a file, which is read again when the file changes.
+
+    `every` is the time between two looks at the file, in seconds or as a timedelta; with 0 only `reload` reads it.
+    `error` is what is wrong with the file as it is now, or None if it is in force. The methods of `preparations` are
+    called with each new policy in the thread that reads the file.
     """
 
     def __init__(
@@ -41,8 +68,9 @@ class PolicyFile:
     ) -> None:
         self.path = Path(path)
         self.every = as_seconds("every", every)
+        self.preparations = Preparations()
         self.error: PolicyError | None = None
-        self.changes: tuple[str, ...] = ()  # what the last reload made start anew, or could not change
+        self.changes: tuple[str, ...] = ()  # what the last reload made start anew, and what it could not change
         self._functions = functions
         self._environ = environ
         self._lock = threading.Lock()
@@ -54,11 +82,12 @@ class PolicyFile:
 
     @property
     def policy(self) -> Policy:
-        """The one in force."""
+        """The policy in force."""
         return self.compiled.policy
 
     def refresh(self) -> None:
-        """Look at the file if it is time to; a change is read in a thread of its own. Gates call it each time."""
+        """Look at the file if it is time to, and read a change in a thread of its own. Gates call this for each
+        request."""
         if not self.every or (now := self._clock()) < self._next:
             return
         self._next = now + self.every
@@ -66,7 +95,8 @@ class PolicyFile:
             threading.Thread(target=self.reload, name="ratebound policy", daemon=True).start()
 
     def reload(self) -> bool:
-        """Read the file now. False, with the old policy in force and `error` set, if it cannot be used."""
+        """Read the file now, and put its policy in force. Return False if it cannot be used: then the old policy stays
+        in force, and `error` says why."""
         with self._lock:
             stamp = self._look()  # before reading: what is written meanwhile is seen the next time
             try:
@@ -79,12 +109,13 @@ class PolicyFile:
                 self.error, self._stamp = known, stamp
                 log.error("the policy file %s cannot be used; the old policy stays in force:\n%s", self.path, known)
                 return False
+            self.preparations.run(compiled)
             self.changes = log_swap(self.compiled.policy, policy)
             self.compiled, self.error, self._stamp = compiled, None, stamp
             return True
 
     def renew(self) -> None:
-        """For a child process: the thread that may have been reading the file is not there to finish."""
+        """Replace the lock in a child process: the thread that may hold it is not there to release it."""
         self._lock = threading.Lock()
 
     def _load(self) -> Policy:
@@ -99,7 +130,7 @@ class PolicyFile:
 
 
 def log_swap(old: Policy, new: Policy) -> tuple[str, ...]:
-    """Say what a new policy changes in what is counted, and what it cannot change."""
+    """Log that a new policy is in force. Return what it makes start anew, and what it cannot change."""
     changes = tuple(changes_between(old, new))
     log.warning(
         "a new policy is in force: %d rules%s", len(new.rules), "".join(f"\n    {change}" for change in changes)
@@ -108,7 +139,7 @@ def log_swap(old: Policy, new: Policy) -> tuple[str, ...]:
 
 
 def changes_between(old: Policy, new: Policy) -> Iterator[str]:
-    """What starts anew, and what takes a restart."""
+    """Yield what a new policy makes start anew, and what it changes only after a restart."""
     before, after = _limits_of(old), _limits_of(new)
     for name, limits in after.items():
         if name in before:

@@ -1,4 +1,4 @@
-"""What a gate answers: a decision, whose rules it came from, and what the rules in shadow would have said."""
+"""The verdict of a gate: a decision, the rules that it comes from, and what the rules in shadow would have decided."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from ratebound.policy.model.rule import Rule
 
 
 class Shadow(NamedTuple):
-    """What a rule in shadow, or a rule's candidate limits, would have said. `decision` is None for a plain `deny`."""
+    """The decision that a rule in shadow, or a rule's candidate limits, would have made; None for a plain `deny`."""
 
     rule: Rule
     candidate: bool
@@ -20,11 +20,12 @@ class Shadow(NamedTuple):
 
     @property
     def allowed(self) -> bool:
+        """True if the request would have been allowed."""
         return self.decision is not None and self.decision.allowed
 
 
 class Grounds(NamedTuple):
-    """What verdicts have in common that come from the same rules."""
+    """The part of a verdict that is the same for all requests to which the same rules apply."""
 
     kind: str
     policy: Policy
@@ -33,12 +34,11 @@ class Grounds(NamedTuple):
 
 
 class Verdict:
-    """True when the request may go ahead.
+    """The answer of a gate for one request at one stage. It is true if the request may proceed.
 
-    `kind` says how that was found: `limited` (rules were asked, `decision` has their answer), `unlimited` (they are so
-    for this client), `unmatched` (there is no rule for it), `exempt`, `allow`, `block`, `deny` or `off`.
-    A `block` or `deny` was refused without asking the storage, and no wait helps. A verdict is that of one `stage`;
-    `earlier` is what the early one said, where one call asked both.
+    `kind` says how it was found: `limited` (the storage was asked, see `decision`), `unlimited` (no rule limits this
+    client), `unmatched` (no rule matched), `exempt`, `allow`, `block`, `deny` or `off`. A `block` or `deny` is made
+    without the storage, and no wait helps. `earlier` is the verdict of the early stage, if one call decided both.
     """
 
     __slots__ = ("allowed", "client", "decision", "earlier", "grounds", "identities", "shadows")
@@ -56,7 +56,7 @@ class Verdict:
         self.client = client
         self.allowed = allowed
         self.decision = decision
-        self.identities = identities  # by whom each of `asked` counts
+        self.identities = identities  # one for each of `asked`
         self.shadows = shadows
         self.earlier: Verdict | None = None
 
@@ -69,37 +69,40 @@ class Verdict:
 
     @property
     def kind(self) -> str:
+        """The way in which this verdict was found; see the class."""
         return self.grounds.kind
 
     @property
     def policy(self) -> Policy:
+        """The policy that was in force."""
         return self.grounds.policy
 
     @property
     def stage(self) -> str:
+        """The stage whose rules were applied: 'early' or 'late'."""
         return self.grounds.stage
 
     @property
     def asked(self) -> Sequence[Rule]:
-        """A rule for each of `decision.asks`, in order; the one that denies, of a deny."""
+        """The rules of `decision.asks`, in the same order; for a `deny`, the rule that denies."""
         return self.grounds.asked
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The rule of each of `decision.limits`, in the same order."""
+        """The rules of `decision.limits`, in the same order."""
         if self.decision is None:
             return ()
         return tuple(rule for rule, ask in zip(self.asked, self.decision.asks, strict=True) for _ in ask[1])
 
     @property
     def rule(self) -> Rule | None:
-        """The one to tell the client of: the decision's most pressing, or the one that denies."""
+        """The rule to name to the client: that of the most pressing limit, or the one that denies."""
         place = self._place()
         return None if place is None else self.asked[place]
 
     @property
     def identity(self) -> Identity | None:
-        """By whom that rule counts."""
+        """The identity that `rule` counts."""
         place = self._place()
         return None if place is None else self.identities[place]
 
@@ -110,21 +113,21 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The rule's own words for a refusal, if it has any."""
+        """The message of `rule` for a rejection, or an empty text."""
         return "" if self.rule is None else self.rule.message
 
     @property
     def documentation(self) -> str:
-        """Where the rule says that clients can read more, if it does."""
+        """The URL that `rule` gives for its documentation, or an empty text."""
         return "" if self.rule is None else self.rule.documentation
 
     def after(self, earlier: "Verdict") -> "Verdict":
-        """The same, with what the early stage said before it."""
+        """Set the verdict of the early stage, and return this one."""
         self.earlier = earlier
         return self
 
     def with_decision(self, decision: Decision) -> "Verdict":
-        """The same after its decision was settled."""
+        """Return this verdict with the decision that settling has made."""
         settled = Verdict(self.grounds, self.client, self.allowed, decision, self.identities, self.shadows)
         settled.earlier = self.earlier
         return settled
@@ -139,7 +142,7 @@ class Verdict:
 
 
 class Judged(NamedTuple):
-    """Told to a gate's listeners for each verdict, beside events.Decided for the decision in it."""
+    """An event that a gate's listeners receive for each verdict, besides `events.Decided` for its decision."""
 
     verdict: Verdict
     seconds: float
