@@ -16,9 +16,9 @@ from ratebound.policy import Match, Policy, PolicyError, RequestView, Rule
 from ratebound.testing import FakeClock
 from ratebound.web import AsyncWebGate, Passed, WebGate
 from ratebound.web.asgi import RateLimitMiddleware
-from ratebound.web.declared import Endpoint, RouteLimit, join
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
+from ratebound.web.route_limit import Endpoint, RouteLimit, join
 from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import environ_of, fetch, http_scope, wsgi_fetch
 

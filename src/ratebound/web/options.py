@@ -19,10 +19,12 @@ from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, Requ
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import nearest
-from ratebound.web.charge import Charge
+from ratebound.policy.rule import Failure, Mode
+from ratebound.web.charge_by_result import Charge
 
 P = ParamSpec("P")
 T = TypeVar("T")
+G = TypeVar("G")
 
 Style = Literal["draft-11", "draft-07", "draft-06", "draft-03", "x-ratelimit", "kong", "none"]
 Format = Literal["problem+json", "jsonapi", "json", "text"]
@@ -235,6 +237,15 @@ def _check(
         if name not in known:
             hint = elsewhere.get(name) or (where.format(name) if name in others else nearest(name, known))
             raise TypeError(f"unknown option {name!r}: {hint}")
+
+
+def checked_gate(gate: G | None, policy: Any, options: Mapping[str, Any]) -> G | None:
+    """Return the gate. Raises TypeError unless either a gate or a policy was given."""
+    if gate is not None and (policy is not None or options):
+        raise TypeError("expected a gate or a policy, not both: a gate has its own policy and options")
+    if gate is None and policy is None:
+        raise TypeError("expected a policy: limits like '100/minute', a Policy, or the path of a policy file")
+    return gate
 
 
 def checking_call(function: Callable[P, T]) -> Callable[P, T]:
