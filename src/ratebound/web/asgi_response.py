@@ -50,7 +50,8 @@ def with_our_headers(message: Message, answer: Passed | Rejected | None) -> Mess
             break
     if is_plain:
         pairs = answer.headers if isinstance(answer, Passed) else plain_fields(answer, status)
-        headers += [(field_name(name), value.encode("latin-1")) for name, value in pairs]
+        for name, value in pairs:  # no list comprehension: before Python 3.12 that is a call
+            headers.append((field_name(name), value.encode("latin-1")))
         return {**message, "headers": headers}
     existing = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     pairs, dropped = header_changes(answer, status, existing)
