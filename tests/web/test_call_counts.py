@@ -21,6 +21,8 @@ from fastapi import FastAPI
 from flask import Flask
 
 import ratebound
+from ratebound import MemoryStorage
+from ratebound.testing import FakeClock
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
@@ -28,10 +30,15 @@ from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.django_site import site
 from tests.web.drivers import environ_of, http_scope
 
+WARM = 5  # requests before the one that is counted
 PACKAGE = str(Path(ratebound.__file__).parent)
 COUNTED = (PACKAGE, __file__)
 LIMIT = "1000000/minute"
-WARM = 5  # requests before the one that is counted
+
+
+def still() -> MemoryStorage:
+    """A storage whose clock stands still: it sweeps now and then, which is not a request's."""
+    return MemoryStorage(clock=FakeClock())
 
 
 def counting(calls: "Counter[str]") -> Callable[[FrameType, str, Any], None]:
@@ -88,13 +95,13 @@ async def plain(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_asgi_middleware() -> None:
-    calls = asgi_calls(RateLimitMiddleware(plain, LIMIT))
+    calls = asgi_calls(RateLimitMiddleware(plain, LIMIT, storage=still()))
     assert sum(calls.values()) <= 30, calls
 
 
 def test_fastapi() -> None:
     app = FastAPI()
-    RateLimits(LIMIT, app=app)
+    RateLimits(LIMIT, app=app, storage=still())
 
     @app.get("/")
     async def home() -> str:
@@ -106,7 +113,7 @@ def test_fastapi() -> None:
 
 def test_fastapi_with_a_limit_of_the_endpoint() -> None:
     app = FastAPI()
-    limits = RateLimits(app=app)
+    limits = RateLimits(app=app, storage=still())
 
     @app.get("/")
     @limits.limit(LIMIT)
@@ -122,13 +129,13 @@ def test_wsgi_middleware() -> None:
         start_response("200 OK", [("Content-Length", "2")])
         return [b"ok"]
 
-    calls = wsgi_calls(WsgiMiddleware(app, LIMIT))
+    calls = wsgi_calls(WsgiMiddleware(app, LIMIT, storage=still()))
     assert sum(calls.values()) <= 28, calls
 
 
 def test_flask() -> None:
     app = Flask("counted")
-    FlaskLimits(app, LIMIT)
+    FlaskLimits(app, LIMIT, storage=still())
 
     @app.get("/")
     def home() -> str:
@@ -146,6 +153,6 @@ urlpatterns = [path("", home)]
 
 
 def test_django() -> None:
-    with site(LIMIT, ROOT_URLCONF=__name__):
+    with site({"policy": LIMIT, "storage": still()}, ROOT_URLCONF=__name__):
         calls = wsgi_calls(WSGIHandler())
     assert sum(calls.values()) <= 38, calls
