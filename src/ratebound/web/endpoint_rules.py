@@ -14,7 +14,7 @@ from ratebound.web.charge_by_result import Charge, FinishedResponse, charge_func
 from ratebound.web.passed import Passed, Terms, delay_of
 from ratebound.web.rejected import Rejected, rejection_of
 from ratebound.web.route_limit import Endpoint, RouteLimit, with_defaults
-from ratebound.web.user import rules_by_user_alone
+from ratebound.web.user import names_user, rules_by_user_alone
 
 log = logging.getLogger("ratebound")
 
@@ -26,8 +26,6 @@ NO_USER = (
 
 class SeenUsers:
     """Users that one gate has seen: whether any request had one, and how often rules by user were checked without."""
-
-    __slots__ = ("anonymous", "are_known", "warned")
 
     def __init__(self) -> None:
         self.are_known = False
@@ -42,25 +40,6 @@ class EndpointRules:
     it needs no body. `uses_request` means that functions of the application, or the search for the reason why no user
     is known, may look at the framework's own request. `wants_user` means that a rule may need the user.
     """
-
-    __slots__ = (
-        "_breaches",
-        "_by_user",
-        "_seen_users",
-        "answer",
-        "base",
-        "compiled",
-        "has_early",
-        "has_functions",
-        "has_paths",
-        "is_plain",
-        "last_stage",
-        "may_queue",
-        "reads_body",
-        "terms",
-        "uses_request",
-        "wants_user",
-    )
 
     def __init__(
         self,
@@ -130,7 +109,7 @@ def wants_user(policy: Policy, rule: Rule, *, with_functions: bool) -> bool:
     listed = [by] if isinstance(by, str) or not isinstance(by, Iterable) else by
     if with_functions and any(callable(one) for one in (*listed, rule.cost, rule.computed and rule.computed.function)):
         return True
-    return any("user" in {name.strip() for name in one.split("+")} for one in listed if isinstance(one, str))
+    return any(names_user(one) for one in listed)
 
 
 class EndpointRulesTable:

@@ -113,11 +113,16 @@ def _log_once(message: str) -> None:
     log.error("%s. Requests of this user count by address", message)
 
 
+def names_user(by: Any) -> bool:
+    """Return True if `by` is text that counts by user: 'user', or 'user + address'."""
+    return isinstance(by, str) and "user" in [name.strip() for name in by.split("+")]
+
+
 def counts_by_user_alone(by: Any) -> bool:
     """Return True if `by` names nothing to count by but the user: then an anonymous client counts by address, though
     nobody wrote so. `["user", "address"]` says it, and `"user + address"` does not."""
     listed = list(by) if isinstance(by, Iterable) and not isinstance(by, str) else [by]
-    return all(isinstance(one, str) and "user" in [name.strip() for name in one.split("+")] for one in listed)
+    return all(names_user(one) for one in listed)
 
 
 def rules_by_user_alone(policy: Policy) -> frozenset[str]:

@@ -70,19 +70,6 @@ class Connection:
     sees the message as the body of the view.
     """
 
-    __slots__ = (
-        "_gate",
-        "_held",
-        "_is_closed",
-        "_messages",
-        "_receive",
-        "_send",
-        "_tracker",
-        "_turn",
-        "_view",
-        "is_over",
-    )
-
     def __init__(
         self,
         gate: AsyncWebGate,

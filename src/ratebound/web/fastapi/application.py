@@ -1,7 +1,7 @@
 """One application in which limits are installed: its routes, and the rules of each."""
 
 from asyncio import AbstractEventLoop
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -73,9 +73,6 @@ class InstalledLimits(Protocol):
     def depended(self, route: Any) -> Sequence[tuple[RouteLimit, bool]]:
         """Return the limits that a route has as dependencies, and True for each that needs nothing but the request."""
 
-    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
-        """Return routes with those of included routers among them."""
-
     async def reject(self, app: Any, rejected: Rejected, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
 
@@ -86,7 +83,6 @@ class LimitedApplication:
     def __init__(self, limits: InstalledLimits, app: Any, index: int) -> None:
         self.limits = limits
         self.app = app
-        self.flat = limits.flat
         self.marks = limits.marks
         self.index = index
         self._make_wires()

@@ -40,7 +40,7 @@ from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit
 from ratebound.web.rule_names import FunctionNames, short_name
-from ratebound.web.user import check_user, identified, user_id, user_is_told
+from ratebound.web.user import check_user, identified, names_user, user_id, user_is_told
 from ratebound.web.visit import Visit, run_async
 from ratebound.web.websocket import POLICY_VIOLATION
 
@@ -163,15 +163,6 @@ class RateLimits:
     def depended(self, route: Any) -> Sequence[tuple[RouteLimit, bool]]:
         """Return the limits that a route has as dependencies, and True for each that needs nothing but the request."""
         return [(one.limit, one.user is None) for one in _dependencies(route) if one.limits is self]
-
-    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
-        """Return routes with those of included routers in their places, where FastAPI keeps routers apart."""
-        try:
-            from fastapi import routing
-        except ModuleNotFoundError:
-            return routes
-        flat: Callable[[Any], Iterable[Any]] | None = getattr(routing, "iter_route_contexts", None)
-        return routes if flat is None else flat(list(routes))
 
     async def check_part(self, endpoint: Endpoint, view: RequestView, running: RunningRequest) -> None:
         """Check limits that could not be foreseen. Raises RateLimitExceeded. When the response starts, its status shows
@@ -378,7 +369,7 @@ def _may_look_at_user(limits: Any, options: Mapping[str, Any]) -> bool:
     """Return True if a limit counts by user or by tier, or has a function, which may look at the user."""
     key = options["key"]
     listed = key if isinstance(key, list | tuple) else [key]
-    if any("user" in [name.strip() for name in one.split("+")] for one in listed if isinstance(one, str)):
+    if any(names_user(one) for one in listed):
         return True
     functions = (*listed, limits, options.get("cost"), options.get("exempt_when"))
     return isinstance(limits, Mapping | Computed) or any(callable(one) for one in functions)

@@ -139,15 +139,7 @@ class InnermostMiddleware:
             await limits.reject(application.app, answer, scope, receive, send)
             return
         state[STATE] = answer
-        if limits.keeps_body and view.body is None:
-            await self._enter(answer, visit, view, scope, receive, send)
-            return
-        # As in `_enter`, with a call less: nearly all requests come here.
-        token = limits.current.set(RunningRequest(answer, visit, scope, view, None, application, running_loop()))
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            limits.current.reset(token)
+        await self._enter(answer, visit, view, scope, receive, send)
 
     async def _enter(
         self, passed: Passed, visit: Visit, view: RequestView, scope: Scope, receive: Receive, send: Send

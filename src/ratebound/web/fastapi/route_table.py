@@ -6,7 +6,7 @@ below) and goes through them in the same order. Nothing of the router is changed
 
 import functools
 import re
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ratebound.web.route_limit import Endpoint, RouteLimit, join
@@ -33,9 +33,6 @@ NOTHING = FoundRoute()
 class RouteReader(Protocol):
     """The reader of a table: knows what only the framework knows."""
 
-    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
-        """Return routes with those of included routers among them."""
-
     def depended(self, route: Any) -> Sequence[RouteLimit]:
         """Return the limits that a route has as dependencies."""
 
@@ -50,7 +47,7 @@ class RouteTable:
     """The routes of an application."""
 
     def __init__(self, routes: Iterable[Any], reader: RouteReader, prefix: str = "") -> None:
-        self._routes = [TableRoute(route, reader, prefix) for route in reader.flat(routes)]
+        self._routes = [TableRoute(route, reader, prefix) for route in flat_routes(routes)]
         self._known: dict[tuple[str, str, str, str], FoundRoute] = {}
         self.has_hosts: bool = any(
             route.of_host is not None or (route.below is not None and route.below.has_hosts) for route in self._routes
@@ -189,6 +186,16 @@ class TableRoute:
         limits = [mark for mark in marks if mark is not None]
         found = [self._reader.named(function, index, limit, self.template) for index, limit in enumerate(limits)]
         return [*found, Endpoint("exempt", (), exempt=True)] if None in marks else found
+
+
+def flat_routes(routes: Iterable[Any]) -> Iterable[Any]:
+    """Return routes with those of included routers in their places, where FastAPI keeps routers apart."""
+    try:
+        from fastapi import routing
+    except ModuleNotFoundError:
+        return routes
+    flat: Callable[[Any], Iterable[Any]] | None = getattr(routing, "iter_route_contexts", None)
+    return routes if flat is None else flat(list(routes))
 
 
 def _template(path: str) -> str:
