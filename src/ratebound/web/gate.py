@@ -1,4 +1,4 @@
-"""One gate for every framework: a request goes in, `Passed` or `Rejected` comes out; settled when its result is known.
+"""Gates for web frameworks: a request goes in, `Passed` or `Rejected` comes out; settled when its result is known.
 
 The same policy gives the same answers in every adapter (law 11). Limits that an endpoint declares are checked together
 with the policy's own: one decision, all or nothing, one trip to the storage.
@@ -55,7 +55,7 @@ def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
 
 
 def is_by_tier(given: Mapping[Any, Any], tiers: Any) -> bool:
-    """Return True for limits by tier, and False for a whole policy. Raises TypeError for what is neither."""
+    """Return True for limits by tier, and False for a whole policy. Raises TypeError if it is neither."""
     names = {*as_texts("tiers", tiers if not isinstance(tiers, Mapping) else list(tiers)), DEFAULT}
     if given and given.keys() <= names:
         return True  # a tier may have the name of a policy's key

@@ -1,7 +1,7 @@
-"""The options of adapters and of limits at an endpoint: their names and types, and what other packages call them.
+"""The options of adapters and of limits at an endpoint: their names and types, and their names in other packages.
 
-Type checkers and the checks at run time read the same lists. An option that nobody knows raises TypeError, and the
-message names the option that does the same here.
+Type checkers and the checks at run time read the same lists. An unknown option raises TypeError, and the message names
+the option that does the same here.
 """
 
 import functools
@@ -63,7 +63,7 @@ class RefusalOptions(TypedDict, total=False):
 
 
 class PolicyOptions(TypedDict, total=False):
-    """What goes with limits as text; see `Policy`."""
+    """Options that go with limits as text; see `Policy`."""
 
     failure: Failure
     switch: Switch
@@ -82,7 +82,7 @@ class PolicyOptions(TypedDict, total=False):
 
 
 class GateOptions(TypedDict, total=False):
-    """What a gate takes beside its policy; see `WebGate`."""
+    """Options of a gate beside its policy; see `WebGate`."""
 
     storage: Any
     max_delay: float
@@ -127,7 +127,7 @@ class LimitOptions(PlainLimitOptions, total=False):
 
 
 class ViewLimitOptions(PlainLimitOptions, total=False):
-    """The same for Django: functions take the HttpRequest."""
+    """Options of a limit at a Django view: functions take the HttpRequest."""
 
     key: ViewBy | None
     cost: int | ViewFunction
@@ -141,7 +141,7 @@ FOR_ALL = tuple(Options.__annotations__)
 FIRST = "give the limits first, as text: '5/minute'"
 PERIOD = "write the limit as text: '2/5 seconds'"
 BY_PREFIX = "use a prefix in the storage's URL: storage='redis://host?prefix=shop'"
-NOT_HERE = "there is no such option; a policy's block= refuses clients by name"
+NOT_HERE = "there is no such option; a policy's block= rejects clients by name"
 CHARGE = "use charge='failure', charge='success' or charge=function"
 LOCAL = "failure='local' is the default"
 
@@ -221,12 +221,12 @@ FOR_ALL_ELSEWHERE = {
 
 
 def check_options(given: Iterable[str], known: Collection[str] = FOR_ALL) -> None:
-    """Raise TypeError for an option of an adapter that nobody knows."""
+    """Raise TypeError for an unknown option of an adapter."""
     _check(given, known, FOR_ALL_ELSEWHERE, FOR_LIMIT, "an option of a limit: limit('5/minute', {0}=…)")
 
 
 def check_limit_options(given: Iterable[str], known: Collection[str] = FOR_LIMIT) -> None:
-    """Raise TypeError for an option of a limit that nobody knows."""
+    """Raise TypeError for an unknown option of a limit."""
     _check(given, known, AT_LIMIT_ELSEWHERE, FOR_ALL, "an option of the adapter, not of one limit")
 
 

@@ -186,7 +186,7 @@ class Passed:
         return found
 
     def end(self, why: str = COMPLETE) -> None:
-        """From now on `charge` raises."""
+        """End the request: from now on `charge` raises RuntimeError with this text."""
         self.ended = why
 
     def settle_at_once(self, gate: Any, status: str) -> None:

@@ -14,7 +14,7 @@ BODILESS = (204, 304)  # statuses of responses without a body
 
 
 class ResponseTracker:
-    """One response of a visit. `counts` is False where its body is not sent, as for HEAD.
+    """The response of a visit. `counts` is False where its body is not sent, as for HEAD.
 
     `is_held` is True from a start that has to wait until `end` or the next part of the body. Does no I/O: `start` and
     `end` are flows.

@@ -168,7 +168,7 @@ def number_limits(views: Iterable[Callable[..., Any]], *, in_code: bool = True) 
 
 
 def _declared_in_code(view: Any) -> tuple[Any, ...]:
-    """Return what is declared where the view is defined: every URLconf that has the view has these limits."""
+    """Return the limits of a view where it is defined: every URLconf that has the view has these."""
     of_class = class_of_view(view)
     if of_class is not None:
         return getattr(of_class.dispatch, MARK, ())

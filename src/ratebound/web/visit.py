@@ -1,4 +1,4 @@
-"""One request's life, without I/O: early rules, all other rules, limits of parts of its handler, the end.
+"""The life of a request, without I/O: early rules, all other rules, limits of parts of its handler, the end.
 
 Flows are generators. They yield functions without arguments, and are sent what these return. `run` drives a flow in a
 thread; `run_async` drives it in a task, and awaits what can be awaited. Nothing here knows a framework.
@@ -62,7 +62,7 @@ async def run_async(flow: Flow[T]) -> T:
 
 
 class Visit:
-    """One request under one gate: what was decided so far, and what is left to do.
+    """A request under one gate: its decision so far, and what is left to do.
 
     `answer` is the decision so far. `part` is the rejection of a part of the handler, and `part_status` the status of
     its response: the response of the request shows whether the application answers with it or without it. `checked` has

@@ -18,6 +18,7 @@ __all__ = ["SynchronousOnlyOperation", "apart", "at_once", "awaited", "in_loop",
 
 
 async def awaited(answer: Any) -> Any:
+    """Return a value, which is awaited first if it has to be."""
     return await answer if is_awaitable(answer) else answer
 
 
@@ -56,6 +57,7 @@ def _finished(answer: Any) -> Any:
 
 
 def in_loop() -> bool:
+    """Return True if this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -119,7 +119,7 @@ def _below(route: "TableRoute", match: re.Match[str], kind: str, method: str, pa
 
 
 class TableRoute:
-    """One route, or all that is mounted at one place."""
+    """A route, or all routes that are mounted at one path."""
 
     def __init__(self, route: Any, reader: RouteReader, prefix: str) -> None:
         self.regex: re.Pattern[str] | None = getattr(route, "path_regex", None)
@@ -149,9 +149,11 @@ class TableRoute:
         self._found: dict[str, FoundRoute] = {}
 
     def params(self, match: re.Match[str]) -> dict[str, Any]:
+        """Return the path parameters of a match, converted."""
         return {name: convertor.convert(match[name]) for name, convertor in self._convertors.items()}
 
     def found(self, method: str) -> FoundRoute:
+        """Return the limits of this route for a method, and its template."""
         verb = method if method in self._verbs() else ""  # a method that a client invents is not remembered
         known = self._found.get(verb)
         if known is None:
@@ -159,6 +161,7 @@ class TableRoute:
         return known
 
     def endpoints(self) -> Iterable[Endpoint]:
+        """Yield the endpoints of this route and of all below it."""
         if self.below is not None:
             yield from self.below.endpoints()
         else:
