@@ -70,7 +70,7 @@ def _plain(value: Any) -> User:
 
 
 def found_user_id(user: Any) -> User:
-    """Return `user_id` of a user that some middleware has found. A user without a stable id is logged once, and is None:
+    """Return `user_id` of a user that some middleware has found. One without a stable id is logged once, and is None:
     the application did not hand this user to the limits."""
     try:
         return user_id(user)
