@@ -11,8 +11,8 @@ from functools import lru_cache, partial
 from typing import Any, Unpack
 
 from ratebound.policy import RequestView
-from ratebound.policy.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
-from ratebound.policy.request import ANONYMOUS, Wire
+from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
+from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.web.asgi_response import AsgiResponse, as_fields
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody

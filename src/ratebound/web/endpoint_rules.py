@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ratebound.policy import Policy, RequestView, Rule, Verdict
-from ratebound.policy.deciding import Compiled
+from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.web.charge_by_result import Charge, FinishedResponse, charge_function
 from ratebound.web.passed import Passed, Terms, delay_of
 from ratebound.web.rejected import Rejected, rejection_of
@@ -44,8 +44,8 @@ class EndpointRules:
     def __init__(
         self,
         owner: object,
-        base: Compiled,
-        compiled: Compiled,
+        base: CompiledPolicy,
+        compiled: CompiledPolicy,
         endpoint: Endpoint | None,
         charges: Mapping[str, Callable[[FinishedResponse], int]],
         seen_users: SeenUsers,
@@ -117,7 +117,7 @@ class EndpointRulesTable:
 
     def __init__(self, gate: Any, charge: Mapping[str, Charge] | None) -> None:
         self.gate = gate
-        self._current: Callable[[], Compiled] = gate.current
+        self._current: Callable[[], CompiledPolicy] = gate.current
         if charge is not None and not isinstance(charge, Mapping):
             raise TypeError(
                 f"expected charges by the names of rules, for example charge={{'login': 'failure'}}, not {charge!r}"
@@ -167,7 +167,7 @@ class EndpointRulesTable:
                 del self._named[rule.name]
 
     def _renew(
-        self, old: EndpointRules | None, base: Compiled, endpoint: Endpoint | None, alone: bool
+        self, old: EndpointRules | None, base: CompiledPolicy, endpoint: Endpoint | None, alone: bool
     ) -> EndpointRules:
         """Compile under a new policy. If that fails, the previous rules stay in force; for an endpoint that was not met
         before, those under the last policy that was compatible with any endpoint."""
@@ -185,7 +185,7 @@ class EndpointRulesTable:
             self._good = base
         return rules
 
-    def _compile(self, base: Compiled, endpoint: Endpoint | None, alone: bool) -> EndpointRules:
+    def _compile(self, base: CompiledPolicy, endpoint: Endpoint | None, alone: bool) -> EndpointRules:
         """Put an endpoint's limits before the rules of the policy, or in their place (`alone`)."""
         if endpoint is None or not endpoint.rules:
             return EndpointRules(self.gate, base, base, endpoint, self._charges, self._seen_users)

@@ -19,7 +19,6 @@ from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, Requ
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import nearest
-from ratebound.policy.rule import Failure, Mode
 from ratebound.web.charge_by_result import Charge
 
 P = ParamSpec("P")

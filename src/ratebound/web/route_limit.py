@@ -13,7 +13,6 @@ from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
 from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import shown
-from ratebound.policy.rule import Failure, Mode
 from ratebound.web.charge_by_result import Charge, FinishedResponse, charge_function
 from ratebound.web.functions import taking_request
 from ratebound.web.options import Limits, check_limit_options

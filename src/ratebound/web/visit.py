@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ratebound.policy import RequestView
-from ratebound.policy.rule import Stage
+from ratebound.policy.model.rule import Stage
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.passed import Passed
 from ratebound.web.rejected import Rejected

@@ -42,7 +42,7 @@ async def connect(
         await receive()  # websocket.connect
         await deny(answer, scope, send)
         return
-    connection = Connection(gate, visit, view, messages, receive, send)
+    connection = WebSocketConnection(gate, visit, view, messages, receive, send)
     try:
         await app(scope, connection.receive, connection.send)
     except Exception:
@@ -63,7 +63,7 @@ async def deny(rejected: Rejected, scope: Scope, send: Send) -> None:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "too many connections"})
 
 
-class Connection:
+class WebSocketConnection:
     """A connection that was opened: our headers on its start, limits on its messages, its cost at its end.
 
     The first message above the limit ends it; a leaky bucket holds messages back instead. A cost that is a function

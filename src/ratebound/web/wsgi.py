@@ -6,8 +6,8 @@ from typing import Any, Unpack
 from urllib.parse import quote
 
 from ratebound.policy import RequestView
-from ratebound.policy.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
-from ratebound.policy.request import ANONYMOUS, Wire
+from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
+from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.web.body import wsgi_body
 from ratebound.web.gate import WebGate
 from ratebound.web.options import AnyPolicy, Options, checked_gate

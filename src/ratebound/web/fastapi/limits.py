@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from ratebound import switch
 from ratebound.policy import Computed, RequestView
-from ratebound.policy.reading import apart
+from ratebound.policy.match.reading import apart
 from ratebound.web.asgi import messages_endpoint, reject, request_view, user_of
 from ratebound.web.asgi_types import STATE, VISIT, Receive, Scope, Send
 from ratebound.web.body import starlette_body
