@@ -84,6 +84,7 @@ def test_early_and_late_rules_are_one_answer_and_each_delay_is_slept_once(kind: 
         early = site.check(visit, stage="early")
         assert not visit.is_late
         assert site.check(visit, stage="late") is early is visit.answer
+        assert isinstance(early, Passed)
         assert [verdict.stage for verdict in early.verdicts] == ["early", "late"]
     assert site.naps == [1.0, 2.0]
 
