@@ -80,11 +80,12 @@ class DjangoLimits:
                 if self._tasks is None:
                     made = AsyncWebGate(policy, storage=self.gate.gate.storage, **options)
                     self._tasks = Caller(self, made, apart, self.find_user_async, is_task=True)
-        gate = self._tasks.gate
-        if gate.switch != self.gate.switch:
-            gate.switch = self.gate.switch
-        if isinstance(self._policy, Policy) and gate.policy is not self.gate.policy:  # a file is read again by each
-            gate.use(self.gate.policy)
+        gate, own = self._tasks.gate, self.gate
+        if gate.gate.switch != own.gate.switch:
+            gate.switch = own.switch
+        is_file = not isinstance(self._policy, Policy)  # which each gate reads again
+        if not is_file and gate.current().policy is not own.current().policy:
+            gate.use(own.policy)
         return self._tasks
 
     def forget(self, endpoint: Endpoint) -> None:

@@ -7,8 +7,9 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 
 from ratebound.web.django.configuration import configured_limits
-from ratebound.web.django.flows import add_headers, check_late, conclude, respond, word_rejection
+from ratebound.web.django.flows import Caller, add_headers, check_late, conclude, respond, word_rejection
 from ratebound.web.django.request import VISIT, request_view
+from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.passed import COMPLETE, Passed
 from ratebound.web.rejected import Rejected
 from ratebound.web.visit import Visit, run, run_async
@@ -37,20 +38,20 @@ class RateLimitMiddleware:
         visit.is_watched = True
         setattr(request, VISIT, visit)
         if self._is_async:
-            return run_async(respond(request, visit, limits.tasks, self._get_response))
-        if limits.gate.has_early:
-            return run(respond(request, visit, limits.threads, self._get_response))
-        response, answer = self._get_response(request), visit.answer
-        if isinstance(answer, Passed) and not (answer.may_settle or visit.part is not None or response.streaming):
-            answer.ended = COMPLETE
-            return add_headers(request, answer, response)
-        return run(conclude(request, visit, limits.threads, response))
+            return self._respond_async(request, visit, limits.tasks)
+        caller = limits.threads
+        if caller.gate.has_early:
+            return run(respond(request, visit, caller, self._get_response))
+        response = self._get_response(request)
+        if _is_plain_response(visit, response):
+            return add_headers(request, visit.answer, response)
+        return run(conclude(request, visit, caller, response))
 
     def _check_view(self, request: Any, callback: Any, *_: Any) -> Any:
         limits, visit = configured_limits(), getattr(request, VISIT)
         gate, view = limits.gate, visit.view
         rules = limits.rules_for(request, visit, gate, callback)
-        if not rules.is_plain or rules.uses_request or rules.terms.charges or visit.answer is not None:
+        if not _is_plain(rules, visit):
             return run(check_late(request, visit, limits.threads, rules))
         if rules.wants_user:
             view.user = limits.find_user(request)
@@ -58,14 +59,46 @@ class RateLimitMiddleware:
         answer = visit.answer = request.ratebound = rules.answer(view, [verdict])
         if isinstance(answer, Rejected):
             return run(word_rejection(request, answer, limits.threads))
-        if visit.failed is not None:
-            answer.failed = visit.failed
         if answer.delay:
             gate.sleep(answer)
         return None
 
+    async def _respond_async(self, request: Any, visit: Visit, caller: Caller) -> Any:
+        if caller.gate.has_early:
+            return await run_async(respond(request, visit, caller, self._get_response))
+        response = await self._get_response(request)
+        if _is_plain_response(visit, response):
+            return add_headers(request, visit.answer, response)
+        return await run_async(conclude(request, visit, caller, response))
+
     async def _check_view_async(self, request: Any, callback: Any, *_: Any) -> Any:
         limits, visit = configured_limits(), getattr(request, VISIT)
         caller = limits.tasks
-        rules = limits.rules_for(request, visit, caller.gate, callback)
-        return await run_async(check_late(request, visit, caller, rules))
+        gate, view = caller.gate, visit.view
+        rules = limits.rules_for(request, visit, gate, callback)
+        if not _is_plain(rules, visit):
+            return await run_async(check_late(request, visit, caller, rules))
+        if rules.wants_user:
+            view.user = await limits.find_user_async(request)
+        verdict = await gate.decide_by(rules.compiled, view, rules.last_stage)
+        answer = visit.answer = request.ratebound = rules.answer(view, [verdict])
+        if isinstance(answer, Rejected):
+            return await run_async(word_rejection(request, answer, caller))
+        if answer.delay:
+            await gate.sleep(answer)
+        return None
+
+
+def _is_plain(rules: EndpointRules, visit: Visit) -> bool:
+    """Return True if one decision is enough, which needs no body and no function of the application."""
+    is_first = visit.answer is None and visit.failed is None
+    return is_first and rules.is_plain and not rules.uses_request and not rules.terms.charges
+
+
+def _is_plain_response(visit: Visit, response: Any) -> bool:
+    """Return True, and end the request, if its response needs only our headers."""
+    answer = visit.answer
+    if isinstance(answer, Passed) and visit.part is None and not answer.may_settle and not response.streaming:
+        answer.ended = COMPLETE
+        return True
+    return False
