@@ -342,7 +342,7 @@ def test_a_wrong_option_raises_at_the_start(options: dict[str, Any]) -> None:
 
 
 def test_settings_do_not_go_with_a_policy() -> None:
-    with pytest.raises(TypeError, match="say it in the policy"):
+    with pytest.raises(TypeError, match="write it in the policy"):
         RateLimitMiddleware(hello, Policy(rules=[Rule("a", "1/minute")]), by="address")
 
 

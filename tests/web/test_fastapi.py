@@ -291,7 +291,7 @@ def test_it_is_installed_once_and_before_the_start() -> None:
     with pytest.raises(RuntimeError, match="already"):
         limits.install(app)
     asyncio.run(fetch(app, "GET", "/"))
-    with pytest.raises(RuntimeError, match="before the application starts"):
+    with pytest.raises(RuntimeError, match="before its first request"):
         RateLimits().install(app)
 
 

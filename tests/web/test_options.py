@@ -131,7 +131,7 @@ def test_a_limit_says_what_to_write(limit: Call, option: str, said: str) -> None
 def test_a_wrong_option_is_told_before_where_a_right_one_belongs() -> None:
     with pytest.raises(TypeError, match="unknown option 'key_func': use by="):
         RateLimits("policy.yaml", key_func=len)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="by: say it in the policy"):
+    with pytest.raises(TypeError, match="by: write it in the policy"):
         RateLimits("policy.yaml", by="user")
 
 

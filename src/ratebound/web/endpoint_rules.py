@@ -126,7 +126,10 @@ class EndpointRulesTable:
         self._charges = {name: one for name, one in found.items() if one is not None}
         unknown = found.keys() - {rule.name for rule in gate.policy.rules}
         if unknown:
-            raise ValueError(f"charge for {', '.join(sorted(unknown))}: the policy has no rule of that name")
+            raise ValueError(
+                f"charge= names {', '.join(sorted(unknown))}, and the policy has no rule of that name: its rules are"
+                f" {', '.join(rule.name for rule in gate.policy.rules)}"
+            )
         self._full: dict[Endpoint | None, EndpointRules] = {}
         self._alone: dict[Endpoint | None, EndpointRules] = {}
         self._named: dict[str, RouteLimit] = {}

@@ -44,7 +44,7 @@ def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
     is_file = isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix in SUFFIXES)
     is_tree = isinstance(policy, Mapping) and not is_by_tier(policy, settings.get("tiers", ()))
     if settings and (is_file or is_tree or isinstance(policy, Policy | PolicyFile)):
-        raise TypeError(f"{', '.join(settings)}: say it in the policy; settings go with limits as text")
+        raise TypeError(f"{', '.join(settings)}: write it in the policy; settings go with limits as text")
     if isinstance(policy, Policy | PolicyFile):
         return policy
     if is_file:

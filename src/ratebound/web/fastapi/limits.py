@@ -101,13 +101,13 @@ class RateLimits:
         """Install the limits in a FastAPI or Starlette application, before it has served a request. Several
         applications may have the same limits, and then share all quotas. Mounted ones are part of the one around."""
         if any(one.app is app for one in self.applications):
-            raise RuntimeError("these limits are installed in this application already")
+            raise RuntimeError("these limits are installed in this application already: call install once")
         if not hasattr(app, "build_middleware_stack"):
             raise TypeError(
                 f"expected a FastAPI or Starlette application, not {app!r}: for others use ratebound.web.asgi"
             )
         if app.middleware_stack is not None:
-            raise RuntimeError("install the limits before the application starts")
+            raise RuntimeError("the application has started: call limits.install(app) before its first request")
         application = LimitedApplication(self, app, len(self.applications))
         self.applications.append(application)
         app.user_middleware.append(Middleware(InnermostMiddleware, application=application))

@@ -97,7 +97,7 @@ class RateLimits:
         if not isinstance(app, flask.Flask):
             raise TypeError(f"expected the application first, as in RateLimits(app, '100/minute'), not {app!r}")
         if "ratebound" in app.extensions:
-            raise RuntimeError("this application has a RateLimits already")
+            raise RuntimeError("this application has limits already: call init_app once")
         left = [name for name in app.config if name.startswith("RATELIMIT_")]
         if left:
             log.warning(
