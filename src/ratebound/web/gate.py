@@ -22,7 +22,7 @@ from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.schema import KEYS
 from ratebound.web.charge_by_result import Charge
-from ratebound.web.endpoint_rules import EndpointRules, EndpointRulesTable
+from ratebound.web.endpoint_rules import EndpointRulesTable
 from ratebound.web.options import AnyPolicy, PolicyOptions, check_options
 from ratebound.web.passed import Passed
 from ratebound.web.rejected import Rejected
@@ -174,16 +174,9 @@ class WebGate(_GateBase):
         earlier: Passed | None = None,
     ) -> Passed | Rejected:
         """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is the
-        result of the early stage, if that was checked by itself. Nothing sleeps here."""
-        return self.through(self.rules_for(endpoint), view, stage=stage, earlier=earlier)
-
-    def through(
-        self, rules: EndpointRules, view: RequestView, *, stage: Stage | None = None, earlier: Passed | None = None
-    ) -> Passed | Rejected:
-        """Decide as `before`, by rules that were looked up. If `rules.reads_body`, read the body first."""
-        if not rules.has_early and stage != "early" and earlier is None:  # nearly always
-            return rules.answer(view, [self.decide_by(rules.compiled, view, rules.last_stage)])
-        return run(check_rules(self, rules, view, stage, earlier))
+        result of the early stage, if that was checked by itself; it is returned with the new decision joined to it.
+        Nothing sleeps here. If `rules_for(endpoint).reads_body`, read the body into the view first."""
+        return run(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
     def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
         """Decide by the endpoint's own limits, without the rules of the policy, which were checked already."""
@@ -247,15 +240,7 @@ class AsyncWebGate(_GateBase):
         earlier: Passed | None = None,
     ) -> Passed | Rejected:
         """Decide; see `WebGate.before`."""
-        return await self.through(self.rules_for(endpoint), view, stage=stage, earlier=earlier)
-
-    async def through(
-        self, rules: EndpointRules, view: RequestView, *, stage: Stage | None = None, earlier: Passed | None = None
-    ) -> Passed | Rejected:
-        """Decide as `before`, by rules that were looked up; see `WebGate.through`."""
-        if not rules.has_early and stage != "early" and earlier is None:  # nearly always
-            return rules.answer(view, [await self.decide_by(rules.compiled, view, rules.last_stage)])
-        return await run_async(check_rules(self, rules, view, stage, earlier))
+        return await run_async(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
     async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
         """Decide by the endpoint's own limits; see `WebGate.alone`."""

@@ -29,12 +29,6 @@ class ResponseTracker:
         self.length: int | None = None
         self.is_held = False
 
-    @property
-    def needs_care(self) -> bool:
-        """True if the start of the response changes anything but its headers."""
-        passed = self.visit.passed
-        return self.visit.part is not None or (passed is not None and passed.may_settle)
-
     def start(self, gate: Any, status: int, names: Iterable[str] = (), length: int | None = None) -> Flow[None]:
         """Note the start. `names` are those of its headers, `length` is its Content-Length."""
         self.status, self.length = status, length
