@@ -13,9 +13,11 @@ from typing import Any, Unpack
 from ratebound.policy import RequestView
 from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratebound.policy.match.request import ANONYMOUS, Wire
+from ratebound.policy.model.rule import Stage
 from ratebound.web.asgi_response import AsgiResponse, as_fields
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
+from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate
 from ratebound.web.passed import Passed, silence
@@ -198,9 +200,7 @@ class RateLimitMiddleware:
             if isinstance(answer, Passed) and answer.delay:
                 await gate.sleep(answer)
         else:
-            body = KeptBody(receive)
-            receive = body.receive if rules.reads_body else receive
-            answer = await run_async(visit.check(gate, rules, view, read_body=body.read))
+            answer, receive = await check_with_body(visit, gate, rules, view, receive)
         if around is not None:
             silence(around)
         if isinstance(answer, Rejected):
@@ -228,6 +228,21 @@ class RateLimitMiddleware:
             if "/" in str(value):
                 template = template.replace(f"{{{name}}}", f"{{{name}:path}}")
         return template
+
+
+async def check_with_body(
+    visit: Visit,
+    gate: AsyncWebGate,
+    rules: EndpointRules,
+    view: RequestView,
+    receive: Receive,
+    stage: Stage | None = None,
+) -> tuple[Passed | Rejected, Receive]:
+    """Check rules that may need the body. Return the answer, and a `receive` that begins with the body if it was
+    read."""
+    body = KeptBody(receive)
+    answer = await run_async(visit.check(gate, rules, view, stage, read_body=body.read))
+    return answer, body.receive if rules.reads_body else receive
 
 
 def messages_endpoint(messages: "str | RouteLimit | None") -> Endpoint | None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.web.asgi import close_logged, request_view
+from ratebound.web.asgi import check_with_body, close_logged, request_view
 from ratebound.web.asgi_response import START, AsgiResponse, send_nothing, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
@@ -53,10 +53,8 @@ class OutermostMiddleware:
             visit.answer = around  # a middleware around this one has the same gate, and has checked everything
         else:
             if kind == "http" and gate.current().has_early:
-                body = KeptBody(receive)
                 rules, view = gate.rules_for(None), request_view(scope, None, None, self.application.wire)
-                receive = body.receive if rules.reads_body else receive
-                answer = await run_async(visit.check(gate, rules, view, "early", read_body=body.read))
+                answer, receive = await check_with_body(visit, gate, rules, view, receive, "early")
                 silence(around)
                 state[STATE] = answer
                 if isinstance(answer, Rejected):
@@ -130,9 +128,7 @@ class InnermostMiddleware:
             if isinstance(answer, Passed) and answer.delay:
                 await gate.sleep(answer)
         else:
-            body = KeptBody(receive)
-            receive = body.receive if rules.reads_body else receive
-            answer = await run_async(visit.check(gate, rules, view, "late", read_body=body.read))
+            answer, receive = await check_with_body(visit, gate, rules, view, receive, "late")
         if around is not None and around is not earlier:
             silence(around)
         if isinstance(answer, Rejected):
