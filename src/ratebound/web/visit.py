@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ratebound.policy import RequestView
 from ratebound.policy.model.rule import Stage
 from ratebound.web.endpoint_rules import EndpointRules
-from ratebound.web.passed import Passed
+from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import RouteLimit
 
@@ -77,6 +77,7 @@ class Visit:
     part: Rejected | None = None
     part_status = 0
     checked: tuple[RouteLimit, ...] = ()
+    around: object = None  # the decision of another gate around this one, which tells the client unless this one does
     is_begun = False  # early rules were checked
     is_late = False  # all rules were checked, not only the early ones
     is_watched = False
@@ -164,6 +165,7 @@ class Visit:
         if isinstance(self.answer, Rejected):
             return
         before, self.answer = self.answer, rejected
+        silence(self.around)
         if before is not None:
             before.tells = False
             yield from give_back(gate, before)

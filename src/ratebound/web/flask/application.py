@@ -213,8 +213,9 @@ class LimitedFlask:
         visit: Visit | None = environ.get(self.key)
         if visit is None:
             visit = environ[self.key] = Visit()
-        if visit.answer is None and self.gate.owns(environ.get(PASSED)):
-            visit.answer = environ[PASSED]
+        around = visit.around = environ.get(PASSED)
+        if visit.answer is None and self.gate.owns(around):
+            visit.answer = around
         return visit
 
     def _view(self, request: flask.Request, rules: EndpointRules) -> tuple[RequestView, bool]:
