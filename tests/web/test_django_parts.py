@@ -16,7 +16,7 @@ from ratebound import MemoryStorage
 from ratebound.web import request_limits
 from ratebound.web.django import configured_limits, exempt, limit
 from tests.web.django_running import running, view_for
-from tests.web.django_site import site
+from tests.web.django_site import MIDDLEWARE, site
 
 Request = Any
 
@@ -184,6 +184,25 @@ def test_an_async_view_may_call_a_sync_part_whose_refusal_is_awaited(kind: str, 
 
     with running(kind, path("a", view), middleware=middleware) as sender:
         assert [sender.get("/a").status for _ in range(2)] == [200, 503]
+
+
+def looking_up_first(get_response: Any) -> Any:
+    """A middleware that calls a function with limits of its own."""
+    look_up = limit("9/minute", name="look-up")(view_for("wsgi", name="look_up"))
+
+    def respond(request: Request) -> Any:
+        look_up(request)
+        return get_response(request)
+
+    return respond
+
+
+def test_a_request_that_is_rejected_gives_back_what_a_middleware_was_charged_for(kind: str) -> None:
+    views = path("a", limit("1/minute")(view_for(kind))), path("b", view_for(kind, name="other"))
+    stack = [MIDDLEWARE, f"{__name__}.{looking_up_first.__name__}"]
+    with running(kind, *views, middleware=stack) as sender:
+        assert [sender.get("/a").status for _ in range(4)] == [200, 429, 429, 429]
+        assert '"look-up/minute";r=7' in dict(sender.get("/b").headers)["ratelimit"]
 
 
 # Made anew.
