@@ -20,7 +20,7 @@ from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.response_headers import EXPOSE, header_changes, plain_fields
 from ratebound.web.response_tracker import ResponseTracker
-from ratebound.web.visit import Flow, Visit, run, run_async
+from ratebound.web.visit import Flow, Step, Visit, run, run_async
 from ratebound.web.wsgi import PASSED
 
 
@@ -71,14 +71,7 @@ def check_early(request: Any, visit: Visit, caller: Caller, rules: EndpointRules
 def check_late(request: Any, visit: Visit, caller: Caller, rules: EndpointRules) -> Flow[Any]:
     """Check all rules but the early ones. Return the response of a rejection, or None."""
     with at_hand(request, is_task=caller.is_task):
-        answer = yield from visit.check(
-            caller.gate,
-            rules,
-            visit.view,
-            "late",
-            find_user=partial(caller.find_user, request),
-            read_body=partial(caller.limits.read_body, request),
-        )
+        answer = yield from visit.check(caller.gate, rules, visit.view, "late", **_sources(request, caller))
     request.ratebound = answer
     if isinstance(answer, Rejected):
         return (yield from word_rejection(request, answer, caller))
@@ -90,13 +83,7 @@ def check_late(request: Any, visit: Visit, caller: Caller, rules: EndpointRules)
 def check_part(request: Any, visit: Visit, caller: Caller, rules: EndpointRules, limits: Any) -> Flow[Any]:
     """Check limits of a function that the request runs. Return the response of a rejection, or None."""
     with at_hand(request, limits, is_task=caller.is_task):
-        answer = yield from visit.check_part(
-            caller.gate,
-            rules,
-            visit.view,
-            find_user=partial(caller.find_user, request),
-            read_body=partial(caller.limits.read_body, request),
-        )
+        answer = yield from visit.check_part(caller.gate, rules, visit.view, **_sources(request, caller))
     if isinstance(answer, Passed):
         request.ratebound = visit.answer
         if answer.may_settle:
@@ -110,6 +97,13 @@ def check_part(request: Any, visit: Visit, caller: Caller, rules: EndpointRules,
         raise
     visit.part_status = response.status_code
     return response
+
+
+def _sources(request: Any, caller: Caller) -> dict[str, Step]:
+    return {
+        "find_user": partial(caller.find_user, request),
+        "read_body": partial(caller.limits.read_body, request),
+    }
 
 
 def word_rejection(request: Any, rejected: Rejected, caller: Caller) -> Flow[Any]:
