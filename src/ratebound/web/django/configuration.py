@@ -16,8 +16,7 @@ from django.utils.functional import LazyObject, empty
 from django.utils.module_loading import import_string
 
 from ratebound.policy import Policy, PolicyFile
-from ratebound.policy.functions import check_takes
-from ratebound.policy.lazy_value import is_awaitable
+from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.web.body import django_body
 from ratebound.web.django.calling import apart, at_once, awaited
 from ratebound.web.django.flows import Caller

@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 
 from ratebound.policy import RequestView
-from ratebound.policy.lazy_value import unwrapped
+from ratebound.policy.functions import unwrapped
 from ratebound.policy.match.reading import Paths, configured_prefixes
 from ratebound.web.asgi import WIRE as SCOPE_WIRE
 from ratebound.web.asgi import request_view as view_of_scope

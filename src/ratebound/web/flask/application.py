@@ -16,7 +16,7 @@ from werkzeug.exceptions import HTTPException, default_exceptions
 
 from ratebound.decision import Decision
 from ratebound.policy import RequestView, Verdict
-from ratebound.policy.lazy_value import is_awaitable
+from ratebound.policy.functions import is_awaitable
 from ratebound.web.body import flask_body
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.flask.routes import METHODS, OTHER, Key, Routes
