@@ -23,7 +23,7 @@ from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
-from ratebound.web.user import User, found_user_id, identified, user_is_told
+from ratebound.web.user import User, found_user_id, identified, user_is_given
 from ratebound.web.visit import Visit, run_async
 from ratebound.web.websocket import connect
 
@@ -162,12 +162,12 @@ class RateLimitMiddleware:
         self.app: App = app
         self.gate = checked_gate(gate, policy, options) or AsyncWebGate(policy, **options)
         self._has_own_gate = gate is None
-        self._is_told_user = user is not user_of
-        self.user = identified(user, "the scope") if self._is_told_user else user
+        self._has_user_function = user is not user_of
+        self.user = identified(user, "the scope") if self._has_user_function else user
         self.find = find
         self._wire = WIRE._replace(paths=self._first_paths)
-        if self._is_told_user:
-            self._wire = self._wire._replace(no_user=user_is_told)
+        if self._has_user_function:
+            self._wire = self._wire._replace(no_user=user_is_given)
         self.messages = messages_endpoint(messages)
         self.gate.prepare(self.messages)
 
@@ -185,7 +185,7 @@ class RateLimitMiddleware:
             endpoint, route = self.find(scope)
         else:
             endpoint, route = None, self._template(scope) if "path_template" in scope else None
-        user = self.user(scope) if self._is_told_user or "user" in scope else None
+        user = self.user(scope) if self._has_user_function or "user" in scope else None
         visit = scope[VISIT] = Visit()
         if kind == "websocket":
             view = request_view({**scope}, user, route, self._wire)  # the application changes its scope

@@ -103,7 +103,7 @@ def identified(user: Callable[..., Any], argument: str) -> Callable[..., User]:
     return called
 
 
-def user_is_told(_: Any) -> str:
+def user_is_given(_: Any) -> str:
     """Return "": where the application itself names the user, a request without one is anonymous."""
     return ""
 

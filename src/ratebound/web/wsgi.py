@@ -15,7 +15,7 @@ from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.response_headers import NOTED, Pairs, header_changes, with_headers
 from ratebound.web.response_tracker import ResponseTracker
-from ratebound.web.user import User, found_user_id, identified, user_is_told
+from ratebound.web.user import User, found_user_id, identified, user_is_given
 from ratebound.web.visit import Visit, run
 
 Environ = dict[str, Any]
@@ -119,7 +119,7 @@ class RateLimitMiddleware:
         self.app = app
         self.gate = checked_gate(gate, policy, options) or WebGate(policy, **options)
         self.user = user if user is user_of else identified(user, "the environ")
-        self._wire = WIRE if user is user_of else WIRE._replace(no_user=user_is_told)
+        self._wire = WIRE if user is user_of else WIRE._replace(no_user=user_is_given)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         gate, around = self.gate, environ.get(PASSED)

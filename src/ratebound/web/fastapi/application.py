@@ -17,7 +17,7 @@ from ratebound.web.passed import Passed
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.rule_names import FunctionNames
-from ratebound.web.user import user_is_told
+from ratebound.web.user import user_is_given
 from ratebound.web.visit import Visit
 
 UNKNOWN_USER = (
@@ -61,7 +61,7 @@ class InstalledLimits(Protocol):
     names: FunctionNames
     current: ContextVar[RunningRequest | None]
     lives: set[object]
-    is_told_user: bool
+    has_user_function: bool
 
     @property
     def user(self) -> Any:
@@ -93,11 +93,11 @@ class LimitedApplication:
 
     def _make_wires(self) -> None:
         """Make the wires that read requests. Mounted applications may take off prefixes by themselves."""
-        told = ROUTED._replace(no_user=user_is_told) if self.limits.is_told_user else ROUTED
+        told = ROUTED._replace(no_user=user_is_given) if self.limits.has_user_function else ROUTED
         self.routed = told._replace(paths=paths_with(own_prefixes(self.app)))
         self.wire = self.routed._replace(path_params=self._path_params)
         # A middleware has answered, maybe before the one that finds the user was reached.
-        self.answered_wire = self.wire._replace(no_user=user_is_told)
+        self.answered_wire = self.wire._replace(no_user=user_is_given)
 
     def find(self, scope: Scope) -> FoundRoute:
         """Return the endpoint that a request will be routed to."""

@@ -40,7 +40,7 @@ from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit
 from ratebound.web.rule_names import FunctionNames, short_name
-from ratebound.web.user import check_user, identified, names_user, user_id, user_is_told
+from ratebound.web.user import check_user, identified, names_user, user_id, user_is_given
 from ratebound.web.visit import Visit, run_async
 from ratebound.web.websocket import POLICY_VIOLATION
 
@@ -83,8 +83,8 @@ class RateLimits:
         if "by" in options:
             options["by"] = taking_request(options["by"], "by")
         self.gate = AsyncWebGate(policy, **options)
-        self.is_told_user = user is not user_of
-        self.user = identified(user, "the scope") if self.is_told_user else user
+        self.has_user_function = user is not user_of
+        self.user = identified(user, "the scope") if self.has_user_function else user
         self.key = f"ratebound.{id(self)}"  # the key of a visit in its scope
         self.messages = messages_endpoint(messages)
         self.gate.prepare(self.messages)
@@ -200,8 +200,8 @@ class DeclaredLimit:
         self.limit = limit
         self.user = user
         self._endpoints: dict[Any, Endpoint] = {}
-        is_told_user = user is not None or limits.is_told_user
-        self._wire = ROUTED._replace(no_user=user_is_told) if is_told_user else ROUTED
+        has_user_function = user is not None or limits.has_user_function
+        self._wire = ROUTED._replace(no_user=user_is_given) if has_user_function else ROUTED
         limits.keeps_body = limits.keeps_body or limit.reads_body
         self.__signature__ = _signature(user)
         # FastAPI looks at the instance to see whether a dependency is async.

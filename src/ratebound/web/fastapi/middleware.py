@@ -111,7 +111,7 @@ class InnermostMiddleware:
                 await self._enter(earlier, visit, request_view(scope), scope, receive, send)
                 return
         found = application.find(scope)
-        user = limits.user(scope) if limits.is_told_user or "user" in scope else None
+        user = limits.user(scope) if limits.has_user_function or "user" in scope else None
         if kind == "websocket":
             view = request_view({**scope}, user, found.template, application.wire)  # the router changes its scope
             app, messages = self._entered(visit, view), limits.messages

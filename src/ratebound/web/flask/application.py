@@ -113,7 +113,7 @@ class LimitedFlask:
         self._watch()
         app.before_request(self._check_request)
         app.wsgi_app = self._responding(app.wsgi_app)  # type: ignore[method-assign]
-        app.handle_user_exception = self._hearing(app.handle_user_exception)  # type: ignore[method-assign]
+        app.handle_user_exception = self._noting_rejections(app.handle_user_exception)  # type: ignore[method-assign]
         app.make_default_options_response = self._answering_options(  # type: ignore[method-assign]
             app.make_default_options_response
         )
@@ -128,17 +128,17 @@ class LimitedFlask:
 
         return respond
 
-    def _hearing(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting_rejections(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap Flask's handling of exceptions: one may be the rejection of a part that nobody has caught."""
 
-        def hear(*context: Any) -> Any:
+        def handle(*context: Any) -> Any:
             rejected = _rejection_in(context[-1])
             if rejected is not None:
                 run(self.visit_of(current_request().environ).reject(self.gate, rejected))
                 _note(rejected)
             return ordinary(*context)
 
-        return hear
+        return handle
 
     def _answering_options(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the function that Flask calls to answer OPTIONS by itself: then no view runs."""
