@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
+from ratebound.http.headers import Pairs
 from ratebound.web.asgi_types import Message, Send
 from ratebound.web.passed import COMPLETE, Passed
 from ratebound.web.rejected import Rejected
-from ratebound.web.response_headers import EXPOSE, NOTED, Pairs, header_changes, plain_fields
+from ratebound.web.response_headers import EXPOSE, NOTED, header_changes, plain_fields
 from ratebound.web.response_tracker import ResponseTracker
 from ratebound.web.visit import Visit, run_async
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from ratebound.clock import SECOND
 from ratebound.decision import Decision, DegradedRows
 from ratebound.http import expose
+from ratebound.http.headers import Pairs
 from ratebound.limit import MAX_COUNT, checked_cost
 from ratebound.policy import Verdict
 from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.route_limit import RouteLimit
 
-Pairs = list[tuple[str, str]]
 Charges = Mapping[str, Callable[[FinishedResponse], int]]  # by name of the rule
 CORS = {"access-control-allow-origin", "access-control-allow-methods"}  # in every answer to a preflight
 COMPLETE = "the response is complete, and its cost is settled"

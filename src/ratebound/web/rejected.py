@@ -5,9 +5,8 @@ from typing import Any
 
 from ratebound.decision import Decision
 from ratebound.http import Response
+from ratebound.http.headers import Pairs
 from ratebound.policy import RequestView, Verdict
-
-Pairs = list[tuple[str, str]]
 
 
 class Rejected:

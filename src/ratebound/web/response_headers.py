@@ -6,14 +6,11 @@ from functools import lru_cache
 from itertools import chain
 
 from ratebound.http.caching import NAMES as CACHING
-from ratebound.http.headers import FIELDS
+from ratebound.http.headers import FIELDS, Pairs
 from ratebound.web.passed import Passed
 from ratebound.web.rejected import Rejected
 
 log = logging.getLogger("ratebound")
-
-Pairs = list[tuple[str, str]]
-Answer = Passed | Rejected
 
 EXPOSE = "access-control-expose-headers"
 RATES = frozenset(name.lower() for name in chain(*FIELDS.values()))
@@ -24,7 +21,7 @@ NONE: frozenset[str] = frozenset()
 NOTED = frozenset({EXPOSE, "retry-after", *CACHING, *RATES})
 
 
-def plain_fields(answer: Answer | None, status: int) -> Pairs:
+def plain_fields(answer: Passed | Rejected | None, status: int) -> Pairs:
     """Return the headers to add to a plain response: no redirect, and none of its own headers is NOTED."""
     if isinstance(answer, Passed):
         return answer.headers
@@ -47,7 +44,7 @@ def _log_mild_status(rule: str, status: int, expected: int) -> None:
 
 
 def header_changes(
-    answer: Answer | None, status: int, existing: Iterable[tuple[str, str]]
+    answer: Passed | Rejected | None, status: int, existing: Iterable[tuple[str, str]]
 ) -> tuple[Pairs, frozenset[str]]:
     """Return the headers to add to any response, and the names in lower case of those to take off it.
 

@@ -5,6 +5,7 @@ from functools import lru_cache, partial
 from typing import Any, Unpack
 from urllib.parse import quote
 
+from ratebound.http.headers import Pairs
 from ratebound.policy import RequestView
 from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
 from ratebound.policy.match.request import ANONYMOUS, Wire
@@ -13,7 +14,7 @@ from ratebound.web.gate import WebGate
 from ratebound.web.options import AnyPolicy, Options, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
-from ratebound.web.response_headers import NOTED, Pairs, header_changes, with_headers
+from ratebound.web.response_headers import NOTED, header_changes, with_headers
 from ratebound.web.response_tracker import ResponseTracker
 from ratebound.web.user import User, found_user_id, identified, user_is_given
 from ratebound.web.visit import Visit, run
