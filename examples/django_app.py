@@ -48,8 +48,8 @@ async def report(request: Any) -> Any:
     return HttpResponse(f"{request.ratebound.decision.remaining} left")
 
 
-def too_many(request: Any, refused: Any) -> Any:
-    return HttpResponse(f"Please wait {refused.retry_after:.0f} seconds.", status=429)
+def too_many(request: Any, rejected: Any) -> Any:
+    return HttpResponse(f"Please wait {rejected.retry_after:.0f} seconds.", status=429)
 
 
 urlpatterns = [path("users/<int:number>", user), path("login", login), path("report", report)]

@@ -61,7 +61,7 @@ def django_site() -> Iterator[Callable[..., Answer]]:
 
     yield get
     if kept:
-        from ratebound.web.django.keeper import close
+        from ratebound.web.django.configuration import close
 
         close()
         kept[0].__exit__(None, None, None)

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from ratebound.web import Refused
+from ratebound.web import Rejected
 from ratebound.web.django import Settings, exempt, limit
 from ratebound.web.drf import throttle
 
@@ -25,7 +25,7 @@ def user_of(request: HttpRequest) -> str:
     return "ann"
 
 
-def told(request: HttpRequest, refused: Refused) -> HttpResponse | None:
+def told(request: HttpRequest, refused: Rejected) -> HttpResponse | None:
     return None
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
 from fastapi.responses import PlainTextResponse
 
 from ratebound.policy import Computed, Match, Policy, Rule
-from ratebound.web import Outcome, Passed, Refused, RouteLimit
+from ratebound.web import FinishedResponse, Passed, Rejected, RouteLimit
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.fastapi import RateLimitExceeded, RateLimits, RequestView
 
@@ -47,11 +47,11 @@ async def plan_of(request: RequestView) -> str:
     return "5/minute"
 
 
-def charged(outcome: Outcome) -> int:
+def charged(outcome: FinishedResponse) -> int:
     return outcome.cost if outcome.status == 200 else 0
 
 
-def told(refused: Refused) -> PlainTextResponse:
+def told(refused: Rejected) -> PlainTextResponse:
     return PlainTextResponse(f"wait {refused.retry_after}", refused.status)
 
 
@@ -97,7 +97,7 @@ async def me(passed: Annotated[Passed, Depends(limits.limit("5/minute", user=cur
 
 @app.exception_handler(RateLimitExceeded)
 async def too_many(request: Request, error: RateLimitExceeded) -> PlainTextResponse:
-    return PlainTextResponse(error.detail, error.refused.status)
+    return PlainTextResponse(error.detail, error.rejected.status)
 
 
 async def calls() -> None:

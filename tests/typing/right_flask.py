@@ -6,7 +6,7 @@ import flask
 from flask.views import MethodView
 
 from ratebound.policy import RequestView
-from ratebound.web import Refused, RouteLimit, wsgi
+from ratebound.web import Rejected, RouteLimit, wsgi
 from ratebound.web.flask import RateLimits
 
 app = flask.Flask(__name__)
@@ -33,7 +33,7 @@ def key_of(request: RequestView) -> str | None:
     return request.header("x-key")
 
 
-def told(refused: Refused) -> flask.Response:
+def told(refused: Rejected) -> flask.Response:
     return flask.Response(f"wait {refused.retry_after}", refused.status)
 
 

@@ -6,7 +6,7 @@ from litestar import Litestar, get
 from litestar.middleware import DefineMiddleware
 
 from ratebound.policy import Policy, Rule
-from ratebound.web import AsyncWebGate, Passed, Refused, WebGate
+from ratebound.web import AsyncWebGate, Passed, Rejected, WebGate
 from ratebound.web.asgi import RateLimitMiddleware
 
 gate = AsyncWebGate("5/minute", failure="raise", workers=2, listeners=[print])
@@ -26,6 +26,6 @@ async def calls() -> None:
     from ratebound.policy import RequestView
 
     view = RequestView("GET", "/")
-    assert_type(await gate.before(view, stage="early"), Passed | Refused)
-    assert_type(threads.before(view), Passed | Refused)
+    assert_type(await gate.before(view, stage="early"), Passed | Rejected)
+    assert_type(threads.before(view), Passed | Rejected)
     threads.switch = None

@@ -14,7 +14,7 @@ from ratebound.policy.cost import MAX_BODY, json_batch_cost
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.testing import FakeClock, limiting_off
 from ratebound.web.asgi import RateLimitMiddleware, user_of
-from ratebound.web.charge import Outcome
+from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.gate import AsyncWebGate
 from tests.web.drivers import CountingStorage, answer_of, connect, echo, exchange, fetch, http_scope
 
@@ -100,16 +100,16 @@ async def test_bytes_sent_are_charged_at_the_end_of_a_stream() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     policy = Policy(rules=[Rule("bytes", "100/minute")])
-    outcomes: list[Outcome] = []
+    outcomes: list[FinishedResponse] = []
 
-    def by_bytes(outcome: Outcome) -> int:
+    def by_bytes(outcome: FinishedResponse) -> int:
         outcomes.append(outcome)
         return outcome.sent
 
     app = RateLimitMiddleware(stream, policy, charge={"bytes": by_bytes})
     assert remaining(await fetch(app, "GET", "/")) == 99  # a stream's start cannot know what will be sent
     assert remaining(await fetch(app, "GET", "/")) == 59
-    assert outcomes == [Outcome(200, 40, 1)] * 2
+    assert outcomes == [FinishedResponse(200, 40, 1)] * 2
 
 
 @pytest.mark.parametrize("how", ["crash", "crash in the stream", "disconnect", "cancelled"])
@@ -140,7 +140,7 @@ async def test_who_breaks_off_has_paid(how: str) -> None:
 async def test_a_charge_that_fails_leaves_what_was_charged(caplog: pytest.LogCaptureFixture) -> None:
     policy = Policy(rules=[Rule("login", "5/minute")])
 
-    def broken(outcome: Outcome) -> int:
+    def broken(outcome: FinishedResponse) -> int:
         raise RuntimeError("as asked")
 
     app = RateLimitMiddleware(hello, policy, charge={"login": broken})
@@ -342,7 +342,7 @@ def test_a_wrong_option_raises_at_the_start(options: dict[str, Any]) -> None:
 
 
 def test_settings_do_not_go_with_a_policy() -> None:
-    with pytest.raises(TypeError, match="say it in the policy"):
+    with pytest.raises(TypeError, match="write it in the policy"):
         RateLimitMiddleware(hello, Policy(rules=[Rule("a", "1/minute")]), by="address")
 
 

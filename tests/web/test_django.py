@@ -16,8 +16,8 @@ from django.views import View
 
 from ratebound.policy import Policy, PolicyError, RequestView, Rule
 from ratebound.policy.cost import json_batch_cost
-from ratebound.web.charge import Outcome
-from ratebound.web.django import aclose, exempt, keeper, limit
+from ratebound.web.charge_by_result import FinishedResponse
+from ratebound.web.django import aclose, configured_limits, exempt, limit
 from tests.servers import Server
 from tests.web.django_running import running, view_for
 from tests.web.django_site import MIDDLEWARE, site
@@ -124,9 +124,9 @@ def test_class_based_views_are_limited_as_a_whole_or_by_method(kind: str, middle
         assert passes == [2, 3, 20, 4, 20]
         assert sender.passes("/by-method", method="POST") == 1
         assert sender.passes("/decorated", method="HEAD") == 0
-        made = len(keeper().views._endpoints)
+        made = len(configured_limits().views._endpoints)
         sender.passes("/dispatch")
-        assert len(keeper().views._endpoints) == made  # nothing grows with the number of requests
+        assert len(configured_limits().views._endpoints) == made  # nothing grows with the number of requests
 
 
 def test_views_of_one_name_in_two_modules_do_not_share(kind: str) -> None:  # peers: row 24
@@ -337,7 +337,7 @@ def test_forty_concurrent_failed_logins_of_tasks_pass_five() -> None:
 
 
 def test_a_stream_is_charged_for_its_bytes_when_it_ends(kind: str) -> None:
-    def kilobytes(outcome: Outcome) -> int:
+    def kilobytes(outcome: FinishedResponse) -> int:
         return outcome.sent // 1000
 
     async def awaited() -> AsyncIterator[bytes]:
@@ -430,7 +430,7 @@ def test_a_method_that_a_client_invents_finds_no_attribute_of_a_class() -> None:
     with running("wsgi", path("a", Page.as_view())) as sender:
         for method in ("DISPATCH", "AS_VIEW", "__INIT__", "SETUP"):
             assert sender.get("/a", method).status in (405, 429)
-        assert len(keeper().views._endpoints) == 1
+        assert len(configured_limits().views._endpoints) == 1
 
 
 def test_early_rules_come_before_the_middleware_below(kind: str) -> None:

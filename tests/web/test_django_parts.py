@@ -13,9 +13,10 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from ratebound import MemoryStorage
-from ratebound.web.django import anew, exempt, keeper, limit
+from ratebound.web import request_limits
+from ratebound.web.django import configured_limits, exempt, limit
 from tests.web.django_running import running, view_for
-from tests.web.django_site import site
+from tests.web.django_site import MIDDLEWARE, site
 
 Request = Any
 
@@ -32,7 +33,7 @@ def calling(kind: str, part: Any, answer: Any) -> Any:
     return view if kind == "wsgi" else view_async
 
 
-# Refused in part.
+# Rejected in part.
 
 
 def test_a_view_that_goes_on_when_a_part_is_refused_is_not_free(kind: str, middleware: list[str]) -> None:
@@ -185,6 +186,25 @@ def test_an_async_view_may_call_a_sync_part_whose_refusal_is_awaited(kind: str, 
         assert [sender.get("/a").status for _ in range(2)] == [200, 503]
 
 
+def looking_up_first(get_response: Any) -> Any:
+    """A middleware that calls a function with limits of its own."""
+    look_up = limit("9/minute", name="look-up")(view_for("wsgi", name="look_up"))
+
+    def respond(request: Request) -> Any:
+        look_up(request)
+        return get_response(request)
+
+    return respond
+
+
+def test_a_request_that_is_rejected_gives_back_what_a_middleware_was_charged_for(kind: str) -> None:
+    views = path("a", limit("1/minute")(view_for(kind))), path("b", view_for(kind, name="other"))
+    stack = [MIDDLEWARE, f"{__name__}.{looking_up_first.__name__}"]
+    with running(kind, *views, middleware=stack) as sender:
+        assert [sender.get("/a").status for _ in range(4)] == [200, 429, 429, 429]
+        assert '"look-up/minute";r=7' in dict(sender.get("/b").headers)["ratelimit"]
+
+
 # Made anew.
 
 
@@ -200,11 +220,11 @@ def test_limits_that_are_made_for_each_request_are_one_quota(kind: str, middlewa
     patterns = [path("a", view if kind == "wsgi" else view_async)]
     with running(kind, *patterns, middleware=middleware) as sender:
         assert [sender.passes(f"/a?q={q}") for q in "xyx"] == [2, 2, 0]
-        assert len(keeper().views.anew) == 1
+        assert len(configured_limits().views.per_request) == 1
 
 
 def test_limits_without_end_are_no_leak(kind: str, middleware: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anew, "MOST", 10)
+    monkeypatch.setattr(request_limits, "MAX_ENDPOINTS", 10)
     inner = view_for(kind, name="inner")
 
     def view(request: Request, count: int) -> Any:
@@ -216,10 +236,10 @@ def test_limits_without_end_are_no_leak(kind: str, middleware: list[str], monkey
     patterns = [path("a/<int:count>", view if kind == "wsgi" else view_async)]
     with running(kind, *patterns, middleware=middleware) as sender:
         assert {sender.get(f"/a/{count}").status for _ in range(2) for count in range(50, 80)} == {200}
-        keep: Any = keeper()
-        gate = keep.gate if kind == "wsgi" else keep.tasks
-        assert len(keep.views.anew) == 10
-        assert max(len(gate._doors._alone), len(gate._doors._named), len(keep.facts._endpoints)) <= 10
+        keep: Any = configured_limits()
+        gate = keep.gate if kind == "wsgi" else keep.tasks.gate
+        assert len(keep.views.per_request) == 10
+        assert max(len(gate._table._alone), len(gate._table._named)) <= 10
 
 
 def test_a_request_is_let_go_when_it_is_done(kind: str, middleware: list[str]) -> None:

@@ -21,7 +21,7 @@ from django.views import View
 
 from ratebound.policy import Policy, Rule
 from ratebound.policy.cost import json_batch_cost
-from ratebound.web.django import aclose, close, keeper, limit
+from ratebound.web.django import aclose, close, configured_limits, limit
 from tests.servers import Server
 from tests.web.django_running import running, view_for
 from tests.web.drivers import environ_of, wsgi_fetch
@@ -271,11 +271,11 @@ def test_a_body_that_says_it_is_too_large_is_not_read(middleware: list[str]) -> 
 def test_a_switch_and_another_policy_hold_for_threads_and_for_tasks(kind: str) -> None:
     with running(kind, path("a", view_for(kind)), settings="1/minute") as sender:
         assert sender.passes("/a") == 1
-        keeper().gate.switch = "off"
+        configured_limits().gate.switch = "off"
         assert sender.passes("/a") == 20
-        keeper().gate.switch = None
+        configured_limits().gate.switch = None
         assert sender.passes("/a") == 0
-        keeper().gate.use(Policy(rules=[Rule("more", "5/minute")]))
+        configured_limits().gate.use(Policy(rules=[Rule("more", "5/minute")]))
         assert sender.passes("/a") == 5
 
 
@@ -320,8 +320,8 @@ def test_threads_and_tasks_share_one_guard_and_one_storage(fresh_redis: Server) 
     settings = {"policy": "9/minute", "storage": fresh_redis.url, "deadline": 0.2, "workers": 2}
     with running("asgi", path("a", view_for("asgi")), settings=settings) as sender:
         assert sender.get("/a").status == 200
-        keep: Any = keeper()
-        assert keep.tasks.gate.storage.guard is keep.gate.gate.storage.guard
+        keep: Any = configured_limits()
+        assert keep.tasks.gate.gate.storage.guard is keep.gate.gate.storage.guard
         sender.loop.run_until_complete(aclose())
 
 

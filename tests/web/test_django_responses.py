@@ -13,7 +13,7 @@ from django.test import override_settings
 from django.urls import path
 
 from ratebound.web.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratebound.web.charge import Outcome
+from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.django import limit
 from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.django_running import running, view_for
@@ -23,7 +23,7 @@ Request = Any
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
 
 
-def sent(outcome: Outcome) -> int:
+def sent(outcome: FinishedResponse) -> int:
     return outcome.sent
 
 

@@ -20,7 +20,7 @@ from django.views import View
 from ratebound.policy import Source
 from ratebound.web import RouteLimit
 from ratebound.web.django import apps, limit
-from ratebound.web.django.keeper import Keeper
+from ratebound.web.django.configuration import DjangoLimits
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
 from tests.web.django_running import view_for
@@ -170,4 +170,4 @@ def test_fastapi_finds_a_limit_that_the_policy_cannot_keep_where_it_is_written()
 )
 def test_an_unknown_setting_names_the_one_that_was_meant(name: str, told: str) -> None:
     with pytest.raises(TypeError, match=f"unknown option '{name}': .*{told}"):
-        Keeper({name: "5/minute"})
+        DjangoLimits({name: "5/minute"})

@@ -13,8 +13,8 @@ from django.views import View
 from django.views.generic import RedirectView
 
 from ratebound import MemoryStorage
-from ratebound.web.declared import short_name
-from ratebound.web.django import exempt, keeper, limit
+from ratebound.web.django import configured_limits, exempt, limit
+from ratebound.web.rule_names import short_name
 from tests.web.django_running import running, view_for
 from tests.web.django_site import site
 
@@ -211,11 +211,11 @@ def test_nothing_grows_with_requests_to_methods_of_classes(kind: str, middleware
     with running(kind, path("a", own.as_view()), middleware=middleware) as sender:
         for method in ("GET", "INVENTED"):
             sender.get("/a", method)
-        views = keeper().views
-        made = len(views._endpoints), len(views._joined), len(views._seen)
+        views = configured_limits().views
+        made = len(views._endpoints), len(views._joined), len(views._declarations)
         for method in ("GET", "INVENTED", "OTHER", "AS_VIEW"):
             sender.get("/a", method)
-        assert (len(views._endpoints), len(views._joined), len(views._seen)) == made
+        assert (len(views._endpoints), len(views._joined), len(views._declarations)) == made
 
 
 def test_a_limited_view_can_be_called_without_a_site() -> None:

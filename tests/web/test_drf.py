@@ -21,7 +21,8 @@ from rest_framework.viewsets import ViewSet
 from ratebound import MemoryStorage
 from ratebound.policy.cost import json_batch_cost
 from ratebound.testing import FakeClock
-from ratebound.web.django import anew, keeper, limit
+from ratebound.web import request_limits
+from ratebound.web.django import configured_limits, limit
 from ratebound.web.drf import Throttle, throttle
 from tests.servers import Server
 from tests.web.django_running import Sender, running
@@ -129,9 +130,9 @@ def test_a_throttle_that_is_made_for_each_request_is_one(middleware: list[str]) 
 
     with running("wsgi", path("a", api("Makes", get_throttles=get_throttles)), middleware=middleware) as sender:
         assert [sender.passes("/a?q=1"), sender.passes("/a?q=2"), sender.passes("/a?q=1")] == [2, 2, 0]
-        made = len(keeper().views._joined)
+        made = len(configured_limits().views._joined)
         sender.passes("/a?q=3")
-        assert len(keeper().views._joined) == made
+        assert len(configured_limits().views._joined) == made
 
 
 def test_functions_that_are_made_for_each_request_are_those_of_the_request(middleware: list[str]) -> None:
@@ -145,7 +146,7 @@ def test_functions_that_are_made_for_each_request_are_those_of_the_request(middl
     view = api("Closes", get_throttles=get_throttles, get=lambda self, request, pk: Response({}))
     with running("wsgi", path("a/<str:pk>", view), middleware=middleware) as sender:
         assert [sender.passes(f"/a/{pk}") for pk in ("x", "y", "x")] == [2, 2, 0]
-        assert len(keeper().views.anew) == 3
+        assert len(configured_limits().views.per_request) == 3
         assert sum(sender.get(f"/a/{number}?q=1&r={number}").status == 200 for number in range(12)) == 9
 
 
@@ -161,7 +162,7 @@ def test_the_last_of_throttles_that_say_the_same_is_asked_as_well(middleware: li
 
 
 def test_rates_without_end_are_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anew, "MOST", 10)
+    monkeypatch.setattr(request_limits, "MAX_ENDPOINTS", 10)
 
     def get_throttles(self: Any) -> list[Any]:
         return [throttle(f"{self.kwargs['count']}/minute")(), throttle("900/minute")()]
@@ -170,11 +171,11 @@ def test_rates_without_end_are_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     with running("wsgi", path("a/<int:count>", view)) as sender:
         answers = [sender.get(f"/a/{count}").status for _ in range(2) for count in range(5, 25)]
         assert answers == [200] * 40
-        keep: Any = keeper()
-        assert len(keep.views.anew) == 10
+        keep: Any = configured_limits()
+        assert len(keep.views.per_request) == 10
         assert len(keep.views._joined) <= 10
-        assert len(keep.gate._doors._alone) <= 10
-        assert len(keep.gate._doors._named) <= 20
+        assert len(keep.gate._table._alone) <= 10
+        assert len(keep.gate._table._named) <= 20
 
 
 def test_other_rates_in_the_settings_are_in_force_at_once(middleware: list[str]) -> None:

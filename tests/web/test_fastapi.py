@@ -276,9 +276,9 @@ async def test_a_generator_stays_one() -> None:
     def plain() -> Iterator[int]:
         yield 2
 
-    with pytest.raises(RuntimeError, match="nobody asks for the limits of"):
+    with pytest.raises(RuntimeError, match="has limits that nobody checks"):
         await anext(parts())
-    with pytest.raises(RuntimeError, match="nobody asks for the limits of"):
+    with pytest.raises(RuntimeError, match="has limits that nobody checks"):
         next(plain())
     with limiting_off():
         assert [part async for part in parts()] == [1]
@@ -291,7 +291,7 @@ def test_it_is_installed_once_and_before_the_start() -> None:
     with pytest.raises(RuntimeError, match="already"):
         limits.install(app)
     asyncio.run(fetch(app, "GET", "/"))
-    with pytest.raises(RuntimeError, match="before the application starts"):
+    with pytest.raises(RuntimeError, match="before its first request"):
         RateLimits().install(app)
 
 
@@ -480,7 +480,7 @@ async def test_the_applications_own_handler_may_answer() -> None:
 
     @app.exception_handler(429)
     def too_many(request: Request, error: RateLimitExceeded) -> JSONResponse:
-        return JSONResponse({"slow": "down", "wait": error.refused.retry_after}, 429)
+        return JSONResponse({"slow": "down", "wait": error.rejected.retry_after}, 429)
 
     @app.get("/late")
     def late(_: Annotated[Passed, Depends(limits.limit("1/minute", user=current_user))]) -> None: ...
@@ -653,7 +653,7 @@ async def test_the_route_is_known_to_rules_of_the_policy() -> None:
     @app.get("/files/{path:path}")
     async def files(path: str) -> None: ...
 
-    assert limits.sites[0].find(http_scope("GET", "/files/a/b")).template == "/files/{path*}"
+    assert limits.applications[0].find(http_scope("GET", "/files/a/b")).template == "/files/{path*}"
     assert await statuses(app, "/files/a", "/files/b/c") == [200, 429]
     # the path as it came has the server's root in front; the route does not
     assert await statuses(app, "/v1/files/a", root_path="/v1") == [429]
@@ -764,7 +764,7 @@ async def test_after_the_response_it_is_too_late_for_a_charge() -> None:
         tasks.add_task(charge)
 
     await fetch(app, "GET", "/")
-    assert late == ["the response is complete, and what it has cost is settled"]
+    assert late == ["the response is complete, and its cost is settled"]
 
 
 def test_the_schema_knows_nothing_of_limits() -> None:

@@ -190,6 +190,6 @@ async def test_methods_that_a_client_invents_are_not_remembered() -> None:
     for place in range(50):
         assert (await fetch(app, f"M{place}", "/")).status == 405
     assert await statuses(app, "/") == [200]
-    table = limits.sites[0].read_routes()
+    table = limits.applications[0].read_routes()
     found = {id(table.find("http", f"M{place}", "/")) for place in range(50)}
     assert len(found) == 1

@@ -192,7 +192,7 @@ async def test_every_stage_is_refused_in_the_applications_own_words(stage: Stage
 
     @app.exception_handler(429)
     async def too_many(request: Request, error: RateLimitExceeded) -> JSONResponse:
-        return JSONResponse({"wait": error.refused.retry_after}, 429)
+        return JSONResponse({"wait": error.rejected.retry_after}, 429)
 
     refused = [await fetch(app, "GET", "/") for _ in range(2)][1]
     assert (refused.status, refused.body[:8]) == (429, b'{"wait":')

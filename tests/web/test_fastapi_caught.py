@@ -11,9 +11,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from ratebound.policy import Policy, Rule
 from ratebound.policy.cost import json_batch_cost
 from ratebound.storage.memory import AsyncMemoryStorage
-from ratebound.web.asgi import Message, RateLimitMiddleware
-from ratebound.web.fastapi import RateLimitExceeded, RateLimits, Refused
-from ratebound.web.fastapi.kept import Kept
+from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.asgi_types import Message
+from ratebound.web.body import KeptBody
+from ratebound.web.fastapi import RateLimitExceeded, RateLimits, Rejected
 from tests.web.drivers import connect, exchange, fetch, http_scope
 from tests.web.test_fastapi import field, remaining, statuses
 
@@ -121,7 +122,7 @@ async def test_an_applications_own_handler_for_the_refusal_gets_the_headers_and_
 async def test_what_on_breach_answers_is_the_refusal_whatever_its_status() -> None:
     app = FastAPI()
 
-    def breach(refused: Refused) -> PlainTextResponse:
+    def breach(refused: Rejected) -> PlainTextResponse:
         return PlainTextResponse("come back later", 503)
 
     refused_in_the_midst(app, on_breach=breach)
@@ -306,7 +307,7 @@ async def test_each_part_of_a_body_comes_once_whoever_asks_first(is_first: bool)
         await asyncio.sleep(0)
         return left.pop(0) if left else await asyncio.Future()
 
-    kept = Kept(receive)
+    kept = KeptBody(receive)
 
     async def all_messages() -> list[Message]:
         return [await kept.receive() for _ in range(3)]

@@ -196,7 +196,7 @@ async def test_what_clients_write_is_remembered_only_if_it_is_short() -> None:
 
     for number in range(20):
         assert (await fetch(app, "GET", f"/s/{number}{'a' * 1000}")).status == 200
-    table = limits.sites[0]._table
+    table = limits.applications[0]._table
     assert table is not None
     assert not table._known
     await fetch(app, "GET", "/s/a")

@@ -172,7 +172,7 @@ def test_class_based_views_are_limited_as_a_whole_or_by_method() -> None:
     assert site.passes("/ByMethod", method="POST") == 1
     assert site.passes("/ByMethod") == 20
     assert [site.passes("/Decorated"), site.passes("/Decorated", method="HEAD")] == [3, 0]
-    with pytest.raises(TypeError, match="no view"):
+    with pytest.raises(TypeError, match="expected a view"):
         limiter.limit("1/minute")(dict)
 
 

@@ -10,7 +10,7 @@ from werkzeug.exceptions import HTTPException
 from ratebound import MemoryStorage
 from ratebound.policy.cost import json_batch_cost
 from ratebound.web import RouteLimit
-from ratebound.web.charge import Outcome
+from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.flask import RateLimits
 from ratebound.web.wsgi import RateLimitMiddleware
 from tests.servers import Server
@@ -126,7 +126,7 @@ def test_forty_concurrent_failed_logins_pass_five() -> None:  # peers: row 16
 
 
 def test_a_stream_is_charged_for_its_bytes_when_it_ends_and_at_least_one_when_it_does_not() -> None:
-    def kilobytes(outcome: Outcome) -> int:
+    def kilobytes(outcome: FinishedResponse) -> int:
         return outcome.sent // 1000
 
     closed: list[str] = []

@@ -4,6 +4,7 @@ from typing import Any
 
 import flask
 import pytest
+from werkzeug.exceptions import HTTPException
 
 from ratebound import MemoryStorage
 from ratebound.policy import Policy, Rule
@@ -237,3 +238,21 @@ def test_what_another_hook_is_refused_for_costs_nothing_else_and_says_when_to_co
     assert (refused.status_code, refused.headers["RateLimit"]) == (429, '"tokens/minute";r=0;t=60')
     assert refused.headers["Retry-After"] == "60"
     assert client.post("/a").headers["RateLimit"] == '"site.a/minute";r=7;t=60'
+
+
+@pytest.mark.parametrize("catches", [False, True], ids=["raised", "answered by the view"])
+def test_a_gate_around_a_part_that_rejects_is_silent(catches: bool) -> None:
+    def view() -> Any:
+        try:
+            with site.limiter.limit("1/minute", name="mail"):
+                return "sent"
+        except HTTPException:
+            if not catches:
+                raise
+            return "later", 429
+
+    site = Site()
+    site.view("/a", answer=view)
+    site.app.wsgi_app = RateLimitMiddleware(site.app.wsgi_app, "9/minute")  # type: ignore[method-assign]
+    told = [site.get("/a").headers["RateLimit"] for _ in range(2)]
+    assert told[1] == '"mail/minute";r=0;t=60', "the rejection is ours, and the client is told of that"

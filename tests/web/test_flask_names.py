@@ -10,7 +10,7 @@ from flask.views import MethodView
 from ratebound.policy import PolicyError
 from ratebound.web import RouteLimit
 from ratebound.web.flask import RateLimits
-from ratebound.web.views import method_name
+from ratebound.web.rule_names import method_name
 from tests.web.flask_site import Site
 
 

@@ -14,7 +14,7 @@ import pytest
 from ratebound.policy import Policy, Rule
 from ratebound.policy.cost import MAX_BODY, json_batch_cost
 from ratebound.web import RouteLimit
-from ratebound.web.flask.parts import MOST
+from ratebound.web.request_limits import MAX_ENDPOINTS
 from tests.web.flask_site import Site
 
 BATCHES = Policy(rules=[Rule("calls", "10/minute", cost=json_batch_cost)])
@@ -167,12 +167,12 @@ def test_blocks_that_differ_from_request_to_request_are_not_kept_for_ever(option
         return site.limiter.limit("999999/minute", **{"name": "mail", **options(number)})
 
     site = varied(make, user=lambda: "u")
-    for number in range(MOST + 20):
+    for number in range(MAX_ENDPOINTS + 20):
         assert site.get(f"/{number}").status_code == 200
     made = site.app.extensions["ratebound"]
-    doors = made.gate._doors
-    kept = [len(table) for table in (made._parts._known, doors._alone, doors._named, made._facts._endpoints)]
-    assert max(kept) <= MOST
+    rules = made.gate._table
+    kept = [len(table) for table in (made._parts._cache, rules._alone, rules._named)]
+    assert max(kept) <= MAX_ENDPOINTS
     assert len(made._parts._varying) <= 1
 
 
@@ -180,14 +180,14 @@ def test_a_block_may_cost_another_number_for_each_request_and_is_one_quota() -> 
     site = varied(lambda site, number: site.limiter.limit("20/minute", name="mail", cost=number))
     assert [site.get(f"/{number}").text for number in (3, 5, 3, 1)] == ["17", "12", "9", "8"]
     assert site.get("/9").status_code == 429
-    assert len(site.app.extensions["ratebound"]._parts._known) == 1
+    assert len(site.app.extensions["ratebound"]._parts._cache) == 1
 
 
 def test_a_block_may_have_the_limits_of_the_clients_plan() -> None:
     site = varied(lambda site, number: site.limiter.limit(f"{number}/minute", name="mail", key=lambda: f"k{number}"))
     assert [site.get(f"/{number}").text for number in (2, 100, 2, 100)] == ["1", "99", "0", "98"]
     assert [site.get(f"/{number}").status_code for number in (2, 100, 3)] == [429, 200, 200]
-    assert len(site.app.extensions["ratebound"]._parts._known) == 1
+    assert len(site.app.extensions["ratebound"]._parts._cache) == 1
 
 
 def test_a_block_may_vary_that_has_the_name_of_a_limited_view() -> None:

@@ -15,7 +15,7 @@ from ratebound.policy import Computed, Policy, PolicyError, Rule, Source
 from ratebound.web import RouteLimit
 from ratebound.web.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratebound.web.django import limit as django_limit
-from ratebound.web.django.keeper import keeper
+from ratebound.web.django.configuration import configured_limits
 from ratebound.web.drf import throttle
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
@@ -87,12 +87,12 @@ def test_a_function_of_django_that_takes_nothing_is_called(kind: str) -> None:
 @pytest.mark.parametrize(
     ("declare", "words"),
     [
-        (lambda: RateLimits().limit("5/minute", on_breach=of_group), "one argument, the refusal"),
-        (lambda: FlaskLimits().limit("5/minute", on_breach=lambda: None), "one argument, the refusal"),
-        (lambda: FlaskLimits(on_breach=of_group), "one argument, the refusal"),
+        (lambda: RateLimits().limit("5/minute", on_breach=of_group), "one argument, the rejection"),
+        (lambda: FlaskLimits().limit("5/minute", on_breach=lambda: None), "one argument, the rejection"),
+        (lambda: FlaskLimits(on_breach=of_group), "one argument, the rejection"),
         (lambda: FlaskLimits(default_limits=RouteLimit(limits="5/minute", on_breach=of_group)), "one argument"),
-        (lambda: django_limit("5/minute", on_breach=lambda refused: None), "2 arguments, the HttpRequest and the ref"),
-        (lambda: RateLimits().limit("5/minute", charge=of_group), "one argument, the Outcome"),
+        (lambda: django_limit("5/minute", on_breach=lambda refused: None), "2 arguments, the HttpRequest and the rej"),
+        (lambda: RateLimits().limit("5/minute", charge=of_group), "one argument, the FinishedResponse"),
         (lambda: FlaskLimits(user=of_group), "user: by_group.* the RequestView"),
         (lambda: FlaskLimits(exempt_when=of_group), "exempt_when: by_group.* the RequestView"),
         (lambda: RateLimits(user=of_group), "user: by_group.* the scope"),
@@ -107,7 +107,7 @@ def test_other_functions_are_looked_at_too(declare: Callable[[], Any], words: st
 
 def test_the_function_of_django_s_settings_is_looked_at_too() -> None:
     with site({"policy": "5/minute", "user": by_group}), pytest.raises(TypeError, match="user: by_group.* HttpRequest"):
-        keeper()
+        configured_limits()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from ratebound.policy import Match, Policy, PolicyError, RequestView, Rule
 from ratebound.testing import FakeClock
 from ratebound.web import AsyncWebGate, Passed, WebGate
 from ratebound.web.asgi import RateLimitMiddleware
-from ratebound.web.declared import Endpoint, RouteLimit, join
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
+from ratebound.web.route_limit import Endpoint, RouteLimit, join
 from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import environ_of, fetch, http_scope, wsgi_fetch
 
@@ -255,7 +255,7 @@ def test_a_tier_may_have_the_name_of_a_policys_key() -> None:
         ({"rule": TREE["rules"]}, {}, "has no key 'rule', did you mean 'rules'?"),
         ({"rules": TREE["rules"], "free": "1/minute"}, {}, "unknown key 'free'"),
         ({"fre": "1/minute", "default": "1/minute"}, {"tiers": ["free"]}, "unknown tier 'fre': did you mean 'free'?"),
-        (TREE, {"by": "address"}, "by: say it in the policy"),
+        (TREE, {"by": "address"}, "by: write it in the policy"),
         (None, TREE, "give the whole policy as one dict"),
         ({"rules": [{"name": "all", "limits": "2/minit"}], "by": "usre"}, {}, "unknown unit 'minit'"),
     ],

@@ -23,7 +23,7 @@ from tests.web.applications import bare_asgi, bare_wsgi
 assert django_site  # which makes the settings that the next import looks at
 
 from ratebound.web.django import limit as django_limit  # noqa: E402
-from ratebound.web.django.keeper import Keeper  # noqa: E402
+from ratebound.web.django.configuration import DjangoLimits  # noqa: E402
 from ratebound.web.drf import throttle  # noqa: E402
 
 Call = Callable[..., Any]
@@ -39,7 +39,7 @@ ADAPTERS: dict[str, Call] = {
     "wsgi": lambda *args, **given: wsgi.RateLimitMiddleware(bare_wsgi, *args, **given),
     "fastapi": RateLimits,
     "flask": flask_keeper,
-    "django": lambda policy, **given: Keeper({"policy": policy, **given}),
+    "django": lambda policy, **given: DjangoLimits({"policy": policy, **given}),
 }
 LIMITS: dict[str, Call] = {
     "fastapi": RateLimits().limit,
@@ -131,7 +131,7 @@ def test_a_limit_says_what_to_write(limit: Call, option: str, said: str) -> None
 def test_a_wrong_option_is_told_before_where_a_right_one_belongs() -> None:
     with pytest.raises(TypeError, match="unknown option 'key_func': use by="):
         RateLimits("policy.yaml", key_func=len)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="by: say it in the policy"):
+    with pytest.raises(TypeError, match="by: write it in the policy"):
         RateLimits("policy.yaml", by="user")
 
 

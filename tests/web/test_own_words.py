@@ -102,7 +102,7 @@ def test_a_handler_of_flask_is_given_the_refusal(where: str) -> None:
     @app.errorhandler(429)
     @app.errorhandler(403)
     def sorry(error: Any) -> Any:
-        seen.append((error.refused.status, error.refused.verdict.rule.name, getattr(error, "retry_after", None)))
+        seen.append((error.rejected.status, error.rejected.verdict.rule.name, getattr(error, "retry_after", None)))
         return "sorry", error.code
 
     @app.get("/view")
@@ -141,7 +141,7 @@ def urls(**urlconf: Any) -> ModuleType:
     [
         ("shop.views.too_many", "handler429 of the root URLconf: No module named 'shop'"),
         ("tests.web.test_own_words.no_such_view", "handler429 of the root URLconf: .*no_such_view"),
-        (lambda request: None, "handler429 of the root URLconf: .*2 arguments, the HttpRequest and the refusal"),
+        (lambda request: None, "handler429 of the root URLconf: .*2 arguments, the HttpRequest and the rejection"),
         (5, "handler429 of the root URLconf: expected a view, not 5"),
     ],
 )

@@ -18,8 +18,8 @@ from ratebound.policy import Gate, Policy, RequestView, Rule
 from ratebound.policy.runtime.fast_path import MAX_LENGTH, _order
 from ratebound.web import WebGate
 from ratebound.web.asgi import RateLimitMiddleware
-from ratebound.web.declared import Endpoint, RouteLimit
 from ratebound.web.flask import RateLimits
+from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.wsgi import PASSED
 from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import environ_of, exchange, fetch, http_scope, wsgi_fetch
@@ -242,10 +242,10 @@ def test_an_application_that_runs_with_its_first_part_is_told_and_settled() -> N
 
 def test_an_endpoint_that_is_forgotten_leaves_nothing() -> None:
     gate = WebGate("5/minute")
-    doors = gate.door.__self__  # type: ignore[attr-defined]
-    before = [len(table) for table in (doors._doors, doors._alone, doors._named)]
+    rules = gate._table
+    before = [len(table) for table in (rules._full, rules._alone, rules._named)]
     endpoint = Endpoint("x", [RouteLimit(limits="5/minute", name="x")])
     gate.before(RequestView("GET", "/", peer="192.0.2.1"), endpoint)
     gate.alone(RequestView("GET", "/", peer="192.0.2.1"), endpoint)
     gate.forget(endpoint)
-    assert [len(table) for table in (doors._doors, doors._alone, doors._named)] == before
+    assert [len(table) for table in (rules._full, rules._alone, rules._named)] == before

@@ -465,5 +465,5 @@ def test_a_view_of_a_django_request_can_be_read_when_the_request_is_over(kind: s
     ids=["limit", "default_limits", "application_limits"],
 )
 def test_flask_refuses_a_limit_by_users_whom_it_cannot_know(make: Callable[[flask.Flask], Any]) -> None:
-    with pytest.raises(ValueError, match=r"nobody says who the user is: RateLimits\(app, …, user="):
+    with pytest.raises(ValueError, match=r"key='user' needs a function that returns the user: RateLimits\(app, user="):
         make(flask.Flask("shop"))

@@ -11,7 +11,7 @@ from ratebound.policy import Policy, Rule
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.web import Charge
 from ratebound.web.asgi import RateLimitMiddleware
-from ratebound.web.charge import Outcome
+from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.fastapi import RateLimits
 from tests.web.drivers import CountingStorage, connect, echo
 
@@ -94,9 +94,9 @@ async def test_a_connection_that_the_application_denies_is_a_failure(kind: str) 
             await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
             await send({"type": "websocket.http.response.body", "body": b"no"})
 
-    outcomes: list[Outcome] = []
+    outcomes: list[FinishedResponse] = []
 
-    def charge(outcome: Outcome) -> int:
+    def charge(outcome: FinishedResponse) -> int:
         outcomes.append(outcome)
         return outcome.cost
 

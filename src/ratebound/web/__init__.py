@@ -1,24 +1,25 @@
-"""Web frameworks: a request becomes a RequestView, a verdict becomes a response. All that is decided is in gate.py.
+"""Adapters for web frameworks: a request becomes a RequestView, a verdict becomes a response. gate.py decides, and
+visit.py has the life of a request.
 
-Each framework is imported by the one file that is named for it; asgi.py and wsgi.py need none.
+Each framework is imported by the folder or file that is named for it; asgi.py and wsgi.py need none.
 """
 
-from ratebound.web.answer import Passed, Refused
-from ratebound.web.charge import Charge, Outcome
-from ratebound.web.declared import Endpoint, RouteLimit, declare, endpoint_of, exempt, join
+from ratebound.web.charge_by_result import Charge, FinishedResponse
 from ratebound.web.gate import AsyncWebGate, WebGate
+from ratebound.web.passed import Passed
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import Endpoint, RouteLimit, declare, exempt, join
 
 __all__ = [
     "AsyncWebGate",
     "Charge",
     "Endpoint",
-    "Outcome",
+    "FinishedResponse",
     "Passed",
-    "Refused",
+    "Rejected",
     "RouteLimit",
     "WebGate",
     "declare",
-    "endpoint_of",
     "exempt",
     "join",
 ]

@@ -1,4 +1,4 @@
-"""Pure ASGI: any framework, no import of one. Requests and WebSocket connections in, headers and refusals out.
+"""Pure ASGI: any framework, no import of one. Requests and WebSocket connections in, headers and rejections out.
 
 It matches the policy's own path patterns, and the route's template where the framework routes before its middleware, as
 Litestar does; an adapter that knows the router and the user hands in `find` and `user`.
@@ -6,33 +6,31 @@ Litestar does; an adapter that knows the router and the user hands in `find` and
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Unpack
 
 from ratebound.policy import RequestView
-from ratebound.policy.cost import MAX_BODY
 from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
-from ratebound.web.declared import Endpoint, RouteLimit
-from ratebound.web.gate import AsyncWebGate, Passed, Refused
-from ratebound.web.options import AnyPolicy, AsyncOptions
-from ratebound.web.sending import Telling, ours
-from ratebound.web.user import User, found_user_id, identified, user_is_told
+from ratebound.web.asgi_response import AsgiResponse, as_fields
+from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
+from ratebound.web.body import KeptBody
+from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.gate import AsyncWebGate
+from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate
+from ratebound.web.passed import Passed, silence
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import Endpoint, RouteLimit
+from ratebound.web.user import User, found_user_id, identified, user_is_given
+from ratebound.web.visit import Visit, run_async
 from ratebound.web.websocket import connect
 
 log = logging.getLogger("ratebound")
 
 MAX_LAYERS = 1024  # of middleware and mounted applications
-STATE = "ratebound"  # under which a handler finds the decision
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Find = Callable[[Scope], tuple[Endpoint | None, str | None]]
-
 
 UNKNOWN_USER = (
     "no middleware around it has set scope['user']: put it inside your authentication middleware, or give it"
@@ -47,6 +45,7 @@ def user_of(scope: Scope) -> User:
 
 
 def header_name(name: bytes) -> str:
+    """Return the name of a header as text in lower case."""
     return _known_name(name) if len(name) <= 64 else name.decode("latin-1").lower()
 
 
@@ -136,17 +135,17 @@ WIRE = Wire(
 
 
 def request_view(scope: Scope, user: User = None, route: str | None = None, wire: Wire = WIRE) -> RequestView:
-    """A request, or the handshake of a WebSocket, which is a GET."""
+    """Return a request as rules see it; the handshake of a WebSocket is a GET."""
     client = scope.get("client")
     return RequestView.on_demand(wire, scope, scope.get("method", "GET"), client[0] if client else None, user, route)
 
 
 class RateLimitMiddleware:
-    """`app = RateLimitMiddleware(app, "100/minute")`. `policy` and the options are those of `WebGate`. A handler sees
-    the decision in `scope["state"]["ratebound"]`; the server's own state is not touched.
+    """Limits for an ASGI application: `app = RateLimitMiddleware(app, "100/minute")`. `policy` and options are as in
+    `WebGate`. A handler sees the decision in `scope["state"]["ratebound"]`; the server's own state is not touched.
 
-    `user` says who is authenticated, from the scope. `messages` limits what comes through each WebSocket connection;
-    who sends more is disconnected. `gate` is for one that is shared, instead of a policy.
+    `user` is a function of the scope that returns who is authenticated. `messages` limits the messages of each
+    WebSocket connection; a client that sends more is disconnected. `gate` is a shared gate, instead of a policy.
     """
 
     def __init__(
@@ -160,21 +159,16 @@ class RateLimitMiddleware:
         messages: "str | RouteLimit | None" = None,
         **options: Unpack[AsyncOptions],
     ) -> None:
-        if gate is not None and (policy is not None or options):
-            raise TypeError("a gate has its policy and its options: give one or the other")
-        if gate is None and policy is None:
-            raise TypeError("expected a policy: limits like '100/minute', a Policy, or the path of a policy file")
         self.app: App = app
-        self.gate = AsyncWebGate(policy, **options) if gate is None else gate
-        self._is_own = gate is None
-        self.user = user if user is user_of else identified(user, "the scope")
+        self.gate = checked_gate(gate, policy, options) or AsyncWebGate(policy, **options)
+        self._has_own_gate = gate is None
+        self._has_user_function = user is not user_of
+        self.user = identified(user, "the scope") if self._has_user_function else user
         self.find = find
         self._wire = WIRE._replace(paths=self._first_paths)
-        if user is not user_of:
-            self._wire = self._wire._replace(no_user=user_is_told)
-        if isinstance(messages, str):
-            messages = RouteLimit(limits=messages, name="messages")
-        self.messages = None if messages is None else Endpoint("messages", [messages])
+        if self._has_user_function:
+            self._wire = self._wire._replace(no_user=user_is_given)
+        self.messages = messages_endpoint(messages)
         self.gate.prepare(self.messages)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
@@ -185,43 +179,48 @@ class RateLimitMiddleware:
         state = scope.get("state") or {}
         around = state.get(STATE)
         if kind not in ("http", "websocket") or (around is not None and gate.owns(around)):
-            await self.app(scope, receive, send)  # the second: asked already, by one around this one
+            await self.app(scope, receive, send)  # the second: checked already, by one around this one
             return
         if self.find is not None:
             endpoint, route = self.find(scope)
         else:
             endpoint, route = None, self._template(scope) if "path_template" in scope else None
+        user = self.user(scope) if self._has_user_function or "user" in scope else None
+        visit = scope[VISIT] = Visit()
         if kind == "websocket":
-            view = request_view({**scope}, self.user(scope), route, self._wire)  # the application changes its scope
-            await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send)
+            view = request_view({**scope}, user, route, self._wire)  # the application changes its scope
+            await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send, visit)
             return
-        view = request_view(scope, self.user(scope), route, self._wire)
-        door = gate.door(endpoint)
-        if door.reads_body:
-            view.body, receive = await read_body(receive)
-        answer = await gate.through(door, view)
+        client = scope.get("client")
+        view = RequestView.on_demand(self._wire, scope, scope["method"], client[0] if client else None, user, route)
+        rules = gate.rules_for(endpoint)
+        if rules.is_plain:
+            verdict = await gate.decide_by(rules.compiled, view, rules.last_stage)
+            answer = visit.answer = rules.answer(view, [verdict])
+            if isinstance(answer, Passed) and answer.delay:
+                await gate.sleep(answer)
+        else:
+            answer, receive = await check_with_body(visit, gate, rules, view, receive)
         if around is not None:
-            hush(around)
-        if isinstance(answer, Refused):
-            await refuse(answer, scope, send)
+            silence(around)
+        if isinstance(answer, Rejected):
+            await reject(answer, scope, send)
             return
-        if answer.delay:
-            await gate.sleep(answer)
         scope["state"] = {**state, STATE: answer}
-        await self.app(scope, receive, Telling(gate, scope["state"], send, scope["method"] == "HEAD").send)
+        await self.app(scope, receive, AsgiResponse(gate, visit, send, scope["method"] == "HEAD").send)
 
     def _first_paths(self, scope: Scope) -> Paths:
-        """Look at the application when the first path is read: by then all that is mounted is there."""
+        """Read the application's prefixes when the first path is read: by then everything is mounted."""
         self._wire = self._wire._replace(paths=paths_with(own_prefixes(self.app)))
         return self._wire.paths(scope)
 
     def _template(self, scope: Scope) -> str:
-        """The route's own, where the framework routes first, as Litestar does. It leaves out which parameters take more
-        than one segment."""
-        if self._is_own:
-            self._is_own = False
+        """Return the route's template, where the framework routes first, as Litestar does. Litestar's own does not say
+        which parameters take more than one segment."""
+        if self._has_own_gate:
+            self._has_own_gate = False
             log.error(
-                "a framework that makes its middleware anew for each route counts each route by itself:"
+                "a framework that creates its middleware for each route counts each route by itself:"
                 " give all of them one gate=AsyncWebGate(…)"
             )
         template: str = scope["path_template"]
@@ -231,61 +230,49 @@ class RateLimitMiddleware:
         return template
 
 
-async def ask(
+async def check_with_body(
+    visit: Visit,
     gate: AsyncWebGate,
+    rules: EndpointRules,
     view: RequestView,
-    endpoint: Endpoint | None,
     receive: Receive,
     stage: Stage | None = None,
-    earlier: Passed | None = None,
-) -> tuple[Passed | Refused, Receive]:
-    """The answer, and where the application receives its request from: what was read of it is read again."""
-    door = gate.door(endpoint)
-    if door.reads_body and view.body is None:
-        view.body, receive = await read_body(receive)
-    return await gate.through(door, view, stage=stage, earlier=earlier), receive
+) -> tuple[Passed | Rejected, Receive]:
+    """Check rules that may need the body. Return the answer, and a `receive` that begins with the body if it was
+    read."""
+    body = KeptBody(receive)
+    answer = await run_async(visit.check(gate, rules, view, stage, read_body=body.read))
+    return answer, body.receive if rules.reads_body else receive
 
 
-def hush(around: object) -> None:
-    """The gate that is nearest to the application tells the client; one around it does not."""
-    if isinstance(around, Passed):
-        around.tells = False
+def messages_endpoint(messages: "str | RouteLimit | None") -> Endpoint | None:
+    """Return the endpoint that limits the messages of WebSocket connections."""
+    if isinstance(messages, str):
+        messages = RouteLimit(limits=messages, name="messages")
+    return None if messages is None else Endpoint("messages", [messages])
 
 
-async def refuse(refused: Refused, scope: Scope, send: Send) -> None:
+async def reject(rejected: Rejected, scope: Scope, send: Send) -> None:
     """Answer without the application."""
-    headers = [*ours(refused.headers), (b"content-length", str(len(refused.body)).encode())]
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else refused.body})
-
-
-async def read_body(receive: Receive) -> tuple[bytes, Receive]:
-    """The body, as far as a rule may look at it, and a `receive` that begins with what was read."""
-    read: list[Message] = []
-    body = bytearray()
-    while len(body) <= MAX_BODY:
-        message = await receive()
-        read.append(message)
-        body += message.get("body", b"")
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            break
-    read.reverse()
-
-    async def again() -> Message:
-        return read.pop() if read else await receive()
-
-    return bytes(body), again
+    headers = [*as_fields(rejected.headers), (b"content-length", str(len(rejected.body)).encode())]
+    await send({"type": "http.response.start", "status": rejected.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else rejected.body})
 
 
 async def lifespan(app: App, gate: AsyncWebGate, scope: Scope, receive: Receive, send: Send) -> None:
-    """The storage is opened by the first request and closed with the application."""
+    """Close the storage with the application. The first request opens it."""
 
     async def closing(message: Message) -> None:
         if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
-            try:
-                await gate.close()
-            except Exception:
-                log.exception("the storage could not be closed")
+            await close_logged(gate)
         await send(message)
 
     await app(scope, receive, closing)
+
+
+async def close_logged(gate: AsyncWebGate) -> None:
+    """Close a gate, and log an error instead of raising it."""
+    try:
+        await gate.close()
+    except Exception:
+        log.exception("the storage could not be closed")

@@ -1,11 +1,11 @@
-"""Django REST framework: throttles that ask Ratebound, with its rates, its scopes, and exact waits.
+"""Django REST framework: throttles with its rates and scopes, and exact waits.
 
     REST_FRAMEWORK = {
         "DEFAULT_THROTTLE_CLASSES": ["ratebound.web.drf.Throttle"],
         "DEFAULT_THROTTLE_RATES": {"anon": "20/minute", "user": "1000/day", "uploads": "5/minute"},
     }
 
-Users are those that the framework authenticates, inside the view: hence this is asked after the policy, by itself.
+The framework authenticates users inside the view: hence throttles are checked after the policy, by themselves.
 """
 
 import functools
@@ -15,37 +15,37 @@ from collections.abc import Hashable
 from dataclasses import fields
 from typing import Any, Unpack
 
-from ratebound.web.answer import Refused
-from ratebound.web.declared import Endpoint, RouteLimit, short_name
-from ratebound.web.django.anew import content, endpoint_anew
-from ratebound.web.django.keeper import keeper
+from ratebound.web.django.configuration import configured_limits
 from ratebound.web.django.login import remember
-from ratebound.web.django.names import numbered, view_name
-from ratebound.web.django.request import at_hand, out_of_hand, route_limit, state_of
+from ratebound.web.django.request import at_hand, limit_at_hand, route_limit, visit_of
 from ratebound.web.options import AnyViewLimits, ViewLimitOptions, checking_call
+from ratebound.web.rejected import Rejected
+from ratebound.web.request_limits import content_of, looked_up_endpoint
+from ratebound.web.route_limit import Endpoint, RouteLimit
+from ratebound.web.rule_names import numbered, short_name, view_name
 from ratebound.web.user import User, found_user_id
-from ratebound.web.views import description
+from ratebound.web.visit import run
 
 try:
     from rest_framework.exceptions import APIException
     from rest_framework.settings import api_settings
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("Django REST framework is not there: install djangorestframework") from error
+    raise ModuleNotFoundError("Django REST framework is not installed. Run: pip install djangorestframework") from error
 
-PENDING = "_ratebound_pending"  # where a view notes which of its throttles were asked along with the first
+PENDING = "_ratebound_pending"  # the attribute of a view that lists throttles which were checked with the first
 UNSETTLED = (
-    "a charge is settled when the response is complete, and nobody will see that: put"
-    " 'ratebound.web.django.RateLimitMiddleware' under MIDDLEWARE"
+    "a charge is settled when the response is complete, and without the middleware nobody sees that: add"
+    " 'ratebound.web.django.RateLimitMiddleware' to MIDDLEWARE"
 )
 
-# Of those that stand in the code.
+# The endpoints of throttles that stand in the code.
 _endpoints: weakref.WeakKeyDictionary[type, dict[Hashable, Endpoint]] = weakref.WeakKeyDictionary()
 
 
 class Throttle:
-    """In one decision: the rate `user` or `anon`, by who it is, and that of the view's `throttle_scope`, if it has one.
+    """A throttle: one decision over the rate `user` or `anon` and that of the view's `throttle_scope`, if it has one.
 
-    `limits` are for one view, see `throttle`. All throttles of a view are asked together, in one trip.
+    `limit` is for one view, see `throttle`. All throttles of a view are checked together, in one trip.
     """
 
     def __init__(self, limit: RouteLimit | None = None) -> None:
@@ -53,13 +53,13 @@ class Throttle:
         self._wait: float | None = None
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Whether the request may go ahead; it is charged if so. A refusal that is no 429 is raised."""
+        """Return True if the request may go ahead, and charge it. Raises a rejection that is no 429."""
         pending = getattr(view, PENDING, [])
         if self._content in pending:
             pending.remove(self._content)
             return True  # the first of them has answered for all
         endpoint, limits = self._endpoint(request, view)
-        return endpoint is None or self._ask(request, view, endpoint, limits)
+        return endpoint is None or self._check(request, view, endpoint, limits)
 
     def wait(self) -> float | None:
         """Seconds until the same request passes, if alone; None when no wait can help."""
@@ -67,42 +67,35 @@ class Throttle:
 
     @property
     def _content(self) -> Hashable:
-        return None if self._limit is None else content(self._limit)
+        return None if self._limit is None else content_of(self._limit)
 
-    def _ask(self, request: Any, view: Any, endpoint: Endpoint, limits: dict[Hashable, RouteLimit]) -> bool:
+    def _check(self, request: Any, view: Any, endpoint: Endpoint, by_key: dict[Hashable, RouteLimit]) -> bool:
         inner = getattr(request, "_request", request)
-        state, keep = state_of(inner), keeper()
-        if not state.watched and any(limit.charged is not None for limit in endpoint.limits):
+        visit, limits = visit_of(inner), configured_limits()
+        if not visit.is_watched and any(limit.charged is not None for limit in endpoint.limits):
             raise RuntimeError(UNSETTLED)
-        keep.read_body(inner, state, endpoint)
-        state.view.user, before = _user(request), state.view.user
-        state.view.found = None  # who it is may be known only now
-        hand = at_hand(inner, limits)
-        try:
-            answer = keep.gate.alone(state.view, endpoint)
-        finally:
-            out_of_hand(hand)
-        state.view.user = state.view.user or before
-        if not isinstance(answer, Refused):
-            state.join(inner, answer)
-            if answer.terms.charges:
+        rules, read_body = limits.gate.rules_alone(endpoint), functools.partial(limits.read_body, inner)
+        visit.view.user, before = _user(request), visit.view.user
+        visit.view.found = None  # the user may be known only now
+        with at_hand(inner, by_key):
+            answer = run(visit.check_part(limits.gate, rules, visit.view, read_body=read_body))
+        visit.view.user = visit.view.user or before
+        if not isinstance(answer, Rejected):
+            inner.ratebound = visit.answer
+            if answer.may_settle:
                 remember(inner)
-            if not state.watched and state.passed is not None:
-                state.passed.end(UNSETTLED)
-            keep.gate.sleep(answer)
+            if not visit.is_watched and visit.passed is not None:
+                visit.passed.end(UNSETTLED)
             return True
+        inner.ratebound = answer
         self._wait = answer.retry_after
-        view.headers = {
-            **getattr(view, "headers", {}),
-            **dict(answer.fields),
-        }  # which go on the response
-        state.refuse(inner, answer)
+        view.headers = {**getattr(view, "headers", {}), **dict(answer.fields)}  # which go on the response
         if answer.status != 429:
-            raise _refusal(answer)
+            raise _rejection(answer)
         return False
 
     def _endpoint(self, request: Any, view: Any) -> tuple[Endpoint | None, dict[Hashable, RouteLimit]]:
-        """Of this one, and of all that the view will ask next; and the limits, by their places."""
+        """Return the endpoint of this throttle and of all that the view will check next; and the limits, by key."""
         ours = [one for one in getattr(view, "get_throttles", list)() if type(one) is Throttle]
         if self._content in (contents := [one._content for one in ours]):
             contents.remove(self._content)
@@ -111,12 +104,12 @@ class Throttle:
             ours = [self]
         limits: dict[Hashable, RouteLimit] = {}
         parts = [_of_rates(request, view) if one._limit is None else _of_view(view, one._limit, limits) for one in ours]
-        return keeper().views.joined(*dict.fromkeys(parts)), limits
+        return configured_limits().views.joined(*dict.fromkeys(parts)), limits
 
 
 @checking_call
 def throttle(limits: AnyViewLimits, **options: Unpack[ViewLimitOptions]) -> Any:
-    """For `throttle_classes` of one view: `throttle_classes = [throttle("5/minute")]`. Options are those of RouteLimit.
+    """Return a throttle for one view: `throttle_classes = [throttle("5/minute")]`. Options are those of RouteLimit.
 
     Each view has a quota of its own; those that are given one `name` share one.
     """
@@ -124,7 +117,7 @@ def throttle(limits: AnyViewLimits, **options: Unpack[ViewLimitOptions]) -> Any:
 
 
 def _text(value: Any) -> str:
-    """What it says, in words that are the same in every process."""
+    """Return the content of a limit as text that is the same in every process."""
     if isinstance(value, RouteLimit):
         value = [getattr(value, field.name) for field in fields(value) if field.init]
     if isinstance(value, list | tuple):
@@ -133,24 +126,26 @@ def _text(value: Any) -> str:
 
 
 def _of_view(view: Any, limit: RouteLimit, limits: dict[Hashable, RouteLimit]) -> Endpoint:
-    """One that is among the `throttle_classes` goes by its place there; one that `get_throttles` picks, or makes, by
-    what it says, and where several say the same, by which of them it is. It is noted under `limits`."""
-    where, place = _place(view, limit)
+    """Return the endpoint of a view's throttle, and note it under `limits`. One of the `throttle_classes` is named by
+    its index there; one that `get_throttles` picks or creates by its content, and equal ones by their order."""
+    where, index = _index(view, limit)
     nth = 0
-    while (key := (where, place, content(limit), nth)) in limits and limits[key] is not limit:
+    while (key := (where, index, content_of(limit), nth)) in limits and limits[key] is not limit:
         nth += 1
     limits[key] = limit
-    if place >= 0:
+    if index >= 0:
         listed = _endpoints.setdefault(type(view), {})
         if key not in listed:
-            listed.setdefault(key, Endpoint(numbered(f"{where}.throttle", place), [limit]))
+            listed.setdefault(key, Endpoint(numbered(short_name(f"{where}.throttle"), index), [limit]))
         return listed[key]
-    name = f"{where}.throttle({_text(limit)})"
-    return keeper().views.anew.get(key, lambda: endpoint_anew(numbered(name, nth), limit, key))
+    name = numbered(short_name(f"{where}.throttle({_text(limit)})"), nth)
+    cache = configured_limits().views.per_request
+    return cache.find(key, lambda: looked_up_endpoint(name, limit, limit_at_hand(key)))
 
 
-def _place(view: Any, limit: RouteLimit) -> tuple[str, int]:
-    """The view, or its action if that has throttles of its own; and where among them it is, -1 for nowhere."""
+def _index(view: Any, limit: RouteLimit) -> tuple[str, int]:
+    """Return the name of the view, or of its action if that has throttles of its own; and the limit's index among them,
+    or -1."""
     name = view_name(type(view))
     listed = getattr(view, "throttle_classes", ())
     if listed is not getattr(type(view), "throttle_classes", ()) and getattr(view, "action", None):
@@ -164,7 +159,7 @@ def _of_rates(request: Any, view: Any) -> Endpoint | None:
     scope = getattr(view, "throttle_scope", None)
     names = ["anon" if _user(request) is None else "user", *([scope] if scope else [])]
     if scope and scope not in rates:
-        raise ValueError(f"no rate for the scope {scope!r}: DEFAULT_THROTTLE_RATES has {', '.join(rates)}")
+        raise ValueError(f"throttle_scope is {scope!r}, and DEFAULT_THROTTLE_RATES has {', '.join(rates)}: add a rate")
     found = tuple(name for name in names if rates.get(name) is not None)
     return _made_of_rates(found, tuple(rates[name] for name in found)) if found else None
 
@@ -178,12 +173,12 @@ def _made_of_rates(names: tuple[str, ...], rates: tuple[str, ...]) -> Endpoint:
     return Endpoint(short_name(f"rest.{'+'.join(names)}"), limits)
 
 
-def _refusal(refused: Refused) -> APIException:
-    refusal = APIException(description(refused))
-    refusal.status_code = refused.status
-    if refused.retry_after is not None:
-        refusal.wait = math.ceil(refused.retry_after)  # of which the framework makes a Retry-After
-    return refusal
+def _rejection(rejected: Rejected) -> APIException:
+    error = APIException(rejected.description)
+    error.status_code = rejected.status
+    if rejected.retry_after is not None:
+        error.wait = math.ceil(rejected.retry_after)  # of which the framework makes a Retry-After
+    return error
 
 
 def _user(request: Any) -> User:

@@ -1,5 +1,5 @@
 """Functions that an application gives to a limit. They take the request, or nothing where the framework has it at hand.
-One that cannot be called so raises where the limit is declared, and not for each request."""
+A function that takes other arguments raises where the limit is declared, not for each request."""
 
 import functools
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from ratebound.policy.functions import binds, check_takes
 
 
 def taking_request(function: Any, option: str, argument: str = "the RequestView") -> Any:
-    """Return a function of the request, also if the given one takes nothing. Anything else is returned as it is, and
-    what is in a list likewise. Raises TypeError for a function that needs other arguments."""
+    """Return a function of the request, also if the given one takes nothing. Other values are returned as they are;
+    functions in a list are converted. Raises TypeError for a function that takes other arguments."""
     if isinstance(function, list | tuple):
         return [taking_request(one, option, argument) for one in function]
     if not callable(function) or binds(function, 1):

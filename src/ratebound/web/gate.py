@@ -1,7 +1,7 @@
-"""One gate for every framework: a request goes in, `Passed` or `Refused` comes out; settled when its result is known.
+"""Gates for web frameworks: a request goes in, `Passed` or `Rejected` comes out; settled when its result is known.
 
-Here is all that adapters share, so that the same policy gives the same answers everywhere (law 11). Limits that an
-endpoint declares are asked together with the policy's own: one decision, all or nothing, one trip to the storage.
+The same policy gives the same answers in every adapter (law 11). Limits that an endpoint declares are checked together
+with the policy's own: one decision, all or nothing, one trip to the storage.
 """
 
 import asyncio
@@ -21,23 +21,22 @@ from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.schema import KEYS
-from ratebound.web.answer import Passed, Refused, with_headers
-from ratebound.web.charge import Charge
-from ratebound.web.declared import Endpoint, RouteLimit
-from ratebound.web.door import Door, Doors
+from ratebound.web.charge_by_result import Charge
+from ratebound.web.endpoint_rules import EndpointRulesTable
 from ratebound.web.options import AnyPolicy, PolicyOptions, check_options
-
-__all__ = ["AsyncWebGate", "Passed", "Refused", "WebGate", "as_policy", "with_headers"]
+from ratebound.web.passed import Passed
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import Endpoint, RouteLimit
+from ratebound.web.visit import check_rules, give_back, run, run_async, settle
 
 log = logging.getLogger("ratebound")
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
-UNSETTLED = "what a request has cost could not be settled: what was charged before stays"
 UNLISTED = Rule("unlisted", "unlimited", default=True)  # where only endpoints have limits
 
 
 def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
-    """Return the policy that was given: as an object, a file, a mapping or limits. Limits hold where no endpoint has
+    """Return the policy that was given: as an object, a file, a mapping or limits. Limits apply where no endpoint has
     its own. Raises PolicyError for a wrong policy, and TypeError for settings that do not go with it."""
     if "rules" in settings:
         raise TypeError("unknown option 'rules': give the whole policy as one dict, policy={'rules': […], …}")
@@ -45,7 +44,7 @@ def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
     is_file = isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix in SUFFIXES)
     is_tree = isinstance(policy, Mapping) and not is_by_tier(policy, settings.get("tiers", ()))
     if settings and (is_file or is_tree or isinstance(policy, Policy | PolicyFile)):
-        raise TypeError(f"{', '.join(settings)}: say it in the policy; settings go with limits as text")
+        raise TypeError(f"{', '.join(settings)}: write it in the policy; settings go with limits as text")
     if isinstance(policy, Policy | PolicyFile):
         return policy
     if is_file:
@@ -56,7 +55,7 @@ def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
 
 
 def is_by_tier(given: Mapping[Any, Any], tiers: Any) -> bool:
-    """Return True for limits by tier, and False for a whole policy. Raises TypeError for what is neither."""
+    """Return True for limits by tier, and False for a whole policy. Raises TypeError if it is neither."""
     names = {*as_texts("tiers", tiers if not isinstance(tiers, Mapping) else list(tiers)), DEFAULT}
     if given and given.keys() <= names:
         return True  # a tier may have the name of a policy's key
@@ -77,13 +76,70 @@ def _is_limits(given: Any) -> bool:
     return isinstance(given, str | Limit)
 
 
-class WebGate:
-    """Decides for a web framework. `policy` is a Policy, a PolicyFile, the path of a file (read again when it changes),
+class _GateBase:
+    """The part of a web gate that does no I/O, for threads and tasks alike."""
+
+    gate: Any
+
+    def __init__(self, gate: Any, charge: Mapping[str, Charge] | None, storage: Any) -> None:
+        self.gate = gate
+        self.current = gate.current  # the policy in force, compiled
+        self.decide_by = gate.decide_by
+        self.settle = gate.settle
+        self._table = EndpointRulesTable(gate, charge)
+        self.rules_for = self._table.of  # an endpoint's rules, under the policy in force
+        self.rules_alone = self._table.alone
+        self._closes = not hasattr(storage, "evaluate")
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, without the limits of endpoints."""
+        return self.gate.policy  # type: ignore[no-any-return]
+
+    @property
+    def has_early(self) -> bool:
+        """True if the policy has rules that are checked before anybody is identified."""
+        return self.rules_for(None).has_early
+
+    def owns(self, passed: object) -> TypeGuard[Passed]:
+        """Return True if this gate let the request pass, and not another one around it."""
+        return isinstance(passed, Passed) and passed.terms.owner is self.gate
+
+    def prepare(self, endpoint: Endpoint | None) -> None:
+        """Raise ValueError if an endpoint's limits cannot be combined with the policy."""
+        self.rules_for(endpoint)
+
+    def check(self, limit: RouteLimit) -> None:
+        """Raise ValueError if a limit cannot be combined with the policy, wherever it will stand."""
+        self._table.check(limit)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Drop an endpoint that will not be met again, for example one made for a single request."""
+        self._table.forget(endpoint)
+
+    @property
+    def switch(self) -> Switch | None:
+        """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
+        return self.gate.switch  # type: ignore[no-any-return]
+
+    @switch.setter
+    def switch(self, value: Switch | None) -> None:
+        self.gate.switch = value
+
+    def use(self, policy: Policy) -> None:
+        """Decide by this policy from now on, and by the limits of endpoints."""
+        self.gate.use(policy)
+
+
+class WebGate(_GateBase):
+    """A gate for a web framework. `policy` is a Policy, a PolicyFile, the path of a file (read again when it changes),
     a dict with the keys of a file, limits as text or by tier, or None if only endpoints have limits.
 
-    `max_delay` is how many seconds a request is held back at most by a leaky bucket; beyond that it is refused, and
-    charged nothing. `charge` says for rules of the policy, by name, what a request has cost when its result is known.
+    `max_delay` is how many seconds a request is held back at most by a leaky bucket; beyond that it is rejected, and
+    charged nothing. `charge` gives rules of the policy, by name, a cost that depends on the result of a request.
     """
+
+    gate: Gate
 
     def __init__(
         self,
@@ -99,7 +155,7 @@ class WebGate:
         **settings: Unpack[PolicyOptions],
     ) -> None:
         self._sleep = as_sleep(sleep, awaited=False)
-        self.gate = Gate(
+        gate = Gate(
             as_policy(policy, settings),
             storage=storage,
             deadline=deadline,
@@ -107,48 +163,7 @@ class WebGate:
             max_delay=max_delay,
             listeners=listeners,
         )
-        self._doors = Doors(self.gate, charge)
-        self.door = self._doors.of  # that of an endpoint, as the policy is now
-        self._owns = not hasattr(storage, "evaluate")
-
-    @property
-    def policy(self) -> Policy:
-        """The policy in force, without what endpoints declare."""
-        return self.gate.policy
-
-    @property
-    def has_early(self) -> bool:
-        """Whether there is anything to ask before anybody is identified."""
-        return self._doors.of(None).has_early
-
-    def owns(self, passed: object) -> TypeGuard[Passed]:
-        """Whether it was this gate that let the request pass, and not another one around it."""
-        return isinstance(passed, Passed) and passed.owner is self.gate
-
-    def prepare(self, endpoint: Endpoint | None) -> None:
-        """Raise now for what would be wrong with this endpoint's limits under the policy."""
-        self._doors.of(endpoint)
-
-    def check(self, limit: RouteLimit) -> None:
-        """Raise now for what would be wrong with a limit under the policy, wherever it will stand."""
-        self._doors.check(limit)
-
-    def forget(self, endpoint: Endpoint) -> None:
-        """Let go of an endpoint that will not be met again, as of a limit that was made for one request."""
-        self._doors.forget(endpoint)
-
-    @property
-    def switch(self) -> Switch | None:
-        """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""
-        return self.gate.switch
-
-    @switch.setter
-    def switch(self, value: Switch | None) -> None:
-        self.gate.switch = value
-
-    def use(self, policy: Policy) -> None:
-        """From now on decide by this policy, and by what endpoints declare."""
-        self.gate.use(policy)
+        super().__init__(gate, charge, storage)
 
     def before(
         self,
@@ -157,63 +172,40 @@ class WebGate:
         *,
         stage: Stage | None = None,
         earlier: Passed | None = None,
-    ) -> Passed | Refused:
-        """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is what
-        the early stage said, if it was asked by itself. Nothing sleeps here."""
-        return self.through(self.door(endpoint), view, stage=stage, earlier=earlier)
+    ) -> Passed | Rejected:
+        """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is the
+        result of the early stage, if that was checked by itself; it is returned with the new decision joined to it.
+        Nothing sleeps here. If `rules_for(endpoint).reads_body`, read the body into the view first."""
+        return run(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
-    def through(
-        self, door: Door, view: RequestView, *, stage: Stage | None = None, earlier: Passed | None = None
-    ) -> Passed | Refused:
-        """`before`, for a door that was looked up: `door.reads_body` says whether the body has to be read first."""
-        if not door.has_early and stage != "early" and earlier is None:  # by far the most
-            return door.answer(view, [self.gate.decide_by(door.compiled, view, door.last_stage)])
-        verdicts = [] if earlier is None else [*earlier.verdicts]
-        slept = len(verdicts)
-        if verdicts and door.last_stage == "early":
-            return _following(door.answer(view, verdicts, slept), earlier)
-        if door.asks_early(stage):
-            verdicts.append(self.gate.decide_by(door.compiled, view, "early"))
-            if stage == "early" or not verdicts[-1].allowed:
-                return door.answer(view, verdicts, slept)
-        verdicts.append(self.gate.decide_by(door.compiled, view, door.last_stage))
-        return _following(door.answer(view, verdicts, slept), earlier)
-
-    def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
-        """Decide by what the endpoint declares, without the rules of the policy, for which it was decided already."""
-        door = self._doors.alone(endpoint)
-        return door.answer(view, [self.gate.decide_by(door.compiled, view, "late")])
+    def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
+        """Decide by the endpoint's own limits, without the rules of the policy, which were checked already."""
+        rules = self.rules_alone(endpoint)
+        return rules.answer(view, [self.decide_by(rules.compiled, view, "late")])
 
     def after(self, passed: Passed, status: int, sent: int) -> None:
-        """Settle: the response is complete. Not for one that broke off: what was charged for that stays."""
-        for place, costs in _costs(passed, status, sent):
-            try:
-                passed.verdicts[place] = self.gate.settle(passed.verdicts[place], cost=costs)
-            except Exception:
-                log.exception(UNSETTLED)
+        """Settle a complete response. What was charged for one that broke off stays charged."""
+        run(settle(self, passed, status, sent))
 
     def give_back(self, passed: Passed) -> None:
-        """Undo what was charged in the late stage: the request was refused after all."""
-        for verdict in passed.verdicts:
-            if verdict.stage == "late":
-                try:
-                    self.gate.settle(verdict, cost=0)
-                except Exception:
-                    log.exception(UNSETTLED)
+        """Undo what was charged in the late stage: the request was rejected after all."""
+        run(give_back(self, passed))
 
     def sleep(self, passed: Passed) -> None:
-        """Hold the request back until its turn has come."""
+        """Hold the request back for its `delay`."""
         if passed.delay and switch.sleeping:
             self._sleep(passed.delay)
 
     def close(self) -> None:
         """Close the storage, unless it was given as an object."""
-        if self._owns:
+        if self._closes:
             self.gate.close()
 
 
-class AsyncWebGate:
+class AsyncWebGate(_GateBase):
     """`WebGate` for tasks: the same names, with await. See there."""
+
+    gate: AsyncGate
 
     def __init__(
         self,
@@ -229,7 +221,7 @@ class AsyncWebGate:
         **settings: Unpack[PolicyOptions],
     ) -> None:
         self._sleep = as_sleep(sleep, awaited=True)
-        self.gate = AsyncGate(
+        gate = AsyncGate(
             as_policy(policy, settings),
             storage=storage,
             deadline=deadline,
@@ -237,48 +229,7 @@ class AsyncWebGate:
             max_delay=max_delay,
             listeners=listeners,
         )
-        self._doors = Doors(self.gate, charge)
-        self.door = self._doors.of  # that of an endpoint, as the policy is now
-        self._owns = not hasattr(storage, "evaluate")
-
-    @property
-    def policy(self) -> Policy:
-        """The policy in force, without what endpoints declare."""
-        return self.gate.policy
-
-    @property
-    def has_early(self) -> bool:
-        """Whether there is anything to ask before anybody is identified."""
-        return self._doors.of(None).has_early
-
-    def owns(self, passed: object) -> TypeGuard[Passed]:
-        """Whether it was this gate that let the request pass, and not another one around it."""
-        return isinstance(passed, Passed) and passed.owner is self.gate
-
-    def prepare(self, endpoint: Endpoint | None) -> None:
-        """Raise now for what would be wrong; see `WebGate.prepare`."""
-        self._doors.of(endpoint)
-
-    def check(self, limit: RouteLimit) -> None:
-        """Raise now for what would be wrong with a limit under the policy, wherever it will stand."""
-        self._doors.check(limit)
-
-    def forget(self, endpoint: Endpoint) -> None:
-        """Let go of an endpoint that will not be met again, as of a limit that was made for one request."""
-        self._doors.forget(endpoint)
-
-    @property
-    def switch(self) -> Switch | None:
-        """'on', 'off' or 'shadow' for everything; see `WebGate.switch`."""
-        return self.gate.switch
-
-    @switch.setter
-    def switch(self, value: Switch | None) -> None:
-        self.gate.switch = value
-
-    def use(self, policy: Policy) -> None:
-        """From now on decide by this policy; see `WebGate.use`."""
-        self.gate.use(policy)
+        super().__init__(gate, charge, storage)
 
     async def before(
         self,
@@ -287,69 +238,29 @@ class AsyncWebGate:
         *,
         stage: Stage | None = None,
         earlier: Passed | None = None,
-    ) -> Passed | Refused:
+    ) -> Passed | Rejected:
         """Decide; see `WebGate.before`."""
-        return await self.through(self.door(endpoint), view, stage=stage, earlier=earlier)
+        return await run_async(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
-    async def through(
-        self, door: Door, view: RequestView, *, stage: Stage | None = None, earlier: Passed | None = None
-    ) -> Passed | Refused:
-        """`before`, for a door that was looked up; see `WebGate.through`."""
-        if not door.has_early and stage != "early" and earlier is None:  # by far the most
-            return door.answer(view, [await self.gate.decide_by(door.compiled, view, door.last_stage)])
-        verdicts = [] if earlier is None else [*earlier.verdicts]
-        slept = len(verdicts)
-        if verdicts and door.last_stage == "early":
-            return _following(door.answer(view, verdicts, slept), earlier)
-        if door.asks_early(stage):
-            verdicts.append(await self.gate.decide_by(door.compiled, view, "early"))
-            if stage == "early" or not verdicts[-1].allowed:
-                return door.answer(view, verdicts, slept)
-        verdicts.append(await self.gate.decide_by(door.compiled, view, door.last_stage))
-        return _following(door.answer(view, verdicts, slept), earlier)
-
-    async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Refused:
-        """Decide by what the endpoint declares; see `WebGate.alone`."""
-        door = self._doors.alone(endpoint)
-        return door.answer(view, [await self.gate.decide_by(door.compiled, view, "late")])
+    async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
+        """Decide by the endpoint's own limits; see `WebGate.alone`."""
+        rules = self.rules_alone(endpoint)
+        return rules.answer(view, [await self.decide_by(rules.compiled, view, "late")])
 
     async def after(self, passed: Passed, status: int, sent: int) -> None:
-        """Settle: the response is complete; see `WebGate.after`."""
-        for place, costs in _costs(passed, status, sent):
-            try:
-                passed.verdicts[place] = await self.gate.settle(passed.verdicts[place], cost=costs)
-            except Exception:
-                log.exception(UNSETTLED)
+        """Settle a complete response; see `WebGate.after`."""
+        await run_async(settle(self, passed, status, sent))
 
     async def give_back(self, passed: Passed) -> None:
         """Undo what was charged in the late stage; see `WebGate.give_back`."""
-        for verdict in passed.verdicts:
-            if verdict.stage == "late":
-                try:
-                    await self.gate.settle(verdict, cost=0)
-                except Exception:
-                    log.exception(UNSETTLED)
+        await run_async(give_back(self, passed))
 
     async def sleep(self, passed: Passed) -> None:
-        """Hold the request back until its turn has come; the loop goes on."""
+        """Hold the request back for its `delay`."""
         if passed.delay and switch.sleeping:
             await self._sleep(passed.delay)
 
     async def close(self) -> None:
         """Close the storage, unless it was given as an object."""
-        if self._owns:
+        if self._closes:
             await self.gate.close()
-
-
-def _costs(passed: Passed, status: int, sent: int) -> list[tuple[int, list[int]]]:
-    try:
-        return passed.costs(status, sent)
-    except Exception:
-        log.exception(UNSETTLED)
-        return []
-
-
-def _following(answer: Passed | Refused, earlier: Passed | None) -> Passed | Refused:
-    if earlier is not None and isinstance(answer, Passed):
-        answer.follow(earlier)
-    return answer

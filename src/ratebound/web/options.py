@@ -1,7 +1,7 @@
-"""The options of adapters and of limits at an endpoint: their names and types, and what other packages call them.
+"""The options of adapters and of limits at an endpoint: their names and types, and their names in other packages.
 
-Type checkers and the checks at run time read the same lists. An option that nobody knows raises TypeError, and the
-message names the option that does the same here.
+Type checkers and the checks at run time read the same lists. An unknown option raises TypeError, and the message names
+the option that does the same here.
 """
 
 import functools
@@ -19,10 +19,11 @@ from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, Requ
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import nearest
-from ratebound.web.charge import Charge
+from ratebound.web.charge_by_result import Charge
 
 P = ParamSpec("P")
 T = TypeVar("T")
+G = TypeVar("G")
 
 Style = Literal["draft-11", "draft-07", "draft-06", "draft-03", "x-ratelimit", "kong", "none"]
 Format = Literal["problem+json", "jsonapi", "json", "text"]
@@ -61,7 +62,7 @@ class RefusalOptions(TypedDict, total=False):
 
 
 class PolicyOptions(TypedDict, total=False):
-    """What goes with limits as text; see `Policy`."""
+    """Options that go with limits as text; see `Policy`."""
 
     failure: Failure
     switch: Switch
@@ -80,7 +81,7 @@ class PolicyOptions(TypedDict, total=False):
 
 
 class GateOptions(TypedDict, total=False):
-    """What a gate takes beside its policy; see `WebGate`."""
+    """Options of a gate beside its policy; see `WebGate`."""
 
     storage: Any
     max_delay: float
@@ -125,7 +126,7 @@ class LimitOptions(PlainLimitOptions, total=False):
 
 
 class ViewLimitOptions(PlainLimitOptions, total=False):
-    """The same for Django: functions take the HttpRequest."""
+    """Options of a limit at a Django view: functions take the HttpRequest."""
 
     key: ViewBy | None
     cost: int | ViewFunction
@@ -139,7 +140,7 @@ FOR_ALL = tuple(Options.__annotations__)
 FIRST = "give the limits first, as text: '5/minute'"
 PERIOD = "write the limit as text: '2/5 seconds'"
 BY_PREFIX = "use a prefix in the storage's URL: storage='redis://host?prefix=shop'"
-NOT_HERE = "there is no such option; a policy's block= refuses clients by name"
+NOT_HERE = "there is no such option; a policy's block= rejects clients by name"
 CHARGE = "use charge='failure', charge='success' or charge=function"
 LOCAL = "failure='local' is the default"
 
@@ -219,12 +220,12 @@ FOR_ALL_ELSEWHERE = {
 
 
 def check_options(given: Iterable[str], known: Collection[str] = FOR_ALL) -> None:
-    """Raise TypeError for an option of an adapter that nobody knows."""
+    """Raise TypeError for an unknown option of an adapter."""
     _check(given, known, FOR_ALL_ELSEWHERE, FOR_LIMIT, "an option of a limit: limit('5/minute', {0}=…)")
 
 
 def check_limit_options(given: Iterable[str], known: Collection[str] = FOR_LIMIT) -> None:
-    """Raise TypeError for an option of a limit that nobody knows."""
+    """Raise TypeError for an unknown option of a limit."""
     _check(given, known, AT_LIMIT_ELSEWHERE, FOR_ALL, "an option of the adapter, not of one limit")
 
 
@@ -235,6 +236,15 @@ def _check(
         if name not in known:
             hint = elsewhere.get(name) or (where.format(name) if name in others else nearest(name, known))
             raise TypeError(f"unknown option {name!r}: {hint}")
+
+
+def checked_gate(gate: G | None, policy: Any, options: Mapping[str, Any]) -> G | None:
+    """Return the gate. Raises TypeError unless either a gate or a policy was given."""
+    if gate is not None and (policy is not None or options):
+        raise TypeError("expected a gate or a policy, not both: a gate has its own policy and options")
+    if gate is None and policy is None:
+        raise TypeError("expected a policy: limits like '100/minute', a Policy, or the path of a policy file")
+    return gate
 
 
 def checking_call(function: Callable[P, T]) -> Callable[P, T]:

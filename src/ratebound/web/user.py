@@ -1,5 +1,5 @@
-"""Who a user is, from whatever a framework or an application has for one; and rules that count by users whom nobody
-can know. One function for all adapters, so that a user is the same one wherever it is found."""
+"""The stable id of a user, from any object that a framework or an application has for one; and rules that count by user
+where no user can be known. One function for all adapters, so that a user is the same in each."""
 
 import functools
 import inspect
@@ -25,8 +25,8 @@ def user_id(user: Any) -> User:
     """Return the stable id of a user, None if nobody is authenticated.
 
     A user is text, a whole number, a UUID, an Identity, a mapping or an object with one of NAMES, or a lazy proxy of
-    one of these. Raises TypeError if it has no stable id: to count by something else would be a quota that everybody
-    shares, or nobody.
+    one of these. Raises TypeError if it has no stable id: any other value would be a quota that everybody shares, or
+    nobody.
     """
     user = unwrapped(user)
     if user is None or user is False:
@@ -70,7 +70,7 @@ def _plain(value: Any) -> User:
 
 
 def found_user_id(user: Any) -> User:
-    """`user_id` of a user whom some middleware has found. One without a stable id is logged once, and counts as nobody:
+    """Return `user_id` of a user that some middleware has found. One without a stable id is logged once, and is None:
     the application did not hand this user to the limits."""
     try:
         return user_id(user)
@@ -103,8 +103,8 @@ def identified(user: Callable[..., Any], argument: str) -> Callable[..., User]:
     return called
 
 
-def user_is_told(_: Any) -> str:
-    """Where the application says who the user is, a request without one is anonymous: `Wire.no_user` is empty."""
+def user_is_given(_: Any) -> str:
+    """Return "": where the application itself names the user, a request without one is anonymous."""
     return ""
 
 
@@ -113,11 +113,16 @@ def _log_once(message: str) -> None:
     log.error("%s. Requests of this user count by address", message)
 
 
+def names_user(by: Any) -> bool:
+    """Return True if `by` is text that counts by user: 'user', or 'user + address'."""
+    return isinstance(by, str) and "user" in [name.strip() for name in by.split("+")]
+
+
 def counts_by_user_alone(by: Any) -> bool:
     """Return True if `by` names nothing to count by but the user: then an anonymous client counts by address, though
     nobody wrote so. `["user", "address"]` says it, and `"user + address"` does not."""
     listed = list(by) if isinstance(by, Iterable) and not isinstance(by, str) else [by]
-    return all(isinstance(one, str) and "user" in [name.strip() for name in one.split("+")] for one in listed)
+    return all(names_user(one) for one in listed)
 
 
 def rules_by_user_alone(policy: Policy) -> frozenset[str]:

@@ -1,17 +1,17 @@
-"""WebSocket over ASGI: connections are limited like requests, and the messages that come through them, too."""
+"""WebSocket over ASGI: connections are limited like requests, and so are the messages that come through them."""
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.web.answer import Passed, Refused
-from ratebound.web.declared import Endpoint
+from ratebound.web.asgi_response import as_fields, with_our_headers
+from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.gate import AsyncWebGate
-from ratebound.web.sending import REFUSED, Message, Scope, Send, ours, started
-
-Receive = Callable[[], Awaitable[Message]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from ratebound.web.passed import Passed, silence
+from ratebound.web.rejected import Rejected
+from ratebound.web.response_tracker import ResponseTracker
+from ratebound.web.route_limit import Endpoint
+from ratebound.web.visit import Visit, run_async
 
 POLICY_VIOLATION = 1008
 TOO_MANY = "too many messages"
@@ -28,111 +28,89 @@ async def connect(
     scope: Scope,
     receive: Receive,
     send: Send,
-    record: MutableMapping[str, Any] | None = None,
+    visit: Visit,
 ) -> None:
-    """Let a connection be opened, or refuse it before it is. What it has cost is settled when it ends. The record gets
-    the answer, and may get a refusal while the application runs. The view reads a copy of the scope: messages are asked
-    for later, when the application has changed the scope."""
-    answer = await gate.before(view, endpoint)
+    """Open a connection, or reject it before it is opened. Its cost is settled when it ends.
+
+    The view reads a copy of the scope: messages are checked later, when the application has changed the scope.
+    """
+    answer = await run_async(visit.check(gate, gate.rules_for(endpoint), view))
     state: dict[str, Any] = scope.get("state") or {}
-    around = state.get("ratebound")
-    if isinstance(around, Passed):
-        around.tells = False  # the gate that is nearest to the application tells the client
-    scope["state"] = {**state, "ratebound": answer}
-    record = {} if record is None else record
-    record["ratebound"] = answer
-    if isinstance(answer, Refused):
+    silence(state.get(STATE))
+    scope["state"] = {**state, STATE: answer}
+    if isinstance(answer, Rejected):
         await receive()  # websocket.connect
         await deny(answer, scope, send)
         return
-    await gate.sleep(answer)
-    connection = Connection(gate, answer, view, messages, receive, send, record)
+    connection = WebSocketConnection(gate, visit, view, messages, receive, send)
     try:
         await app(scope, connection.receive, connection.send)
     except Exception:
         if not connection.is_over:
-            raise  # as for a request: whoever makes the handler crash has paid
+            raise  # as for a request: a client that makes the handler crash stays charged
         await connection.settle()
         raise
     await connection.settle()
 
 
-async def deny(refused: Refused, scope: Scope, send: Send) -> None:
-    """With the whole response where the server can send one instead of the handshake; else the server says 403."""
+async def deny(rejected: Rejected, scope: Scope, send: Send) -> None:
+    """Send the whole response where the server can send one instead of the handshake; else the server answers 403."""
     if "websocket.http.response" in scope.get("extensions", {}):
-        headers = [*ours(refused.headers), (b"content-length", str(len(refused.body)).encode())]
-        await send({"type": "websocket.http.response.start", "status": refused.status, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": refused.body})
+        headers = [*as_fields(rejected.headers), (b"content-length", str(len(rejected.body)).encode())]
+        await send({"type": "websocket.http.response.start", "status": rejected.status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": rejected.body})
     else:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "too many connections"})
 
 
-class Connection:
-    """One that was let through: our headers on its start, its messages held to their limits, what it has cost.
+class WebSocketConnection:
+    """A connection that was opened: our headers on its start, limits on its messages, its cost at its end.
 
-    The first message that is too many ends it; a leaky bucket holds messages back instead. A cost that is a function
+    The first message above the limit ends it; a leaky bucket holds messages back instead. A cost that is a function
     sees the message as the body of the view.
     """
-
-    __slots__ = (
-        "_answer",
-        "_gate",
-        "_held",
-        "_is_closed",
-        "_messages",
-        "_receive",
-        "_record",
-        "_send",
-        "_sent",
-        "_status",
-        "_turn",
-        "_view",
-        "is_over",
-    )
 
     def __init__(
         self,
         gate: AsyncWebGate,
-        answer: Passed,
+        visit: Visit,
         view: RequestView,
         messages: Endpoint | None,
         receive: Receive,
         send: Send,
-        record: MutableMapping[str, Any],
     ) -> None:
         self._gate = gate
-        self._answer = answer
+        self._tracker = ResponseTracker(visit)
         self._view = view
         self._messages = messages
         self._receive = receive
         self._send = send
-        self._record = record
         self._held: Message | None = None  # a message that the application has not got yet
-        self._turn: tuple[Passed, float] | None = None  # that it may pass, and when
-        self._status = self._sent = 0
+        self._turn: tuple[Passed, float] | None = None  # the decision that it may pass, and when
         self._is_closed = False  # by us
         self.is_over = False  # and the application was told
 
     async def receive(self) -> Message:
+        """Return the next message for the application."""
         if self._is_closed:
             return self._end()
         message = await self._receive() if self._held is None else self._held
         if message["type"] == "websocket.disconnect":
             self.is_over = True
         elif self._messages is not None and message["type"] == "websocket.receive":
-            self._held = message  # whoever waits for it may be cancelled: then the next one goes on from here
-            if not await self._is_let_in(message, self._messages):
+            self._held = message  # the task that waits for it may be cancelled: then the next one goes on from here
+            if not await self._admit(message, self._messages):
                 return self._end()
             self._held = self._turn = None
         return message
 
-    async def _is_let_in(self, message: Message, messages: Endpoint) -> bool:
-        """Whoever goes on with a message waits for the rest of its time. One whose question was cut off is asked for
-        again, for nobody knows whether it was charged."""
+    async def _admit(self, message: Message, messages: Endpoint) -> bool:
+        """Check a message, and return False if it ends the connection. A call that goes on with a message waits for the
+        rest of its time. A check that was cancelled is repeated, as nobody knows whether it was charged."""
         if self._turn is None:
             self._view.body = message.get("bytes") or (message.get("text") or "").encode()
             answer = await self._gate.alone(self._view, messages)
-            if isinstance(answer, Refused):
+            if isinstance(answer, Rejected):
                 self._is_closed = True
                 await self._send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": TOO_MANY})
                 return False
@@ -148,28 +126,26 @@ class Connection:
         return {"type": "websocket.disconnect", "code": POLICY_VIOLATION, "reason": TOO_MANY}
 
     async def send(self, message: Message) -> None:
+        """Send a message of the application."""
         if self._is_closed:
             return  # the application may not have heard of it yet, and no server takes anything after a close
-        kind = message["type"]
+        kind, tracker = message["type"], self._tracker
         if kind == "websocket.send":
-            self._sent += len(message.get("bytes") or (message.get("text") or "").encode())
+            tracker.add(len(message.get("bytes") or (message.get("text") or "").encode()))
         elif kind == "websocket.http.response.body":
-            self._sent += len(message.get("body", b""))
+            tracker.add(len(message.get("body", b"")))
         elif kind in STARTS:
-            self._status = message.get("status", ACCEPTED)
-            refused: Refused | None = self._record.get(REFUSED)
-            is_refused = refused is not None and refused.status == self._status
-            message = started(message, refused if is_refused else self._answer)
+            await run_async(tracker.start(self._gate, message.get("status", ACCEPTED)))
+            message = with_our_headers(message, tracker.visit.answer)
         elif kind == "websocket.close":
-            self._status = self._status or DENIED
+            tracker.status = tracker.status or DENIED
         await self._send(message)
 
     async def settle(self) -> None:
-        """The connection has ended. It was a success if it was one at all, whatever was said in it. One that was
-        refused in the midst of its handshake costs nothing of what was asked before."""
-        refused: Refused | None = self._record.get(REFUSED)
-        if refused is not None and self._status in (DENIED, refused.status):
-            await self._gate.give_back(self._answer)
-        elif self._answer.settles:
-            await self._gate.after(self._answer, self._status or BROKEN, self._sent)
-        self._answer.end()
+        """Settle a connection that has ended. It succeeded if it was opened, whatever was sent through it. One that was
+        rejected during its handshake costs nothing."""
+        tracker = self._tracker
+        visit, tracker.status = tracker.visit, tracker.status or BROKEN
+        if visit.part is not None and tracker.status == DENIED:
+            await run_async(visit.reject(self._gate, visit.part))
+        await run_async(tracker.end(self._gate))

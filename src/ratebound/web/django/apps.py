@@ -1,4 +1,4 @@
-"""For INSTALLED_APPS: `manage.py check` then looks at limits, whatever else has been imported by then."""
+"""The application for INSTALLED_APPS: with it `manage.py check` always checks limits."""
 
 from django.apps import AppConfig
 

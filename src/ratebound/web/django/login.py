@@ -1,4 +1,4 @@
-"""Logins that fail, as Django's signals tell them: a wrong password is answered with the form again and status 200, and
+"""Failed logins, from Django's signals: a wrong password is answered with the form again and status 200, and
 `charge="failure"` has to count it all the same."""
 
 from contextvars import ContextVar
@@ -7,9 +7,10 @@ from weakref import ref
 
 from django.contrib.auth.signals import user_logged_in, user_login_failed
 
-from ratebound.web.django.request import STATE, State
+from ratebound.web.django.request import VISIT
+from ratebound.web.visit import Visit
 
-# The request that is being answered, where its result has a say in its cost: `authenticate` may be called without it.
+# The request that is being answered, where its result decides about its cost: `authenticate` may be called without it.
 _answered: ContextVar["ref[Any] | None"] = ContextVar("ratebound_answered", default=None)
 
 
@@ -31,12 +32,12 @@ def _mark(request: Any, *, failed: bool) -> None:
     if request is None:
         known = _answered.get()
         request = None if known is None else known()
-    state: State | None = getattr(getattr(request, "_request", request), STATE, None)
-    if state is None:
+    visit: Visit | None = getattr(getattr(request, "_request", request), VISIT, None)
+    if visit is None:
         return
-    passed = state.passed if state.part is None else state.part[0]
+    passed = visit.passed
     if passed is None:
-        state.failed = state.failed or failed
+        visit.failed = visit.failed or failed
     elif not passed.failed:
         passed.failed = failed
 

@@ -1,14 +1,14 @@
-"""FastAPI and Starlette: the policy's rules, and limits that are said at the endpoint, in one decision.
+"""FastAPI and Starlette: the policy's rules and the limits of the endpoint, in one decision.
 
-All that holds for a request is foreseen and asked at once, in the two places of places.py. What could not be foreseen,
-because the router hides it, or a decorator does, or only a dependency knows the user, is asked when it is called.
+All limits of a request are foreseen and checked at once, by the two middleware of middleware.py. A limit that cannot be
+foreseen, because the router or a decorator hides it, or only a dependency knows the user, is checked when it is called.
 """
 
 try:
-    from ratebound.web.fastapi.limits import Passed, RateLimitExceeded, RateLimits, Refused, RequestView
+    from ratebound.web.fastapi.limits import Passed, RateLimitExceeded, RateLimits, Rejected, RequestView
 except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] not in ("anyio", "starlette"):
         raise
-    raise ModuleNotFoundError("Starlette is not there: install Ratebound with its extra [fastapi]") from None
+    raise ModuleNotFoundError('Starlette is not installed. Run: pip install "ratebound[fastapi]"') from None
 
-__all__ = ["Passed", "RateLimitExceeded", "RateLimits", "Refused", "RequestView"]
+__all__ = ["Passed", "RateLimitExceeded", "RateLimits", "Rejected", "RequestView"]

@@ -1,4 +1,4 @@
-"""What an application calls: RateLimits, and limits as decorators and dependencies."""
+"""RateLimits for FastAPI and Starlette, and limits as decorators and dependencies."""
 
 import asyncio
 import functools
@@ -18,45 +18,55 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from ratebound import switch
 from ratebound.policy import Computed, RequestView
-from ratebound.policy.cost import MAX_BODY
 from ratebound.policy.match.reading import apart
-from ratebound.web.answer import Passed, Refused
-from ratebound.web.asgi import STATE, Receive, Scope, Send, hush, refuse, request_view, user_of
-from ratebound.web.declared import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit, short_name
-from ratebound.web.fastapi.checked import HELD_UP, UNASKED, Left, can_be_checked, checked, own_partial, with_originals
-from ratebound.web.fastapi.names import Names
-from ratebound.web.fastapi.places import Innermost, Outermost
-from ratebound.web.fastapi.site import PENDING, ROUTED, Asked, Site, has
+from ratebound.web.asgi import messages_endpoint, reject, request_view, user_of
+from ratebound.web.asgi_types import STATE, VISIT, Receive, Scope, Send
+from ratebound.web.body import starlette_body
+from ratebound.web.fastapi.application import ROUTED, LimitedApplication, RunningRequest, was_checked
+from ratebound.web.fastapi.middleware import InnermostMiddleware, OutermostMiddleware
+from ratebound.web.fastapi.wrapped_endpoint import (
+    NOT_INSTALLED,
+    WOULD_BLOCK,
+    Unchecked,
+    can_be_checked,
+    own_partial,
+    with_originals,
+    wrap_endpoint,
+)
 from ratebound.web.functions import taking_request
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
-from ratebound.web.sending import REFUSED
-from ratebound.web.user import check_user, identified, user_id, user_is_told
-from ratebound.web.views import description
+from ratebound.web.passed import Passed, silence
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit
+from ratebound.web.rule_names import FunctionNames, short_name
+from ratebound.web.user import check_user, identified, names_user, user_id, user_is_given
+from ratebound.web.visit import Visit, run_async
 from ratebound.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RateLimitExceeded(HTTPException):
-    """A refusal on its way through the application's exception handling. `refused` has all there is to know."""
+    """A rejection on its way through the application's exception handling. `rejected` has all its details."""
 
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.status, description(refused), dict(refused.fields))
-        self.refused = refused
+    def __init__(self, rejected: Rejected, visit: Visit | None = None) -> None:
+        super().__init__(rejected.status, rejected.description, dict(rejected.fields))
+        self.rejected = rejected
+        self.visit = visit  # of which this rejects a part
 
 
-# Whose limits are whose, for an application with limits may be mounted in another that has its own.
+# The RateLimits of each limit: an application with limits may be mounted in another that has its own.
 OWNERS: WeakKeyDictionary[RouteLimit, object] = WeakKeyDictionary()
-UNREADABLE = bytes(MAX_BODY + 1)  # what a body counts as that somebody else has read
 
 
 class RateLimits:
-    """`limits = RateLimits("100/minute", app=app)`, or `limits.install(app)` later. See `WebGate` for the options.
+    """Limits for FastAPI and Starlette: `limits = RateLimits("100/minute", app=app)`, or `limits.install(app)` later.
+    See `WebGate` for the options.
 
-    A refusal is answered by the application's own handler for its status or for RateLimitExceeded, if it has one.
-    `user` says who is authenticated, from the scope; `messages` limits what comes through each WebSocket. Functions
-    of limits take the RequestView, or nothing.
+    The application's own handler for the status or for RateLimitExceeded answers a rejection, if there is one.
+    `user` is a function of the scope that returns who is authenticated; `messages` limits the messages of each
+    WebSocket connection. Functions of limits take the RequestView, or nothing.
     """
 
     def __init__(
@@ -69,40 +79,41 @@ class RateLimits:
         **options: Unpack[AsyncOptions],
     ) -> None:
         if hasattr(policy, "build_middleware_stack"):
-            raise TypeError("the application goes by name: RateLimits('100/minute', app=app)")
+            raise TypeError(f"expected a policy, not {policy!r}: write RateLimits('100/minute', app=app)")
         if "by" in options:
             options["by"] = taking_request(options["by"], "by")
         self.gate = AsyncWebGate(policy, **options)
-        self.user = user if user is user_of else identified(user, "the scope")
-        self.key = f"ratebound.{id(self)}"  # under which a scope has the record of its request
-        if isinstance(messages, str):
-            messages = RouteLimit(limits=messages, name="messages")
-        self.messages = None if messages is None else Endpoint("messages", [messages])
+        self.has_user_function = user is not user_of
+        self.user = identified(user, "the scope") if self.has_user_function else user
+        self.key = f"ratebound.{id(self)}"  # the key of a visit in its scope
+        self.messages = messages_endpoint(messages)
         self.gate.prepare(self.messages)
-        self.sites: list[Site] = []
+        self.applications: list[LimitedApplication] = []
         self.lives: set[object] = set()
-        self.names = Names()
-        self.current: ContextVar[Asked | None] = ContextVar("ratebound", default=None)
-        self.keeps_body = False  # whether a limit that looks at the body may be asked for late
+        self.names = FunctionNames()
+        self.current: ContextVar[RunningRequest | None] = ContextVar("ratebound", default=None)
+        self.keeps_body = False  # True if a limit that reads the body may be checked late
         self._mark = object()
         if app is not None:
             self.install(app)
 
     def install(self, app: Any) -> None:
-        """Into a FastAPI or Starlette application, before it has served a request. Several may have the same limits:
-        then they share all quotas. What is mounted in one is part of it."""
-        if any(site.app is app for site in self.sites):
-            raise RuntimeError("these limits are installed in this application already")
+        """Install the limits in a FastAPI or Starlette application, before it has served a request. Several
+        applications may have the same limits, and then share all quotas. Mounted ones are part of the one around."""
+        if any(one.app is app for one in self.applications):
+            raise RuntimeError("these limits are installed in this application already: call install once")
         if not hasattr(app, "build_middleware_stack"):
-            raise TypeError(f"expected a FastAPI or Starlette application, not {app!r}; for others: ratebound.web.asgi")
+            raise TypeError(
+                f"expected a FastAPI or Starlette application, not {app!r}: for others use ratebound.web.asgi"
+            )
         if app.middleware_stack is not None:
-            raise RuntimeError("install the limits before the application starts")
-        site = Site(self, app, len(self.sites))
-        self.sites.append(site)
-        app.user_middleware.append(Middleware(Innermost, site=site))
+            raise RuntimeError("the application has started: call limits.install(app) before its first request")
+        application = LimitedApplication(self, app, len(self.applications))
+        self.applications.append(application)
+        app.user_middleware.append(Middleware(InnermostMiddleware, application=application))
         build = app.build_middleware_stack
-        app.build_middleware_stack = lambda: Outermost(build(), site)
-        app.exception_handlers.setdefault(RateLimitExceeded, answer)
+        app.build_middleware_stack = lambda: OutermostMiddleware(build(), application)
+        app.exception_handlers.setdefault(RateLimitExceeded, answer_rejection)
 
     @checking_call
     def limit(
@@ -111,11 +122,11 @@ class RateLimits:
         *,
         user: Callable[..., Any] | None = None,
         **options: Unpack[LimitOptions],
-    ) -> "Declared":
-        """Limits of one endpoint: a decorator below the route's, or `Depends(limits.limit("5/minute"))`.
+    ) -> "DeclaredLimit":
+        """Limit one endpoint: as a decorator below the route's, or as `Depends(limits.limit("5/minute"))`.
 
-        The options are those of RouteLimit. `user` is a dependency that gives the user, for `Depends` only; with it,
-        `key` is "user" unless you say more.
+        The options are those of RouteLimit. `user` is a dependency that returns the user, for `Depends` only; with it,
+        `key` is "user" by default.
         """
         if user is not None:
             check_user(user)
@@ -129,71 +140,59 @@ class RateLimits:
                     " leave out user="
                 )
         limit = route_limit(limits, given)
-        if self.current.get() is None:  # in a request the decision itself tells
+        if self.current.get() is None:  # in a request the decision itself raises
             self.gate.check(limit)
         OWNERS[limit] = self._mark
-        return Declared(self, limit, user)
+        return DeclaredLimit(self, limit, user)
 
     def exempt(self, function: F) -> F:
-        """No rule but early ones is asked for this endpoint."""
+        """Exempt an endpoint from all rules but the early ones."""
         for one in with_originals(function):
             exempt(one)
         return function
 
     def read_routes(self) -> None:
-        """Look at the routes of all applications, and raise for what is wrong with a limit of one."""
-        for site in self.sites:
-            site.read_routes()
+        """Read the routes of all applications. Raises ValueError if limits cannot be combined with the policy."""
+        for application in self.applications:
+            application.read_routes()
 
     def marks(self, function: Any) -> list[RouteLimit | None]:
-        """What is declared on a function, but for limits that others ask for."""
+        """Return the limits of a function, but for those of another `RateLimits`."""
         return [mark for mark in declared(function) if mark is None or OWNERS.get(mark, self._mark) is self._mark]
 
     def depended(self, route: Any) -> Sequence[tuple[RouteLimit, bool]]:
-        """The limits among a route's dependencies, and whether each needs nothing but the request."""
+        """Return the limits that a route has as dependencies, and True for each that needs nothing but the request."""
         return [(one.limit, one.user is None) for one in _dependencies(route) if one.limits is self]
 
-    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
-        """Routes with those of included routers in their places, where FastAPI keeps routers apart."""
-        try:
-            from fastapi import routing
-        except ModuleNotFoundError:
-            return routes
-        flat: Callable[[Any], Iterable[Any]] | None = getattr(routing, "iter_route_contexts", None)
-        return routes if flat is None else flat(list(routes))
+    async def check_part(self, endpoint: Endpoint, view: RequestView, running: RunningRequest) -> None:
+        """Check limits that could not be foreseen. Raises RateLimitExceeded. When the response starts, its status shows
+        whether that is the response: then everything charged before is given back."""
+        view.body = running.view.body
+        view.reread(running.view.paths)  # as it was at first: a mount below it is no prefix of this application
+        visit, rules = running.visit, self.gate.rules_alone(endpoint)
+        read_body = None if running.body is None else running.body.read
+        answer = await run_async(visit.check_part(self.gate, rules, view, read_body=read_body))
+        if isinstance(answer, Rejected):
+            raise RateLimitExceeded(answer, visit)
 
-    async def ask(self, endpoint: Endpoint, view: RequestView, asked: Asked) -> None:
-        """Ask for what could not be foreseen. A refusal is noted: whether it is the response's, which then gives back
-        what was asked before, or whether the application does without, is told when the response starts."""
-        passed, seen, kept, record = asked[0], asked[2], asked[3], asked[5]
-        view.body = seen.body if kept is None else await kept.read()
-        view.reread(seen.paths)  # as it was at the door: a mount below it is no prefix of this application
-        answer = await self.gate.alone(view, endpoint)
-        if isinstance(answer, Refused):
-            record[REFUSED] = answer
-            raise RateLimitExceeded(answer)
-        await self.gate.sleep(answer)
-        answer.handle()
-        passed.join(answer)
-
-    async def refuse(self, app: Any, refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
-        """By the limit's own on_breach, by the application's handler, or as the policy says."""
-        scope["state"][STATE] = scope[self.key][STATE] = refused
-        if refused.breach is not None:
-            response = await _called(refused.breach, refused)
+    async def reject(self, app: Any, rejected: Rejected, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by the limit's own `on_breach`, by the application's handler, or as the policy says."""
+        scope["state"][STATE] = rejected
+        if rejected.breach is not None:
+            response = await _called(rejected.breach, rejected)
             if response is not None:
                 await response(scope, receive, send)
                 return
         handlers = app.exception_handlers
-        handler = handlers.get(refused.status) or handlers.get(RateLimitExceeded)
-        if handler is None or handler == answer:
-            await refuse(refused, scope, send)
+        handler = handlers.get(rejected.status) or handlers.get(RateLimitExceeded)
+        if handler is None or handler == answer_rejection:
+            await reject(rejected, scope, send)
         else:
-            response = await _called(handler, Request(scope, receive, send), RateLimitExceeded(refused))
+            response = await _called(handler, Request(scope, receive, send), RateLimitExceeded(rejected))
             await response(scope, receive, send)
 
 
-class Declared:
+class DeclaredLimit:
     """A limit for an endpoint, as a decorator or as a dependency."""
 
     def __init__(self, limits: RateLimits, limit: RouteLimit, user: Callable[..., Any] | None) -> None:
@@ -201,12 +200,11 @@ class Declared:
         self.limit = limit
         self.user = user
         self._endpoints: dict[Any, Endpoint] = {}
-        is_told = user is not None or limits.user is not user_of
-        self._wire = ROUTED._replace(no_user=user_is_told) if is_told else ROUTED
-        self._reads_body = any(getattr(one, "reads_body", False) for one in (limit.cost, limit.key, limit.limits))
-        limits.keeps_body = limits.keeps_body or self._reads_body
+        has_user_function = user is not None or limits.has_user_function
+        self._wire = ROUTED._replace(no_user=user_is_given) if has_user_function else ROUTED
+        limits.keeps_body = limits.keeps_body or limit.reads_body
         self.__signature__ = _signature(user)
-        # FastAPI looks at the instance for whether a dependency is to be awaited.
+        # FastAPI looks at the instance to see whether a dependency is async.
         self.__dict__["__call__"] = self.solve
 
     @overload
@@ -219,7 +217,7 @@ class Declared:
         if function is None:
             return self.solve(**solved)
         if self.user is not None:
-            raise TypeError("user= is a dependency: use Depends(limits.limit(…)), or key= with a decorator")
+            raise TypeError("user= is a dependency: write Depends(limits.limit(…)), or use key= with a decorator")
         if isinstance(function, functools.partial):
             declare(function, self.limit)
             made = own_partial(function)
@@ -235,25 +233,25 @@ class Declared:
         for one in noted:
             declare(one, self.limit)
         self.limits.names.note(function)
-        return checked(function, self._check, self._wait)
+        return wrap_endpoint(function, self._check, self._wait)
 
-    def _check(self, function: Any) -> Left | None:
-        """What has to be awaited before the function may run: nothing if all that it declares was asked."""
-        asked = self.limits.current.get()
-        if asked is None:
+    def _check(self, function: Any) -> Unchecked | None:
+        """Return a coroutine that checks the limits of a function; None if all of them were checked."""
+        running = self.limits.current.get()
+        if running is None:
             if switch.limiting:
-                raise RuntimeError(UNASKED.format(name=getattr(function, "__qualname__", repr(function))))
+                raise RuntimeError(NOT_INSTALLED.format(name=getattr(function, "__qualname__", repr(function))))
             return None
-        return None if has(asked[0], self.limit) else self._ask(function, asked)
+        return None if was_checked(running.passed, self.limit) else self._check_now(function, running)
 
-    async def _ask(self, function: Any, asked: Asked) -> None:
-        """Once for each request: a task that comes while another of the same request asks waits for that one."""
-        passed, pending = asked[0], asked[5].setdefault(PENDING, {})
+    async def _check_now(self, function: Any, running: RunningRequest) -> None:
+        """Check once for each request: a task waits for another one of the same request that is checking."""
+        passed, pending = running.passed, running.visit.pending
         marks = self.limits.marks(function)
         limits = [mark for mark in marks if mark is not None]
         if len(limits) < len(marks):
             return  # exempt
-        while left := tuple(limit for limit in limits if not has(passed, limit)):
+        while left := tuple(limit for limit in limits if not was_checked(passed, limit)):
             keys = [limit.name or limit for limit in left]
             other = next((pending[key] for key in keys if key in pending), None)
             if other is not None:
@@ -262,103 +260,106 @@ class Declared:
             done = Event()
             pending.update(dict.fromkeys(keys, done))
             try:
-                await self._ask_for(left, limits, function, asked)
+                await self._check_left(left, limits, function, running)
             finally:
                 for key in keys:
                     del pending[key]
                 done.set()
 
-    async def _ask_for(
-        self, left: tuple[RouteLimit, ...], limits: list[RouteLimit], function: Any, asked: Asked
+    async def _check_left(
+        self, left: tuple[RouteLimit, ...], limits: list[RouteLimit], function: Any, running: RunningRequest
     ) -> None:
-        scope, seen, site = asked[1], asked[2], asked[4]
+        scope, application = running.scope, running.application
         endpoint = self._endpoints.get((function, left))
         if endpoint is None:
-            endpoint = join(*(site.named(function, limits.index(limit), limit, "") for limit in left))
+            endpoint = join(*(application.named(function, limits.index(limit), limit, "") for limit in left))
             assert endpoint is not None
             self._endpoints[function, left] = endpoint
-            site.look_again(function)
-        view = request_view(scope, self.limits.user(scope), seen.route, site.routed)
-        await self.limits.ask(endpoint, view, asked)
+            application.read_routes_again(function)
+        view = request_view(scope, self.limits.user(scope), running.view.route, application.routed)
+        await self.limits.check_part(endpoint, view, running)
 
-    def _wait(self, left: Left) -> None:
-        """For a plain function: it runs in a thread, whoever's, and the event loop of the request asks for it."""
-        asked = self.limits.current.get()
-        loop = None if asked is None else asked[6]
+    def _wait(self, unchecked: Unchecked) -> None:
+        """Wait for a check in a plain function, which runs in a thread: the event loop of the request checks for it."""
+        running = self.limits.current.get()
+        loop = None if running is None else running.loop
         try:
             if asyncio._get_running_loop() is not None:
-                raise RuntimeError(HELD_UP)
+                raise RuntimeError(WOULD_BLOCK)
             if loop is None:
-                from_thread.run(_awaited, left)
+                from_thread.run(_awaited, unchecked)
             else:
-                asyncio.run_coroutine_threadsafe(left, loop).result()
+                asyncio.run_coroutine_threadsafe(unchecked, loop).result()
         finally:
-            left.close()
+            unchecked.close()
 
     async def solve(self, connection: HTTPConnection, response: Response, user: Any = None) -> Passed:
-        """As a dependency: what was decided for this limit; it is decided now if it could not be foreseen."""
-        asked, scope = self.limits.current.get(), connection.scope
-        if asked is not None and (has(asked[0], self.limit) or None in self.limits.marks(scope.get("endpoint"))):
-            return asked[0]  # asked already, or exempt
+        """Return the decision for this limit, as a dependency. It is checked now if it could not be foreseen."""
+        running, scope = self.limits.current.get(), connection.scope
+        if running is not None:
+            is_exempt = None in self.limits.marks(scope.get("endpoint"))
+            if is_exempt or was_checked(running.passed, self.limit):
+                return running.passed
         known = self.limits.user(scope) if user is None else user_id(user)
         view = request_view(scope, known, None, self._wire)
-        if asked is None:
+        if running is None:
             return await self._solve_alone(connection, response, view)
-        await self.limits.ask(self._endpoint(scope, asked[4].place), view, asked)
-        return asked[0]
+        await self.limits.check_part(self._endpoint(scope, running.application.index), view, running)
+        return running.passed
 
     async def _solve_alone(self, connection: HTTPConnection, response: Response, view: RequestView) -> Passed:
-        """In an application in which the limits are not installed."""
+        """Check in an application in which the limits are not installed."""
         if self.limit.charged is not None:
-            raise RuntimeError("a charge by result needs the middleware: limits.install(app)")
+            raise RuntimeError("charge= depends on the response, which only the middleware sees: limits.install(app)")
         scope, gate = connection.scope, self.limits.gate
         found = scope.get("state", {}).get(STATE)
         passed = found if gate.owns(found) else None
         if passed is None:
-            hush(found)
-        elif has(passed, self.limit):
+            silence(found)
+        elif was_checked(passed, self.limit):
             return passed
-        if isinstance(connection, Request) and (self._reads_body or gate.policy.reads_body):
-            view.body = await _body(connection)
-        view.reread(apart(view.paths))  # nobody knows of which application the limits are
-        answer = await gate.alone(view, self._endpoint(scope))
-        if isinstance(answer, Refused):
+        rules = gate.rules_alone(self._endpoint(scope))
+        if isinstance(connection, Request) and (rules.reads_body or gate.policy.reads_body):
+            view.body = await starlette_body(connection)
+        view.reread(apart(view.paths))  # it is not known to which application the limits belong
+        visit = scope.get(VISIT)  # of a middleware around the application that has the same gate
+        visit = visit if passed is not None and visit is not None and visit.answer is passed else Visit()
+        visit.answer = passed
+        answer = await run_async(visit.check_part(gate, rules, view))
+        if isinstance(answer, Rejected):
+            await run_async(visit.reject(gate, answer))
             if passed is not None:
-                await gate.give_back(passed)
                 scope["state"][STATE] = answer
             raise RateLimitExceeded(answer)
-        await gate.sleep(answer)
         if passed is None:
             connection.state.ratebound = passed = answer
-        else:
-            passed.join(answer)
         passed.end("nobody sees the end of its response, as these limits are not installed: limits.install(app)")
         response.headers.update(dict(passed.headers))
         return passed
 
     def _endpoint(self, scope: Scope, app: int = -1) -> Endpoint:
-        """By the function that depends on it."""
+        """Return the endpoint of the function that depends on this limit."""
         function = scope.get("endpoint") or self
         endpoint = self._endpoints.get(function)
         if endpoint is None:
             route, names, is_plain = scope.get("route"), self.limits.names, self.user is None
             own = [mark for mark in self.limits.marks(function) if mark is not None] if is_plain else []
             limits = own + [one.limit for one in _dependencies(route) if (one.user is None) == is_plain]
-            place = limits.index(self.limit) if self.limit in limits else 0
+            index = limits.index(self.limit) if self.limit in limits else 0
             name = names.of(function) if is_plain else short_name(f"{names.of(function)}.user")
-            name = names.of_limit(name, place, self.limit, function, str(getattr(route, "path", "")), app)
+            name = names.of_limit(name, index, self.limit, function, str(getattr(route, "path", "")), app)
             endpoint = self._endpoints[function] = Endpoint(name, [self.limit])
         return endpoint
 
 
-def _dependencies(route: Any) -> list[Declared]:
-    """The limits among a route's dependencies, at any depth, in their order."""
-    found: list[Declared] = []
+def _dependencies(route: Any) -> list[DeclaredLimit]:
+    """Return the limits among a route's dependencies, at any depth, in their order."""
+    found: list[DeclaredLimit] = []
     left = [getattr(route, "dependant", None)]
     while left:
         dependant = left.pop()
         call = getattr(dependant, "call", None)
-        if isinstance(call, Declared) and call not in found:
+        if isinstance(call, DeclaredLimit) and call not in found:
             found.append(call)
         left += reversed(getattr(dependant, "dependencies", ()))
     return found
@@ -368,14 +369,14 @@ def _may_look_at_user(limits: Any, options: Mapping[str, Any]) -> bool:
     """Return True if a limit counts by user or by tier, or has a function, which may look at the user."""
     key = options["key"]
     listed = key if isinstance(key, list | tuple) else [key]
-    if any("user" in [name.strip() for name in one.split("+")] for one in listed if isinstance(one, str)):
+    if any(names_user(one) for one in listed):
         return True
     functions = (*listed, limits, options.get("cost"), options.get("exempt_when"))
     return isinstance(limits, Mapping | Computed) or any(callable(one) for one in functions)
 
 
 def _signature(user: Callable[..., Any] | None) -> inspect.Signature:
-    """What FastAPI shall give to `Declared.solve`."""
+    """Return the arguments that FastAPI passes to `DeclaredLimit.solve`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("connection", keyword, annotation=HTTPConnection),
@@ -388,28 +389,19 @@ def _signature(user: Callable[..., Any] | None) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-async def _awaited(left: Left) -> None:
-    await left
+async def _awaited(unchecked: Unchecked) -> None:
+    await unchecked
 
 
-async def _body(request: Request) -> bytes:
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > MAX_BODY:
-        return UNREADABLE
-    try:
-        return await request.body()
-    except RuntimeError:  # its form was read, and is not kept
-        return UNREADABLE
-
-
-async def answer(connection: HTTPConnection, error: Exception) -> Response | None:
-    """The policy's own words, for a refusal that was raised in the midst of a request."""
+async def answer_rejection(connection: HTTPConnection, error: Exception) -> Response | None:
+    """Return the policy's own response to a rejection that was raised while the application ran."""
     assert isinstance(error, RateLimitExceeded)
-    refused = error.refused
-    if refused.breach is not None:
-        response = await _called(refused.breach, refused)
+    rejected = error.rejected
+    if rejected.breach is not None:
+        response = await _called(rejected.breach, rejected)
         if response is not None:
-            refused.status = getattr(response, "status_code", refused.status)  # by which the response is known
+            if error.visit is not None:  # which knows the response by its status
+                error.visit.part_status = getattr(response, "status_code", rejected.status)
             return response  # type: ignore[no-any-return]
     if isinstance(connection, WebSocket):
         can_deny = "websocket.http.response" in connection.scope.get("extensions", {})
@@ -417,10 +409,10 @@ async def answer(connection: HTTPConnection, error: Exception) -> Response | Non
             await connection.close(POLICY_VIOLATION, "too many connections")
             return None
     is_head = connection.scope.get("method") == "HEAD"
-    response = Response(b"" if is_head else refused.body, refused.status)
+    response = Response(b"" if is_head else rejected.body, rejected.status)
     del response.headers["content-length"]
-    response.headers["content-length"] = str(len(refused.body))
-    for name, value in refused.headers:
+    response.headers["content-length"] = str(len(rejected.body))
+    for name, value in rejected.headers:
         response.headers.append(name, value)
     return response
 
@@ -432,4 +424,4 @@ async def _called(function: Callable[..., Any], *args: Any) -> Any:
     return await value if isinstance(value, Awaitable) else value
 
 
-__all__ = ["Passed", "RateLimitExceeded", "RateLimits", "Refused", "RequestView"]
+__all__ = ["Passed", "RateLimitExceeded", "RateLimits", "Rejected", "RequestView"]

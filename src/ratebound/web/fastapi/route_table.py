@@ -1,4 +1,4 @@
-"""Which endpoint a request will be routed to, known before the router is asked. For routers that go through a list.
+"""The endpoint that a request will be routed to, found before the router runs. For routers that go through a list.
 
 It reads a router's routes as Starlette describes them (a regular expression, methods, an endpoint, routes mounted
 below) and goes through them in the same order. Nothing of the router is changed.
@@ -6,63 +6,60 @@ below) and goes through them in the same order. Nothing of the router is changed
 
 import functools
 import re
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ratebound.web.declared import Endpoint, RouteLimit, join
+from ratebound.web.route_limit import Endpoint, RouteLimit, join
 
 Scope = MutableMapping[str, Any]
-MAX_PATHS = 4096  # whose answers are remembered
-MAX_LENGTH = 256  # of what a client has written for one of them: longer ones are looked up each time
+MAX_PATHS = 4096  # whose results are remembered
+MAX_LENGTH = 256  # characters of a request that is remembered: longer ones are looked up each time
 FRAMEWORKS = ("starlette", "fastapi")  # whose routes match as they are described
 REST = re.compile(r"\{([^{}:]+):path\}")
 CONVERTOR = re.compile(r"\{([^{}:]+):[^{}]*\}")
 VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY")  # that a class may have a function for
 
 
-class Found(NamedTuple):
-    """What is declared for an endpoint, and the template of its path."""
+class FoundRoute(NamedTuple):
+    """The limits of an endpoint, and the template of its path."""
 
     endpoint: Endpoint | None = None
     template: str | None = None
 
 
-NOTHING = Found()
+NOTHING = FoundRoute()
 
 
-class Reader(Protocol):
-    """Who reads a table, and what only the framework knows."""
-
-    def flat(self, routes: Iterable[Any]) -> Iterable[Any]:
-        """Routes with those of included routers among them."""
+class RouteReader(Protocol):
+    """The reader of a table: knows what only the framework knows."""
 
     def depended(self, route: Any) -> Sequence[RouteLimit]:
-        """The limits that a route has as dependencies."""
+        """Return the limits that a route has as dependencies."""
 
     def marks(self, function: Any) -> Sequence[RouteLimit | None]:
-        """What is declared on a function, as far as it is the reader's to ask for."""
+        """Return the limits of a function that this reader checks."""
 
-    def named(self, function: Any, place: int, limit: RouteLimit, where: str) -> Endpoint:
-        """One limit of a function as an endpoint of its own."""
+    def named(self, function: Any, index: int, limit: RouteLimit, where: str) -> Endpoint:
+        """Return one limit of a function as an endpoint of its own."""
 
 
-class Table:
+class RouteTable:
     """The routes of an application."""
 
-    def __init__(self, routes: Iterable[Any], reader: Reader, prefix: str = "") -> None:
-        self._routes = [_Route(route, reader, prefix) for route in reader.flat(routes)]
-        self._known: dict[tuple[str, str, str, str], Found] = {}
+    def __init__(self, routes: Iterable[Any], reader: RouteReader, prefix: str = "") -> None:
+        self._routes = [TableRoute(route, reader, prefix) for route in flat_routes(routes)]
+        self._known: dict[tuple[str, str, str, str], FoundRoute] = {}
         self.has_hosts: bool = any(
             route.of_host is not None or (route.below is not None and route.below.has_hosts) for route in self._routes
         )
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """All that is declared anywhere."""
+        """Yield the endpoints of all routes that have limits."""
         for route in self._routes:
             yield from route.endpoints()
 
-    def find(self, kind: str, method: str, path: str, host: str = "") -> Found:
-        """Where a request for this path will go. The host is asked for only if the table `has_hosts`."""
+    def find(self, kind: str, method: str, path: str, host: str = "") -> FoundRoute:
+        """Return the route of a request. The host matters only if the table `has_hosts`."""
         known = self._known.get((kind, method, path, host))
         if known is None:
             known = self._find(kind, method, path, host)
@@ -79,15 +76,15 @@ class Table:
             found |= route.params(match)
         return found
 
-    def _find(self, kind: str, method: str, path: str, host: str) -> Found:
+    def _find(self, kind: str, method: str, path: str, host: str) -> FoundRoute:
         route, takes_method, _ = self._walk(kind, method, path, host)
         if route is None:
             return NOTHING
-        return route.found(method) if takes_method else Found(None, route.template)
+        return route.found(method) if takes_method else FoundRoute(None, route.template)
 
     def _walk(self, kind: str, method: str, path: str, host: str) -> "_Walk":
-        """Go through the routes as the router does. Return the route, whether it takes the method (if not, the answer
-        is a 405, and the endpoint will not run), and all that was matched on the way."""
+        """Go through the routes as the router does. Return the route, True if it takes the method (else the response
+        is a 405, and the endpoint does not run), and all matches on the way."""
         partial: _Walk = (None, False, [])
         for route in self._routes:
             if route.of_host is not None:
@@ -98,7 +95,7 @@ class Table:
             match = route.regex.match(path) if route.regex is not None else None
             if match is None:
                 continue
-            if route.has_own_mind:
+            if route.decides_itself:
                 return _LOST
             if route.below is not None:
                 return _below(route, match, kind, method, "/" + match["path"], host)
@@ -111,26 +108,26 @@ class Table:
         return partial
 
 
-_Walk = tuple["_Route | None", bool, list[tuple["_Route", re.Match[str]]]]
+_Walk = tuple["TableRoute | None", bool, list[tuple["TableRoute", re.Match[str]]]]
 _LOST: _Walk = (None, False, [])
 
 
-def _below(route: "_Route", match: re.Match[str], kind: str, method: str, path: str, host: str) -> _Walk:
+def _below(route: "TableRoute", match: re.Match[str], kind: str, method: str, path: str, host: str) -> _Walk:
     assert route.below is not None
     found, takes_method, matched = route.below._walk(kind, method, path, host)
     return found, takes_method, [(route, match), *matched]
 
 
-class _Route:
-    """One route, or all that is mounted at one place."""
+class TableRoute:
+    """A route, or all routes that are mounted at one path."""
 
-    def __init__(self, route: Any, reader: Reader, prefix: str) -> None:
+    def __init__(self, route: Any, reader: RouteReader, prefix: str) -> None:
         self.regex: re.Pattern[str] | None = getattr(route, "path_regex", None)
         self.of_host: re.Pattern[str] | None = getattr(route, "host_regex", None) if self.regex is None else None
         self.methods: frozenset[str] = frozenset(getattr(route, "methods", None) or ())
         path = getattr(route, "path", "") or ""
         mounted = (getattr(route, "routes", None) or ()) if self.regex is not None or self.of_host is not None else ()
-        self.below = Table(mounted, reader, prefix + path) if mounted else None
+        self.below = RouteTable(mounted, reader, prefix + path) if mounted else None
         function = getattr(route, "endpoint", None) or getattr(route, "app", None)
         self._partials: list[Any] = []
         while isinstance(function, functools.partial):
@@ -139,8 +136,8 @@ class _Route:
         self.function: Any = function
         plain = getattr(route, "original_route", route)  # FastAPI's view of an included route has every attribute
         matches = getattr(type(plain), "matches", None)
-        # Whether a class of the application's own decides what comes here: only it knows.
-        self.has_own_mind = getattr(matches, "__module__", "starlette").partition(".")[0] not in FRAMEWORKS
+        # A class of the application's own may match in its own way.
+        self.decides_itself = getattr(matches, "__module__", "starlette").partition(".")[0] not in FRAMEWORKS
         is_mount = not hasattr(plain, "endpoint")
         self.kind = "" if is_mount else "http" if hasattr(plain, "methods") else "websocket"
         self.template = _template(prefix + path + ("/{path:path}" if is_mount else ""))
@@ -149,19 +146,22 @@ class _Route:
             self._convertors.pop("path", None)  # the rest of the path
         self._more = tuple(reader.depended(route))
         self._reader = reader
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FoundRoute] = {}
 
     def params(self, match: re.Match[str]) -> dict[str, Any]:
+        """Return the path parameters of a match, converted."""
         return {name: convertor.convert(match[name]) for name, convertor in self._convertors.items()}
 
-    def found(self, method: str) -> Found:
-        verb = method if method in self._verbs() else ""  # what a client invents is not remembered
+    def found(self, method: str) -> FoundRoute:
+        """Return the limits of this route for a method, and its template."""
+        verb = method if method in self._verbs() else ""  # a method that a client invents is not remembered
         known = self._found.get(verb)
         if known is None:
-            known = self._found[verb] = Found(self._endpoint(verb), self.template)
+            known = self._found[verb] = FoundRoute(self._endpoint(verb), self.template)
         return known
 
     def endpoints(self) -> Iterable[Endpoint]:
+        """Yield the endpoints of this route and of all below it."""
         if self.below is not None:
             yield from self.below.endpoints()
         else:
@@ -183,21 +183,31 @@ class _Route:
         return join(*of_own, *self._declared(self.function, self._more))
 
     def _declared(self, function: Any, more: Sequence[RouteLimit]) -> list[Endpoint]:
-        """What holds for a function, limit by limit."""
+        """Return an endpoint for each limit of a function."""
         layers = [function, *reversed(self._partials)] if function is self.function else [function]
         marks = (*(mark for layer in layers for mark in self._reader.marks(layer)), *more)
         limits = [mark for mark in marks if mark is not None]
-        found = [self._reader.named(function, place, limit, self.template) for place, limit in enumerate(limits)]
+        found = [self._reader.named(function, index, limit, self.template) for index, limit in enumerate(limits)]
         return [*found, Endpoint("exempt", (), exempt=True)] if None in marks else found
 
 
+def flat_routes(routes: Iterable[Any]) -> Iterable[Any]:
+    """Return routes with those of included routers in their places, where FastAPI keeps routers apart."""
+    try:
+        from fastapi import routing
+    except ModuleNotFoundError:
+        return routes
+    flat: Callable[[Any], Iterable[Any]] | None = getattr(routing, "iter_route_contexts", None)
+    return routes if flat is None else flat(list(routes))
+
+
 def _template(path: str) -> str:
-    """As a policy writes it: `/files/{path*}`, and no convertors."""
+    """Return a path as a policy writes it: `/files/{path*}`, without convertors."""
     return CONVERTOR.sub(r"{\1}", REST.sub(r"{\1*}", path))
 
 
 def route_path(scope: Scope) -> str:
-    """The path below where the application is mounted."""
+    """Return the path below the mount of the application."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("/", ""):
@@ -206,7 +216,7 @@ def route_path(scope: Scope) -> str:
 
 
 def host_of(scope: Scope) -> str:
-    """The host that is asked for, as routers compare it: without the port."""
+    """Return the requested host, as routers compare it: without the port."""
     for name, value in scope["headers"]:
         if name.lower() == b"host":
             host = str(value.decode("latin-1")).lower()

@@ -1,5 +1,4 @@
-"""How functions of the application are called that may block, or have to be awaited, from threads and from tasks; and
-what becomes of their errors."""
+"""Calls of the application's functions, which may block or have to be awaited, from threads and from tasks."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,18 +18,19 @@ __all__ = ["SynchronousOnlyOperation", "apart", "at_once", "awaited", "in_loop",
 
 
 async def awaited(answer: Any) -> Any:
+    """Return a value, which is awaited first if it has to be."""
     return await answer if is_awaitable(answer) else answer
 
 
 async def apart(function: Callable[..., Any], *args: Any) -> Any:
-    """What it says, for a task: it is run in a thread, as it may block, unless it is awaited."""
+    """Call a function from a task, and return its result: in a thread, as it may block, unless it is async."""
     return await awaited(
         function(*args) if iscoroutinefunction(function) else await sync_to_async(_call)(function, *args)
     )
 
 
 def at_once(function: Callable[..., Any], *args: Any) -> Any:
-    """What it says, for a thread, be it to be awaited."""
+    """Call a function from a thread, and return its result, also if that has to be awaited."""
     try:
         answer = function(*args)
     except SynchronousOnlyOperation:
@@ -39,8 +39,7 @@ def at_once(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """What it says in a thread of its own: this one runs an event loop, which has to wait for a function that is not
-    awaited."""
+    """Call a function in a thread of its own, and return its result: this thread runs an event loop, which waits."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(copy_context().run, _closing, function, *args).result()
 
@@ -58,6 +57,7 @@ def _finished(answer: Any) -> Any:
 
 
 def in_loop() -> bool:
+    """Return True if this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -70,7 +70,7 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def status_of(error: Exception) -> int:
-    """Of the response that Django, or the REST framework, will make of it."""
+    """Return the status of the response that Django, or the REST framework, makes of an error."""
     found = getattr(error, "status_code", None)
     if isinstance(found, int):
         return found

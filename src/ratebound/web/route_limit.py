@@ -1,13 +1,11 @@
-"""Limits that are said at an endpoint, by decorator or dependency: noted on its function, asked with the policy's own.
+"""Limits of an endpoint, given by decorator or dependency: noted on its function, checked with the policy's own.
 
 Nothing is wrapped: an adapter looks at the function that its router has found. A mistake raises here, at import, and
 never leaves an endpoint without its limit.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
 from ratebound.policy import Computed, Match, RequestView, Rule
@@ -15,26 +13,24 @@ from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
 from ratebound.policy.model.rule import Failure, Mode
 from ratebound.policy.problem import shown
-from ratebound.web.charge import Charge, Outcome, charge_function
+from ratebound.web.charge_by_result import Charge, FinishedResponse, charge_function
 from ratebound.web.functions import taking_request
 from ratebound.web.options import Limits, check_limit_options
+from ratebound.web.rule_names import MARK, numbered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MARK = "__ratebound__"
-MADE = "__ratebound_endpoint__"
-NAME = 40  # characters, as for any rule
-FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # of a limit, where it may have a function of the request
+FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # options that may be functions of the request
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RouteLimit:
-    """`limits` and `key` are as in a Rule: text, limits by tier, or a function of the RequestView, which then needs
-    limits `otherwise`. A function may also take nothing. `charge` says what a request has cost when its result
-    is known.
+    """A limit of an endpoint. `limits` and `key` are as in a Rule: text, limits by tier, or a function of the
+    RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
+    costs when its result is known.
 
-    Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They stand in
-    for the policy's default rules, unless `keep_defaults`.
+    Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
+    the policy's default rules, unless `keep_defaults`.
     """
 
     limits: Any
@@ -51,7 +47,7 @@ class RouteLimit:
     keep_defaults: bool = False
     on_breach: Callable[..., Any] | None = None
 
-    charged: Callable[[Outcome], int] | None = field(init=False, repr=False)
+    charged: Callable[[FinishedResponse], int] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "charged", charge_function(self.charge))
@@ -60,8 +56,8 @@ class RouteLimit:
             object.__setattr__(self, "limits", self.limits.function)
         if callable(self.limits) and self.otherwise is None:
             raise ValueError(
-                "limits that a function finds need others for when it fails: otherwise='10/minute'; and a decorator"
-                " needs its limits: limit('5/minute')"
+                "limits from a function need a fallback for when it fails: limit(function, otherwise='10/minute');"
+                " without a function, give the limits as text: limit('5/minute')"
             )
         for name in FUNCTIONS:
             object.__setattr__(self, name, taking_request(getattr(self, name), name))
@@ -76,12 +72,12 @@ class RouteLimit:
         self.rule(self.name or "endpoint")
 
     def rule(self, name: str) -> Rule:
-        """The rule that it is, once the endpoint is known."""
+        """Return this limit as a rule. `name` is for a limit without a name of its own."""
         limits = self.limits
         if callable(limits):
-            limits = Computed(_found(self.exempt_when, limits), self.otherwise)
+            limits = Computed(_limits_unless_exempt(self.exempt_when, limits), self.otherwise)
         elif self.exempt_when is not None:
-            limits = Computed(_found(self.exempt_when, None), limits)
+            limits = Computed(_limits_unless_exempt(self.exempt_when, None), limits)
         return Rule(
             self.name or name,
             limits,
@@ -93,20 +89,47 @@ class RouteLimit:
             message=self.message,
         )
 
+    @property
+    def functions(self) -> list[Any]:
+        """The values of all options that may be functions of the request."""
+        keys = self.key if isinstance(self.key, list | tuple) else (self.key,)
+        return [self.limits, self.cost, self.exempt_when, *keys]
 
-def route_limit(limits: Any, options: Mapping[str, Any], breach_takes: Sequence[str] = ("the refusal",)) -> RouteLimit:
-    """One limit, as a decorator is told of it. `breach_takes` is what `on_breach` is called with."""
+    @property
+    def reads_body(self) -> bool:
+        """True if one of the functions declares that it reads the body."""
+        return any(getattr(one, "reads_body", False) for one in self.functions)
+
+    def agrees_with(self, other: "RouteLimit") -> bool:
+        """Return True if two limits are equal, or are looked up for each request."""
+        given = self.limits, other.limits
+        return bool(given[0] == given[1]) or any(getattr(one, "is_looked_up", False) for one in given)
+
+    def shares_quota(self, other: "RouteLimit") -> bool:
+        """Return True if two limits are one quota: the same limit, or two of one name that agree."""
+        return self is other or (bool(self.name) and self.name == other.name and self.agrees_with(other))
+
+
+def route_limit(
+    limits: Any, options: Mapping[str, Any], breach_takes: Sequence[str] = ("the rejection",)
+) -> RouteLimit:
+    """Return a limit, from the arguments of a decorator. `breach_takes` describes the arguments of `on_breach`."""
     check_limit_options(options)
-    limit = RouteLimit(limits=limits, **options)
+    return checked_breach(RouteLimit(limits=limits, **options), breach_takes)
+
+
+def checked_breach(limit: RouteLimit, breach_takes: Sequence[str] = ("the rejection",)) -> RouteLimit:
+    """Return the limit. Raises TypeError if its `on_breach` takes other arguments."""
     if limit.on_breach is not None:
         check_takes(limit.on_breach, *breach_takes, option="on_breach")
     return limit
 
 
-def _found(
+def _limits_unless_exempt(
     exempt_when: Callable[[RequestView], Any] | None, limits: Callable[[RequestView], Any] | None
 ) -> Callable[[RequestView], Any]:
-    """'unlimited' for whom it is exempt, else what the function says, else None: the limits as written."""
+    """Return a function that returns 'unlimited' for exempt requests, else what `limits` returns, else None: the limits
+    as written."""
     if exempt_when is None:
         assert limits is not None
         return limits
@@ -128,7 +151,8 @@ def _found(
 
 
 class Endpoint:
-    """What is declared for one endpoint: a rule for each of its limits, under the endpoint's name. Made once."""
+    """The limits of one endpoint, and a rule for each, under the endpoint's name. Gates know it by identity: make it
+    once."""
 
     __slots__ = ("exempt", "keep_defaults", "limits", "name", "rules")
 
@@ -137,21 +161,17 @@ class Endpoint:
         self.limits = limits = _once(limits)
         self.exempt = exempt
         self.keep_defaults = any(limit.keep_defaults for limit in limits)
-        self.rules = tuple(
-            limit.rule(name if not place else f"{name[: NAME - 3]}-{place + 1}") for place, limit in enumerate(limits)
-        )
+        self.rules = tuple(limit.rule(numbered(name, index)) for index, limit in enumerate(limits))
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {', '.join(rule.name for rule in self.rules)})"
 
 
 def _once(limits: Sequence[RouteLimit]) -> tuple[RouteLimit, ...]:
-    """Each quota once: a group and one of its endpoints may both have the shared one."""
+    """Return each quota once: a group and one of its endpoints may both have the shared one."""
     found: list[RouteLimit] = []
     for limit in limits:
-        if not any(
-            limit is one or (limit.name and limit.name == one.name and limit.limits == one.limits) for one in found
-        ):
+        if not any(limit.shares_quota(one) for one in found):
             found.append(limit)
     return tuple(found)
 
@@ -162,33 +182,18 @@ def declare(function: Callable[..., Any], *limits: RouteLimit) -> None:
 
 
 def exempt(function: F) -> F:
-    """No rule is asked for this endpoint, but those of the early stage: they come before it is known."""
+    """Exempt an endpoint from all rules but those of the early stage, which are checked before it is known."""
     setattr(function, MARK, (*getattr(function, MARK, ()), None))
     return function
 
 
 def declared(function: Callable[..., Any]) -> tuple[RouteLimit | None, ...]:
-    """What was noted on a function; None among it for exempt."""
+    """Return the limits that were noted on a function; None among them means exempt."""
     return getattr(function, MARK, ())
 
 
-def endpoint_of(function: Callable[..., Any], *, name: str = "", more: Sequence[RouteLimit] = ()) -> Endpoint | None:
-    """What is declared on a function, and `more` that holds for it; None if that is nothing."""
-    marks = (*declared(function), *more)
-    if not marks:
-        return None
-    holder = getattr(function, "__func__", function)
-    made: tuple[Any, ...] = getattr(holder, "__dict__", {}).get(MADE, ((), "", None))  # not that of a class above it
-    if made[0] == marks and made[1] == name:
-        return made[2]  # type: ignore[no-any-return]
-    limits = [mark for mark in marks if mark is not None]
-    endpoint = Endpoint(name or endpoint_name(function), limits, exempt=None in marks)
-    setattr(holder, MADE, (marks, name, endpoint))
-    return endpoint
-
-
 def join(*endpoints: Endpoint | None) -> Endpoint | None:
-    """Several as one: that of a view and that of its group. The first is the one that is named. Keep the result."""
+    """Return several endpoints as one, under the name of the first: a view's and its group's. Keep the result."""
     found = [endpoint for endpoint in endpoints if endpoint is not None]
     if len(found) < 2:
         return found[0] if found else None
@@ -198,20 +203,3 @@ def join(*endpoints: Endpoint | None) -> Endpoint | None:
     joined.rules = tuple(next(rule for other, rule in pairs if other is limit) for limit in joined.limits)
     joined.keep_defaults = any(endpoint.keep_defaults for endpoint in found)
     return joined
-
-
-def endpoint_name(function: Callable[..., Any]) -> str:
-    """The end of its module's name and its own: `users.list`."""
-    named: Any = inspect.unwrap(getattr(function, "func", function))
-    module = str(getattr(named, "__module__", "") or "").rpartition(".")[2].strip("_")
-    own = str(getattr(named, "__qualname__", type(named).__qualname__)).rpartition("<locals>.")[2]
-    return short_name(f"{module}.{own}" if module and module != "main" else own)
-
-
-def short_name(full: str) -> str:
-    """A text as the name of a rule. What is too long, or has what no name has, gets a digest to stay apart."""
-    text = "".join(c if c.isascii() and (c.isalnum() or c in "_.:-") else "-" for c in full).lstrip("_.:-")
-    if text == full and len(text) <= NAME - 3:
-        return text
-    digest = blake2b(full.encode(), digest_size=3).hexdigest()
-    return f"{text[: NAME - 10] or 'endpoint'}-{digest}"

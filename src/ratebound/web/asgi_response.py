@@ -1,0 +1,143 @@
+"""Responses over ASGI: our headers on their start, exactly once, and their cost at their end."""
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from ratebound.http.headers import Pairs
+from ratebound.web.asgi_types import Message, Send
+from ratebound.web.passed import COMPLETE, Passed
+from ratebound.web.rejected import Rejected
+from ratebound.web.response_headers import EXPOSE, NOTED, header_changes, plain_fields
+from ratebound.web.response_tracker import ResponseTracker
+from ratebound.web.visit import Visit, run_async
+
+Fields = list[tuple[bytes, bytes]]
+
+START, BODY = "http.response.start", "http.response.body"
+EXPOSE_BYTES = EXPOSE.encode()
+NOTED_BYTES = frozenset(name.encode() for name in NOTED)
+# Messages that send a file, and the size of each.
+FILES: dict[str, Callable[[Message], int]] = {
+    "http.response.pathsend": lambda message: os.path.getsize(message["path"]),
+    "http.response.zerocopysend": lambda message: message.get("count") or _rest_of_file(message),
+}
+
+
+def as_fields(pairs: Pairs) -> Fields:
+    """Return headers as ASGI has them."""
+    return [(field_name(name), value.encode("latin-1")) for name, value in pairs]
+
+
+@lru_cache(maxsize=256)
+def field_name(name: str) -> bytes:
+    """Return the name of a header as ASGI has it."""
+    return name.lower().encode("latin-1")
+
+
+def with_our_headers(message: Message, answer: Passed | Rejected | None) -> Message:
+    """Return the start of a response with our headers, which replace the application's own of the same names. Its list
+    of exposed headers is kept beside ours."""
+    headers = [*message.get("headers", ())]
+    status = message.get("status", 0)  # the start of a WebSocket has none
+    is_plain = not 300 <= status < 400
+    for name, _ in headers:
+        if name.lower() in NOTED_BYTES:
+            is_plain = False
+            break
+    if is_plain:
+        pairs = answer.headers if isinstance(answer, Passed) else plain_fields(answer, status)
+        for name, value in pairs:  # no list comprehension: before Python 3.12 that is a call
+            headers.append((field_name(name), value.encode("latin-1")))
+        return {**message, "headers": headers}
+    existing = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    pairs, dropped = header_changes(answer, status, existing)
+    fields = as_fields(pairs)
+    return {**message, "headers": [*_without(headers, fields, dropped), *fields]}
+
+
+def _without(headers: Iterable[tuple[bytes, bytes]], fields: Fields, dropped: Iterable[str]) -> Fields:
+    taken = {*(name for name, _ in fields), *(name.encode() for name in dropped)}
+    return [
+        field
+        for field in headers
+        if (name := field[0].lower()) not in taken or (name == EXPOSE_BYTES and field not in fields)
+    ]
+
+
+def _rest_of_file(message: Message) -> int:
+    """Return the size of an open file from its position on."""
+    descriptor = message["file"].fileno() if hasattr(message["file"], "fileno") else message["file"]
+    begin = message.get("offset")
+    return os.fstat(descriptor).st_size - (os.lseek(descriptor, 0, os.SEEK_CUR) if begin is None else begin)
+
+
+def content_length(message: Message) -> int | None:
+    """Return the Content-Length of a response, if it has one."""
+    value = next((value for name, value in message.get("headers", ()) if name.lower() == b"content-length"), b"")
+    return int(value) if value.isdigit() else None
+
+
+class AsgiResponse:
+    """Sends a response with the headers of its visit, and settles it when it is complete. `send` is no coroutine where
+    it would only wait for another."""
+
+    __slots__ = ("_gate", "_held", "_send", "_tracker")
+
+    def __init__(self, gate: Any, visit: Visit, send: Send, is_head: bool = False) -> None:
+        self._gate = gate
+        self._tracker = ResponseTracker(visit, counts=not is_head)
+        self._send = send
+        self._held: Message | None = None
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Send a message of the application."""
+        kind, tracker = message["type"], self._tracker
+        visit = tracker.visit
+        answer = visit.answer
+        passed = answer if isinstance(answer, Passed) else None
+        if kind == START:
+            if visit.part is not None or (passed is not None and passed.may_settle):
+                return self._start(message)
+            tracker.status = message["status"]
+            message = with_our_headers(message, answer)
+        elif kind == BODY or kind in FILES:
+            size = len(message.get("body", b"")) if kind == BODY else FILES[kind](message)
+            is_last = tracker.add(size, is_last=not message.get("more_body", False))
+            if self._held is not None or (is_last and passed is not None and passed.may_settle):
+                return self._release(message, is_last)
+            if is_last and passed is not None:
+                passed.ended = passed.ended or COMPLETE
+        return self._send(message)
+
+    async def _start(self, message: Message) -> None:
+        headers = [*message.get("headers", ())]
+        names = (name.decode("latin-1") for name, _ in headers)
+        await run_async(self._tracker.start(self._gate, message["status"], names, content_length(message)))
+        if self._tracker.is_held:
+            self._held = {**message, "headers": headers}
+        else:
+            await self._send(with_our_headers(message, self._tracker.visit.answer))
+
+    async def _release(self, message: Message, is_last: bool) -> None:
+        if is_last:
+            await run_async(self._tracker.end(self._gate))
+        start, self._held = self._held, None
+        if start is not None:
+            await self._send(with_our_headers(start, self._tracker.visit.answer))
+        await self._send(message)
+
+
+async def send_nothing() -> None:
+    """Stand in for a message that is not sent."""
+
+
+# Some frameworks check before a call of `send` whether it is a coroutine function.
+if sys.version_info >= (3, 12):
+    inspect.markcoroutinefunction(AsgiResponse.send)
+else:
+    AsgiResponse.send._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]

@@ -1,0 +1,276 @@
+"""The limits of a Django site: read from the settings once for a process."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured, RequestDataTooBig, SynchronousOnlyOperation
+from django.core.signals import setting_changed
+from django.http import RawPostDataException, UnreadablePostError
+from django.urls import get_resolver, get_urlconf
+from django.utils.functional import LazyObject, empty
+from django.utils.module_loading import import_string
+
+from ratebound.policy import Policy, PolicyFile
+from ratebound.policy.functions import check_takes, is_awaitable
+from ratebound.web.body import django_body
+from ratebound.web.django.calling import apart, at_once, awaited
+from ratebound.web.django.flows import Caller
+from ratebound.web.django.request import paths_of, visit_of
+from ratebound.web.django.view_limits import METHODS, ViewLimits
+from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.gate import AsyncWebGate, WebGate, as_policy
+from ratebound.web.options import AnyPolicy, GateOptions, PolicyOptions, check_options
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import Endpoint
+from ratebound.web.rule_names import view_name
+from ratebound.web.user import User, check_user, found_user_id, user_id
+from ratebound.web.visit import Visit
+
+GATE_OPTIONS = tuple(GateOptions.__annotations__)
+STORAGE_OPTIONS = ("storage", "deadline", "workers")
+BODY_ERRORS = (RawPostDataException, RequestDataTooBig, UnreadablePostError)
+
+
+class Settings(GateOptions, PolicyOptions, total=False):
+    """RATEBOUND as a dict: `RATEBOUND: Settings = {"policy": "100/minute"}`. See `DjangoLimits`."""
+
+    policy: AnyPolicy | None
+    user: str | Callable[[Any], Any]
+    sleep: Callable[[float], object]
+
+
+class DjangoLimits:
+    """The limits of the settings: gates for threads and for tasks, over one policy and one storage.
+
+    RATEBOUND is limits as text, the path of a policy file, or a dict: `policy` (one of these, a Policy, or a dict as
+    in a file), `user` (a function of the request that returns who is logged in), and settings of WebGate and Policy.
+    """
+
+    def __init__(self, given: Any) -> None:
+        options = dict(given) if isinstance(given, Mapping) else {"policy": given}
+        check_options((name for name in options if name != "rules"), tuple(Settings.__annotations__))
+        policy, self._user = options.pop("policy", None), _imported(options.pop("user", None))
+        if self._user is not None:
+            check_user(self._user)
+            check_takes(self._user, "the HttpRequest", option="user")
+        gate_options = {name: options.pop(name) for name in GATE_OPTIONS if name in options}
+        sleep = {"sleep": options.pop("sleep")} if "sleep" in options else {}
+        self._policy: Policy | PolicyFile = as_policy(policy, options)
+        is_async_sleep = bool(sleep) and inspect.iscoroutinefunction(sleep["sleep"])
+        self.gate = WebGate(self._policy, **gate_options, **({} if is_async_sleep else sleep))
+        self.threads = Caller(self, self.gate, at_once, self.find_user, is_task=False)
+        self._task_options = {**gate_options, **(sleep if is_async_sleep else {})}
+        self._tasks: Caller | None = None
+        self.views = ViewLimits(_root_urlconf, _urlconf, _views, self.forget)
+
+    @property
+    def tasks(self) -> Caller:
+        """The caller for tasks. Its gate follows the policy and the switch of the gate for threads."""
+        if self._tasks is None:
+            # A twin of the one storage: it has its guard, and is closed with it.
+            options = {name: value for name, value in self._task_options.items() if name not in STORAGE_OPTIONS}
+            policy = self.gate.policy if isinstance(self._policy, Policy) else self._policy
+            with _lock:
+                if self._tasks is None:
+                    made = AsyncWebGate(policy, storage=self.gate.gate.storage, **options)
+                    self._tasks = Caller(self, made, apart, self.find_user_async, is_task=True)
+        gate, own = self._tasks.gate, self.gate
+        if gate.gate.switch != own.gate.switch:
+            gate.switch = own.switch
+        is_file = not isinstance(self._policy, Policy)  # which each gate reads again
+        if not is_file and gate.current().policy is not own.current().policy:
+            gate.use(own.policy)
+        return self._tasks
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Drop an endpoint, and those that it was joined to."""
+        for one in (endpoint, *self.views.unjoined(endpoint)):
+            self.gate.forget(one)
+            if self._tasks is not None:
+                self._tasks.gate.forget(one)
+
+    def mistakes(self) -> list[str]:
+        """Prepare the limits of all views in the root URLconf, and return what is wrong with them, and with its
+        handler429. A URLconf that cannot be loaded is for Django to report."""
+        try:
+            views = list(_views(_root_urlconf()))
+        except Exception:
+            return []
+        found: dict[str, None] = {}
+        try:
+            _check_handler429()
+        except Exception as error:  # an import runs the site's code: it may fail in any way
+            found[f"handler429 of the root URLconf: {error}"] = None
+        for view in views:
+            for method in METHODS:
+                try:
+                    self.gate.prepare(self.views.of(view, method).endpoint)
+                except ValueError as error:
+                    found[f"the limits of {view_name(view)}: {error}"] = None
+        return list(found)
+
+    def rules_for(self, request: Any, visit: Visit, gate: Any, view: Callable[..., Any] | None) -> EndpointRules:
+        """Return the rules of a view, or of a request that reaches none, for the late stage; note its route."""
+        visit.is_late = True
+        endpoint = None
+        if view is not None:
+            visit.checked, endpoint = self.views.of(view, request.method, getattr(request, "urlconf", None))
+        rules: EndpointRules = gate.rules_for(endpoint)
+        if rules.has_paths:
+            visit.view.reread(paths_of(request))  # anew: a middleware may have shown the router another path
+            found = request.resolver_match
+            if found is not None and found.route is not None:
+                visit.view.route = self.views.template(found.route)
+        return rules
+
+    def find_user(self, request: Any) -> User:
+        """Return who is logged in. Called only where a rule needs it, as it may read the database."""
+        if self._user is not None:
+            return user_id(at_once(self._given_user, request))
+        found: User = None if getattr(request, "user", None) is None else at_once(_user_of, request)
+        return found
+
+    def _given_user(self, request: Any) -> Any:
+        """Call the function of the settings. A lazy user is read where it is called, because that may block."""
+        answer = self._user(request)
+        return answer if is_awaitable(answer) else user_id(answer)
+
+    async def find_user_async(self, request: Any) -> User:
+        """Return who is logged in, for a task."""
+        if self._user is not None:
+            try:
+                return user_id(await awaited(self._given_user(request)))
+            except SynchronousOnlyOperation:  # as of a lazy user
+                return user_id(await apart(self._given_user, request))
+        user = getattr(request, "user", None)
+        if user is None or _is_unread(user):
+            find = getattr(request, "auser", None)
+            if user is not None and (find is None or not _is_of_django(user)):
+                return await sync_to_async(_user_of)(request)  # another package's, which cannot be awaited
+            if find is None:
+                return None
+            user = await find()
+            if not hasattr(request, "_cached_user"):
+                request._cached_user = user  # where functions that look at `request.user` find it
+        return found_user_id(user)
+
+    def read_body(self, request: Any) -> bytes:
+        """Return the body of a request, as far as a rule may look at it."""
+        return django_body(request, BODY_ERRORS)
+
+    def own_words(self, rejected: Rejected) -> Iterator[Callable[..., Any]]:
+        """Yield the functions of the application that may answer a rejection."""
+        if rejected.breach is not None:
+            yield rejected.breach
+        found = _handler429() if rejected.status == 429 else None
+        if found is not None:
+            yield _imported(found)
+
+
+_lock = threading.Lock()
+_configured: list[DjangoLimits] = []
+
+
+def configured_limits() -> DjangoLimits:
+    """Return the limits of the settings, which are read at the first call."""
+    if _configured:
+        return _configured[0]
+    with _lock:
+        if not _configured:
+            _configured.append(DjangoLimits(getattr(settings, "RATEBOUND", None) or {}))
+        return _configured[0]
+
+
+def client_address(request: Any) -> str:
+    """Return the client's address, as the proxies that the policy trusts tell it: the one that limits count by."""
+    view = visit_of(getattr(request, "_request", request)).view  # the second: of the REST framework
+    if view.found is None:
+        configured_limits().gate.gate.current().note_client(view)
+    return view.address
+
+
+def close() -> None:
+    """Close the storage, for threads at once, and for tasks as soon as their event loop gets to it. The next request
+    opens it again."""
+    with _lock:
+        for one in _configured:
+            one.gate.close()
+        _configured.clear()
+
+
+async def aclose() -> None:
+    """Close the storage, and wait until this event loop has done its part."""
+    close()
+    await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "ratebound-close"))
+
+
+def _changed(*, setting: str, **_: Any) -> None:
+    if setting in ("RATEBOUND", "REST_FRAMEWORK"):  # throttles with other rates have the same names
+        close()
+
+
+setting_changed.connect(_changed, dispatch_uid="ratebound")
+
+
+def _handler429() -> Any:
+    try:
+        return getattr(get_resolver(get_urlconf()).urlconf_module, "handler429", None)
+    except ModuleNotFoundError:
+        return None  # a view that is called without a site around it
+
+
+def _check_handler429() -> None:
+    """Raise if handler429 cannot be imported, or takes other arguments than a request and a rejection."""
+    handler = _imported(_handler429())
+    if handler is not None and not callable(handler):
+        raise TypeError(f"expected a view, not {handler!r}")
+    if handler is not None:
+        check_takes(handler, "the HttpRequest", "the rejection")
+
+
+def _root_urlconf() -> Any:
+    return getattr(settings, "ROOT_URLCONF", None)
+
+
+def _urlconf() -> Any:
+    return get_urlconf() or _root_urlconf()
+
+
+def _views(urlconf: Any) -> Iterator[Callable[..., Any]]:
+    """Yield all views of a URLconf; none where a view is called without a site around it."""
+    try:
+        patterns = [] if urlconf is None else get_resolver(urlconf).url_patterns
+    except (ImproperlyConfigured, ModuleNotFoundError):
+        return
+    yield from _callbacks(patterns)
+
+
+def _callbacks(patterns: Iterable[Any]) -> Iterator[Callable[..., Any]]:
+    for pattern in patterns:
+        if hasattr(pattern, "url_patterns"):
+            yield from _callbacks(pattern.url_patterns)
+        else:
+            yield pattern.callback
+
+
+def _user_of(request: Any) -> User:
+    return found_user_id(getattr(request, "user", None))
+
+
+def _is_unread(user: Any) -> bool:
+    """Return True if the user has still to be looked up, which may block."""
+    return isinstance(user, LazyObject) and user._wrapped is empty
+
+
+def _is_of_django(user: Any) -> bool:
+    """Return True for the user of Django's AuthenticationMiddleware, which can be awaited."""
+    return getattr(vars(user).get("_setupfunc"), "__module__", "") == "django.contrib.auth.middleware"
+
+
+def _imported(found: Any) -> Any:
+    return import_string(found) if isinstance(found, str) else found

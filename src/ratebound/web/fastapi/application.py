@@ -1,0 +1,145 @@
+"""One application in which limits are installed: its routes, and the rules of each."""
+
+from asyncio import AbstractEventLoop
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol
+
+from starlette.requests import HTTPConnection, Request
+
+from ratebound.policy import RequestView
+from ratebound.web.asgi import WIRE, own_prefixes, paths_with
+from ratebound.web.asgi_types import Receive, Scope, Send
+from ratebound.web.body import KeptBody
+from ratebound.web.fastapi.route_table import FoundRoute, RouteTable, host_of, route_path
+from ratebound.web.gate import AsyncWebGate, log
+from ratebound.web.passed import Passed
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import Endpoint, RouteLimit
+from ratebound.web.rule_names import FunctionNames
+from ratebound.web.user import user_is_given
+from ratebound.web.visit import Visit
+
+UNKNOWN_USER = (
+    "no middleware has set scope['user']. FastAPI: use Depends(limits.limit(…, user=current_user)) with the dependency"
+    " that finds the user, or RateLimits(user=…), a function of the scope. Starlette: AuthenticationMiddleware"
+)
+
+# Reads a request that the router has routed. `LimitedApplication.wire` reads one that it has not.
+ROUTED = WIRE._replace(
+    state=lambda scope: HTTPConnection(scope).state,
+    request=lambda scope: Request(scope) if scope["type"] == "http" else HTTPConnection(scope),
+    no_user=lambda scope: "" if "user" in scope else UNKNOWN_USER,
+)
+
+
+class RunningRequest(NamedTuple):
+    """A request while its application runs, with all that it takes to check more limits. `view` is as it was at the
+    innermost middleware; `body` is None where no limit may need it."""
+
+    passed: Passed
+    visit: Visit
+    scope: Scope
+    view: RequestView
+    body: KeptBody | None
+    application: "LimitedApplication"
+    loop: AbstractEventLoop | None
+
+
+def was_checked(passed: Passed, limit: RouteLimit) -> bool:
+    """Return True if a limit was checked, or another of its name, with which it shares one quota."""
+    return limit in passed.limits or bool(limit.name and any(one.name == limit.name for one in passed.limits))
+
+
+class InstalledLimits(Protocol):
+    """The limits of one or more applications, as far as these need to know."""
+
+    gate: AsyncWebGate
+    key: str
+    messages: Endpoint | None
+    keeps_body: bool
+    names: FunctionNames
+    current: ContextVar[RunningRequest | None]
+    lives: set[object]
+    has_user_function: bool
+
+    @property
+    def user(self) -> Any:
+        """A function of the scope that returns who is authenticated."""
+
+    def marks(self, function: Any) -> Sequence[RouteLimit | None]:
+        """Return the limits of a function, but for those of another `RateLimits`."""
+
+    def depended(self, route: Any) -> Sequence[tuple[RouteLimit, bool]]:
+        """Return the limits that a route has as dependencies, and True for each that needs nothing but the request."""
+
+    async def reject(self, app: Any, rejected: Rejected, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+
+class LimitedApplication:
+    """An application in which limits are installed. `index` is its place among the applications of these limits."""
+
+    def __init__(self, limits: InstalledLimits, app: Any, index: int) -> None:
+        self.limits = limits
+        self.app = app
+        self.marks = limits.marks
+        self.index = index
+        self._make_wires()
+        self._table: RouteTable | None = None
+        self._routes = 0
+        self._is_stale = False
+        self._unforeseen: set[Any] = set()
+
+    def _make_wires(self) -> None:
+        """Make the wires that read requests. Mounted applications may take off prefixes by themselves."""
+        told = ROUTED._replace(no_user=user_is_given) if self.limits.has_user_function else ROUTED
+        self.routed = told._replace(paths=paths_with(own_prefixes(self.app)))
+        self.wire = self.routed._replace(path_params=self._path_params)
+        # A middleware has answered, maybe before the one that finds the user was reached.
+        self.answered_wire = self.wire._replace(no_user=user_is_given)
+
+    def find(self, scope: Scope) -> FoundRoute:
+        """Return the endpoint that a request will be routed to."""
+        table = self._table
+        if table is None:
+            table = self.read_routes()
+        elif self._is_stale or len(self.app.router.routes) != self._routes:
+            table = self.read_routes(prepare=False)  # a mistake in a route that was added is that route's own
+        host = host_of(scope) if table.has_hosts else ""
+        return table.find(scope["type"], scope.get("method", "GET"), route_path(scope), host)
+
+    def _path_params(self, scope: Scope) -> Mapping[str, Any]:
+        """Return the parameters that the router will find, and those of the mount that has led here."""
+        table = self._table or self.read_routes()
+        found = table.path_params(scope["type"], scope.get("method", "GET"), route_path(scope), host_of(scope))
+        return {**scope.get("path_params", {}), **found}
+
+    def read_routes(self, *, prepare: bool = True) -> RouteTable:
+        """Read the application's routes. Raises ValueError if limits of one cannot be combined with the policy."""
+        routes = self.app.router.routes
+        table = RouteTable(routes, self)
+        for endpoint in table.endpoints() if prepare else ():
+            self.limits.gate.prepare(endpoint)
+        self._table, self._routes, self._is_stale = table, len(routes), False
+        self._make_wires()
+        return table
+
+    def read_routes_again(self, function: Any) -> None:
+        """Read the routes again before the next request: one may have been added that leads to this function."""
+        if function not in self._unforeseen:
+            self._unforeseen.add(function)
+            self._is_stale = True
+            log.info("no route is known that leads to %r: its limits are checked when it is called", function)
+
+    def depended(self, route: Any) -> Sequence[RouteLimit]:
+        """Return the limits among a route's dependencies that need nothing but the request."""
+        found = self.limits.depended(route)
+        if found:
+            self.limits.names.note(route.endpoint)
+        return [limit for limit, is_foreseen in found if is_foreseen]
+
+    def named(self, function: Any, index: int, limit: RouteLimit, where: str) -> Endpoint:
+        """Return one limit of a function as an endpoint of its own."""
+        names = self.limits.names
+        return Endpoint(names.of_limit(names.of(function), index, limit, function, where, self.index), [limit])

@@ -1,0 +1,65 @@
+"""A request that goes no further: the response that says so, in our words or in the application's."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ratebound.decision import Decision
+from ratebound.http import Response
+from ratebound.http.headers import Pairs
+from ratebound.policy import RequestView, Verdict
+
+
+class Rejected:
+    """A request that goes no further. `headers` has all but Content-Length; a response to HEAD has no body."""
+
+    __slots__ = ("body", "breach", "headers", "status", "verdict")
+
+    def __init__(self, verdict: Verdict, response: Response, breach: Callable[..., Any] | None = None) -> None:
+        self.verdict = verdict
+        self.status, self.headers, self.body = response
+        self.breach = breach
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Rejected({self.status}, {self.verdict!r})"
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision of the limits; None if the client is blocked by name."""
+        return self.verdict.decision
+
+    @property
+    def fields(self) -> Pairs:
+        """The headers for a response in the application's own words: all but the type of our body."""
+        return [pair for pair in self.headers if pair[0] != "Content-Type"]
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the same request passes, if alone; None when no wait can help."""
+        return None if self.verdict.decision is None else self.verdict.decision.retry_after
+
+    @property
+    def body_type(self) -> str:
+        """The Content-Type of our own body."""
+        return next(value for name, value in self.headers if name == "Content-Type")
+
+    @property
+    def description(self) -> str:
+        """The reason in a sentence for the client: the limit's own message, if it has one."""
+        verdict = self.verdict
+        if verdict.decision is None:
+            return verdict.message or "This request is not allowed."
+        return verdict.policy.rejection.refusal(verdict.decision, verdict.message or None).detail
+
+
+def rejection_of(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable[..., Any]]) -> Rejected:
+    """Return the rejection that a verdict stands for. `breaches` has each rule's own `on_breach`, by name."""
+    rejection, rule = verdict.policy.rejection, verdict.rule
+    message, documentation = (None, None) if rule is None else (rule.message or None, rule.documentation or None)
+    if verdict.decision is not None:
+        response = rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
+    else:
+        response = rejection.block(view.headers, message=message, documentation=documentation)
+    return Rejected(verdict, response, None if rule is None else breaches.get(rule.name))

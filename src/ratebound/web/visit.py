@@ -1,0 +1,232 @@
+"""The life of a request, without I/O: early rules, all other rules, limits of parts of its handler, the end.
+
+Flows are generators. They yield functions without arguments, and are sent what these return. `run` drives a flow in a
+thread; `run_async` drives it in a task, and awaits what can be awaited. Nothing here knows a framework.
+"""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+from ratebound.policy import RequestView
+from ratebound.policy.model.rule import Stage
+from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.passed import Passed, silence
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import RouteLimit
+
+log = logging.getLogger("ratebound")
+
+T = TypeVar("T")
+Answer = Passed | Rejected
+Step = Callable[[], Any]
+Flow = Generator[Step, Any, T]
+
+UNSETTLED = "the cost of a request could not be settled: what was charged before stays charged"
+REJECTED_LATER = "the request was rejected, and costs nothing"
+
+
+def run(flow: Flow[T]) -> T:
+    """Drive a flow in this thread, and return its result."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                value = step()
+            except BaseException as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(value)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+async def run_async(flow: Flow[T]) -> T:
+    """Drive a flow in this task, and return its result."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                value = step()
+                if inspect.isawaitable(value):
+                    value = await value
+            except BaseException as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(value)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+class Visit:
+    """A request under one gate: its decision so far, and what is left to do.
+
+    `answer` is the decision so far. `part` is the rejection of a part of the handler, and `part_status` the status of
+    its response: the response of the request shows whether the application answers with it or without it. `checked` has
+    the declared limits that were checked in advance. `is_watched` is True if an adapter sees the end of the response.
+
+    Adapters keep a visit in their request. A view that reads from that request is not kept in the visit longer than the
+    request runs, or each request would be a cycle that only the collector finds.
+    """
+
+    view: RequestView
+    answer: Answer | None = None
+    part: Rejected | None = None
+    part_status = 0
+    checked: tuple[RouteLimit, ...] = ()
+    around: object = None  # the decision of another gate around this one, which tells the client unless this one does
+    is_begun = False  # early rules were checked
+    is_late = False  # all rules were checked, not only the early ones
+    is_watched = False
+    failed: bool | None = None  # the handler's judgement, before anything was decided
+    reached_cors = False  # a preflight has reached a middleware that answers all of them
+
+    @functools.cached_property
+    def pending(self) -> dict[Any, Any]:
+        """Limits that a task of this request is checking: others of its tasks wait for it."""
+        return {}
+
+    @property
+    def passed(self) -> Passed | None:
+        """The decision that lets the request go ahead; None if nothing was checked, or if it was rejected."""
+        return self.answer if isinstance(self.answer, Passed) else None
+
+    def note(self, answer: Answer) -> None:
+        """Note the decision for the whole request."""
+        self.answer = answer
+        if self.failed is not None and isinstance(answer, Passed):
+            answer.failed = self.failed
+
+    def check(
+        self,
+        gate: Any,
+        rules: EndpointRules,
+        view: RequestView,
+        stage: Stage | None = None,
+        *,
+        find_user: Step | None = None,
+        read_body: Step | None = None,
+    ) -> Flow[Answer]:
+        """Check the rules of one stage, or of both, and hold the request back as a leaky bucket demands.
+
+        `find_user` and `read_body` are called only where a rule needs their result.
+        """
+        yield from learn(rules, view, find_user, read_body)
+        answer = yield from check_rules(gate, rules, view, stage, self.passed)
+        self.is_begun = True
+        self.is_late = self.is_late or stage != "early"
+        self.note(answer)
+        if isinstance(answer, Passed) and answer.delay:
+            yield partial(gate.sleep, answer)
+        return answer
+
+    def check_part(
+        self,
+        gate: Any,
+        rules: EndpointRules,
+        view: RequestView,
+        *,
+        find_user: Step | None = None,
+        read_body: Step | None = None,
+    ) -> Flow[Answer]:
+        """Check limits of a part of the handler by themselves. A rejection is noted as `part`: the response shows
+        whether the application answers with it."""
+        yield from learn(rules, view, find_user, read_body)
+        answer: Answer = rules.answer(view, [(yield partial(gate.decide_by, rules.compiled, view, "late"))])
+        self.note_part(answer)
+        if isinstance(answer, Passed) and answer.delay:
+            yield partial(gate.sleep, answer)
+        return answer
+
+    def note_part(self, answer: Answer) -> None:
+        """Join the decision for a part of the handler to those before it."""
+        if isinstance(answer, Rejected):
+            self.part, self.part_status = answer, answer.status
+            return
+        answer.handle()
+        before = self.answer
+        if before is None:
+            self.note(answer)
+        elif isinstance(before, Passed):
+            before.join(answer)
+
+    def conclude(self, gate: Any, status: int) -> Flow[None]:
+        """Look at the status of the response. If it is that of a rejected part, the whole request is rejected, and
+        everything charged before is given back."""
+        if self.part is not None and self.part_status == status:
+            yield from self.reject(gate, self.part)
+        self.part = None
+
+    def reject(self, gate: Any, rejected: Rejected) -> Flow[None]:
+        """Reject a request that has passed until now: it costs nothing."""
+        if isinstance(self.answer, Rejected):
+            return
+        before, self.answer = self.answer, rejected
+        silence(self.around)
+        if before is not None:
+            before.tells = False
+            yield from give_back(gate, before)
+            before.end(REJECTED_LATER)
+
+
+def learn(rules: EndpointRules, view: RequestView, find_user: Step | None, read_body: Step | None) -> Flow[None]:
+    """Find the user and read the body, if a rule needs them."""
+    if find_user is not None and rules.wants_user:
+        view.user = yield find_user
+    if read_body is not None and rules.reads_body and view.body is None:
+        view.body = yield read_body
+
+
+def check_rules(
+    gate: Any, rules: EndpointRules, view: RequestView, stage: Stage | None, earlier: Passed | None
+) -> Flow[Answer]:
+    """Check the rules of a stage; without one the early stage, if there is any, and then the late one.
+
+    `earlier` is what was decided before for this request. The new decision is joined to it, or if that is a rejection,
+    what was charged before is given back.
+    """
+    if earlier is not None and rules.last_stage == "early":  # exempt from all other rules
+        earlier.delay = 0.0
+        return earlier
+    verdicts = []
+    if rules.checks_early(stage):
+        verdicts.append((yield partial(gate.decide_by, rules.compiled, view, "early")))
+    if not verdicts or (verdicts[0].allowed and stage != "early"):
+        verdicts.append((yield partial(gate.decide_by, rules.compiled, view, rules.last_stage)))
+    answer = rules.answer(view, verdicts)
+    if earlier is None:
+        return answer
+    if isinstance(answer, Rejected):
+        yield from give_back(gate, earlier)
+        earlier.end(REJECTED_LATER)
+        return answer
+    earlier.join(answer)
+    earlier.delay = answer.delay  # it has waited for what was decided before
+    return earlier
+
+
+def settle(gate: Any, passed: Passed, status: int, sent: int) -> Flow[None]:
+    """Settle a complete response. What was charged for one that broke off stays charged."""
+    try:
+        costs = passed.costs(status, sent)
+    except Exception:
+        log.exception(UNSETTLED)
+        return
+    for index, cost in costs:
+        try:
+            passed.verdicts[index] = yield partial(gate.settle, passed.verdicts[index], cost=cost)
+        except Exception:
+            log.exception(UNSETTLED)
+
+
+def give_back(gate: Any, passed: Passed) -> Flow[None]:
+    """Undo what was charged in the late stage: the request was rejected after all."""
+    for verdict in passed.verdicts:
+        if verdict.stage == "late":
+            try:
+                yield partial(gate.settle, verdict, cost=0)
+            except Exception:
+                log.exception(UNSETTLED)
