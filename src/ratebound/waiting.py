@@ -24,7 +24,8 @@ from ratebound.settling import settlement
 class Ticket(Protocol):
     """A threading.Event or an asyncio.Event: set when its holder has become the first in line."""
 
-    def set(self) -> None: ...
+    def set(self) -> None:
+        """Wake the holder."""
 
 
 class Evaluate(NamedTuple):

@@ -9,20 +9,6 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "ratebound"
 
-# Files and folders, relative to SOURCE, whose docstrings or names are not rewritten yet. Goal: an empty tuple.
-PENDING: tuple[str, ...] = (
-    "web",
-    "policy/runtime/gate.py",
-    "arguments.py",
-    "decorator.py",
-    "drivers.py",
-    "limiter.py",
-    "settling.py",
-    "waiting.py",
-    "storage/__init__.py",
-    "storage/urls.py",
-)
-
 # The adapters of different frameworks use the same names on purpose.
 SHARED_NAMES = {"RateLimits", "RateLimitMiddleware"}
 
@@ -31,20 +17,15 @@ NO_BEGINNING = {"Whether", "What", "Who", "How", "If", "As", "That"}
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def is_pending(path: Path) -> bool:
-    name = path.relative_to(SOURCE).as_posix()
-    return any(name == pending or name.startswith(f"{pending}/") for pending in PENDING)
-
-
-FILES = sorted(path for path in SOURCE.rglob("*.py") if not is_pending(path))
+FILES = sorted(SOURCE.rglob("*.py"))
 
 
 def named(path: Path) -> Iterator[tuple[str, Documented, bool]]:
     """Yield the module, its classes, functions and methods, each with its dotted name and True if it is public.
 
     Functions and classes inside a function are left out. A definition is public if no part of its name begins with an
-    underscore, so `__init__` and other special methods are not. Properties, Protocol methods and setters count like
-    methods. The `@overload` declarations of a function do not: the implementation has the docstring.
+    underscore, so `__init__` and other special methods are not. Properties and Protocol methods count like methods.
+    Setters and `@overload` declarations do not: the property, or the implementation, has the docstring.
     """
     name = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
     tree = ast.parse(path.read_text("utf-8"))
@@ -58,23 +39,19 @@ def definitions(body: list[ast.stmt], outer: str, *, public: bool) -> Iterator[t
         if isinstance(node, ast.If | ast.Try):
             inner = [*node.body, *node.orelse, *(each for part in getattr(node, "handlers", ()) for each in part.body)]
             yield from definitions(inner, outer, public=public)
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not is_overload(node):
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not is_repeated(node):
             is_public = public and not node.name.startswith("_")
             yield f"{outer}.{node.name}", node, is_public
             if isinstance(node, ast.ClassDef):
                 yield from definitions(node.body, f"{outer}.{node.name}", public=is_public)
 
 
-def is_overload(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(ast.unparse(decorator).rpartition(".")[2] == "overload" for decorator in node.decorator_list)
-
-
-def test_what_is_pending_exists() -> None:
-    assert [name for name in PENDING if not (SOURCE / name).exists()] == []
+def is_repeated(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    ends = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+    return not ends.isdisjoint({"overload", "setter"})
 
 
 def test_no_two_classes_share_a_name() -> None:
-    """A class in a pending file may still share its name with another."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

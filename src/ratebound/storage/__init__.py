@@ -34,11 +34,14 @@ class Storage(Protocol):
 class AsyncStorage(Protocol):
     """A storage for tasks: the same names, with await."""
 
-    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]: ...
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Decide like `Storage.evaluate`."""
 
-    async def reset(self, group: Group) -> None: ...
+    async def reset(self, group: Group) -> None:
+        """Forget states like `Storage.reset`."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release resources like `Storage.close`."""
 
 
 def at_once_of(storage: Any) -> AtOnce | None:
@@ -66,4 +69,5 @@ def async_twin_of(storage: Any) -> AsyncStorage | None:
 class RedisClient(Protocol):
     """A client of redis-py, of any kind. Its address and credentials are used, not its connections."""
 
-    def execute_command(self, *args: Any, **options: Any) -> Any: ...
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command. Ratebound never calls this; it tells a client from other objects."""
