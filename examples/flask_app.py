@@ -1,5 +1,5 @@
 """Flask: limits for all views, for one, for a blueprint; logins that count only when they fail; the application's own
-page for refusals. `flask --app examples/flask_app run` serves it; run as it is, it asks itself."""
+page for rejections. `flask --app examples/flask_app run` serves it; run as it is, it asks itself."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""What HTTP says about limits: addresses, header fields, refusals."""
+"""What HTTP says about limits: addresses, header fields, rejections."""

@@ -1,4 +1,4 @@
-"""A refusal says what happened, to whom it may concern, and nothing that is inside."""
+"""A rejection says what happened, to whom it may concern, and nothing that is inside."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from hypothesis import given
 from ratebound import Decision, Limiter, parse_limit
 from ratebound.clock import SECOND
 from ratebound.decision import DegradedRows
-from ratebound.http import Headers, Refusal, Rejection, Response, is_preflight
+from ratebound.http import Headers, Rejection, RejectionFormat, Response, is_preflight
 from ratebound.http.rejection import FORMATS
 from tests.http.test_headers import HOPELESS, NOW, REFUSED, decided, decision_of, decisions
 
@@ -82,7 +82,7 @@ def read(response: Response) -> tuple[dict[str, str], Any]:
 
 
 def test_problem_json_has_the_registered_type_and_the_violated_policies() -> None:
-    response = Rejection(documentation="https://example.org/limits").respond(REFUSED)
+    response = RejectionFormat(documentation="https://example.org/limits").respond(REFUSED)
     headers, body = read(response)
     assert response.status == 429
     assert headers == {
@@ -108,7 +108,7 @@ def test_problem_json_has_the_registered_type_and_the_violated_policies() -> Non
 
 
 def test_json_api_has_errors_with_a_status_of_text() -> None:
-    headers, body = read(Rejection("jsonapi", documentation="https://example.org/limits").respond(REFUSED))
+    headers, body = read(RejectionFormat("jsonapi", documentation="https://example.org/limits").respond(REFUSED))
     assert headers["Content-Type"] == "application/vnd.api+json"
     (error,) = body["errors"]
     assert (error["status"], error["code"]) == ("429", "quota-exceeded")
@@ -119,10 +119,10 @@ def test_json_api_has_errors_with_a_status_of_text() -> None:
 
 
 def test_plain_json_has_an_error_code() -> None:
-    headers, body = read(Rejection("json", message="Slow down").respond(REFUSED))
+    headers, body = read(RejectionFormat("json", message="Slow down").respond(REFUSED))
     assert headers["Content-Type"] == "application/json"
     assert (body["error"], body["message"], body["retry_after"]) == ("rate_limit_exceeded", "Slow down", 5)
-    assert read(Rejection("json").respond(CLOSED))[1] == {
+    assert read(RejectionFormat("json").respond(CLOSED))[1] == {
         "error": "temporarily_unavailable",
         "message": "The service cannot answer at the moment.",
         "retry_after": 3,
@@ -130,18 +130,19 @@ def test_plain_json_has_an_error_code() -> None:
 
 
 def test_text_is_a_sentence_and_a_link() -> None:
-    response = Rejection("text", documentation="https://example.org/limits").respond(REFUSED)
+    response = RejectionFormat("text", documentation="https://example.org/limits").respond(REFUSED)
     assert dict(response.headers)["Content-Type"] == "text/plain; charset=utf-8"
     assert response.body == b"Too many requests: try again in 5 seconds.\nSee https://example.org/limits\n"
     once = decided("1/minute", (False, 0, SECOND, SECOND))
-    assert Rejection("text").respond(once).body == b"Too many requests: try again in 1 second.\n"
+    assert RejectionFormat("text").respond(once).body == b"Too many requests: try again in 1 second.\n"
     assert (
-        Rejection("text", message="Zu viel – später wieder").respond(once).body.decode() == "Zu viel – später wieder\n"
+        RejectionFormat("text", message="Zu viel – später wieder").respond(once).body.decode()
+        == "Zu viel – später wieder\n"
     )
 
 
 def test_what_no_wait_can_help_says_so_and_names_no_wait() -> None:
-    headers, body = read(Rejection().respond(HOPELESS))
+    headers, body = read(RejectionFormat().respond(HOPELESS))
     assert "Retry-After" not in headers
     assert "retry_after" not in body
     assert body["detail"] == "This request exceeds the limit, so it is always denied: no wait will help."
@@ -150,7 +151,7 @@ def test_what_no_wait_can_help_says_so_and_names_no_wait() -> None:
 
 @pytest.mark.parametrize("format", ["problem+json", "jsonapi", "json", "text"])
 def test_our_own_failure_is_a_503_and_tells_nothing_of_the_inside(format: str) -> None:
-    response = Rejection(format, message="You did too much", status=420).respond(CLOSED)
+    response = RejectionFormat(format, message="You did too much", status=420).respond(CLOSED)
     assert response.status == 503
     headers = dict(response.headers)
     assert headers["Retry-After"] == "3"
@@ -166,42 +167,44 @@ def test_our_own_failure_is_a_503_and_tells_nothing_of_the_inside(format: str) -
 
 def test_a_local_share_that_is_used_up_is_the_clients_excess() -> None:
     rows = DegradedRows([(False, 0, 3 * SECOND, 0, 0, NOW, 0, 0)], "down")
-    assert Rejection().respond(decision_of((parse_limit("5/minute"),), rows)).status == 429
+    assert RejectionFormat().respond(decision_of((parse_limit("5/minute"),), rows)).status == 429
 
 
 def test_the_status_is_configurable_and_the_body_has_the_same() -> None:
     for status in (429, 403, 420, 503):
-        response = Rejection(status=status).respond(REFUSED)
+        response = RejectionFormat(status=status).respond(REFUSED)
         assert response.status == status == json.loads(response.body)["status"]
-        assert read(Rejection("jsonapi", status=status).respond(REFUSED))[1]["errors"][0]["status"] == str(status)
-    assert Rejection(unavailable_status=500).respond(CLOSED).status == 500
+        assert read(RejectionFormat("jsonapi", status=status).respond(REFUSED))[1]["errors"][0]["status"] == str(status)
+    assert RejectionFormat(unavailable_status=500).respond(CLOSED).status == 500
 
 
 def test_a_rules_own_message_and_link_win() -> None:
-    rejection = Rejection(message="general", documentation="https://example.org/all")
+    rejection = RejectionFormat(message="general", documentation="https://example.org/all")
     body = read(rejection.respond(REFUSED, message="login", documentation="https://example.org/login"))[1]
     assert (body["detail"], body["documentation"]) == ("login", "https://example.org/login")
     body = read(rejection.respond(REFUSED))[1]
     assert (body["detail"], body["documentation"]) == ("general", "https://example.org/all")
 
 
-@pytest.mark.parametrize("format", [*FORMATS, lambda refusal: refusal.detail, lambda refusal: {"no": refusal.detail}])
+@pytest.mark.parametrize(
+    "format", [*FORMATS, lambda rejection: rejection.detail, lambda rejection: {"no": rejection.detail}]
+)
 def test_a_message_that_has_no_bytes_is_sent_as_far_as_it_has(format: Any) -> None:
     for response in (
-        Rejection(format).respond(REFUSED, message="slow \ud800 down", documentation="\udfff"),
-        Rejection(format).block(message="slow \ud800 down", documentation="\udfff"),
+        RejectionFormat(format).respond(REFUSED, message="slow \ud800 down", documentation="\udfff"),
+        RejectionFormat(format).block(message="slow \ud800 down", documentation="\udfff"),
     ):
         assert "slow ? down" in response.body.decode()
 
 
 def test_an_empty_message_is_none() -> None:
-    assert Rejection(message="").respond(REFUSED, message="") == Rejection().respond(REFUSED)
-    assert read(Rejection(message="general").respond(REFUSED, message=""))[1]["detail"] == "general"
-    assert Rejection(message="").block(message="") == Rejection().block()
+    assert RejectionFormat(message="").respond(REFUSED, message="") == RejectionFormat().respond(REFUSED)
+    assert read(RejectionFormat(message="general").respond(REFUSED, message=""))[1]["detail"] == "general"
+    assert RejectionFormat(message="").block(message="") == RejectionFormat().block()
 
 
 def test_names_are_the_same_in_headers_and_body() -> None:
-    rejection = Rejection(headers=Headers("draft-11", names={"burst": 'the "short" one'}))
+    rejection = RejectionFormat(headers=Headers("draft-11", names={"burst": 'the "short" one'}))
     headers, body = read(rejection.respond(REFUSED))
     assert body["violated-policies"] == ['the "short" one']
     assert headers["RateLimit"].startswith(r'"the \"short\" one";r=0')
@@ -209,14 +212,14 @@ def test_names_are_the_same_in_headers_and_body() -> None:
 
 def test_limits_of_one_name_are_told_apart_in_the_body_too() -> None:
     decision = Limiter("5/minute as login; 20/hour as login").hit("k", cost=6)
-    headers, body = read(Rejection().respond(decision))
+    headers, body = read(RejectionFormat().respond(decision))
     assert body["violated-policies"] == ["login 5/minute"]
     assert '"login 5/minute";r=5' in headers["RateLimit"]
 
 
 def test_jitter_is_the_same_in_headers_and_body() -> None:
     slow = decided("1/hour", (False, 0, 1000 * SECOND, 1000 * SECOND))
-    rejection = Rejection(headers=Headers(jitter=1.0))
+    rejection = RejectionFormat(headers=Headers(jitter=1.0))
     waits = set()
     for _ in range(50):
         headers, body = read(rejection.respond(slow))
@@ -226,7 +229,7 @@ def test_jitter_is_the_same_in_headers_and_body() -> None:
 
 
 def test_scripts_of_another_origin_may_read_what_is_sent_and_only_then_is_it_said() -> None:
-    rejection = Rejection(headers=Headers(["draft-11", "x-ratelimit"]))
+    rejection = RejectionFormat(headers=Headers(["draft-11", "x-ratelimit"]))
     headers = dict(rejection.respond(REFUSED, ORIGIN).headers)
     assert headers["Access-Control-Expose-Headers"] == (
         "RateLimit-Policy, RateLimit, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After"
@@ -248,13 +251,13 @@ def test_scripts_of_another_origin_may_read_what_is_sent_and_only_then_is_it_sai
     ],
 )
 def test_a_format_of_ones_own_is_a_function(returned: Any, content_type: str, body: bytes) -> None:
-    seen: list[Refusal] = []
+    seen: list[Rejection] = []
 
-    def own(refusal: Refusal) -> Any:
-        seen.append(refusal)
+    def own(rejection: Rejection) -> Any:
+        seen.append(rejection)
         return returned
 
-    response = Rejection(own).respond(REFUSED)
+    response = RejectionFormat(own).respond(REFUSED)
     assert (dict(response.headers)["Content-Type"], response.body, response.status) == (content_type, body, 429)
     assert dict(response.headers)["Retry-After"] == "5"
     assert seen[0].violated == ("burst",)
@@ -263,19 +266,19 @@ def test_a_format_of_ones_own_is_a_function(returned: Any, content_type: str, bo
 
 @pytest.mark.parametrize("returned", [None, 5, ("a", "b", "c"), ("text/plain", None), {"x": {1}}, RuntimeError("no")])
 def test_a_format_that_fails_is_logged_and_the_refusal_stands(returned: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(refusal: Refusal) -> Any:
+    def broken(rejection: Rejection) -> Any:
         if isinstance(returned, Exception):
             raise returned
         return returned
 
     with caplog.at_level(logging.ERROR, "ratebound"):
-        response = Rejection(broken).respond(REFUSED)
-    assert response == Rejection().respond(REFUSED)
+        response = RejectionFormat(broken).respond(REFUSED)
+    assert response == RejectionFormat().respond(REFUSED)
     assert "rejection format failed" in caplog.text
 
 
 def test_a_blocked_client_is_told_no_numbers() -> None:
-    response = Rejection(documentation="https://example.org/blocked").block(ORIGIN)
+    response = RejectionFormat(documentation="https://example.org/blocked").block(ORIGIN)
     assert (response.status, response.headers) == (
         403,
         [("Content-Type", "application/problem+json"), ("Cache-Control", "no-store")],
@@ -287,10 +290,10 @@ def test_a_blocked_client_is_told_no_numbers() -> None:
         "detail": "This request is not allowed.",
         "documentation": "https://example.org/blocked",
     }
-    body = json.loads(Rejection(blocked_status=429).block(message="Enough").body)
+    body = json.loads(RejectionFormat(blocked_status=429).block(message="Enough").body)
     assert (body["type"], body["detail"]) == (TYPES + "abnormal-usage-detected", "Enough")
-    assert json.loads(Rejection("jsonapi").block().body)["errors"][0]["code"] == "forbidden"
-    assert json.loads(Rejection("json").block().body)["error"] == "forbidden"
+    assert json.loads(RejectionFormat("jsonapi").block().body)["errors"][0]["code"] == "forbidden"
+    assert json.loads(RejectionFormat("json").block().body)["error"] == "forbidden"
 
 
 @pytest.mark.parametrize(
@@ -309,7 +312,7 @@ def test_a_blocked_client_is_told_no_numbers() -> None:
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
-        Rejection(**options)
+        RejectionFormat(**options)
 
 
 @pytest.mark.parametrize(
@@ -337,13 +340,13 @@ def test_every_body_is_what_its_type_says(case: tuple[Decision, list[str]]) -> N
     if decision:
         return
     violated = [limit.name for limit, row in zip(decision.limits, decision.rows, strict=True) if not row[0]]
-    response = Rejection().respond(decision)
+    response = RejectionFormat().respond(decision)
     headers, body = read(response)
     jsonschema.validate(body, PROBLEM)
     assert body["violated-policies"] == violated
     assert ("Retry-After" in headers) == ("retry_after" in body)
     assert headers.get("Retry-After", "None") == str(body.get("retry_after"))
-    other = json.loads(Rejection("jsonapi").respond(decision).body)
+    other = json.loads(RejectionFormat("jsonapi").respond(decision).body)
     jsonschema.validate(other, JSON_API)
     jsonschema.validate(other["errors"][0]["meta"]["limits"], LIMITS)
     jsonschema.validate(body, PROBLEM)
@@ -352,6 +355,6 @@ def test_every_body_is_what_its_type_says(case: tuple[Decision, list[str]]) -> N
 def test_a_real_refusal_passes_after_the_wait_it_names() -> None:
     limiter = Limiter("1/minute as login")
     limiter.hit("ip4:192.0.2.1")
-    response = Rejection().respond(limiter.hit("ip4:192.0.2.1"))
+    response = RejectionFormat().respond(limiter.hit("ip4:192.0.2.1"))
     assert b"192.0.2.1" not in response.body
     assert 1 <= json.loads(response.body)["retry_after"] <= 60

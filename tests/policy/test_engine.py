@@ -42,7 +42,7 @@ def test_all_matching_rules_are_one_decision_that_charges_all_or_none() -> None:
     assert [bool(verdict) for verdict in verdicts] == [True] * 3 + [False] * 2
     last = verdicts[-1]
     assert last.decision is not None
-    assert [outcome.remaining for outcome in last.decision.outcomes] == [7, 0], "a refusal is charged nothing"
+    assert [outcome.remaining for outcome in last.decision.outcomes] == [7, 0], "a rejection is charged nothing"
     assert [rule.name for rule in last.rules] == ["user", "all"]
     assert last.rule is not None
     assert last.rule.name == "all"
@@ -163,7 +163,7 @@ def test_words_that_cannot_be_sent_are_refused(name: str) -> None:
     with pytest.raises(PolicyError, match=f"rules.0..{name}: half of a surrogate pair"):
         read_policy(f'{{"rules": [{{"name": "a", "limits": "5/minute", "{name}": "\\ud800"}}]}}')
     with pytest.raises(PolicyError, match=f"{name} cannot be sent"):
-        Policy(rules=[Rule("a", "5/minute")], refusal=bad)
+        Policy(rules=[Rule("a", "5/minute")], rejection=bad)
     assert Rule("a", "5/minute", **good)
 
 

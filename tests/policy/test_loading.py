@@ -135,7 +135,7 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("ipv6: 500\nrules:\n" + RULE, "ipv6", "from 32 to 128"),
         ("headers: [nonsense]\nrules:\n" + RULE, "headers", "nonsense"),
         ("headers: {stiles: x}\nrules:\n" + RULE, "headers.stiles", "did you mean 'styles'"),
-        ("refusal: {format: xml}\nrules:\n" + RULE, "refusal.format", "xml"),
+        ("rejection: {format: xml}\nrules:\n" + RULE, "rejection.format", "xml"),
         ("trusted: ['*']\nrules:\n" + RULE, "trusted", "*"),
         ("trusted: {hopps: 1}\nrules:\n" + RULE, "trusted.hopps", "did you mean 'hops'"),
         ("by: nobody\nrules:\n" + RULE, "by", "unknown identity"),
@@ -364,10 +364,10 @@ def test_the_options_of_headers_refusals_and_proxies_are_those_of_their_makers()
 
     from ratebound.http.client_ip import Proxies
     from ratebound.http.headers import Headers
-    from ratebound.http.rejection import Rejection
+    from ratebound.http.rejection import RejectionFormat
 
     assert KEYS["headers"] == inspect.signature(Headers).parameters.keys()
-    assert KEYS["refusal"] == inspect.signature(Rejection).parameters.keys() - {"headers"}
+    assert KEYS["rejection"] == inspect.signature(RejectionFormat).parameters.keys() - {"headers"}
     assert KEYS["trusted"] == inspect.signature(Proxies).parameters.keys() - {"trusted"} | {"proxies"}
 
 

@@ -81,7 +81,7 @@ def test_a_view_that_is_asked_again_is_counted_again() -> None:
     for _ in range(2):
         assert gate.decide(view, "early")
     assert not gate.decide(view, "early")
-    assert not gate.decide(view), "a refusal is not a pass"
+    assert not gate.decide(view), "a rejection is not a pass"
 
 
 def test_what_passed_another_gate_has_not_passed_this_one() -> None:

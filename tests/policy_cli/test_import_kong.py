@@ -162,7 +162,7 @@ def test_the_settings_are_carried_over_without_the_password() -> None:
     by_name = {rule.name: rule for rule in policy.rules}
     assert (by_name["login"].failure, by_name["shop"].failure, by_name["all"].failure) == ("closed", "open", "")
     assert by_name["login"].message == "Slow down"
-    assert policy.rejection.status == 429
+    assert policy.rejection_format.status == 429
 
 
 def test_the_headers_are_those_of_kong() -> None:

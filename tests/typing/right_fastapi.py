@@ -20,7 +20,7 @@ limits = RateLimits(
     failure="closed",
     switch="shadow",
     headers={"styles": ["draft-11", "x-ratelimit"], "jitter": 0.2, "cacheable": "send"},
-    refusal={"format": "json", "status": 429},
+    rejection={"format": "json", "status": 429},
     trusted=["10.0.0.0/8"],
     tiers=["free", "paid"],
     default_tier="free",
@@ -32,7 +32,7 @@ limits = RateLimits(
 by_policy = RateLimits(
     Policy(rules=[Rule("all", "100/minute", mode="shadow", stage="early")]), charge={"all": "failure"}
 )
-plain = RateLimits(headers="none", refusal="jsonapi", by=lambda request: request.header("x-key"))
+plain = RateLimits(headers="none", rejection="jsonapi", by=lambda request: request.header("x-key"))
 
 
 def from_file() -> RateLimits:

@@ -22,7 +22,7 @@ limiter = RateLimits(
     by=lambda: flask.request.headers.get("x-key"),
     failure="local",
 )
-later = RateLimits(headers=["x-ratelimit"], refusal=lambda refusal: refusal.detail)
+later = RateLimits(headers=["x-ratelimit"], rejection=lambda rejection: rejection.detail)
 
 
 def plan_of() -> str:

@@ -11,7 +11,7 @@ RateLimits("5/minute", failure="opne")  # error
 RateLimits("5/minute", switch="of")  # error
 RateLimits("5/minute", headers="x-rate-limit")  # error
 RateLimits("5/minute", headers={"cachable": "omit"})  # error
-RateLimits("5/minute", refusal="xml")  # error
+RateLimits("5/minute", rejection="xml")  # error
 RateLimits("5/minute", max_delay="1")  # error
 RateLimits("5/minute", key_func=len)  # error
 RateLimits(app)  # error

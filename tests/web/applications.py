@@ -275,7 +275,7 @@ def installed(make: Callable[[], Any]) -> Callable[[FakeClock, Naps], Client]:
 
 
 def worded(make: Callable[[], Any]) -> Callable[[], Any]:
-    """An application that answers refusals in its own words."""
+    """An application that answers rejections in its own words."""
 
     def app() -> Any:
         from starlette.responses import PlainTextResponse

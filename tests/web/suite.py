@@ -143,7 +143,7 @@ def problem(detail: str, wait: int, name: str, quota: int, window: int) -> bytes
 
 
 REFUSED = {"cache-control": "no-store", "retry-after": "60"}
-WORDS = b"slow down"  # of an application that words its refusals, and would let a cache keep them
+WORDS = b"slow down"  # of an application that words its rejections, and would let a cache keep them
 WORDS_CACHE = "public, max-age=60"
 WAIT = "Too many requests: try again in 60 seconds."
 FORBIDDEN = b'{"type":"about:blank","title":"Forbidden","status":403,"detail":"This request is not allowed."}'

@@ -1,4 +1,4 @@
-"""Responses that caches keep: no numbers of another client, and no refusal for others."""
+"""Responses that caches keep: no numbers of another client, and no rejection for others."""
 
 from collections.abc import Callable
 from typing import Any

@@ -254,7 +254,7 @@ def test_a_key_from_a_form_is_read_before_the_view_which_reads_it_again() -> Non
     assert answers[2].status == 429
 
 
-# What a refusal is.
+# What a rejection is.
 
 
 def test_the_sites_handler429_may_answer(kind: str, middleware: list[str]) -> None:

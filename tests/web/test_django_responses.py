@@ -219,7 +219,7 @@ def test_an_async_handler429_answers_in_a_thread_as_well(kind: str, middleware: 
     assert (answer.status, answer.body) == (429, b"later")
 
 
-# Refusals.
+# Rejections.
 
 
 def test_a_refusal_may_be_a_template_wherever_it_is_made(kind: str) -> None:

@@ -97,7 +97,7 @@ def test_rates_hold_for_users_for_others_and_for_scopes(middleware: Any) -> None
         assert sender.passes("/a") == 2
         assert [sender.passes("/a", user) for user in ("1", "2", "1")] == [4, 4, 0]
         assert sender.passes("/uploads", "3") == 1
-        assert sender.passes("/a", "3") == 3  # a refusal by the scope has cost the user nothing
+        assert sender.passes("/a", "3") == 3  # a rejection by the scope has cost the user nothing
         assert sender.passes("/free", "4") == 4
 
 

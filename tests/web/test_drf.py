@@ -106,7 +106,7 @@ def test_all_throttles_of_a_view_are_one_decision(redis_url_server: Server, midd
         if middleware:
             told = dict(sender.get("/a").headers)["ratelimit"]
             assert told.count(";r=") == 4
-            assert ";r=48;" in told  # a refusal by one has cost the others nothing
+            assert ";r=48;" in told  # a rejection by one has cost the others nothing
     look.close()
 
 

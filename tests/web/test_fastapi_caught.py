@@ -1,4 +1,4 @@
-"""FastAPI and Starlette: refusals that are raised in the midst of a request, and limits that several tasks ask for."""
+"""FastAPI and Starlette: rejections that are raised within a request, and limits that several tasks check."""
 
 import asyncio
 import contextlib

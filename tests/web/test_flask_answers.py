@@ -1,4 +1,4 @@
-"""The Flask extension: who is told of a refusal, what is charged when, and where it lives."""
+"""The Flask extension: who is told of a rejection, what is charged when, and where it lives."""
 
 import threading
 from typing import Any
@@ -17,7 +17,7 @@ from tests.servers import Server
 from tests.web.drivers import environ_of, wsgi_fetch
 from tests.web.flask_site import Site
 
-# What a refusal is.
+# What a rejection is.
 
 
 def test_a_refusal_is_flasks_own_429_for_the_applications_handler() -> None:

@@ -1,4 +1,4 @@
-"""The Flask extension where the refusal of a part does not reach the client: what was asked before it stands."""
+"""The Flask extension where the rejection of a part does not reach the client: what was asked before it stands."""
 
 from collections.abc import Callable
 from typing import Any

@@ -44,7 +44,7 @@ def test_each_client_behind_a_proxy_is_counted_by_itself(rules: tuple[Rule, ...]
     assert [site.get("/a", **client).status_code for client in clients] == [200, 200, 429, 429]
 
 
-# What an early refusal is.
+# What an early rejection is.
 
 
 def test_an_early_refusal_has_what_the_application_puts_on_every_response() -> None:

@@ -1,4 +1,4 @@
-"""Refusals in the application's own words: what its functions are given, and what the log says of a mild status."""
+"""Rejections in the application's own words: what its functions are given, and what the log says of a mild status."""
 
 from tests.web.django_site import MIDDLEWARE, site  # first: it makes the settings
 
@@ -127,7 +127,7 @@ def test_a_handler_of_flask_is_given_the_refusal(where: str) -> None:
     assert seen[-1] == (status, where[1:], wait)
 
 
-# Django: `handler429` is looked at before the first refusal.
+# Django: `handler429` is looked at before the first rejection.
 
 
 def urls(**urlconf: Any) -> ModuleType:

@@ -118,8 +118,8 @@ def _rejection(verdict: Verdict, view: RequestView) -> Response | None:
         return None
     words = {"message": verdict.message or None, "documentation": verdict.documentation or None}
     if verdict.decision is None:
-        return verdict.policy.rejection.block(view.headers, **words)
-    return verdict.policy.rejection.respond(verdict.decision, view.headers, **words)
+        return verdict.policy.rejection_format.block(view.headers, **words)
+    return verdict.policy.rejection_format.respond(verdict.decision, view.headers, **words)
 
 
 def _as_if(policy: Policy, asked: GivenRequest) -> Policy:

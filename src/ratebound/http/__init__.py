@@ -4,7 +4,7 @@ from ratebound.http.advice import Quota, parse_rate_limit, parse_retry_after
 from ratebound.http.client_ip import ClientAddress, Proxies
 from ratebound.http.headers import Headers, Shown, expose, grows_after
 from ratebound.http.prefix import Address, Networks, parse_address, prefix_key, prefix_keys
-from ratebound.http.rejection import Refusal, Rejection, Response, is_preflight
+from ratebound.http.rejection import Rejection, RejectionFormat, Response, is_preflight
 
 __all__ = [
     "Address",
@@ -13,8 +13,8 @@ __all__ = [
     "Networks",
     "Proxies",
     "Quota",
-    "Refusal",
     "Rejection",
+    "RejectionFormat",
     "Response",
     "Shown",
     "expose",

@@ -20,7 +20,7 @@ TYPES = "https://iana.org/assignments/http-problem-types#"
 NO_STORE = ("Cache-Control", "no-store")  # a cache that does not know 429 might store it
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """The content of a rejection. A custom format is a function of it."""
 
     status: int
@@ -49,36 +49,36 @@ class Response(NamedTuple):
 
 # Text, bytes, a dict or list for JSON, or a content type with text or bytes.
 Written = str | bytes | dict[str, Any] | list[Any] | tuple[str, str | bytes]
-Format = Callable[[Refusal], Written]
+Format = Callable[[Rejection], Written]
 
 
-def problem_json(refusal: Refusal) -> Written:
+def problem_json(rejection: Rejection) -> Written:
     """Return a body by RFC 9457, with the problem type that the RateLimit draft registers."""
     body: dict[str, Any] = {
-        "type": refusal.type,
-        "title": refusal.title,
-        "status": refusal.status,
-        "detail": refusal.detail,
+        "type": rejection.type,
+        "title": rejection.title,
+        "status": rejection.status,
+        "detail": rejection.detail,
     }
-    if refusal.kind != "forbidden":
-        body["violated-policies"] = list(refusal.violated)
-    return "application/problem+json", _json(body | _details(refusal))
+    if rejection.kind != "forbidden":
+        body["violated-policies"] = list(rejection.violated)
+    return "application/problem+json", _json(body | _details(rejection))
 
 
-def json_api(refusal: Refusal) -> Written:
+def json_api(rejection: Rejection) -> Written:
     """Return a body by JSON:API 1.1, in which the status is text."""
     error: dict[str, Any] = {
-        "status": str(refusal.status),
-        "code": refusal.kind,
-        "title": refusal.title,
-        "detail": refusal.detail,
+        "status": str(rejection.status),
+        "code": rejection.kind,
+        "title": rejection.title,
+        "detail": rejection.detail,
     }
-    links = {"about": refusal.documentation, "type": None if refusal.kind == "forbidden" else refusal.type}
+    links = {"about": rejection.documentation, "type": None if rejection.kind == "forbidden" else rejection.type}
     if any(links.values()):
         error["links"] = {name: link for name, link in links.items() if link}
-    meta = {key: value for key, value in _details(refusal).items() if key != "documentation"}
-    if refusal.kind != "forbidden":
-        error["meta"] = {"violated-policies": list(refusal.violated)} | meta
+    meta = {key: value for key, value in _details(rejection).items() if key != "documentation"}
+    if rejection.kind != "forbidden":
+        error["meta"] = {"violated-policies": list(rejection.violated)} | meta
     return "application/vnd.api+json", _json({"errors": [error]})
 
 
@@ -90,14 +90,16 @@ ERRORS = {
 }
 
 
-def plain_json(refusal: Refusal) -> Written:
+def plain_json(rejection: Rejection) -> Written:
     """Return `{"error": "rate_limit_exceeded", "message": …}`."""
-    return "application/json", _json({"error": ERRORS[refusal.kind], "message": refusal.detail} | _details(refusal))
+    return "application/json", _json(
+        {"error": ERRORS[rejection.kind], "message": rejection.detail} | _details(rejection)
+    )
 
 
-def plain_text(refusal: Refusal) -> Written:
+def plain_text(rejection: Rejection) -> Written:
     """Return the message, and the link to the documentation."""
-    lines = [refusal.detail, *([f"See {refusal.documentation}"] if refusal.documentation else [])]
+    lines = [rejection.detail, *([f"See {rejection.documentation}"] if rejection.documentation else [])]
     return "text/plain; charset=utf-8", "\n".join(lines) + "\n"
 
 
@@ -109,8 +111,8 @@ FORMATS: dict[str, Format] = {
 }
 
 
-class Rejection:
-    """The form of rejections. `format` is problem+json, jsonapi, json or text, or a function of a `Refusal`.
+class RejectionFormat:
+    """The form of rejections. `format` is problem+json, jsonapi, json or text, or a function of a `Rejection`.
 
     The function returns text, bytes, a dict or list to be sent as JSON, or (content type, text or bytes). If it fails,
     the exception is logged and problem+json is sent. `message` is for requests over a limit, the link `documentation`
@@ -165,8 +167,8 @@ class Rejection:
         The status is 503 if the storage is out of reach, else 429 or the configured one.
         """
         spread = self.headers.spread()
-        refusal = self.refusal(decision, message, documentation, spread)
-        return self._written(refusal, self.headers.pairs(decision, spread), request_headers)
+        rejection = self.rejection(decision, message, documentation, spread)
+        return self._written(rejection, self.headers.pairs(decision, spread), request_headers)
 
     def block(
         self, request_headers: Lines = (), *, message: str | None = None, documentation: str | None = None
@@ -178,12 +180,12 @@ class Rejection:
             kind, title = "forbidden", "Forbidden"
         detail = message or "This request is not allowed."
         link = documentation or self.documentation
-        refusal = Refusal(self.blocked_status, kind, title, detail, None, (), [], link, None)
-        return self._written(refusal, [], request_headers)
+        rejection = Rejection(self.blocked_status, kind, title, detail, None, (), [], link, None)
+        return self._written(rejection, [], request_headers)
 
-    def refusal(
+    def rejection(
         self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0
-    ) -> Refusal:
+    ) -> Rejection:
         """Return the content of the rejection of a denied decision, with waits lengthened by `spread`."""
         link = documentation or self.documentation
         wait = longest_wait(decision.rows, spread)
@@ -192,7 +194,7 @@ class Rejection:
             detail = "The service cannot answer at the moment."
             title = "Temporary Reduced Capacity"
             status = self.unavailable_status
-            return Refusal(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)
+            return Rejection(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)
         message = message or self.message
         if not message:
             if after is None:
@@ -209,18 +211,18 @@ class Rejection:
                     entry["retry_after"] = -(-int(outcome.retry_after_us * spread) // SECOND)
             limits.append(entry)
         title = "Quota Exceeded"
-        return Refusal(self.status, "quota-exceeded", title, message, after, tuple(violated), limits, link, decision)
+        return Rejection(self.status, "quota-exceeded", title, message, after, tuple(violated), limits, link, decision)
 
-    def _written(self, refusal: Refusal, pairs: list[tuple[str, str]], request_headers: Lines) -> Response:
+    def _written(self, rejection: Rejection, pairs: list[tuple[str, str]], request_headers: Lines) -> Response:
         try:
-            content_type, body = _content(self.format(refusal))
+            content_type, body = _content(self.format(rejection))
         except Exception:
             log.exception("the rejection format failed; problem+json is sent instead")
-            content_type, body = _content(problem_json(refusal))
+            content_type, body = _content(problem_json(rejection))
         headers = [("Content-Type", content_type), NO_STORE, *pairs]
         if has(request_headers, "origin"):
             headers += expose(pairs)
-        return Response(refusal.status, headers, body)
+        return Response(rejection.status, headers, body)
 
 
 def is_sendable(text: str) -> bool:
@@ -242,14 +244,14 @@ def has(headers: Lines, wanted: str) -> bool:
     return any(len(name) == length and name.lower() == wanted and value for name, value in headers)
 
 
-def _details(refusal: Refusal) -> dict[str, Any]:
+def _details(rejection: Rejection) -> dict[str, Any]:
     details: dict[str, Any] = {}
-    if refusal.retry_after is not None:
-        details["retry_after"] = refusal.retry_after
-    if refusal.limits:
-        details["limits"] = refusal.limits
-    if refusal.documentation:
-        details["documentation"] = refusal.documentation
+    if rejection.retry_after is not None:
+        details["retry_after"] = rejection.retry_after
+    if rejection.limits:
+        details["limits"] = rejection.limits
+    if rejection.documentation:
+        details["documentation"] = rejection.documentation
     return details
 
 

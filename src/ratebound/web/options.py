@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 from ratebound.events import Listener
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
-from ratebound.http.rejection import Refusal, Rejection
+from ratebound.http.rejection import Rejection, RejectionFormat
 from ratebound.limit import Limit
 from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, RequestView
 from ratebound.policy.model.policy import Switch
@@ -50,10 +50,10 @@ class HeaderOptions(TypedDict, total=False):
     cacheable: Literal["omit", "send"]
 
 
-class RefusalOptions(TypedDict, total=False):
-    """`refusal` of a policy with more than its format; see `Rejection`."""
+class RejectionOptions(TypedDict, total=False):
+    """`rejection` of a policy with more than its format; see `RejectionFormat`."""
 
-    format: Format | Callable[[Refusal], Any]
+    format: Format | Callable[[Rejection], Any]
     status: int
     unavailable_status: int
     blocked_status: int
@@ -67,7 +67,7 @@ class PolicyOptions(TypedDict, total=False):
     failure: Failure
     switch: Switch
     headers: Style | Sequence[Style] | HeaderOptions | Headers
-    refusal: Format | Callable[[Refusal], Any] | RefusalOptions | Rejection
+    rejection: Format | Callable[[Rejection], Any] | RejectionOptions | RejectionFormat
     trusted: str | Sequence[str] | Mapping[str, Any] | Proxies
     ipv6: int
     by: By

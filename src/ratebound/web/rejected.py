@@ -51,12 +51,12 @@ class Rejected:
         verdict = self.verdict
         if verdict.decision is None:
             return verdict.message or "This request is not allowed."
-        return verdict.policy.rejection.refusal(verdict.decision, verdict.message or None).detail
+        return verdict.policy.rejection_format.rejection(verdict.decision, verdict.message or None).detail
 
 
 def rejection_of(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable[..., Any]]) -> Rejected:
     """Return the rejection that a verdict stands for. `breaches` has each rule's own `on_breach`, by name."""
-    rejection, rule = verdict.policy.rejection, verdict.rule
+    rejection, rule = verdict.policy.rejection_format, verdict.rule
     message, documentation = (None, None) if rule is None else (rule.message or None, rule.documentation or None)
     if verdict.decision is not None:
         response = rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)

@@ -325,7 +325,7 @@ class _KongReader:
         if len(shared.headers) > 1:
             draft.lose("hide_client_headers differs between plugins; this policy always sends the headers")
         if len(shared.statuses) == 1:
-            draft.settings["refusal"] = {"format": "json", "status": shared.statuses.pop()}
+            draft.settings["rejection"] = {"format": "json", "status": shared.statuses.pop()}
         elif shared.statuses:
             draft.lose(f"error_code is {sorted(shared.statuses)} in different plugins; this policy uses 429")
 

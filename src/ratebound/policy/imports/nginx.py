@@ -306,7 +306,7 @@ class _NginxReader:
     def _status(self) -> None:
         """Set the status of rejections. A policy has one; nginx may have another at each level."""
         if len(self.statuses) == 1:
-            self.draft.settings["refusal"] = {"status": self.statuses.pop()}
+            self.draft.settings["rejection"] = {"status": self.statuses.pop()}
         elif self.statuses:
             self.draft.lose(f"limit_req_status is {sorted(self.statuses)} at different levels; this policy uses 429")
         else:

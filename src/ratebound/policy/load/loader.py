@@ -134,7 +134,7 @@ class _PolicyReader:
                 arguments[name] = self.identities(value)
             elif name == "by":
                 arguments[name] = self.by(value, (name,))
-            elif name in ("headers", "refusal", "trusted"):
+            elif name in ("headers", "rejection", "trusted"):
                 arguments[name] = self.options(value, name)
             elif name in ("allow", "block", "tiers") and isinstance(value, str):
                 arguments[name] = [value]
@@ -310,7 +310,7 @@ class _PolicyReader:
         return Computed(self.function(known.get("call"), (*place, "call")), known.get("otherwise", "unlimited"))
 
     def options(self, value: Any, kind: str) -> Any:
-        """Return the value of `headers`, `refusal` or `trusted` as Policy takes it."""
+        """Return the value of `headers`, `rejection` or `trusted` as Policy takes it."""
         if not isinstance(value, Mapping):
             return [value] if kind == "trusted" and isinstance(value, str) else value
         known = self.mapping(value, (kind,), kind)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
-from ratebound.http.rejection import Rejection
+from ratebound.http.rejection import RejectionFormat
 from ratebound.policy.identity.identify import ELSEWHERE, Alternatives, IdentityKinds
 from ratebound.policy.identity.source import KIND, OWN, read_source
 from ratebound.policy.match.conditions import Match
@@ -81,7 +81,7 @@ class Policy:
     failure: Failure = "local"
     switch: Switch = "on"
     headers: Any = "draft-11"
-    refusal: Any = "problem+json"
+    rejection: Any = "problem+json"
     trusted: Any = ()
     ipv6: int = 64
     by: Any = ("user", "address")
@@ -95,7 +95,7 @@ class Policy:
 
     proxies: Proxies = field(init=False, repr=False)
     response_headers: Headers = field(init=False, repr=False)
-    rejection: Rejection = field(init=False, repr=False)
+    rejection_format: RejectionFormat = field(init=False, repr=False)
     kinds: IdentityKinds = field(init=False, repr=False)
     alternatives: Alternatives = field(init=False, repr=False)  # of `by`
     rule_by: Mapping[str, Alternatives] = field(init=False, repr=False)  # by name of the rule
@@ -125,9 +125,9 @@ class Policy:
             _check_storage(self.storage)
         with problems.at("headers"):
             put(self, "response_headers", _construct(Headers, self.headers, _HEADERS))
-        with problems.at("refusal"):
+        with problems.at("rejection"):
             headers = getattr(self, "response_headers", None)
-            put(self, "rejection", _construct(Rejection, self.refusal, _REFUSAL, headers=headers))
+            put(self, "rejection_format", _construct(RejectionFormat, self.rejection, _REJECTION, headers=headers))
         put(self, "proxies", Proxies())
         with problems.at("trusted"):
             put(self, "proxies", _construct(Proxies, self.trusted, _TRUSTED))
@@ -417,7 +417,7 @@ def _single(single: Any) -> Any:
 # Functions for options that may be written in several ways, by name. The first option may be given without its name.
 Readers = Mapping[str, Callable[[Any], Any]]
 _HEADERS: Readers = {"styles": partial(as_texts, "styles"), "names": _names}
-_REFUSAL: Readers = {"format": _format}
+_REJECTION: Readers = {"format": _format}
 _TRUSTED: Readers = {"trusted": partial(as_texts, "proxies"), "single": _single}
 
 

@@ -124,7 +124,7 @@ def _checked(policy: Policy, **changes: Any) -> Policy:
     """Return the policy with other values, checked as a whole."""
     made: dict[str, Any] = {
         "headers": policy.response_headers,
-        "refusal": policy.rejection,
+        "rejection": policy.rejection_format,
         "trusted": policy.proxies,
     }
     return replace(policy, **made, **changes)
