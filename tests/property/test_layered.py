@@ -281,3 +281,27 @@ def test_either_side_may_look_at_what_the_other_does_not(
     layered = CompiledPolicy(Policy(rules=[base])).layered([own])
     for view, expected in ((met, [own.name, base.name]), (missed, ["plain"])) * 2:
         assert names_asked(layered, view) == expected
+
+
+def test_an_override_for_all_rules_holds_for_the_endpoints_and_one_that_names_rules_does_not() -> None:
+    overrides = [Override("192.0.2.1", "7/minute"), Override("192.0.2.2", "7/minute", rules=["all"])]
+    policy = Policy(rules=[Rule("all", "5/minute")], overrides=overrides)
+    layered = CompiledPolicy(policy).layered([Rule("own", "5/minute")])
+    counts = []
+    for peer in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
+        decision = Gate(policy).decide_by(layered, RequestView("GET", "/", peer=peer), "late").decision
+        assert decision is not None
+        counts.append([limit.count for limit in decision.limits])
+    assert counts == [[7, 7], [5, 7], [5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("own", "mode"),
+    [(Rule("first", "5/minute"), {}), (Rule("own", "5/minute"), {"keep_defaults": True})],
+    ids=["a name that is taken", "a final default that hides another rule"],
+)
+def test_what_is_wrong_with_all_rules_together_is_told_as_of_a_policy(own: Rule, mode: dict[str, bool]) -> None:
+    policy = Policy(rules=[Rule("first", "5/minute", default=True, final=True), Rule("second", "5/minute")])
+    problems = made_or_problems(lambda: CompiledPolicy(policy).layered([own], **mode))
+    assert problems == made_or_problems(lambda: CompiledPolicy(written_out(policy, [own], **mode)))
+    assert not isinstance(problems, CompiledPolicy)
