@@ -1,5 +1,6 @@
 """The shape that ARCHITECTURE.md promises."""
 
+import re
 import sys
 from pathlib import Path
 from types import FrameType
@@ -8,7 +9,8 @@ from typing import Any
 from ratebound import Limiter
 from ratebound.kernels import gcra
 
-SOURCE = Path(__file__).parents[2] / "src" / "ratebound"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "ratebound"
 
 
 def test_the_arithmetic_is_at_most_six_calls_away() -> None:
@@ -27,6 +29,12 @@ def test_the_arithmetic_is_at_most_six_calls_away() -> None:
     limiter.hit("k")
     sys.setprofile(None)
     assert depths == [3]
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.(?:py|lua|json|md|toml))`", (ROOT / "ARCHITECTURE.md").read_text("utf-8"))
+    assert len(named) > 50
+    assert [name for name in named if not (ROOT / name).exists() and not [*SOURCE.rglob(name)]] == []
 
 
 def test_every_module_says_what_lives_in_it() -> None:
