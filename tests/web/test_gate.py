@@ -1,8 +1,10 @@
 """The gate that all adapters share: endpoints under a policy that changes, delays, and what results cost."""
 
 import asyncio
+import gc
 import logging
 import re
+import weakref
 from typing import Any
 
 import pytest
@@ -69,6 +71,50 @@ def test_a_policy_that_an_endpoint_does_not_go_with_leaves_the_old_one_in_force_
     assert '"all/minute";r=1' in left(gate), "without an endpoint the new one holds, and has counted all the while"
     gate.use(Policy(rules=[Rule("all", "20/minute")]))
     assert '"all/minute";r=15' in left(gate, unmet)
+
+
+def test_an_endpoint_that_is_met_after_a_reload_keeps_an_older_policy_that_it_goes_with(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = WebGate(Policy(rules=[Rule("all", "9/minute")]))
+    met, unmet = (Endpoint(name, [RouteLimit(limits="5/minute", name=name)]) for name in ("login", "search"))
+    gate.prepare(met)
+    taken = Rule("search", "2/minute", match=Match(paths=["/elsewhere"]))
+    for count in (5, 4):
+        with caplog.at_level(logging.ERROR):
+            gate.use(Policy(rules=[Rule("all", f"{count}/minute"), taken]))
+    assert left(gate, met) == '"login/minute";r=4;t=60, "all/minute";r=3;t=60'
+    assert left(gate, unmet) == '"search/minute";r=4;t=60, "all/minute";r=7;t=60'
+    assert caplog.text.count("the old one stays in force") == 1
+
+
+def test_an_endpoint_that_is_forgotten_while_a_policy_is_loaded_stays_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = WebGate("9/minute")
+    endpoint = Endpoint("mail", [RouteLimit(limits="5/minute", name="mail")])
+    other = Endpoint("mail", [RouteLimit(limits="6/minute", name="mail")])
+    gate.prepare(endpoint)
+    compile_layer = gate.gate.layered
+
+    def forget_meanwhile(*arguments: Any, **options: Any) -> Any:
+        gate.forget(endpoint)  # as another thread may at any moment
+        return compile_layer(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gate.gate, "layered", forget_meanwhile)
+        gate.use(Policy(rules=[Rule("all", "9/minute")]))
+    known = weakref.ref(endpoint.limits[0])
+    del endpoint
+    gc.collect()
+    assert known() is None
+    assert left(gate, other) == '"mail/minute";r=5;t=60, "all/minute";r=8;t=60'
+
+
+def test_a_limit_may_be_named_limit() -> None:
+    gate = WebGate("9/minute")
+    gate.prepare(Endpoint("view", [RouteLimit(limits="5/minute", name="limit")]))
+    gate.check(RouteLimit(limits="6/minute"))
 
 
 def test_the_delay_of_an_early_stage_is_slept_once() -> None:

@@ -139,7 +139,7 @@ class EndpointRulesTable:
         self._prepared: dict[tuple[Endpoint | None, bool], EndpointRules] = {}  # for the policy that was loaded last
         self._named: dict[str, RouteLimit] = {}
         self._seen_users = SeenUsers()
-        self._good = self._current()  # the last policy that was compatible with an endpoint's limits
+        self._first = self._good = self._current()  # the second: the last one compatible with an endpoint's limits
         self.of(None)
         gate.before_new_policy(self._prepare)
 
@@ -161,11 +161,7 @@ class EndpointRulesTable:
 
     def check(self, limit: RouteLimit) -> None:
         """Raise ValueError for a limit that the policy cannot be combined with, wherever it will stand."""
-        endpoint = Endpoint("limit", [replace(limit, name="")])
-        try:
-            self._compile(self._current(), endpoint, True)
-        finally:
-            self.forget(endpoint)
+        self.gate.layered(self._current(), [replace(limit, name="").rule("limit")], alone=True)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Drop an endpoint that will not be met again."""
@@ -185,12 +181,15 @@ class EndpointRulesTable:
             (endpoint, alone): self._renew(rules, base, endpoint, alone)
             for endpoint, alone, rules in met[:MAX_PREPARED]
         }
+        for endpoint, alone, _ in met:
+            if endpoint is not None and endpoint not in tables[alone]:
+                self.forget(endpoint)  # again: it was forgotten by another thread, and then compiled here
 
     def _renew(
         self, old: EndpointRules | None, base: CompiledPolicy, endpoint: Endpoint | None, alone: bool
     ) -> EndpointRules:
         """Compile under a new policy. If that fails, the previous rules stay in force; for an endpoint that was not met
-        before, those under the last policy that was compatible with any endpoint."""
+        before, those under the last policy that was compatible with any endpoint, or under the first one."""
         prepared = self._prepared.get((endpoint, alone))
         if prepared is not None and prepared.base is base:
             return prepared
@@ -198,9 +197,10 @@ class EndpointRulesTable:
             rules = self._compile(base, endpoint, alone)
         except ValueError as error:
             if old is None:
-                if self._good is base:
+                known = self._first if self._good is base else self._good
+                if known is base:
                     raise
-                old = self._compile(self._good, endpoint, alone)
+                old = self._compile(known, endpoint, alone)
             log.error("the new policy does not go with %r: there the old one stays in force", endpoint, exc_info=error)
             kept = copy(old)  # a request may look at the old one, whose policy is still in force
             kept.base = base
