@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import logging
 from collections.abc import Callable
 from types import FunctionType
@@ -21,6 +22,7 @@ from ratebound.policy.cost import json_batch_cost
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.testing import limiting_off
 from ratebound.web.fastapi import Passed, RateLimits
+from ratebound.web.route_limit import Endpoint
 from tests.web.drivers import CountingStorage, connect, exchange, fetch, http_scope
 from tests.web.test_fastapi import field, remaining, statuses
 
@@ -314,3 +316,31 @@ def test_the_schema_of_a_route_is_that_of_its_function() -> None:
     (route,) = router.routes
     assert isinstance(route, APIRoute)
     assert [one.name for one in route.dependant.query_params] == ["q"]
+
+
+async def test_limits_that_a_handler_creates_for_each_request_leave_nothing_behind() -> None:
+    app = FastAPI()
+    limits = RateLimits("1000/minute", app=app)
+
+    @app.get("/own")
+    @limits.limit("1000/minute")
+    async def limited() -> str:
+        return "ok"
+
+    @app.get("/made")
+    async def make() -> str:
+        @limits.limit("100/minute", name="made")
+        async def part() -> str:
+            return "ok"
+
+        return await part()
+
+    async def count() -> int:
+        told = [await fetch(app, "GET", path) for path in ("/made", "/own")]
+        assert [answer.status for answer in told] == [200, 200]
+        gc.collect()
+        return sum(type(one) is Endpoint for one in gc.get_objects())
+
+    found = [await count() for _ in range(5)]
+    assert found[2:] == found[1:-1], "neither the limits of the handler, nor those of routes that are read again"
+    assert remaining(await fetch(app, "GET", "/made"))["made/minute"] == 94

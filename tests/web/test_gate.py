@@ -92,20 +92,19 @@ def test_an_endpoint_that_is_forgotten_while_a_policy_is_loaded_stays_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = WebGate("9/minute")
-    endpoint = Endpoint("mail", [RouteLimit(limits="5/minute", name="mail")])
+    endpoints = [Endpoint("mail", [RouteLimit(limits="5/minute", name="mail")])]
     other = Endpoint("mail", [RouteLimit(limits="6/minute", name="mail")])
-    gate.prepare(endpoint)
+    gate.prepare(endpoints[0])
     compile_layer = gate.gate.layered
 
     def forget_meanwhile(*arguments: Any, **options: Any) -> Any:
-        gate.forget(endpoint)  # as another thread may at any moment
+        gate.forget(endpoints[0])  # as another thread may at any moment
         return compile_layer(*arguments, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(gate.gate, "layered", forget_meanwhile)
         gate.use(Policy(rules=[Rule("all", "9/minute")]))
-    known = weakref.ref(endpoint.limits[0])
-    del endpoint
+    known = weakref.ref(endpoints.pop().limits[0])
     gc.collect()
     assert known() is None
     assert left(gate, other) == '"mail/minute";r=5;t=60, "all/minute";r=8;t=60'

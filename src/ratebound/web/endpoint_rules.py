@@ -165,13 +165,17 @@ class EndpointRulesTable:
 
     def forget(self, endpoint: Endpoint) -> None:
         """Drop an endpoint that will not be met again."""
+        self.release(endpoint)
+        for rule, limit in zip(endpoint.rules, endpoint.limits, strict=True):
+            if self._named.get(rule.name) is limit:
+                del self._named[rule.name]
+
+    def release(self, endpoint: Endpoint) -> None:
+        """Drop the rules of an endpoint that will not be met again. The names of its limits stay taken."""
         self._full.pop(endpoint, None)
         self._alone.pop(endpoint, None)
         for alone in (False, True):
             self._prepared.pop((endpoint, alone), None)
-        for rule, limit in zip(endpoint.rules, endpoint.limits, strict=True):
-            if self._named.get(rule.name) is limit:
-                del self._named[rule.name]
 
     def _prepare(self, base: CompiledPolicy) -> None:
         """Compile the rules of all endpoints for a policy that will be in force, so that no request has to."""
@@ -183,7 +187,7 @@ class EndpointRulesTable:
         }
         for endpoint, alone, _ in met:
             if endpoint is not None and endpoint not in tables[alone]:
-                self.forget(endpoint)  # again: it was forgotten by another thread, and then compiled here
+                self.release(endpoint)  # another thread has dropped it before it was compiled here
 
     def _renew(
         self, old: EndpointRules | None, base: CompiledPolicy, endpoint: Endpoint | None, alone: bool
@@ -193,6 +197,8 @@ class EndpointRulesTable:
         prepared = self._prepared.get((endpoint, alone))
         if prepared is not None and prepared.base is base:
             return prepared
+        if old is None and endpoint is not None:
+            self._check_names(endpoint)
         try:
             rules = self._compile(base, endpoint, alone)
         except ValueError as error:
@@ -213,7 +219,6 @@ class EndpointRulesTable:
         """Put an endpoint's limits before the rules of the policy, or in their place (`alone`)."""
         if endpoint is None or not endpoint.rules:
             return EndpointRules(self.gate, base, base, endpoint, self._charges, self._seen_users)
-        self._check_names(endpoint)
         compiled = self.gate.layered(base, endpoint.rules, alone=alone, keep_defaults=endpoint.keep_defaults)
         charges = {} if alone else self._charges
         return EndpointRules(self.gate, base, compiled, endpoint, charges, self._seen_users)

@@ -117,6 +117,10 @@ class _GateBase:
         """Drop an endpoint that will not be met again, for example one made for a single request."""
         self._table.forget(endpoint)
 
+    def release(self, endpoint: Endpoint) -> None:
+        """Drop the rules of an endpoint that will not be met again. The names of its limits stay taken."""
+        self._table.release(endpoint)
+
     @property
     def switch(self) -> Switch | None:
         """'on', 'off' or 'shadow' for everything, whatever the policy says; None leaves it to the policy."""

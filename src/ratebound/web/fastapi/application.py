@@ -119,6 +119,8 @@ class LimitedApplication:
         """Read the application's routes. Raises ValueError if limits of one cannot be combined with the policy."""
         routes = self.app.router.routes
         table = RouteTable(routes, self)
+        for endpoint in () if self._table is None else self._table.endpoints():
+            self.limits.gate.release(endpoint)  # the new table has its own
         for endpoint in table.endpoints() if prepare else ():
             self.limits.gate.prepare(endpoint)
         self._table, self._routes, self._is_stale = table, len(routes), False
@@ -127,8 +129,9 @@ class LimitedApplication:
 
     def read_routes_again(self, function: Any) -> None:
         """Read the routes again before the next request: one may have been added that leads to this function."""
-        if function not in self._unforeseen:
-            self._unforeseen.add(function)
+        code = getattr(function, "__code__", function)  # a handler may define the same function for each request
+        if code not in self._unforeseen:
+            self._unforeseen.add(code)
             self._is_stale = True
             log.info("no route is known that leads to %r: its limits are checked when it is called", function)
 

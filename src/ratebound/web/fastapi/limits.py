@@ -200,6 +200,7 @@ class DeclaredLimit:
         self.limit = limit
         self.user = user
         self._endpoints: dict[Any, Endpoint] = {}
+        self._is_temporary = limits.current.get() is not None  # created by a handler, for one request
         has_user_function = user is not None or limits.has_user_function
         self._wire = ROUTED._replace(no_user=user_is_given) if has_user_function else ROUTED
         limits.keeps_body = limits.keeps_body or limit.reads_body
@@ -277,7 +278,11 @@ class DeclaredLimit:
             self._endpoints[function, left] = endpoint
             application.read_routes_again(function)
         view = request_view(scope, self.limits.user(scope), running.view.route, application.routed)
-        await self.limits.check_part(endpoint, view, running)
+        try:
+            await self.limits.check_part(endpoint, view, running)
+        finally:
+            if self._is_temporary:
+                self.limits.gate.release(endpoint)
 
     def _wait(self, unchecked: Unchecked) -> None:
         """Wait for a check in a plain function, which runs in a thread: the event loop of the request checks for it."""
