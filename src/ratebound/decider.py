@@ -15,6 +15,7 @@ from ratebound.arguments import as_listeners, as_storage, unlimited
 from ratebound.decision import Decision, Row
 from ratebound.duration import Duration
 from ratebound.events import Decided, Listener, tell
+from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Mode
 from ratebound.settling import restated, settled_costs, settlement
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of
@@ -40,9 +41,14 @@ class _Deciding(Generic[S]):
         self.listeners = listeners
         self.closed = False
         self._entered = 0
-        self._lock = threading.Lock()
         self._twin: AsyncDecider | None = None
         self.storage = storage
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self._lock = threading.RLock()  # reentrant: a signal handler may close what this thread opens or closes
 
     @property
     def storage(self) -> S:
