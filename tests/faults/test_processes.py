@@ -91,7 +91,7 @@ def test_a_memory_whose_lock_is_held_at_a_fork_works_in_the_child() -> None:
 def test_a_limiter_that_another_thread_opens_at_a_fork_opens_and_closes_in_the_child() -> None:
     program = """
     limiter = Limiter("2/hour")
-    done = held(limiter._decider._lock)
+    done = held(limiter._decider.lock)
     def child():
         with limiter:
             assert limiter.hit("a")
