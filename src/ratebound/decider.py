@@ -15,6 +15,7 @@ from ratebound.arguments import as_listeners, as_storage, unlimited
 from ratebound.decision import Decision, Row
 from ratebound.duration import Duration
 from ratebound.events import Decided, Listener, tell
+from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Mode
 from ratebound.settling import restated, settled_costs, settlement
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of
@@ -29,7 +30,8 @@ class _Deciding(Generic[S]):
 
     `at_once` is the storage's way to spend without a pause; None if it has none, and while the decider is closed.
     `unheard` is the same, and None as well while anybody listens: then a spend is all there is to a decision, and
-    callers make it without a call in between.
+    callers make it without a call in between. `lock` is held while the decider is opened, closed, listened to or given
+    a twin.
     """
 
     at_once: AtOnce | None
@@ -40,9 +42,14 @@ class _Deciding(Generic[S]):
         self.listeners = listeners
         self.closed = False
         self._entered = 0
-        self._lock = threading.Lock()
         self._twin: AsyncDecider | None = None
         self.storage = storage
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self.lock = threading.RLock()  # reentrant: a signal handler may close what this thread opens or closes
 
     @property
     def storage(self) -> S:
@@ -56,28 +63,29 @@ class _Deciding(Generic[S]):
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` of everything from now on."""
-        self.listeners = (*self.listeners, *as_listeners([listener]))
-        if isinstance(self._storage, GuardedStorage | AsyncGuardedStorage):
-            self._storage.listen(listener)
-        self._choose_path()
-        if self._twin is not None:
-            self._twin.listen(listener)
+        with self.lock:
+            self.listeners = (*self.listeners, *as_listeners([listener]))
+            if isinstance(self._storage, GuardedStorage | AsyncGuardedStorage):
+                self._storage.listen(listener)
+            self._choose_path()
+            if self._twin is not None:
+                self._twin.listen(listener)
 
     def enter(self) -> None:
         """Open the decider for one `with` statement."""
-        with self._lock:
+        with self.lock:
             self._entered += 1
             self._set_closed(False)
 
     def leave(self) -> None:
         """Close the decider if this was the last `with` statement that had entered it."""
-        with self._lock:
+        with self.lock:
             self._entered -= 1
             self._set_closed(self._entered < 1)
 
     def shut(self) -> None:
         """Raise RuntimeError from now on, until the next `enter`."""
-        with self._lock:
+        with self.lock:
             self._set_closed(True)
 
     def check_open(self) -> None:
@@ -86,7 +94,7 @@ class _Deciding(Generic[S]):
             raise RuntimeError("this limiter is closed: make a new one, or open it again with a `with` statement")
 
     def adopt(self, twin: "AsyncDecider") -> None:
-        """Open, close and listen together with `twin` from now on."""
+        """Open, close and listen together with `twin` from now on. The caller holds the lock."""
         self._twin = twin
         twin._set_closed(self.closed)
 

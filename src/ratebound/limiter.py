@@ -221,16 +221,17 @@ class Limiter:
 
     def _for_tasks(self) -> "AsyncLimiter":
         """Return the limiter of all async functions that are decorated: one, so that they stand in one line."""
-        if self._twin is None:
-            self._twin = AsyncLimiter(
-                self.limits,
-                storage=self._decider.twin_storage(),
-                max_delay=self.max_delay,
-                listeners=self._decider.listeners,
-                sleep=self._async_sleep,
-            )
-            self._decider.adopt(self._twin._decider)
-        return self._twin
+        with self._decider.lock:
+            if self._twin is None:
+                self._twin = AsyncLimiter(
+                    self.limits,
+                    storage=self._decider.twin_storage(),
+                    max_delay=self.max_delay,
+                    listeners=self._decider.listeners,
+                    sleep=self._async_sleep,
+                )
+                self._decider.adopt(self._twin._decider)
+            return self._twin
 
     async def _async_sleep(self, seconds: float) -> None:
         if self._sleep is time.sleep:

@@ -88,6 +88,46 @@ def test_a_memory_whose_lock_is_held_at_a_fork_works_in_the_child() -> None:
     assert run(textwrap.dedent(FORK) + textwrap.dedent(program)) == "child well\nparent well\n"
 
 
+def test_a_limiter_that_another_thread_opens_at_a_fork_opens_and_closes_in_the_child() -> None:
+    program = """
+    limiter = Limiter("2/hour")
+    done = held(limiter._decider.lock)
+    def child():
+        with limiter:
+            assert limiter.hit("a")
+        limiter.close()
+        print("child well")
+    in_child(child)
+    done.set()
+    """
+    assert run(textwrap.dedent(FORK) + textwrap.dedent(program)) == "child well\n"
+
+
+def test_a_signal_handler_may_close_a_limiter_that_is_being_opened() -> None:
+    program = """
+    import signal
+    from ratebound import Limiter, MemoryStorage
+
+    class Signalled(MemoryStorage):
+        is_signalled = False
+
+        @property
+        def at_once(self):
+            if self.is_signalled:
+                self.is_signalled = False
+                signal.raise_signal(signal.SIGTERM)
+            return super().at_once
+
+    storage = Signalled()
+    limiter = Limiter("2/hour", storage=storage)
+    signal.signal(signal.SIGTERM, lambda *_: limiter.close())
+    storage.is_signalled = True
+    with limiter:
+        print("open")
+    """
+    assert run(program) == "open\n"
+
+
 def test_a_guard_works_in_the_child_with_threads_of_its_own_and_owes_nothing() -> None:
     program = """
     storage = Faulty()

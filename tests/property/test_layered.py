@@ -305,3 +305,13 @@ def test_what_is_wrong_with_all_rules_together_is_told_as_of_a_policy(own: Rule,
     problems = made_or_problems(lambda: CompiledPolicy(policy).layered([own], **mode))
     assert problems == made_or_problems(lambda: CompiledPolicy(written_out(policy, [own], **mode)))
     assert not isinstance(problems, CompiledPolicy)
+
+
+@pytest.mark.parametrize("keep_defaults", [False, True])
+def test_no_rules_in_front_change_nothing(keep_defaults: bool) -> None:
+    policy = Policy(rules=[Rule("all", "2/minute"), Rule("rest", "1/minute", default=True)])
+    compiled = CompiledPolicy(policy)
+    layered = compiled.layered([], keep_defaults=keep_defaults).policy
+    assert [(rule.name, rule.default) for rule in layered.rules] == [("all", False), ("rest", not keep_defaults)]
+    with pytest.raises(PolicyError, match="a policy without rules"):
+        compiled.layered([], alone=True)

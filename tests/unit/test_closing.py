@@ -1,12 +1,14 @@
 """A limiter that was closed says so, and connects to nothing behind its user's back."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from ratebound import AsyncLimiter, Check, Limiter, parse_limit
+from ratebound import AsyncLimiter, AsyncMemoryStorage, Check, Limiter, MemoryStorage, parse_limit
 from ratebound.testing import FakeClock
 from tests.servers import Server
 from tests.unit.faulty import AsyncFaulty, Prompt
@@ -109,3 +111,33 @@ def test_a_closed_limiter_does_not_connect_again(fresh_redis: Server) -> None:
     with pytest.raises(RuntimeError, match=CLOSED):
         limiter.hit("k")
     assert clients() == 1
+
+
+def test_async_functions_that_threads_decorate_at_once_have_one_twin_and_are_closed_together() -> None:
+    both = threading.Barrier(2)
+
+    class Meeting(MemoryStorage):
+        def async_twin(self) -> AsyncMemoryStorage:
+            with suppress(threading.BrokenBarrierError):  # nobody else comes: one thread makes the twin
+                both.wait(0.2)
+            return super().async_twin()
+
+    limiter = Limiter("5/minute", storage=Meeting())
+    decorated: list[Callable[[], Any]] = []
+
+    def decorate() -> None:
+        @limiter.limit(key="k")
+        async def function() -> None: ...
+
+        decorated.append(function)
+
+    threads = [threading.Thread(target=decorate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    limiter.close()
+    assert len(decorated) == 2
+    for function in decorated:
+        with pytest.raises(RuntimeError, match=CLOSED):
+            asyncio.run(function())

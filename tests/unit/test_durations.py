@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from ratebound import (
     AsyncGuardedStorage,
@@ -22,6 +23,7 @@ from ratebound.duration import as_seconds
 from ratebound.observe.alert import AlertListener
 from ratebound.observe.top import TopListener
 from ratebound.policy import AsyncGate, Gate, PolicyFile, RequestView, Source, read_policy
+from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import FakeClock
 from ratebound.web.gate import AsyncWebGate, WebGate
 
@@ -136,6 +138,16 @@ def test_a_probe_interval_takes_a_timedelta() -> None:
         assert guarded.guard._probe_interval == 2
         with pytest.raises(ValueError, match="probe_interval must be"):
             kind(inner, probe_interval=timedelta(0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [RedisStorage, AsyncRedisStorage])
+@pytest.mark.parametrize("name", ["timeout", "connect_timeout"])
+def test_the_timeouts_of_redis_take_a_timedelta(kind: Any, name: str) -> None:
+    client = Redis()  # connects to nothing
+    assert getattr(kind(client, **{name: timedelta(seconds=2)}).address, name) == 2
+    for wrong in (timedelta(0), timedelta(hours=2), 0, True, math.nan, "1"):
+        with pytest.raises(ValueError, match=f"{name} must be seconds or a timedelta"):
+            kind(client, **{name: wrong})
 
 
 def test_the_time_between_two_looks_at_a_policy_file_takes_a_timedelta(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Bounded memory that is not a bypass (law 7), and expiry without a thread."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from ratebound import Check, Limiter, MemoryStorage, parse_limit
 from ratebound.clock import SECOND
-from ratebound.limit import ALGORITHMS, BUCKETS, Limit
+from ratebound.decision import Row
+from ratebound.limit import ALGORITHMS, BUCKETS, Group, Limit, Mode
 from ratebound.testing import FakeClock, ask
 
 
@@ -607,3 +609,21 @@ def test_a_bucket_that_is_full_to_the_burst_has_no_waiters_and_is_evicted_if_it_
     assert ask(storage, "k", limit, 9).remaining == 3
     ask(storage, "new", limit)
     assert (storage.evicted, storage.overflowed) == (1, 0)
+
+
+def test_a_subclass_whose_at_once_is_written_with_its_evaluate_counts_each_spend_once(clock: FakeClock) -> None:
+    class Counting(MemoryStorage):
+        spends = 0
+
+        def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+            self.spends += len(groups) if mode == "spend" else 0
+            return super().evaluate(groups, mode)
+
+        def at_once(self, group: Group) -> Sequence[Row]:
+            return self.evaluate((group,))[0]
+
+    storage = Counting(clock=clock)
+    limiter = Limiter("3/day", storage=storage)
+    decisions = [limiter.hit("k"), *limiter.hit_many(["k"] * 3)]
+    assert [decision.allowed for decision in decisions] == [True, True, True, False]
+    assert storage.spends == 4

@@ -142,7 +142,8 @@ class MemoryStorage:
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Answer each group by itself, in order. The lock is taken for each: others may come between two groups."""
         if mode == "spend":
-            return [self.at_once(group) for group in groups]
+            # Not self.at_once: one in a subclass may be written with this method.
+            return [MemoryStorage.at_once(self, group) for group in groups]
         with self._lock:
             now = self._ticks() // 1000 + self._anchor
             if now >= self._sweep_at:

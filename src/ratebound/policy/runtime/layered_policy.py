@@ -41,7 +41,7 @@ def with_rules_in_front(policy: Policy, rules: Sequence[Rule]) -> Policy:
     taken = [rule.name for rule in rules if rule.name in policy.rule_by]
     if taken:
         raise PolicyError([Problem(("rules",), f"the policy has rules with these names: {', '.join(taken)}")])
-    if any(rule.final for rule in rules):  # such a rule may hide one of the policy's
+    if not rules or any(rule.final for rule in rules):  # such a rule may hide one of the policy's
         return written_out(policy, rules)
     overrides = _for_all_rules(policy)
     # A policy of the new rules alone shows what is wrong with them. It needs to know the tiers, but not their clients.

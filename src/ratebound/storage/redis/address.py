@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
+from ratebound.duration import as_seconds
 from ratebound.storage.redis.keys import Keys
 from ratebound.storage.secrecy import hidden, split_url
 
@@ -38,6 +39,7 @@ OPTIONS = {  # with the function that reads the text of each
     "sentinel_username": str,
     "sentinel_password": str,
 }
+HOUR = 3600  # seconds: no timeout is longer
 MOST_REPLICAS = 100
 WAITS = 0.4  # of the deadline, for replicas: an idle server checks its clock every tenth of a second
 # The options that are taken from a user's client. All others, timeouts and retries above all, are ours.
@@ -65,9 +67,9 @@ class Address:
         self.sentinel_tls = self.tls
 
     def check(self) -> None:
-        """Raise ValueError if a timeout, the pool size or the number of replicas is out of range."""
-        if not (0 < self.timeout < 3600 and 0 < self.connect_timeout < 3600):  # nan is neither
-            raise ValueError("timeout and connect_timeout must be seconds above 0 and below 3600")
+        """Read the timeouts. Raises ValueError if one, the pool size or the number of replicas is out of range."""
+        self.timeout = as_seconds("timeout", self.timeout, positive=True, most=HOUR)
+        self.connect_timeout = as_seconds("connect_timeout", self.connect_timeout, positive=True, most=HOUR)
         if type(self.pool) is not int or self.pool < 1:
             raise ValueError("pool must be a whole number, at least 1")
         if type(self.replicas) is not int or not 0 <= self.replicas <= MOST_REPLICAS:
