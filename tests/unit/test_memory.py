@@ -627,3 +627,16 @@ def test_a_subclass_whose_at_once_is_written_with_its_evaluate_counts_each_spend
     decisions = [limiter.hit("k"), *limiter.hit_many(["k"] * 3)]
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
     assert storage.spends == 4
+
+
+@pytest.mark.parametrize(("cost", "remaining"), [(1, 0), (2, 1)])
+def test_a_denial_with_patience_says_when_the_same_patience_is_enough(
+    clock: FakeClock, cost: int, remaining: int
+) -> None:
+    storage = MemoryStorage(clock=clock)
+    limit = parse_limit("4/second fixed-window")
+    clock.now -= clock.now % SECOND
+    for _ in range(4 - remaining):
+        ask(storage, "k", limit)
+    (row,) = storage.at_once((("k", (limit,), cost, SECOND // 4, None),))
+    assert row[:3] == (False, remaining, SECOND - SECOND // 4)
