@@ -14,6 +14,7 @@ from typing import Any, TypeGuard, Unpack
 
 from ratebound import switch
 from ratebound.arguments import as_sleep
+from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.limit import Limit
 from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule, read_policy
@@ -150,9 +151,9 @@ class WebGate(_GateBase):
         policy: AnyPolicy | None = None,
         *,
         storage: Any = None,
-        max_delay: float = 1.0,
+        max_delay: Duration = 1.0,
         charge: Mapping[str, Charge] | None = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], object] = time.sleep,
@@ -216,9 +217,9 @@ class AsyncWebGate(_GateBase):
         policy: AnyPolicy | None = None,
         *,
         storage: Any = None,
-        max_delay: float = 1.0,
+        max_delay: Duration = 1.0,
         charge: Mapping[str, Charge] | None = None,
-        deadline: float | None = None,
+        deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from os import PathLike
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
+from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
@@ -84,9 +85,9 @@ class GateOptions(TypedDict, total=False):
     """Options of a gate beside its policy; see `WebGate`."""
 
     storage: Any
-    max_delay: float
+    max_delay: Duration
     charge: Mapping[str, Charge] | None
-    deadline: float | None
+    deadline: Duration | None
     workers: int | None
     listeners: Iterable[Listener]
 
