@@ -4,10 +4,7 @@ The guard wraps a storage that does nothing, so that only its own time is left. 
 the same function without the `if` that checks for them, made from its source: nothing else differs.
 """
 
-import ast
-import inspect
 import logging
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
@@ -19,7 +16,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
 from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
-from ratebound import AsyncLimiter, Limiter, limiter, parse_limit
+from benchmarks.unasked_hit import unasked_hit
+from ratebound import AsyncLimiter, Limiter, parse_limit
 from ratebound.decision import Row
 from ratebound.events import Listener
 from ratebound.limit import Group, Mode
@@ -130,21 +128,6 @@ def _hits(how: str, make: Callable[[], Callable[[str], Any]]) -> Contender:
     return Contender("hit:", how, "Decision", start)
 
 
-def _unasked_hit() -> Callable[..., Any]:
-    """Return `Limiter.hit` from its source, with the body of the `if` that checks for listeners in its place."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(Limiter.hit)))
-    (function,) = tree.body
-    assert isinstance(function, ast.FunctionDef)
-    checks = [line for line in function.body if isinstance(line, ast.If) and "unheard" in ast.unparse(line.test)]
-    if len(checks) != 1:
-        raise AssertionError("Limiter.hit does not check for listeners in one if: measure it in another way")
-    function.body[function.body.index(checks[0]) :] = checks[0].body
-    names = dict(vars(limiter))
-    exec(compile(tree, "hit without listeners", "exec"), names)
-    made: Callable[..., Any] = names["hit"]
-    return made
-
-
 def _quiet() -> logging.Logger:
     """Return a logger that drops its lines: the work of handlers is not the listener's."""
     log = logging.getLogger("ratebound.benchmark")
@@ -170,7 +153,7 @@ def _hooks(text: str) -> list[Contender]:
 
     return [
         _hits(UNHEARD, lambda: Limiter(text).hit),
-        _hits(UNASKED, lambda: MethodType(_unasked_hit(), Limiter(text))),
+        _hits(UNASKED, lambda: MethodType(unasked_hit(), Limiter(text))),
         *(_hits(how, heard(make)) for how, make in LISTENERS.items()),
     ]
 

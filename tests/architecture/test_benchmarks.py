@@ -2,14 +2,14 @@
 
 from types import MethodType
 
-from benchmarks.guard import _unasked_hit
+from benchmarks.unasked_hit import unasked_hit
 
 from ratebound import Limiter
 
 
 def test_a_hit_without_its_check_for_listeners_decides_as_before() -> None:
     limiter = Limiter("1/day")
-    hit = MethodType(_unasked_hit(), limiter)
+    hit = MethodType(unasked_hit(), limiter)
     assert hit("a")
     assert not limiter.hit("a")
     assert limiter.hit("b")
