@@ -744,7 +744,7 @@ async def test_a_policy_that_does_not_go_with_an_endpoint_leaves_the_old_one_in_
     assert remaining(await fetch(app, "GET", "/")) == {"home/minute": 2, "all/minute": 8}
     limits.gate.use(Policy(rules=[Rule("all", "99/minute")]))  # which knows no tiers
     assert remaining(await fetch(app, "GET", "/")) == {"home/minute": 1, "all/minute": 7}
-    assert "the old one stays in force" in caplog.text
+    assert "the previous policy stays in force" in caplog.text
     assert remaining(await fetch(app, "GET", "/other")) == {"all/minute": 96}
 
 

@@ -67,7 +67,7 @@ def test_a_policy_that_an_endpoint_does_not_go_with_leaves_the_old_one_in_force_
         gate.use(Policy(rules=[Rule("all", "5/minute"), *taken]))
         assert left(gate, met) == '"login/minute";r=3;t=60, "all/minute";r=7;t=60'
         assert left(gate, unmet) == '"search/minute";r=4;t=60, "all/minute";r=6;t=60'
-    assert caplog.text.count("the old one stays in force") == 2
+    assert caplog.text.count("the previous policy stays in force") == 2
     assert '"all/minute";r=1' in left(gate), "without an endpoint the new one holds, and has counted all the while"
     gate.use(Policy(rules=[Rule("all", "20/minute")]))
     assert '"all/minute";r=15' in left(gate, unmet)
@@ -85,7 +85,7 @@ def test_an_endpoint_that_is_met_after_a_reload_keeps_an_older_policy_that_it_go
             gate.use(Policy(rules=[Rule("all", f"{count}/minute"), taken]))
     assert left(gate, met) == '"login/minute";r=4;t=60, "all/minute";r=3;t=60'
     assert left(gate, unmet) == '"search/minute";r=4;t=60, "all/minute";r=7;t=60'
-    assert caplog.text.count("the old one stays in force") == 1
+    assert caplog.text.count("the previous policy stays in force") == 1
 
 
 def test_an_endpoint_that_is_forgotten_while_a_policy_is_loaded_stays_forgotten(

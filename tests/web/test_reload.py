@@ -139,10 +139,10 @@ def test_a_policy_that_an_endpoint_cannot_use_is_told_of_at_the_reload(
     file.path.write_text("rules: [{name: mine, limits: 20/minute}]")
     with caplog.at_level(logging.ERROR, "ratebound"):
         assert file.reload()
-    count = caplog.text.count("there the old one stays in force")
+    count = caplog.text.count("the previous policy stays in force there")
     assert count
     with compilations() as found:
         told = [limits_told(site.get(path).headers.to_wsgi_list()) for path in ("/taken", "/free", "/taken")]
     assert found == []
     assert told == [{"mine/minute": 30, "all/minute": 50}, {"mine/minute": 20}, {"mine/minute": 30, "all/minute": 50}]
-    assert caplog.text.count("there the old one stays in force") == count, "it is told once of each endpoint"
+    assert caplog.text.count("the previous policy stays in force there") == count, "it is told once of each endpoint"

@@ -42,7 +42,7 @@ def _redis() -> Any:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] != "redis":
             raise
-        raise ModuleNotFoundError("Redis needs redis-py: install Ratebound with its extra [redis]") from None
+        raise ModuleNotFoundError('redis-py is not installed. Run: pip install "ratebound[redis]"') from None
     return storage
 
 

@@ -22,6 +22,10 @@ log = logging.getLogger("ratebound")
 
 MAX_PREPARED = 4096  # endpoints that are compiled for a new policy before it is in force
 
+CLASH = (
+    "the new policy cannot be combined with the limits of %r: the previous policy stays in force there. Correct the"
+    " policy or these limits, and load the policy again"
+)
 NO_USER = (
     "the limit %r counts by user, but here it counts by address, and users behind one address share it: %s. If that is"
     " intended, write key=['user', 'address']"
@@ -207,7 +211,7 @@ class EndpointRulesTable:
                 if known is base:
                     raise
                 old = self._compile(known, endpoint, alone)
-            log.error("the new policy does not go with %r: there the old one stays in force", endpoint, exc_info=error)
+            log.error(CLASH, endpoint, exc_info=error)
             kept = copy(old)  # a request may look at the old one, whose policy is still in force
             kept.base = base
             return kept

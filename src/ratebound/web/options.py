@@ -135,7 +135,6 @@ class ViewLimitOptions(PlainLimitOptions, total=False):
 
 
 FOR_LIMIT = tuple(LimitOptions.__annotations__)
-FOR_POLICY = tuple(PolicyOptions.__annotations__)
 FOR_ALL = tuple(Options.__annotations__)
 
 FIRST = "give the limits first, as text: '5/minute'"

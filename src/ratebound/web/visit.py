@@ -154,8 +154,8 @@ class Visit:
             before.join(answer)
 
     def conclude(self, gate: Any, status: int) -> Flow[None]:
-        """Look at the status of the response. If it is that of a rejected part, the whole request is rejected, and
-        everything charged before is given back."""
+        """Reject the whole request if the response has the status of a rejected part. All charges before it are given
+        back."""
         if self.part is not None and self.part_status == status:
             yield from self.reject(gate, self.part)
         self.part = None

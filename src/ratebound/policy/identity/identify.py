@@ -293,7 +293,7 @@ def check_by(by: Any) -> None:
 
 
 def _spelled(name: str) -> str:
-    """Return the name in lower case if it is that of a header: headers are case-insensitive."""
+    """Return the name, in lower case if it names a header: headers are case-insensitive."""
     return name.lower() if name[:7].lower() == "header:" else name
 
 

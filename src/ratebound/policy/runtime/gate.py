@@ -28,7 +28,7 @@ from ratebound.storage import AsyncStorage, Storage
 
 
 class _Source:
-    """The policy that is in force now: one that was given, or that of a file, and the switch above it."""
+    """The policy that is in force now, given as an object or as a file, and the switch that overrides it."""
 
     __slots__ = ("__weakref__", "_checked", "_compiled", "_file", "_refused", "blocking", "preparations", "switch")
 
