@@ -1,0 +1,14 @@
+"""What the compiler is told about a class. Without mypy_extensions, and so without the compiler, it means nothing."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Decorated = TypeVar("Decorated")
+
+try:
+    from mypy_extensions import mypyc_attr as mypyc_attr
+except ImportError:
+
+    def mypyc_attr(*attrs: str, **kwattrs: object) -> Callable[[Decorated], Decorated]:
+        """Return a decorator that returns its class as it is."""
+        return lambda decorated: decorated
