@@ -10,7 +10,8 @@ from ratebound.decision import Patience, Row
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import InvalidKey, InvalidLimit
 from ratebound.events import Listener
-from ratebound.kernels import peek as peek_at
+from ratebound.kernels.group_law import peek as peek_at
+from ratebound.kernels.packing import unpacked
 from ratebound.limit import MAX_PERIOD, Check, Group, Limit, checked_cost, checked_key, limit_set
 from ratebound.notation import parse_limits
 
@@ -111,7 +112,9 @@ def group_of_checks(checks: Check | Iterable[Check]) -> Group:
 def unlimited(groups: Sequence[Group]) -> list[Sequence[Row]]:
     """Return what untouched limits would say: the answer while `ratebound.testing` has turned limiting off."""
     now = time.time_ns() // 1000
-    return [
-        [(True, *peek_at(limit, None, now, cost)[1][1:]) for _, limits, cost, *_ in group for limit in limits]
-        for group in groups
-    ]
+    return [[_untouched(limit, now, cost) for _, limits, cost, *_ in group for limit in limits] for group in groups]
+
+
+def _untouched(limit: Limit, now: int, cost: int) -> Row:
+    """Return an allowed row of a limit that nothing was spent of."""
+    return (True, *peek_at(limit.numbers, unpacked(limit.numbers, None), now, cost)[1:])

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ratebound.clock import seconds
+from ratebound.compiling import mypyc_attr
 from ratebound.errors import RateboundError
 from ratebound.limit import Group, Limit
+from ratebound.numbers import Numbers
 
 
 class Outcome(NamedTuple):
@@ -30,13 +31,22 @@ class Outcome(NamedTuple):
     ahead_us: int | None = None
 
 
-# An Outcome as kernels and storages pass it on: the same fields in a plain tuple, which is four times as fast to make.
-Row = (
-    tuple[bool, int, int | None, int, int, int, int, int]
-    | tuple[bool, int, int | None, int, int, int, int, int, int | None]
-)
+# An Outcome as kernels and storages pass it on: the same fields in a plain tuple, which is four times as fast to make,
+# and which compiled code does not put on the heap.
+Row = tuple[bool, int, int | None, int, int, int, int, int, int | None]
 
 
+class Plan:
+    """The limits of one key, and their numbers in the same order."""
+
+    __slots__ = ("limits", "numbers")
+
+    def __init__(self, limits: tuple[Limit, ...]) -> None:
+        self.limits = limits
+        self.numbers: list[Numbers] = [limit.numbers for limit in limits]
+
+
+@mypyc_attr(native_class=False)
 class DegradedRows(list[Row]):
     """Rows that were decided without the storage, and the reason.
 
@@ -51,17 +61,26 @@ class DegradedRows(list[Row]):
         self.granted = granted
 
 
+@mypyc_attr(acyclic=True)
 class Decision:
     """The answer to one request: true if it is allowed. Durations are float seconds here."""
 
-    __slots__ = ("allowed", "asks", "final", "rows")
+    __slots__ = ("_asks", "_rows", "allowed", "final")
 
-    final: str  # the reason why it cannot be settled any more; unset until then
+    allowed: bool
+    final: str  # the reason why it cannot be settled any more; empty until then
+    _asks: Group
+    _rows: Sequence[Row]
 
     def __init__(self, asks: Group, rows: Sequence[Row]) -> None:
-        self.allowed = rows[0][0] if len(rows) == 1 else all([row[0] for row in rows])  # noqa: C419 - a list is faster
-        self.asks = asks
-        self.rows = rows
+        allowed = True
+        for row in rows:
+            if not row[0]:
+                allowed = False
+        self.allowed = allowed
+        self.final = ""
+        self._asks = asks
+        self._rows = rows
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -72,6 +91,20 @@ class Decision:
             f" retry_after={self.retry_after}, reset_after={self.reset_after}, delay={self.delay})"
         )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy the asks, the rows and whether it is final."""
+        return _remade, (self.asks, self.rows, self.final)
+
+    @property
+    def asks(self) -> Group:
+        """What the storage was asked, one Ask for each key."""
+        return self._asks
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """What the storage answered: the fields of `outcomes` in plain tuples."""
+        return self._rows
+
     @property
     def outcomes(self) -> list[Outcome]:
         """One Outcome for each of `limits`, in the same order. Their durations are whole microseconds."""
@@ -80,24 +113,31 @@ class Decision:
     @property
     def limits(self) -> list[Limit]:
         """The limits that were checked. `zip(decision.limits, decision.outcomes)` pairs each with its answer."""
-        return [limit for _, limits, *_ in self.asks for limit in limits]
+        return [limit for ask in self.asks for limit in ask[1]]
 
     @property
     def degraded(self) -> str | None:
         """The reason why this was decided without the storage; None if the storage decided."""
-        return self.rows.reason if isinstance(self.rows, DegradedRows) else None
+        rows = self.rows
+        return rows.reason if isinstance(rows, DegradedRows) else None
 
     @property
     def unavailable(self) -> bool:
         """True if denied only because the storage is out of reach: a 503, not a 429."""
-        return isinstance(self.rows, DegradedRows) and self.rows.closed and not self.allowed
+        rows = self.rows
+        return isinstance(rows, DegradedRows) and rows.closed and not self.allowed
 
-    def _decisive(self) -> tuple[Limit, Outcome]:
-        """Return the limit to report: the one that denies for longest, or the one nearest to exhaustion."""
-        pairs = list(zip(self.limits, self.outcomes, strict=True))
-        if self.allowed:
-            return min(pairs, key=lambda pair: (pair[1].remaining, -pair[1].reset_after_us))
-        return max((pair for pair in pairs if not pair[1].allowed), key=lambda pair: _longest(pair[1].retry_after_us))
+    def _decisive(self) -> int:
+        """Return the index of the limit to report: the one that denies for longest, or is nearest to exhaustion."""
+        best = 0
+        for index in range(1, len(self._rows)):
+            if _comes_first(self._rows[index], self._rows[best]):
+                best = index
+        return best
+
+    def _row(self) -> Row:
+        """Return the row of the limit to report."""
+        return self._rows[self._decisive()]
 
     @property
     def limit(self) -> Limit:
@@ -105,30 +145,35 @@ class Decision:
 
         Its quota is `limit.burst`, which for windows is the count.
         """
-        return self._decisive()[0]
+        index = self._decisive()
+        for ask in self._asks:
+            if index < len(ask[1]):
+                return ask[1][index]
+            index -= len(ask[1])
+        raise IndexError(index)
 
     @property
     def remaining(self) -> int:
         """Units of cost left in `limit`."""
-        return self._decisive()[1].remaining
+        return self._row()[1]
 
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same request passes if no other comes; 0.0 if allowed, None if it never passes."""
         if self.allowed:
             return 0.0
-        wait = self._decisive()[1].retry_after_us
-        return None if wait is None else seconds(wait)
+        wait = self._row()[2]
+        return None if wait is None else wait / 1_000_000
 
     @property
     def reset_after(self) -> float:
         """Seconds until `limit` is as if untouched, if nothing more is spent."""
-        return seconds(self._decisive()[1].reset_after_us)
+        return self._row()[3] / 1_000_000
 
     @property
     def delay(self) -> float:
         """Seconds to hold an allowed request back: a leaky bucket's turn, or a place taken in the future."""
-        return seconds(max(row[4] for row in self.rows)) if self.allowed else 0.0
+        return max([row[4] for row in self.rows]) / 1_000_000 if self.allowed else 0.0
 
     @property
     def at(self) -> int:
@@ -136,8 +181,122 @@ class Decision:
         return self.rows[0][5]
 
 
-def _longest(wait: int | None) -> float:
-    return float("inf") if wait is None else wait
+def _comes_first(row: Row, other: Row) -> bool:
+    """Return True if a client is told of this limit, and not of the other, which comes before it in the decision."""
+    if row[0] != other[0]:
+        return other[0]
+    if row[0]:
+        return row[1] < other[1] or (row[1] == other[1] and row[3] > other[3])
+    wait, longest = row[2], other[2]
+    return longest is not None and (wait is None or wait > longest)
+
+
+def _remade(asks: Group, rows: Sequence[Row], final: str) -> Decision:
+    """Return a decision that was pickled or copied."""
+    decision = Decision(asks, rows)
+    decision.final = final
+    return decision
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
+class OneLimitDecision(Decision):
+    """A decision about one key and one limit. `asks` and `rows` are made when they are read."""
+
+    __slots__ = ("_answer", "_cost", "_key", "_plan")
+
+    def __init__(self, key: str, plan: Plan, cost: int, answer: Row) -> None:
+        self.allowed = answer[0]
+        self.final = ""
+        self._key = key
+        self._plan = plan
+        self._cost = cost
+        self._answer = answer
+
+    @property
+    def asks(self) -> Group:
+        return ((self._key, self._plan.limits, self._cost, None, None),)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return (self._answer,)
+
+    @property
+    def limit(self) -> Limit:
+        return self._plan.limits[0]
+
+    @property
+    def remaining(self) -> int:
+        return self._answer[1]
+
+    @property
+    def retry_after(self) -> float | None:
+        if self.allowed:
+            return 0.0
+        wait = self._answer[2]
+        return None if wait is None else wait / 1_000_000
+
+    @property
+    def reset_after(self) -> float:
+        return self._answer[3] / 1_000_000
+
+    @property
+    def delay(self) -> float:
+        return self._answer[4] / 1_000_000
+
+    @property
+    def at(self) -> int:
+        return self._answer[5]
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
+class Answer:
+    """A row on the heap."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
+class OneKeyDecision(Decision):
+    """A decision about one key and several limits. `asks` and `rows` are made when they are read."""
+
+    __slots__ = ("_answers", "_cost", "_key", "_plan")
+
+    def __init__(self, key: str, plan: Plan, cost: int, answers: list[Answer], allowed: bool) -> None:
+        self.allowed = allowed
+        self.final = ""
+        self._key = key
+        self._plan = plan
+        self._cost = cost
+        self._answers = answers
+
+    @property
+    def asks(self) -> Group:
+        return ((self._key, self._plan.limits, self._cost, None, None),)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return [answer.row for answer in self._answers]
+
+    @property
+    def limit(self) -> Limit:
+        return self._plan.limits[self._decisive()]
+
+    def _decisive(self) -> int:
+        best = 0
+        for index in range(1, len(self._answers)):
+            if _comes_first(self._answers[index].row, self._answers[best].row):
+                best = index
+        return best
+
+    def _row(self) -> Row:
+        return self._answers[self._decisive()].row
+
+    @property
+    def at(self) -> int:
+        return self._answers[0].row[5]
 
 
 class Patience(NamedTuple):

@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from ratebound import switch
 from ratebound.decision import Decision, RateLimited, Row
 from ratebound.events import Decided, Listener, tell
 from ratebound.limit import Group, Mode
+from ratebound.switch import switch
 from ratebound.waiting import Evaluate, Flow, Turn
 
 Ask = Callable[[Sequence[Group], Mode], Sequence[Sequence[Row]]]

@@ -11,6 +11,8 @@ from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit
+from ratebound.numbers import MAX_COUNT as MAX_COUNT
+from ratebound.numbers import Numbers
 
 UNITS = {
     "microsecond": 1,
@@ -28,7 +30,6 @@ WINDOWS = ("fixed-window", "sliding-log", "sliding-counter")
 ALGORITHMS = BUCKETS + WINDOWS
 FAILURES = ("local", "open", "closed", "raise")
 
-MAX_COUNT = 10**12
 MAX_PERIOD = 10 * UNITS["year"]
 MAX_SPAN = 100 * UNITS["year"]  # time to refill a whole burst: now + span + overdraft + patience stays under 2**53
 LOG_COUNT = 10_000  # a sliding log stores every event: a larger count needs the word `large`
@@ -65,10 +66,7 @@ class Limit:
     failure: str = field(default="", compare=False)
 
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
-    queues: bool = field(init=False, repr=False, compare=False)  # a leaky bucket: allowed requests wait their turn
-    unit: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)  # see `spans`, for a cost of 1
-    refill_us: int = field(init=False, repr=False, compare=False)  # burst * period / count: from empty to full
-    full: int = field(init=False, repr=False, compare=False)  # a whole burst and a microsecond, in 1/count microseconds
+    numbers: Numbers = field(init=False, repr=False, compare=False)  # what kernels compute with
 
     def __post_init__(self, large: bool) -> None:
         if type(self.count) is not int or not 1 <= self.count <= MAX_COUNT:
@@ -107,10 +105,22 @@ class Limit:
                 " and a letter or digit first"
             )
         put(self, "scope", state_scope(self))
-        put(self, "queues", self.algorithm == "leaky-bucket")
-        put(self, "unit", spans(self, 1))
-        put(self, "refill_us", self.burst * self.period_us // self.count)
-        put(self, "full", self.burst * self.period_us + self.count - 1)
+        put(self, "numbers", Numbers(self.count, self.period_us, self.burst, self.algorithm, self.scope))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy what the limit was made of."""
+        name = self.name if self.named else ""
+        return type(self), (self.count, self.period_us, self.burst, self.algorithm, name, True, self.failure)
+
+    @property
+    def queues(self) -> bool:
+        """True for a leaky bucket: allowed requests wait for their turn."""
+        return self.numbers.queues
+
+    @property
+    def refill_us(self) -> int:
+        """The time from empty to full: burst * period / count."""
+        return self.numbers.refill_us
 
     @property
     def text(self) -> str:
@@ -134,15 +144,6 @@ class Limit:
     def __str__(self) -> str:
         """Return text that parses back to this limit."""
         return f"{self.text} as {self.name}" if self.named else self.text
-
-
-def spans(limit: Limit, cost: int) -> tuple[int, int, int, int]:
-    """Return the time that `cost` units and the rest of the burst take to refill.
-
-    The times are (burst - cost) and cost, times period / count. Each is whole microseconds and a remainder in 1/count
-    microseconds, in the order room, room_part, step, step_part.
-    """
-    return divmod((limit.burst - cost) * limit.period_us, limit.count) + divmod(cost * limit.period_us, limit.count)
 
 
 def state_scope(limit: Limit) -> str:

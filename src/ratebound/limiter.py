@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeVar, overload
 
-from ratebound import switch
 from ratebound.arguments import (
     Limits,
     as_limits,
@@ -23,13 +22,13 @@ from ratebound.arguments import (
     in_parts,
 )
 from ratebound.decider import AsyncDecider, Decider
-from ratebound.decision import Decision
+from ratebound.decision import Decision, Plan
 from ratebound.decorator import RAISE, is_async, limited, limited_async, name_of
 from ratebound.drivers import drive, drive_async
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener
-from ratebound.limit import Check, Group, Limit, limit_set
+from ratebound.limit import Check, Limit, limit_set
 from ratebound.settling import peeked
 from ratebound.storage import AsyncStorage, RedisClient, Storage
 from ratebound.waiting import Lines, reserves, wait_by_place, wait_in_line
@@ -60,13 +59,23 @@ class Limiter:
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.limits = as_limits(limits, default_algorithm)
+        self._plan = Plan(as_limits(limits, default_algorithm))
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=False)
         self._decider = Decider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
+        self._fast_path = self._decider.fast_path
         self._reserves = reserves(self.limits)
         self._lines = Lines()
         self._twin: AsyncLimiter | None = None
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits that every key is checked against. Others can be set."""
+        return self._plan.limits
+
+    @limits.setter
+    def limits(self, limits: Limit | Iterable[Limit]) -> None:
+        self._plan = Plan(limit_set(limits))
 
     @property
     def storage(self) -> Storage:
@@ -79,14 +88,8 @@ class Limiter:
 
     def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it. Never sleeps, never raises for a denial."""
-        if type(key) is str and cost is ONE:
-            group: Group = ((key, self.limits, cost, None, None),)
-        else:
-            group = group_of(key, self.limits, cost)
-        unheard = self._decider.unheard
-        if unheard is not None and switch.limiting:
-            return Decision(group, unheard(group))
-        return self._decider.decide(group)
+        decision = self._fast_path.hit(self._plan, key, cost)
+        return self._decider.decide(group_of(key, self.limits, cost)) if decision is None else decision
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Return independent answers, in order, from one trip to the storage for every 100 keys.
@@ -256,12 +259,22 @@ class AsyncLimiter:
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self.limits = as_limits(limits, default_algorithm)
+        self._plan = Plan(as_limits(limits, default_algorithm))
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=True)
         self._decider = AsyncDecider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
+        self._fast_path = self._decider.fast_path
         self._reserves = reserves(self.limits)
         self._lines = Lines()
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits that every key is checked against. Others can be set."""
+        return self._plan.limits
+
+    @limits.setter
+    def limits(self, limits: Limit | Iterable[Limit]) -> None:
+        self._plan = Plan(limit_set(limits))
 
     @property
     def storage(self) -> AsyncStorage:
@@ -274,14 +287,8 @@ class AsyncLimiter:
 
     async def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it; see `Limiter.hit`."""
-        if type(key) is str and cost is ONE:
-            group: Group = ((key, self.limits, cost, None, None),)
-        else:
-            group = group_of(key, self.limits, cost)
-        unheard = self._decider.unheard
-        if unheard is not None and switch.limiting:
-            return Decision(group, unheard(group))
-        return await self._decider.decide(group)
+        decision = self._fast_path.hit(self._plan, key, cost)
+        return await self._decider.decide(group_of(key, self.limits, cost)) if decision is None else decision
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Return independent answers, in order; see `Limiter.hit_many`. Other tasks run between two trips."""

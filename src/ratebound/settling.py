@@ -58,9 +58,8 @@ _settled = _Settled()
 
 
 def _refuse_if_final(decision: Decision) -> None:
-    final = getattr(decision, "final", "")
-    if final:
-        raise ValueError(f"this decision cannot be settled: {final}")
+    if decision.final:
+        raise ValueError(f"this decision cannot be settled: {decision.final}")
 
 
 def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:

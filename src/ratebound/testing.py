@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
-from ratebound import switch
 from ratebound.clock import SECOND
 from ratebound.decision import Outcome, Row
 from ratebound.duration import Duration
@@ -21,6 +20,7 @@ from ratebound.limit import ALGORITHMS, Ask, Group, Limit, Mode
 from ratebound.notation import parse_limit
 from ratebound.settling import spent_of
 from ratebound.storage import AsyncStorage, Storage, async_twin_of
+from ratebound.switch import switch
 
 
 class FakeClock:

@@ -13,12 +13,12 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from ratebound import switch
 from ratebound.clock import seconds
 from ratebound.decision import Decision, DegradedRows, Patience, RateLimited, Row
 from ratebound.fork import renew_in_children
 from ratebound.limit import BUCKETS, Ask, Group, Limit, Mode
 from ratebound.settling import settlement
+from ratebound.switch import switch
 
 
 class Ticket(Protocol):

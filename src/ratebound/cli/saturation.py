@@ -9,7 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ratebound.kernels import KERNELS, State, evaluate
+from ratebound.kernels.group_law import evaluate
+from ratebound.kernels.packing import unpacked
+from ratebound.kernels.state import State
 from ratebound.limit import BUCKETS, MAX_COUNT, WINDOWS, Limit
 
 LOOKS = 300  # in one span
@@ -40,12 +42,10 @@ def saturate(
     """
     pace = max(span // looks, 1)
     seen = tuple(widened(limit, pace) for limit in limits)
-    states: list[State | None] = [
-        None
-        if wide is limit
-        else KERNELS[wide.algorithm].spend(wide, None, start, wide.burst - limit.burst, None, 0)[0]
-        for limit, wide in zip(limits, seen, strict=True)
-    ]
+    states = [unpacked(wide.numbers, None) for wide in seen]
+    for limit, wide, state in zip(limits, seen, states, strict=True):
+        if wide is not limit:
+            state.spend(wide.numbers, start, wide.burst - limit.burst, None, 0)
     if opened:
         evaluate([("client", seen, 1, None, None)], "spend", range(len(seen)), states, 0)
     taken, total, now, end = [], 0, start, start + span - 1
@@ -129,20 +129,21 @@ def most_in_one_period(limit: Limit) -> int:
 
 def longest_delay(limit: Limit) -> int:
     """Return the delay of the last request of a whole burst."""
-    spend = KERNELS[limit.algorithm].spend
-    state = spend(limit, None, 0, limit.burst - 1, None, 0)[0] if limit.burst > 1 else None
-    return spend(limit, state, 0, 1, None, 0)[1][4]
+    state = unpacked(limit.numbers, None)
+    if limit.burst > 1:
+        state.spend(limit.numbers, 0, limit.burst - 1, None, 0)
+    return state.spend(limit.numbers, 0, 1, None, 0)[4]
 
 
 def used_up(limit: Limit) -> tuple[int, int]:
     """Return the units that pass at once from a window's beginning, and the time until the limit is untouched again."""
-    states: list[State | None] = [None]
+    states = [unpacked(limit.numbers, None)]
     _take_all((limit,), states, 0)
     at_once = saturate((limit,), 1)[-1].total  # a bucket above one unit per microsecond gives more than its burst
-    return at_once, KERNELS[limit.algorithm].standing(limit, states[0], 0)[1]
+    return at_once, states[0].standing(limit.numbers, 0)[1]
 
 
-def _take_all(limits: tuple[Limit, ...], states: list[State | None], now: int) -> int:
+def _take_all(limits: tuple[Limit, ...], states: list[State], now: int) -> int:
     slots = range(len(limits))
     left = min(row[1] for row in evaluate([("client", limits, 1, None, None)], "peek", slots, states, now))
     if left:
@@ -150,7 +151,7 @@ def _take_all(limits: tuple[Limit, ...], states: list[State | None], now: int) -
     return left
 
 
-def _held_back(limits: tuple[Limit, ...], states: list[State | None], now: int) -> tuple[int, int]:
+def _held_back(limits: tuple[Limit, ...], states: list[State], now: int) -> tuple[int, int]:
     """Return the index of the limit that denies for longest, which a decision would name, and its wait."""
     rows = evaluate([("client", limits, 1, None, None)], "peek", range(len(limits)), states, now)
     wait, place = max((row[2] or 0, -place) for place, row in enumerate(rows))

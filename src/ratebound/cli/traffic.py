@@ -8,7 +8,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ratebound.kernels import KERNELS, State, evaluate
+from ratebound.kernels.group_law import evaluate
+from ratebound.kernels.packing import unpacked
+from ratebound.kernels.state import State
 from ratebound.limit import BUCKETS, Limit
 
 # The order of the output: windows first, then buckets.
@@ -26,7 +28,7 @@ class Event(NamedTuple):
     arrives: int
     allowed: bool
     goes: int
-    state: State | None
+    state: State
 
 
 def variants(limit: Limit) -> dict[str, Limit]:
@@ -52,19 +54,19 @@ def bursty(limit: Limit, until: int) -> list[int]:
 
 def play(limit: Limit, arrivals: Sequence[int]) -> list[Event]:
     """Spend one unit at each arrival and return the events."""
-    states: list[State | None] = [None]
+    states = [unpacked(limit.numbers, None)]
     events = []
     for now in arrivals:
         allowed, _, _, _, delay, *_ = evaluate([("demo", (limit,), 1, None, None)], "spend", [0], states, now)[0]
-        events.append(Event(now, allowed, now + delay, states[0]))
+        events.append(Event(now, allowed, now + delay, states[0].copy()))
     return events
 
 
 def standing_at(limit: Limit, events: Sequence[Event], now: int) -> tuple[int, int]:
     """Return (remaining, reset_after) at an instant between the events."""
     before = bisect_right(events, now, key=lambda event: event.arrives)
-    state = events[before - 1].state if before else None
-    return KERNELS[limit.algorithm].standing(limit, state, now)
+    state = events[before - 1].state if before else unpacked(limit.numbers, None)
+    return state.standing(limit.numbers, now)
 
 
 def busiest(instants: Sequence[int], period: int) -> tuple[int, int]:

@@ -9,11 +9,11 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
 
+from ratebound import kernels
 from ratebound.clock import SECOND
 from ratebound.decision import Decision, DegradedRows, Row
 from ratebound.http.caching import is_redirect, is_shareable
 from ratebound.http.structured import write_integer, write_string
-from ratebound.kernels import KERNELS
 from ratebound.limit import UNITS, Group, Limit
 
 Pairs = list[tuple[str, str]]
@@ -35,7 +35,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 def grows_after(limit: Limit, row: Row) -> int:
     """Return microseconds until more remains than now, if nothing more is spent. Never too short; 0 if it is full."""
-    return KERNELS[limit.algorithm].grows_after(limit, row[1], row[3])
+    return kernels.grows_after(limit.numbers, row[1], row[3])
 
 
 class Shown:
@@ -45,7 +45,7 @@ class Shown:
     Fractions of a second are rounded up.
     """
 
-    __slots__ = ("grows", "limit", "name", "quota", "quoted", "unit", "window")
+    __slots__ = ("limit", "name", "quota", "quoted", "unit", "window")
 
     def __init__(self, limit: Limit, name: str) -> None:
         self.limit = limit
@@ -53,7 +53,6 @@ class Shown:
         self.quoted = write_string(name)
         self.quota = limit.burst
         self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
-        self.grows = KERNELS[limit.algorithm].grows_after
         span = limit.burst * limit.period_us
         self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
 
@@ -62,7 +61,7 @@ class Shown:
 
         `reset` is the time until all are back, in microseconds.
         """
-        after = self.grows(self.limit, left, reset)
+        after = kernels.grows_after(self.limit.numbers, left, reset)
         return f"{self.quoted};r={left};t={-(-after // SECOND)}" if after else f"{self.quoted};r={left}"
 
 
@@ -190,7 +189,7 @@ class Headers:
             else:
                 # A local share has other numbers than its limit: only its end is known.
                 reset = row[3]
-                after = reset if degraded else shown.grows(shown.limit, row[1], row[3])
+                after = reset if degraded else kernels.grows_after(shown.limit.numbers, row[1], row[3])
             quotas.append((shown, row[1], after, reset, row))
         pairs = plan.fixed.copy()
         for write in self._writers:

@@ -1,13 +1,13 @@
 """The generic cell rate algorithm, which is token-bucket, gcra and leaky-bucket.
 
-`tat + part / count` is the theoretical arrival time: the instant at which the bucket is untouched again. One unit moves
-it by period / count. The fraction is kept, so that no rate drifts; a request conforms from the whole microsecond of its
-instant on. A request of cost c conforms if the arrival time after it is no further ahead than a whole burst.
+`expires + part / count` is the theoretical arrival time: the instant at which the bucket is untouched again. One unit
+moves it by period / count. The fraction is kept, so that no rate drifts; a request conforms from the whole microsecond
+of its instant on. A request of cost c conforms if the arrival time after it is no further ahead than a whole burst.
 
-State is (tat, part, last, since, given). `last` is the instant of the last write: an earlier `now` means that the clock
-stepped back by the difference. `since` is the instant at which the bucket was last found untouched, and `given` is the
-time by which refunds have moved it back since then; both are for refunds, see `_refund`. Instants from before a step
-back cannot be compared with later ones, so `since` is then the first instant that was not used yet.
+Packed, a state is (expires, part, last, since, given). `last` is the instant of the last write: an earlier `now` means
+that the clock stepped back by the difference. `since` is the instant at which the bucket was last found untouched, and
+`given` is the time by which refunds have moved it back since then; both are for refunds, see `_refund`. Instants from
+before a step back cannot be compared with later ones, so `since` is then the first instant that was not used yet.
 
 A leaky bucket allows the same requests, but sends each to the end of a queue: its delay is the time ahead of it. With
 patience any bucket hands out places in the future: charged now, with a delay.
@@ -25,67 +25,242 @@ stretches are debts. They take the holes first, and move into every place in fro
 of the last debt then becomes the hole. Otherwise a hole would allow again what the debt has used before. A debt that
 ends within a burst from now is a place like any other.
 
-A state with holes, debts or a turn is longer: (…, turn, number of holes, start, part, end, part, …), first the holes
-and then the debts, each in order. `turn` is the latest instant at which a waiter goes ahead, if the arrival time does
-not say so: several buckets agreed on it (see `kernels.evaluate`), there are debts, or a part of a place was given back.
+A state with holes, debts or a turn has `more`, packed behind the rest: (turn, number of holes, start, part, end, part,
+…), first the holes and then the debts, each in order. `turn` is the latest instant at which a waiter goes ahead, if the
+arrival time does not say so: several buckets agreed on it (see `group_law.evaluate`), there are debts, or a part of a
+place was given back.
 """
 
+from typing import Final
+
+from ratebound.compiling import mypyc_attr
 from ratebound.decision import Row
-from ratebound.limit import MAX_PERIOD, MAX_SPAN, Limit, Spent, spans
+from ratebound.kernels.state import State
+from ratebound.limit import MAX_PERIOD, MAX_SPAN, Spent
+from ratebound.numbers import Numbers
 
-State = tuple[int, ...]
-
-MAX_HOLES = 32  # and as many debts
+MAX_HOLES: Final = 32  # and as many debts
 
 
-def spend(
-    limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
-) -> tuple[State | None, Row]:
-    """Charge `cost` if it conforms `lead` microseconds from now or later. A denial leaves the state as it is."""
-    count = limit.count
-    if state is None:
-        ahead, part, since, given = 0, 0, now, 0
-    else:
-        try:
-            tat, part, last, since, given = state
-        except ValueError:  # the state is longer; checking its length first would slow down the plain ones
-            return _spend_between(limit, state, now, cost, patience, lead)
-        if now < last or part >= count:
-            state = tat, part, last, since, given = repair(limit, state, now)
-        ahead = tat - now  # how far ahead of now the arrival time lies
+@mypyc_attr(acyclic=True)
+class Bucket(State):
+    """The state of a token bucket, GCRA or leaky bucket."""
+
+    __slots__ = ("given", "last", "more", "part", "since")
+
+    def __init__(
+        self,
+        expires: int = -1,
+        part: int = 0,
+        last: int = 0,
+        since: int = 0,
+        given: int = 0,
+        more: tuple[int, ...] | None = None,
+    ) -> None:
+        self.expires = expires
+        self.part = part
+        self.last = last
+        self.since = since
+        self.given = given
+        self.more = more
+
+    def fits(self, limit: Numbers, now: int, cost: int) -> bool:
+        """Return True if the cost conforms now; a leaky bucket may still delay it."""
+        if cost > limit.burst:
+            return False
+        if self.more is not None:
+            return self._fits_between(limit, now, cost)
+        part = self.part
+        if now < self.last or part >= limit.count:
+            return False
+        ahead = self.expires - now
         if ahead < 0:
-            since, given = max(since, now), 0
+            return True
+        if cost == 1:
+            room, room_part = limit.room, limit.room_part
+        else:
+            room, room_part = limit.room_for(cost)
+        return ahead <= room or (ahead == room + 1 and part < room_part)
+
+    def spend(self, limit: Numbers, now: int, cost: int, patience: int | None, lead: int) -> Row:
+        """Charge `cost` if it conforms `lead` microseconds from now or later. A denial leaves the state as it is."""
+        if lead or self.more is not None:
+            return self._spend_between(limit, now, cost, patience, lead)
+        count = limit.count
+        if now < self.last or self.part >= count:
+            self.repair(limit, now)
+        ahead = self.expires - now  # how far ahead of now the arrival time lies
+        part = self.part
+        untouched = ahead < 0
+        if untouched:
             ahead = part = 0
-    if cost == 1:
-        room, room_part, step, step_part = limit.unit
-    elif cost <= limit.burst:
-        room, room_part, step, step_part = spans(limit, cost)
-    else:
-        remaining, reset_after = _plain_standing(limit, state, now)
-        return state, (False, remaining, None, reset_after, 0, now, 0, 0)
-    early = ahead - room
-    if part < room_part:  # rounded down: conforming from the whole microsecond on
-        early -= 1
-    delay = ahead if limit.queues else early if early > 0 else 0
-    if patience is not None:
-        if lead:  # checked here because only patience has a lead
-            return _spend_between(limit, state, now, cost, patience, lead)
-        early = delay - patience
-    if early > 0:
-        remaining, reset_after = _plain_standing(limit, state, now)
-        return state, (False, remaining, early, reset_after, 0, now, 0, 0)
-    ahead += step
-    part += step_part
-    if part >= count:
-        ahead += 1
-        part -= count
-    remaining = (limit.full - ahead * count - part) // limit.period_us
-    if remaining < 0:
-        remaining = 0  # a place in the future
-    elif remaining > limit.burst:
-        remaining = limit.burst  # more than one unit a microsecond
-    reset_after = ahead + 1 if part else ahead
-    return (now + ahead, part, now, since, given), (True, remaining, 0, reset_after, delay, now, given, part)
+        if cost == 1:
+            early = ahead - limit.room
+            if part < limit.room_part:  # rounded down: conforming from the whole microsecond on
+                early -= 1
+            step = limit.step
+            step_part = limit.step_part
+        elif cost <= limit.burst:
+            room, room_part = limit.room_for(cost)
+            early = ahead - room
+            if part < room_part:
+                early -= 1
+            step, step_part = divmod(cost * limit.period_us, count)
+        else:
+            return self._denied(limit, now, None)
+        delay = ahead if limit.queues else early if early > 0 else 0
+        if patience is not None:
+            early = delay - patience
+        if early > 0:
+            return self._denied(limit, now, early)
+        ahead += step
+        part += step_part
+        if part >= count:
+            ahead += 1
+            part -= count
+        remaining = (limit.full - ahead * count - part) // limit.period_us
+        if remaining < 0:
+            remaining = 0  # a place in the future
+        elif remaining > limit.burst:
+            remaining = limit.burst  # more than one unit a microsecond
+        if untouched:
+            if now > self.since:
+                self.since = now
+            self.given = 0
+        self.expires = now + ahead
+        self.part = part
+        self.last = now
+        return (True, remaining, 0, ahead + 1 if part else ahead, delay, now, self.given, part, None)
+
+    def _denied(self, limit: Numbers, now: int, retry_after: int | None) -> Row:
+        """Return the row of a denial by a state without holes."""
+        remaining, reset_after = self._plain_standing(limit, now)
+        return (False, remaining, retry_after, reset_after, 0, now, 0, 0, None)
+
+    def _plain_standing(self, limit: Numbers, now: int) -> tuple[int, int]:
+        """Return (remaining, reset_after) of a state without holes."""
+        ahead = self.expires - now
+        if ahead < 0:
+            return limit.burst, 0
+        part = self.part
+        remaining = (limit.full - ahead * limit.count - part) // limit.period_us
+        if remaining < 0:
+            remaining = 0
+        elif remaining > limit.burst:
+            remaining = limit.burst
+        return remaining, ahead + 1 if part else ahead
+
+    def _spend_between(self, limit: Numbers, now: int, cost: int, patience: int | None, lead: int) -> Row:
+        """Spend if the state has holes or debts, or if the place must not begin before `lead`."""
+        self.repair(limit, now)
+        line = _Line(limit, self, now)
+        if cost > limit.burst:
+            remaining, reset_after = line.standing()
+            return (False, remaining, None, reset_after, 0, now, 0, 0, None)
+        size = cost * limit.period_us
+        place, hole = line.first_fit(size, lead * limit.count, 0)
+        early = line.delay(cost, place)
+        delay = max(early, 0)
+        if patience is not None:
+            early = delay - patience
+        elif limit.queues:
+            early = line.early(cost, place)
+        if early > 0:
+            remaining, reset_after = line.standing()
+            return (False, remaining, early, reset_after, 0, now, 0, 0, None)
+        line.take(size, place, hole)
+        if lead > delay or line.debts:
+            line.turn = max(line.turn, now + lead, now + delay)
+        line.write(self)
+        remaining, reset_after = line.standing()
+        ahead, part = divmod(place + size, limit.count)
+        return (True, remaining, 0, reset_after, delay, now, line.given, part, ahead)
+
+    def _fits_between(self, limit: Numbers, now: int, cost: int) -> bool:
+        state = self.copy()
+        state.repair(limit, now)
+        line = _Line(limit, state, now)
+        place, _ = line.first_fit(cost * limit.period_us, 0, 0)
+        return line.early(cost, place) <= 0
+
+    def standing(self, limit: Numbers, now: int) -> tuple[int, int]:
+        """Return (remaining, reset_after) of a state that needs no repair."""
+        if self.more is not None and self.expires >= now:
+            return _Line(limit, self, now).standing()
+        return self._plain_standing(limit, now)
+
+    def turn_after(self, limit: Numbers, now: int, front: int, cost: int) -> int | None:
+        """Return microseconds until `cost` goes ahead if `front` units take places before it; None if it never does."""
+        if cost > limit.burst:
+            return None
+        line = _Line(limit, self, now)
+        place, _ = line.first_fit(cost * limit.period_us, 0, front * limit.period_us)
+        return max(line.delay(cost, place), 0)
+
+    def force(self, limit: Numbers, now: int, cost: int, spent: Spent | None) -> Row:
+        """Apply a signed cost: overdraw by at most one count each time, or refund what is still owed."""
+        self.repair(limit, now)
+        if cost <= 0 and self.expires < now:
+            return (True, limit.burst, 0, 0, 0, now, 0, 0, None)
+        line = _Line(limit, self, now)
+        span = abs(cost) * limit.period_us
+        if cost > 0:
+            _overdraw(line, span)
+        elif spent is None:
+            _move_back(line, span)
+        elif cost < 0 and line.since <= spent[0] <= now:  # a later spend is from before a step back of the clock
+            _refund(line, span, spent)
+        line.write(self)
+        remaining, reset_after = line.standing()
+        return (True, remaining, 0, reset_after, 0, now, line.given, 0, None)
+
+    def repair(self, limit: Numbers, now: int) -> None:
+        """After a step back of the clock, move debt and holes back with it.
+
+        A fraction of a larger count, used before, is rounded up; at the end of a hole it is rounded down.
+        """
+        count = limit.count
+        if self.part >= count:
+            self.expires, self.part = self.expires + 1, 0
+        back = 0
+        if now < self.last:
+            back = self.last - now
+            self.expires -= back
+            self.since = max(self.since, self.last + 1)
+            self.last = now
+        more = self.more
+        if more is not None:
+            middle = 2 + 4 * more[1]
+            holes = _mended(count, more[2:middle], back)
+            debts = _mended(count, more[middle:], back)
+            self.more = (more[0] - back, len(holes) // 4, *holes, *debts)
+
+    def copy(self) -> "Bucket":
+        """Return an equal state."""
+        return Bucket(self.expires, self.part, self.last, self.since, self.given, self.more)
+
+    def without_holes(self) -> "Bucket":
+        """Return an equal state that gives places at the end of the line only."""
+        more = self.more
+        rest = None if more is None else (more[0], 0, *more[2 + 4 * more[1] :])
+        return Bucket(self.expires, self.part, self.last, self.since, self.given, rest)
+
+    def pack(self, limit: Numbers) -> tuple[int, ...]:
+        """Return (expires, part, last, since, given), and behind them `more`."""
+        return (self.expires, self.part, self.last, self.since, self.given, *(self.more or ()))
+
+
+def _mended(count: int, stretches: tuple[int, ...], back: int) -> list[int]:
+    mended: list[int] = []
+    for i in range(0, len(stretches), 4):
+        start, start_part, end, end_part = stretches[i], stretches[i + 1], stretches[i + 2], stretches[i + 3]
+        if start_part >= count:
+            start, start_part = start + 1, 0
+        if end_part >= count:
+            end_part = 0
+        if (start, start_part) < (end, end_part):
+            mended += [start - back, start_part, end - back, end_part]
+    return mended
 
 
 Stretches = list[tuple[int, int]]
@@ -107,30 +282,31 @@ class _Line:
 
     __slots__ = ("debts", "depth", "end", "given", "holes", "limit", "now", "since", "turn")
 
-    def __init__(self, limit: Limit, state: State | None, now: int) -> None:
+    def __init__(self, limit: Numbers, state: Bucket, now: int) -> None:
         """Read a state that needs no repair."""
         self.limit = limit
         self.now = now
         self.depth = limit.burst * limit.period_us
         self.end = 0
-        self.since, self.given, self.turn = now, 0, 0
+        self.given = 0
+        self.turn = 0
         self.holes: Stretches = []
         self.debts: Stretches = []
-        if state is not None:
-            self.since = state[3]
-            if state[0] < now:
-                self.since = max(self.since, now)
-            else:
-                self.end, self.given = self.ahead(state[0], state[1]), state[4]
-        if state is not None and len(state) > 5:
-            self.turn = state[5]
-            middle = 7 + 4 * state[6]
-            self.holes = self._stretches(state[7:middle], 0)
-            self.debts = self._stretches(state[middle:], self.depth)
+        self.since = state.since
+        if state.expires < now:
+            self.since = max(self.since, now)
+        else:
+            self.end, self.given = self.ahead(state.expires, state.part), state.given
+        more = state.more
+        if more is not None:
+            self.turn = more[0]
+            middle = 2 + 4 * more[1]
+            self.holes = self._stretches(more[2:middle], 0)
+            self.debts = self._stretches(more[middle:], self.depth)
 
-    def _stretches(self, numbers: State, begin: int) -> Stretches:
+    def _stretches(self, numbers: tuple[int, ...], begin: int) -> Stretches:
         """Return the parts of the stretches that lie after `begin`."""
-        found = []
+        found: Stretches = []
         for i in range(0, len(numbers), 4):
             end = self.ahead(numbers[i + 2], numbers[i + 3])
             if end > begin:
@@ -141,7 +317,7 @@ class _Line:
         """Return an instant and its fraction as 1/count microseconds from now."""
         return (instant - self.now) * self.limit.count + part
 
-    def first_fit(self, size: int, begin: int, front: int = 0) -> tuple[int, int]:
+    def first_fit(self, size: int, begin: int, front: int) -> tuple[int, int]:
         """Return where the first free place of `size` begins, and the index of its hole, or -1 for the end of the line.
 
         It begins no earlier than `begin`, and `front` is handed out before it.
@@ -156,8 +332,10 @@ class _Line:
 
     def delay(self, cost: int, place: int) -> int:
         """Return microseconds until a request with this place goes ahead; 0 or less means now."""
-        if self.limit.queues:
-            return place // self.limit.count
+        return place // self.limit.count if self.limit.queues else self.early(cost, place)
+
+    def early(self, cost: int, place: int) -> int:
+        """Return microseconds until a request with this place conforms; 0 or less means now."""
         return (place - (self.limit.burst - cost) * self.limit.period_us) // self.limit.count
 
     def take(self, size: int, place: int, hole: int) -> None:
@@ -174,7 +352,7 @@ class _Line:
         """Return the instant from which on no request waits for its place. It is never too early."""
         if self.debts:
             return self.turn
-        most = self.limit.unit[2] if self.limit.queues else self.limit.refill_us
+        most = self.limit.step if self.limit.queues else self.limit.refill_us
         return max(self.turn, self.now + self.end // self.limit.count - most)
 
     def owe(self, start: int, end: int) -> None:
@@ -196,8 +374,8 @@ class _Line:
         if start < end:
             self.holes = _joined(self.holes, start, end)
 
-    def state(self) -> State:
-        """Return the state to store: without holes at the end, and with at most MAX_HOLES holes and debts."""
+    def write(self, state: Bucket) -> None:
+        """Write the line into a state: without holes at the end, and with at most MAX_HOLES holes and debts."""
         while self.holes and self.holes[-1][1] >= self.end:
             self.end = min(self.end, self.holes.pop()[0])
         del self.holes[MAX_HOLES:]
@@ -205,12 +383,15 @@ class _Line:
         if len(self.debts) > MAX_HOLES:  # refunds could not move the dropped debts, so spends up to now get none
             del self.debts[MAX_HOLES:]
             self.since = self.now + 1
-        kept = (*self._instant(self.end), self.now, self.since, self.given)
-        self.turn = min(self.turn, kept[0])  # every place begins at its turn or later
-        if not self.holes and not self.debts and self.turn <= self.now:
-            return kept
-        edges = [edge for stretch in self.holes + self.debts for edge in stretch]
-        return (*kept, self.turn, len(self.holes), *[number for edge in edges for number in self._instant(edge)])
+        state.expires, state.part = self._instant(self.end)
+        state.last = self.now
+        state.since = self.since
+        state.given = self.given
+        self.turn = min(self.turn, state.expires)  # every place begins at its turn or later
+        state.more = None
+        if self.holes or self.debts or self.turn > self.now:
+            edges = [edge for stretch in self.holes + self.debts for edge in stretch]
+            state.more = (self.turn, len(self.holes), *[number for edge in edges for number in self._instant(edge)])
 
     def _instant(self, ahead: int) -> tuple[int, int]:
         whole, part = divmod(ahead, self.limit.count)
@@ -224,80 +405,6 @@ class _Line:
         return min(remaining, limit.burst), -(-self.end // limit.count)
 
 
-def _spend_between(
-    limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
-) -> tuple[State | None, Row]:
-    """Spend if the state has holes or debts, or if the place must not begin before `lead`."""
-    if state is not None:
-        state = repair(limit, state, now)
-    line = _Line(limit, state, now)
-    if cost > limit.burst:
-        remaining, reset_after = line.standing()
-        return state, (False, remaining, None, reset_after, 0, now, 0, 0)
-    size = cost * limit.period_us
-    place, hole = line.first_fit(size, lead * limit.count)
-    early = line.delay(cost, place)
-    delay = max(early, 0)
-    if patience is not None:
-        early = delay - patience
-    elif limit.queues:
-        early = (place - (limit.burst - cost) * limit.period_us) // limit.count
-    if early > 0:
-        remaining, reset_after = line.standing()
-        return state, (False, remaining, early, reset_after, 0, now, 0, 0)
-    line.take(size, place, hole)
-    if lead > delay or line.debts:
-        line.turn = max(line.turn, now + lead, now + delay)
-    state = line.state()
-    remaining, reset_after = line.standing()
-    ahead, part = divmod(place + size, limit.count)
-    return state, (True, remaining, 0, reset_after, delay, now, line.given, part, ahead)
-
-
-def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
-    """Return microseconds until `cost` goes ahead if `front` units take places before it; None if it never does."""
-    if cost > limit.burst:
-        return None
-    line = _Line(limit, state, now)
-    place, _ = line.first_fit(cost * limit.period_us, 0, front * limit.period_us)
-    return max(line.delay(cost, place), 0)
-
-
-def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
-    """Return (remaining, reset_after) of a state that needs no repair."""
-    if state is not None and len(state) > 5 and state[0] >= now:
-        return _Line(limit, state, now).standing()
-    return _plain_standing(limit, state, now)
-
-
-def _plain_standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
-    """Return (remaining, reset_after) of a state without holes."""
-    if state is None or state[0] < now:
-        return limit.burst, 0
-    ahead, part = state[0] - now, state[1]
-    remaining = (limit.full - ahead * limit.count - part) // limit.period_us
-    return min(max(remaining, 0), limit.burst), ahead + (part > 0)
-
-
-def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Apply a signed cost: overdraw by at most one count each time, or refund what is still owed."""
-    if state is not None:
-        state = repair(limit, state, now)
-    if cost <= 0 and (state is None or state[0] < now):
-        return state, (True, limit.burst, 0, 0, 0, now, 0, 0)
-    line = _Line(limit, state, now)
-    span = abs(cost) * limit.period_us
-    if cost > 0:
-        _overdraw(line, span)
-    elif spent is None:
-        _move_back(line, span)
-    elif cost < 0 and line.since <= spent[0] <= now:  # a spend later than now is from before a step back of the clock
-        _refund(line, span, spent)
-    state = line.state()
-    remaining, reset_after = line.standing()
-    return state, (True, remaining, 0, reset_after, 0, now, line.given, 0)
-
-
 def _overdraw(line: _Line, span: int) -> None:
     """Charge a cost that has been used already: the first free time, up to one count behind the burst or the line.
 
@@ -307,7 +414,7 @@ def _overdraw(line: _Line, span: int) -> None:
     count = line.limit.count
     span = min(span, max(line.depth - line.end, 0) + line.limit.period_us * count)
     line.turn = line.last_turn()
-    holes = []
+    holes: Stretches = []
     for start, end in line.holes:
         taken = min(span, end - start)
         span -= taken
@@ -351,46 +458,7 @@ def _move_back(line: _Line, span: int) -> None:
     line.given += before - line.end // line.limit.count
 
 
-def repair(limit: Limit, state: State, now: int) -> State:
-    """Return the state after a step back of the clock: debt and holes move back with the clock.
-
-    A fraction of a larger count, used before, is rounded up; at the end of a hole it is rounded down.
-    """
-    tat, part, last, since, given, *more = state
-    if now >= last and part < limit.count and not more:
-        return state
-    if part >= limit.count:
-        tat, part = tat + 1, 0
-    back = max(last - now, 0)
-    if back:
-        tat, last, since = tat - back, now, max(since, last + 1)
-    if not more:
-        return tat, part, last, since, given
-    middle = 2 + 4 * more[1]
-    holes, debts = (_mended(limit, numbers, back) for numbers in (more[2:middle], more[middle:]))
-    mended = (tat, part, last, since, given, more[0] - back, len(holes) // 4, *holes, *debts)
-    return state if mended == state else mended
-
-
-def _mended(limit: Limit, stretches: list[int], back: int) -> list[int]:
-    mended = []
-    for i in range(0, len(stretches), 4):
-        start, start_part, end, end_part = stretches[i : i + 4]
-        if start_part >= limit.count:
-            start, start_part = start + 1, 0
-        if end_part >= limit.count:
-            end_part = 0
-        if (start, start_part) < (end, end_part):
-            mended += [start - back, start_part, end - back, end_part]
-    return mended
-
-
-def without_holes(state: State) -> State:
-    """Return a state that gives places at the end of the line only."""
-    return state if len(state) == 5 else (*state[:6], 0, *state[7 + 4 * state[6] :])
-
-
-def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
+def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:
     """Return microseconds until more remains. Exact if there are no holes, and never too short.
 
     When the next unit is whole, the debt that is left is that of all units above it.

@@ -1,116 +1,197 @@
 """Sliding log: every spend of the last period, exactly.
 
-State is (expires, used, instant, cost, instant, cost, …) in one flat tuple, oldest first: one entry for each instant,
-not one for each unit. An entry counts from its instant until one period later, so no window of one period, wherever it
-begins, holds more than the count.
+There is one entry for each instant, not one for each unit. An entry counts from its instant until one period later, so
+no window of one period, wherever it begins, holds more than the count.
+
+Packed, a state is (expires, used, instant, cost, instant, cost, …), oldest first. The newest entry is one period before
+`expires`, so the object keeps only its cost; `older` holds the others, and most keys have none.
 """
 
+from ratebound.compiling import mypyc_attr
 from ratebound.decision import Row
-from ratebound.limit import Limit, Spent
+from ratebound.kernels.state import State
+from ratebound.limit import Spent
+from ratebound.numbers import Numbers
 
-State = tuple[int, ...]
 
+@mypyc_attr(acyclic=True)
+class Log(State):
+    """The state of a sliding log. `older` is instant, cost, instant, cost, …; entries that have left may be in it."""
 
-def spend(
-    limit: Limit, state: State | None, now: int, cost: int, patience: int | None, lead: int
-) -> tuple[State | None, Row]:
-    """Charge `cost` if the last period has room. Patience is ignored: the entries of a later instant are not known."""
-    count, period = limit.count, limit.period_us
-    if state is None:
-        if cost <= count:
-            return (now + period, cost, now, cost), (True, count - cost, 0, period, 0, now, 0, 0)
-        return None, (False, count, None, 0, 0, now, 0, 0)
-    if state[0] > now + period:
-        state = repair(limit, state, now)
-    oldest = now - period
-    used, first = (state[1], 2) if state[2] > oldest else _live(state, oldest)  # no call where nothing has left
-    if used + cost <= count:
+    __slots__ = ("newest_cost", "older", "used")
+
+    def __init__(self, expires: int = -1, used: int = 0, newest_cost: int = 0, older: list[int] | None = None) -> None:
+        self.expires = expires
+        self.used = used  # by all entries, those that have left included
+        self.newest_cost = newest_cost
+        self.older = older
+
+    def fits(self, limit: Numbers, now: int, cost: int) -> bool:
+        """Return True if the last period has room."""
+        if self.expires > now + limit.period_us:
+            return False
+        if self.expires <= now:
+            return cost <= limit.count
+        return self.used + cost <= limit.count or self._live(now - limit.period_us)[0] + cost <= limit.count
+
+    def spend(self, limit: Numbers, now: int, cost: int, patience: int | None, lead: int) -> Row:
+        """Charge `cost` if the last period has room. Patience is ignored: entries of a later instant are not known."""
+        count = limit.count
+        period = limit.period_us
+        if self.expires > now + period:
+            self.repair(limit, now)
+        used, first = self.used, 0
+        older = self.older
+        if self.expires <= now:
+            used = 0
+        elif older is not None and older[0] + period <= now:
+            used, first = self._live(now - period)
+        if used + cost > count:
+            remaining = count - used
+            return (
+                False,
+                remaining if remaining > 0 else 0,
+                None if cost > count else self._leaves_at(period, first, used + cost - count) - now,
+                self.expires - now if used else 0,
+                0,
+                now,
+                0,
+                0,
+                None,
+            )
+        if not used:
+            self.older = None
+            self.newest_cost = cost
+        else:
+            if first and older is not None:
+                del older[:first]
+            if self.expires == now + period:
+                self.newest_cost += cost
+            else:
+                if older is None:
+                    self.older = [self.expires - period, self.newest_cost]
+                else:
+                    older.append(self.expires - period)
+                    older.append(self.newest_cost)
+                self.newest_cost = cost
+            if not self.older:
+                self.older = None
         used += cost
-        entries = state[first:]
-        if state[0] == now + period and entries:
-            entries, cost = entries[:-2], cost + entries[-1]
-        return (now + period, used, *entries, now, cost), (True, count - used, 0, period, 0, now, 0, 0)
-    reset_after = state[0] - now if used else 0
-    retry_after = None if cost > count else _retry_after(limit, state, first, used + cost - count) - now
-    return state, (False, max(count - used, 0), retry_after, reset_after, 0, now, 0, 0)
+        self.expires = now + period
+        self.used = used
+        return (True, count - used, 0, period, 0, now, 0, 0, None)
+
+    def _live(self, oldest: int) -> tuple[int, int]:
+        """Return the units used after `oldest`, and the index in `older` of the first entry after it.
+
+        The newest entry counts as live.
+        """
+        used, first = self.used, 0
+        older = self.older
+        if older is not None:
+            while first < len(older) and older[first] <= oldest:
+                used -= older[first + 1]
+                first += 2
+        return used, first
+
+    def _leaves_at(self, period: int, first: int, excess: int) -> int:
+        """Return the instant at which `excess` units of the entries from `first` on have left."""
+        older = self.older
+        if older is not None:
+            while first < len(older):
+                if excess <= older[first + 1]:
+                    return older[first] + period
+                excess -= older[first + 1]
+                first += 2
+        return self.expires
+
+    def force(self, limit: Numbers, now: int, cost: int, spent: Spent | None) -> Row:
+        """Overdraw by at most one count, or refund the entry of the spend's instant if it still counts."""
+        self.repair(limit, now)
+        entries = self._entries(limit, now)
+        if cost > 0:
+            cost = max(min(cost, 2 * limit.count - sum(entries[1::2])), 0)
+            if entries and entries[-2] == now:
+                entries[-1] += cost
+            elif cost > 0:
+                entries += [now, cost]
+        else:
+            at = now if spent is None else spent[0]
+            for i in range(0, len(entries), 2):
+                if entries[i] == at:
+                    entries[i + 1] = max(entries[i + 1] + cost, 0)
+                    if not entries[i + 1]:
+                        del entries[i : i + 2]
+                    break
+        self._keep(limit, entries)
+        remaining, reset_after = self.standing(limit, now)
+        return (True, remaining, 0, reset_after, 0, now, 0, 0, None)
+
+    def _entries(self, limit: Numbers, now: int) -> list[int]:
+        """Return the live entries as a new list."""
+        if self.expires <= now:
+            return []
+        _, first = self._live(now - limit.period_us)
+        entries = [] if self.older is None else self.older[first:]
+        entries += [self.expires - limit.period_us, self.newest_cost]
+        return entries
+
+    def _keep(self, limit: Numbers, entries: list[int]) -> None:
+        """Make these the entries."""
+        if entries:
+            self.expires = entries[-2] + limit.period_us
+            self.used = sum(entries[1::2])
+            self.newest_cost = entries[-1]
+            self.older = entries[:-2] or None
+        else:
+            self.expires, self.used, self.newest_cost, self.older = -1, 0, 0, None
+
+    def standing(self, limit: Numbers, now: int) -> tuple[int, int]:
+        """Return (remaining, reset_after)."""
+        if self.expires <= now:
+            return limit.count, 0
+        used, _ = self._live(now - limit.period_us)
+        return max(limit.count - used, 0), self.expires - now
+
+    def repair(self, limit: Numbers, now: int) -> None:
+        """After a step back of the clock, count entries from the future from now on."""
+        if self.expires <= now + limit.period_us:
+            return
+        older = self.older
+        early: list[int] = []
+        if older is not None:
+            for i in range(0, len(older), 2):
+                if older[i] < now:
+                    early += older[i : i + 2]
+        self.expires = now + limit.period_us
+        self.newest_cost = self.used - sum(early[1::2])
+        self.older = early or None
+
+    def turn_after(self, limit: Numbers, now: int, front: int, cost: int) -> int | None:
+        """Return microseconds until `cost` passes after `front` units; None if it never does.
+
+        In a line of single units, each passes one period after the unit that is a whole count in front of it.
+        """
+        if cost > limit.count:
+            return None
+        periods, units = divmod(front + cost - 1, limit.count)
+        wait = periods * limit.period_us
+        if self.expires > now:
+            used, first = self._live(now - limit.period_us)
+            excess = used + units + 1 - limit.count
+            if excess > 0:
+                wait += self._leaves_at(limit.period_us, first, excess) - now
+        return wait
+
+    def copy(self) -> "Log":
+        """Return an equal state with entries of its own."""
+        return Log(self.expires, self.used, self.newest_cost, None if self.older is None else self.older[:])
+
+    def pack(self, limit: Numbers) -> tuple[int, ...]:
+        """Return (expires, used, instant, cost, instant, cost, …)."""
+        return (self.expires, self.used, *(self.older or ()), self.expires - limit.period_us, self.newest_cost)
 
 
-def _live(state: State, oldest: int) -> tuple[int, int]:
-    """Return the units used after `oldest`, and the index of the first entry after it."""
-    used, first = state[1], 2
-    while first < len(state) and state[first] <= oldest:
-        used -= state[first + 1]
-        first += 2
-    return used, first
-
-
-def _retry_after(limit: Limit, state: State, first: int, excess: int) -> int:
-    """Return the instant at which enough of the oldest entries have left."""
-    while excess > state[first + 1]:
-        excess -= state[first + 1]
-        first += 2
-    return state[first] + limit.period_us
-
-
-def turn_after(limit: Limit, state: State | None, now: int, front: int, cost: int) -> int | None:
-    """Return microseconds until `cost` passes after `front` units; None if it never does.
-
-    In a line of single units, each passes one period after the unit that is a whole count in front of it.
-    """
-    if cost > limit.count:
-        return None
-    periods, units = divmod(front + cost - 1, limit.count)
-    wait = periods * limit.period_us
-    if state is not None:
-        used, first = _live(state, now - limit.period_us)
-        excess = used + units + 1 - limit.count
-        if excess > 0:
-            wait += _retry_after(limit, state, first, excess) - now
-    return wait
-
-
-def standing(limit: Limit, state: State | None, now: int) -> tuple[int, int]:
-    """Return (remaining, reset_after)."""
-    if state is None:
-        return limit.count, 0
-    used, _ = _live(state, now - limit.period_us)
-    return max(limit.count - used, 0), state[0] - now if used else 0
-
-
-def force(limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None) -> tuple[State | None, Row]:
-    """Overdraw by at most one count, or refund the entry of the spend's instant if it still counts."""
-    entries: list[int] = []
-    if state is not None:
-        state = repair(limit, state, now)
-        entries = list(state[_live(state, now - limit.period_us)[1] :])
-    if cost > 0:
-        cost = max(min(cost, 2 * limit.count - sum(entries[1::2])), 0)
-        if entries and entries[-2] == now:
-            entries[-1] += cost
-        elif cost > 0:
-            entries += [now, cost]
-    else:
-        at = now if spent is None else spent[0]
-        for i in range(0, len(entries), 2):
-            if entries[i] == at:
-                entries[i + 1] = max(entries[i + 1] + cost, 0)
-                if not entries[i + 1]:
-                    del entries[i : i + 2]
-                break
-    state = (entries[-2] + limit.period_us, sum(entries[1::2]), *entries) if entries else None
-    remaining, reset_after = standing(limit, state, now)
-    return state, (True, remaining, 0, reset_after, 0, now, 0, 0)
-
-
-def repair(limit: Limit, state: State, now: int) -> State:
-    """Return the state after a step back of the clock: entries from the future count from now on."""
-    if state[0] <= now + limit.period_us:
-        return state
-    early = [entry for i in range(2, len(state), 2) if state[i] < now for entry in state[i : i + 2]]
-    late = state[1] - sum(early[1::2])
-    return (now + limit.period_us, state[1], *early, now, late)
-
-
-def grows_after(limit: Limit, remaining: int, reset_after: int) -> int:
+def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:
     """Return microseconds until more remains, at the latest: the oldest entry may leave earlier."""
     return reset_after

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, Unpack
 
-from ratebound import switch
 from ratebound.arguments import as_sleep
 from ratebound.duration import Duration
 from ratebound.events import Listener
@@ -22,6 +21,7 @@ from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.schema import KEYS
+from ratebound.switch import switch
 from ratebound.web.charge_by_result import Charge
 from ratebound.web.endpoint_rules import EndpointRulesTable
 from ratebound.web.options import AnyPolicy, PolicyOptions, check_options

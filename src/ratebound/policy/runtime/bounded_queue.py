@@ -5,7 +5,7 @@ The kernel itself denies a request that would have to wait longer, in the same s
 
 from collections.abc import Sequence
 
-from ratebound.limit import Ask, Group, spans
+from ratebound.limit import Ask, Group
 
 
 def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Group]:
@@ -25,6 +25,6 @@ def _parts(ask: Ask, patience: int) -> list[Ask]:
     if not any(limit.queues for limit in limits):
         return [ask]
     return [
-        (key, (limit,), cost, patience if limit.queues and patience < spans(limit, cost)[0] else None, spent)
+        (key, (limit,), cost, patience if limit.queues and patience < limit.numbers.room_for(cost)[0] else None, spent)
         for limit in limits
     ]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-from ratebound import switch
 from ratebound.clock import microseconds
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision
@@ -25,6 +24,7 @@ from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.storage import AsyncStorage, Storage
+from ratebound.switch import switch
 
 
 class _Source:

@@ -214,9 +214,9 @@ class Fallback:
                     if row[2] is None and cost <= limit.burst:  # it exceeds only the share: the storage may allow it
                         row = (*row[:2], wait, *row[3:])
                 elif failure == "open" or mode == "force":
-                    row = (True, limit.burst if failure == "open" else 0, 0, 0, 0, now, 0, 0)
+                    row = (True, limit.burst if failure == "open" else 0, 0, 0, 0, now, 0, 0, None)
                 else:
-                    row = (False, 0, wait, 0, 0, now, 0, 0)
+                    row = (False, 0, wait, 0, 0, now, 0, 0, None)
                 rows.append(row)
         return rows
 

@@ -519,7 +519,7 @@ def guarded(
         as_seconds("deadline", deadline, positive=True, most=HOUR)
     if isinstance(storage, MemoryStorage | AsyncMemoryStorage):
         warn_of_many_workers()
-        (storage.memory if isinstance(storage, AsyncMemoryStorage) else storage).is_limiters = True
+        (storage.memory if isinstance(storage, AsyncMemoryStorage) else storage).states.is_limiters = True
         return storage
     if not isinstance(storage, GuardedStorage | AsyncGuardedStorage):
         return kind(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)

@@ -120,8 +120,6 @@ def _row(
     ahead: int | None = None,
 ) -> Row:
     wait = None if retry_after < 0 else retry_after
-    if ahead is None:
-        return allowed == 1, remaining, wait, reset_after, delay, now, given, part
     return allowed == 1, remaining, wait, reset_after, delay, now, given, part, ahead
 
 

@@ -16,9 +16,9 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
-from ratebound import switch
 from ratebound.policy import Computed, RequestView
 from ratebound.policy.match.reading import apart
+from ratebound.switch import switch
 from ratebound.web.asgi import messages_endpoint, reject, request_view, user_of
 from ratebound.web.asgi_types import STATE, VISIT, Receive, Scope, Send
 from ratebound.web.body import starlette_body

@@ -1,0 +1,29 @@
+"""States as whole numbers, for storages outside this process. The only place that knows both forms."""
+
+from ratebound.kernels.fixed_window import Window
+from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.sliding_counter import Counter
+from ratebound.kernels.sliding_log import Log
+from ratebound.kernels.state import State
+from ratebound.numbers import Numbers
+
+Packed = tuple[int, ...]
+
+
+def packed(limit: Numbers, state: State) -> Packed | None:
+    """Return a state as whole numbers, the first of which is `expires`; None if it was never spent from."""
+    return None if state.expires < 0 else state.pack(limit)
+
+
+def unpacked(limit: Numbers, numbers: Packed | None) -> State:
+    """Return the state that was packed; an untouched one for None."""
+    algorithm = limit.algorithm
+    if algorithm == "fixed-window":
+        return Window() if numbers is None else Window(numbers[0], numbers[1], numbers[2])
+    if algorithm == "sliding-counter":
+        return Counter() if numbers is None else Counter(numbers[0], numbers[1], numbers[2])
+    if algorithm == "sliding-log":
+        return Log() if numbers is None else Log(numbers[0], numbers[1], numbers[-1], list(numbers[2:-2]) or None)
+    if numbers is None:
+        return Bucket()
+    return Bucket(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5:] or None)

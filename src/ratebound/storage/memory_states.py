@@ -1,0 +1,374 @@
+"""The states of a memory storage: tables, eviction and decisions. Compiled where that can be done.
+
+Bounded memory that is not a bypass (law 7) lives here. A table holds the states of one scope, and a ring of the same
+keys for constant-time access to any of them. Untouched states are swept without a thread: a new key pays for looking at
+two others, and a little more is swept as time goes by. When all tables together are full, a new key evicts the least
+used of a sample of the largest table, but never a key that is denying or has waiters. Only if the whole sample denies
+do new keys share one overflow state, so a flood of keys neither grows memory nor frees a blocked client. Tiers and
+overrides give the keys of one scope different limits: each key is judged by the limit of its last check, or by a
+stricter limit of an earlier check that still denies it.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from hashlib import blake2b
+from random import random
+from typing import Final
+
+from ratebound.clock import Clock, ticking
+from ratebound.decision import Answer, Decision, OneKeyDecision, OneLimitDecision, Plan, Row
+from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.group_law import evaluate, peek
+from ratebound.kernels.packing import unpacked
+from ratebound.kernels.state import State
+from ratebound.limit import Group, Mode
+from ratebound.numbers import MAX_COUNT, Numbers
+from ratebound.storage.mutex import new_mutex
+from ratebound.storage.workers import warn_of_many_workers
+
+Key = str | bytes
+
+LONG_KEY: Final = 256  # characters: a longer key is stored as its digest, in bytes, which never equals a text key
+SAMPLE: Final = 8
+SWEEP_PERIOD: Final = 10_000  # microseconds between two sweeps
+SWEEP_TABLES: Final = 8  # at most, in one sweep
+SWEEP_SHARE: Final = 6_000  # a sweep looks at one in so many keys, so a minute of traffic covers all of them
+
+
+class Table:
+    """The states of one scope. The lock of `States` protects it.
+
+    A key is judged by its limit in `others`, else by `limit`. `only` is `limit` while `others` is empty, else None, so
+    that a hit needs one comparison to see that there is nothing to note.
+    """
+
+    __slots__ = ("hand", "limit", "only", "others", "overflow", "ring", "states")
+
+    def __init__(self, limit: Numbers) -> None:
+        self.limit = limit
+        self.only: Numbers | None = limit
+        self.others: dict[Key, Numbers] = {}
+        self.states: dict[Key, State] = {}
+        self.ring: list[Key] = []
+        self.hand = 0
+        self.overflow: State | None = None
+
+    def add(self, key: Key, state: State, limit: Numbers) -> None:
+        """Store the state of a new key."""
+        if limit is not self.only:
+            self.judge_by(key, limit)
+        self.states[key] = state
+        self.ring.append(key)
+        if len(self.ring) > 2 * len(self.states) + 64:  # keys that were reset and came back are in the ring twice
+            self.ring = list(self.states)
+
+    def note(self, key: Key, limit: Numbers, now: int) -> None:
+        """Judge a known key by the limit of its latest check, unless a stricter limit still denies it."""
+        judge = self.others.get(key, self.limit)
+        if limit is judge:
+            return
+        if limit.allows_more_than(judge) and not peek(judge, self.states[key].copy(), now, 1)[0]:
+            return
+        self.judge_by(key, limit)
+
+    def judge_by(self, key: Key, limit: Numbers) -> None:
+        """Judge a key by this limit from now on."""
+        if limit.count != self.limit.count or limit.burst != self.limit.burst:  # a scope has one algorithm and period
+            self.others[key] = limit
+            self.only = None
+            return
+        self.others.pop(key, None)
+        if not self.others:
+            self.limit = self.only = limit
+
+    def remove(self, key: Key) -> int:
+        """Forget a key. Return the number of states removed, 0 or 1."""
+        if self.others and self.others.pop(key, None) is not None and not self.others:
+            self.only = self.limit
+        return 0 if self.states.pop(key, None) is None else 1
+
+    def sweep(self, looks: int, now: int) -> int:
+        """Look at the next `looks` keys of the ring and drop untouched states. Return how many were dropped."""
+        ring, states, dropped = self.ring, self.states, 0
+        for _ in range(min(looks, len(ring))):
+            if self.hand >= len(ring):
+                self.hand = 0
+            state = states.get(ring[self.hand])
+            if state is None or state.expires < now:
+                dropped += self.drop(self.hand)
+            self.hand += 1  # also past a key that filled a gap: it comes from the young end of the ring
+        return dropped
+
+    def victim(self, spare: set[Key], now: int) -> int:
+        """Return the ring index of the least used key of a sample; -1 if all deny, have waiters or are in `spare`."""
+        best, least = -1, MAX_COUNT
+        for _ in range(SAMPLE):
+            index = int(random() * len(self.ring))
+            key = self.ring[index]
+            state = self.states.get(key)
+            if state is not None and key not in spare:
+                limit = self.others.get(key, self.limit)
+                row = peek(limit, state.copy(), now, 1)
+                used = limit.burst - row[1]
+                if row[0] and used < least and not _has_waiters(limit, state, row):
+                    best, least = index, used
+        return best
+
+    def drop(self, index: int) -> int:
+        """Remove one entry of the ring; the last entry fills the gap. Return the number of states removed, 0 or 1."""
+        key, last = self.ring[index], self.ring.pop()
+        if index < len(self.ring):
+            self.ring[index] = last
+        return self.remove(key)
+
+
+class States:
+    """All states of a memory storage, and the decisions from them. Thread-safe."""
+
+    __slots__ = (
+        "_anchor",
+        "_lock",
+        "_sweep_at",
+        "_tables",
+        "_ticks",
+        "_turns",
+        "_unwarned",
+        "evicted",
+        "is_limiters",
+        "keys",
+        "max_keys",
+        "overflowed",
+    )
+
+    def __init__(self, max_keys: int, clock: Clock | None) -> None:
+        self.max_keys = max_keys
+        self.keys = 0
+        self.evicted = 0  # keys dropped to make room
+        self.overflowed = 0  # checks that were answered from a shared state
+        self.is_limiters = False  # a limiter counts here: a child process that goes on with it is warned
+        self._ticks, self._anchor = ticking(clock)
+        self._lock = new_mutex()
+        self._tables: dict[str, Table] = {}
+        self._turns: deque[str] = deque()  # scopes in the order in which they are swept
+        self._sweep_at = 0
+        self._unwarned = False
+
+    def hit(self, plan: Plan, key: str, cost: int) -> Decision:
+        """Spend `cost` for one key: by far the most of all calls."""
+        with self._lock:
+            now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
+            if now >= self._sweep_at:
+                self._sweep(now)
+            if len(plan.numbers) == 1:
+                limit = plan.numbers[0]
+                table = self._tables.get(limit.scope)
+                if table is not None:
+                    state = table.states.get(key)
+                    if state is not None:
+                        answer = state.spend(limit, now, cost, None, 0)
+                        if limit is not table.only:
+                            table.note(key, limit, now)
+                        return OneLimitDecision(key, plan, cost, answer)
+            return self._spend_one_key(plan, key, cost, now)
+
+    def _spend_one_key(self, plan: Plan, key: str, cost: int, now: int) -> Decision:
+        """Spend for one key: nothing is changed before all of its limits allow.
+
+        A key that there is no room for takes the general path.
+        """
+        limits = plan.numbers
+        found: list[State] = []
+        is_new = False
+        fit = True
+        for limit in limits:
+            table = self._tables.get(limit.scope) or self._new_table(limit)
+            state = table.states.get(key)
+            if state is None:
+                state = unpacked(limit, None)
+                is_new = True
+            found.append(state)
+            if fit and not state.fits(limit, now, cost):
+                fit = False
+        if is_new and (self.keys + len(limits) > self.max_keys or len(key) > LONG_KEY):
+            group = ((key, plan.limits, cost, None, None),)
+            return Decision(group, self._evaluate(group, "spend", now))
+        if not fit:  # a state that has to be repaired does not fit either, so look again
+            fit = True
+            for i, state in enumerate(found):
+                state.repair(limits[i], now)
+                if not state.fits(limits[i], now, cost):
+                    fit = False
+        answers: list[Answer] = []
+        for i, state in enumerate(found):
+            if fit:
+                answers.append(Answer(state.spend(limits[i], now, cost, None, 0)))
+            else:
+                answers.append(Answer(peek(limits[i], state, now, cost)))
+        self._note(plan, key, found, now, fit and is_new)
+        if len(answers) == 1:
+            return OneLimitDecision(key, plan, cost, answers[0].row)
+        return OneKeyDecision(key, plan, cost, answers, fit)
+
+    def _note(self, plan: Plan, key: str, found: list[State], now: int, is_new: bool) -> None:
+        """Note by which limits a key is judged, and store its new states."""
+        for i, limit in enumerate(plan.numbers):
+            table = self._tables[limit.scope]
+            if key not in table.states:
+                if is_new:
+                    self._add(table, key, limit, found[i], now)
+            elif limit is not table.only:
+                table.note(key, limit, now)
+
+    def at_once(self, group: Group) -> Sequence[Row]:
+        """Spend one group, and return its rows."""
+        return self.decide(group).rows
+
+    def decide(self, group: Group) -> Decision:
+        """Spend one group."""
+        if len(group) == 1:
+            key, limits, cost, patience, _ = group[0]
+            if patience is None and cost > 0:
+                return self.hit(Plan(limits), key, cost)
+        with self._lock:
+            return Decision(group, self._evaluate(group, "spend", self._now()))
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
+        """Answer each group by itself, in order. The lock is taken for each: others may come between two groups."""
+        if mode == "spend":
+            return [self.decide(group).rows for group in groups]
+        with self._lock:
+            now = self._now()
+            return [self._evaluate(group, mode, now) for group in groups]
+
+    def _now(self) -> int:
+        """Return the time, and sweep if it is time for that. The caller holds the lock."""
+        now = self._ticks() // 1000 + self._anchor
+        if now >= self._sweep_at:
+            self._sweep(now)
+        return now
+
+    def reset(self, group: Group) -> None:
+        """Forget the states of each ask's key and limits."""
+        with self._lock:
+            for key, limits, *_ in group:
+                for limit in limits:
+                    table = self._tables.get(limit.scope)
+                    if table is not None:
+                        self.keys -= table.remove(_kept(key))
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self._lock = new_mutex()
+        self._unwarned = self.is_limiters
+        self._sweep_at = 0  # the first use in the child sweeps, and so warns
+
+    def clear(self) -> None:
+        """Forget everything, for use between tests."""
+        with self._lock:
+            self._tables.clear()
+            self._turns.clear()
+            self.keys = 0
+
+    def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
+        """Decide any group by the group law. The caller holds the lock."""
+        slots: dict[tuple[str, Key | None], int] = {}
+        places: list[tuple[Table, Key | None, Numbers]] = []
+        states: list[State] = []
+        order: list[int] = []
+        new = 0
+        spare = {_kept(key) for key, *_ in group}
+        for asked, limits, cost, *_ in group:
+            kept = _kept(asked)
+            for each in limits:
+                limit = each.numbers
+                table = self._tables.get(limit.scope) or self._new_table(limit)
+                state = table.states.get(kept)
+                key: Key | None = kept
+                needs_room = state is None and (limit.scope, kept) not in slots and cost > 0  # a refund needs none
+                if needs_room and self.keys + new >= self.max_keys and not self._make_room(table, spare, mode, now):
+                    key, state = None, table.overflow
+                    self.overflowed += 1
+                slot = slots.setdefault((limit.scope, key), len(states))
+                order.append(slot)
+                if slot == len(states):
+                    if state is None:
+                        state = unpacked(limit, None)
+                        new += 1
+                    places.append((table, key, limit))
+                    states.append(state)
+        before = states.copy()
+        rows = evaluate(group, mode, order, states, now)
+        for i, (table, key, limit) in enumerate(places):
+            if states[i] is not before[i]:
+                self._store(table, key, limit, states[i], now)
+            if mode == "spend" and limit is not table.only and key is not None and key in table.states:
+                table.note(key, limit, now)
+        return rows
+
+    def _add(self, table: Table, key: Key, limit: Numbers, state: State, now: int) -> None:
+        table.add(key, state, limit)
+        self.keys += 1 - table.sweep(2, now)
+
+    def _store(self, table: Table, key: Key | None, limit: Numbers, state: State, now: int) -> None:
+        if key is None:
+            table.overflow = state
+        elif state.expires < 0:
+            self.keys -= table.remove(key)
+        elif key in table.states:
+            table.states[key] = state
+        else:
+            self._add(table, key, limit, state, now)
+
+    def _new_table(self, limit: Numbers) -> Table:
+        self._turns.append(limit.scope)
+        table = Table(limit)
+        self._tables[limit.scope] = table
+        return table
+
+    def _make_room(self, table: Table, spare: set[Key], mode: Mode, now: int) -> bool:
+        """Drop one state of the largest table, or else of the new key's own.
+
+        A peek only checks that one can be dropped. Return True if there is room.
+        """
+        largest, most = table, -1
+        for each in self._tables.values():
+            if len(each.states) > most:
+                largest, most = each, len(each.states)
+        for payer in (largest, table):
+            index = payer.victim(spare, now) if payer.ring else -1
+            if index >= 0:
+                if mode != "peek":
+                    self.keys -= payer.drop(index)
+                    self.evicted += 1
+                return True
+        return False
+
+    def _sweep(self, now: int) -> None:
+        """Look at some keys of a few tables, in turn. Drop a table that has become empty."""
+        self._sweep_at = now + SWEEP_PERIOD
+        if self._unwarned:
+            self._unwarned = False  # warn in a thread: the lock is held here, and a log handler may use a limiter
+            threading.Thread(target=warn_of_many_workers, name="ratebound warning").start()
+        for _ in range(min(len(self._turns), SWEEP_TABLES)):
+            scope = self._turns.popleft()
+            table = self._tables[scope]
+            self.keys -= table.sweep(16 + len(table.ring) // SWEEP_SHARE, now)
+            if table.ring or (table.overflow is not None and table.overflow.expires >= now):
+                self._turns.append(scope)
+            else:
+                del self._tables[scope]
+
+
+def _has_waiters(limit: Numbers, state: State, row: Row) -> bool:
+    """Return True if places further ahead than a whole burst are taken.
+
+    A hole between them may still allow a request.
+    """
+    return isinstance(state, Bucket) and row[3] > limit.refill_us + 1
+
+
+def _kept(key: str) -> Key:
+    if len(key) <= LONG_KEY:
+        return key
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
