@@ -37,12 +37,13 @@ Row = tuple[bool, int, int | None, int, int, int, int, int, int | None]
 
 
 class Plan:
-    """The limits of one key, and their numbers in the same order."""
+    """The limits of one key, and their numbers in the same order. `first` is the first limit."""
 
-    __slots__ = ("limits", "numbers")
+    __slots__ = ("first", "limits", "numbers")
 
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
+        self.first = limits[0]
         self.numbers: list[Numbers] = [limit.numbers for limit in limits]
 
 
@@ -222,7 +223,7 @@ class OneLimitDecision(Decision):
 
     @property
     def limit(self) -> Limit:
-        return self._plan.limits[0]
+        return self._plan.first
 
     @property
     def remaining(self) -> int:
@@ -307,6 +308,7 @@ class Patience(NamedTuple):
     microseconds: int
 
 
+@mypyc_attr(native_class=False)
 class RateLimited(RateboundError):
     """A denial, raised by `wait`, `acquire` and decorators. `decision` has the limit and the wait."""
 

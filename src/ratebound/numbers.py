@@ -5,9 +5,20 @@ They are apart from `Limit` so that the compiler can lay them out in memory: a L
 
 from typing import Final
 
-from ratebound.compiling import mypyc_attr
+from ratebound.compiling import COMPILED, i64, mypyc_attr
 
 MAX_COUNT: Final = 10**12
+
+
+def product(time: int, units: int) -> int:
+    """Return time * units, where time is in microseconds.
+
+    Compiled, it is much faster than `*` for times from 18 minutes to 50 days, which the compiler would take for numbers
+    whose product may not fit in 63 bits.
+    """
+    if COMPILED and 0 <= time < 2**42 and 0 <= units < 2**20:
+        return i64(time) * i64(units)
+    return time * units
 
 
 @mypyc_attr(acyclic=True)

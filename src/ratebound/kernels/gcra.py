@@ -37,7 +37,7 @@ from ratebound.compiling import mypyc_attr
 from ratebound.decision import Row
 from ratebound.kernels.state import State
 from ratebound.limit import MAX_PERIOD, MAX_SPAN, Spent
-from ratebound.numbers import Numbers
+from ratebound.numbers import Numbers, product
 
 MAX_HOLES: Final = 32  # and as many debts
 
@@ -118,7 +118,7 @@ class Bucket(State):
         if part >= count:
             ahead += 1
             part -= count
-        remaining = (limit.full - ahead * count - part) // limit.period_us
+        remaining = (limit.full - product(ahead, count) - part) // limit.period_us
         if remaining < 0:
             remaining = 0  # a place in the future
         elif remaining > limit.burst:
@@ -143,7 +143,7 @@ class Bucket(State):
         if ahead < 0:
             return limit.burst, 0
         part = self.part
-        remaining = (limit.full - ahead * limit.count - part) // limit.period_us
+        remaining = (limit.full - product(ahead, limit.count) - part) // limit.period_us
         if remaining < 0:
             remaining = 0
         elif remaining > limit.burst:

@@ -12,7 +12,7 @@ from ratebound.compiling import mypyc_attr
 from ratebound.decision import Row
 from ratebound.kernels.state import State
 from ratebound.limit import Spent
-from ratebound.numbers import Numbers
+from ratebound.numbers import Numbers, product
 
 EXACT_WINDOWS: Final = 16
 
@@ -41,7 +41,7 @@ class Counter(State):
             left, current, previous = left + period, 0, current
         free = limit.count - current - cost
         if previous:
-            free -= -(-previous * left // period)
+            free -= _share(limit, previous, left)
         return free >= 0
 
     def spend(self, limit: Numbers, now: int, cost: int, patience: int | None, lead: int) -> Row:
@@ -57,7 +57,7 @@ class Counter(State):
             left, current, previous = self._windows(limit, now)
         free = count - current - cost
         if previous:
-            free -= -(-previous * left // period)  # the older window's share, rounded up
+            free -= _share(limit, previous, left)
         if free >= 0:
             self.expires = now + left + period
             self.current = current + cost
@@ -111,7 +111,7 @@ class Counter(State):
     def standing(self, limit: Numbers, now: int) -> tuple[int, int]:
         """Return (remaining, reset_after)."""
         left, current, previous = self._windows(limit, now)
-        remaining = limit.count - current + -previous * left // limit.period_us
+        remaining = limit.count - current - _share(limit, previous, left)
         return max(remaining, 0), left + limit.period_us if current else left if previous else 0
 
     def repair(self, limit: Numbers, now: int) -> None:
@@ -140,7 +140,7 @@ class Counter(State):
             wait += front // count * period
             front %= count
         current += front
-        if current + cost - -previous * left // period > count:
+        if current + cost + _share(limit, previous, left) > count:
             wait += _retry_after(limit, left, current, previous, cost)
         return wait
 
@@ -153,12 +153,17 @@ class Counter(State):
         return (self.expires, self.current, self.previous)
 
 
+def _share(limit: Numbers, previous: int, left: int) -> int:
+    """Return the units of the older window that still count, rounded up."""
+    return (product(left, previous) + limit.period_us - 1) // limit.period_us
+
+
 def _retry_after(limit: Numbers, left: int, current: int, previous: int, cost: int) -> int:
     """Solve the estimate for time: within this window if possible, else in the next, where `current` is the older."""
     count, period = limit.count, limit.period_us
     if current + cost <= count:
-        return left - (count - current - cost) * period // previous
-    return left + period - (count - cost) * period // current
+        return left - product(period, count - current - cost) // previous
+    return left + period - product(period, count - cost) // current
 
 
 def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:

@@ -179,7 +179,7 @@ class States:
         """
         limits = plan.numbers
         found: list[State] = []
-        is_new = False
+        is_new = to_note = False
         fit = True
         for limit in limits:
             table = self._tables.get(limit.scope) or self._new_table(limit)
@@ -187,6 +187,8 @@ class States:
             if state is None:
                 state = unpacked(limit, None)
                 is_new = True
+            elif limit is not table.only:
+                to_note = True
             found.append(state)
             if fit and not state.fits(limit, now, cost):
                 fit = False
@@ -205,7 +207,8 @@ class States:
                 answers.append(Answer(state.spend(limits[i], now, cost, None, 0)))
             else:
                 answers.append(Answer(peek(limits[i], state, now, cost)))
-        self._note(plan, key, found, now, fit and is_new)
+        if to_note or (is_new and fit):
+            self._note(plan, key, found, now, is_new and fit)
         if len(answers) == 1:
             return OneLimitDecision(key, plan, cost, answers[0].row)
         return OneKeyDecision(key, plan, cost, answers, fit)

@@ -8,11 +8,9 @@ standard library. A Python without a GIL gets no compiled build.
 
 import threading
 from time import sleep
-from typing import Final, cast
+from typing import cast
 
-from ratebound.compiling import mypyc_attr
-
-COMPILED: Final = not __file__.endswith(".py")
+from ratebound.compiling import COMPILED, mypyc_attr
 
 
 @mypyc_attr(acyclic=True)
