@@ -7,7 +7,6 @@ the same function without the `if` that checks for them, made from its source: n
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MethodType
 from typing import Any, NamedTuple
 
 import prometheus_client
@@ -32,7 +31,7 @@ MOST_UNHEARD = 1.05  # times a hit that does not ask; below that this machine ca
 USUAL, SPENT = "1000/minute", "10/day"  # the second is used up by the warm-up
 BARE, GUARDED = "no guard", "guard"
 UNASKED, UNHEARD = "without asking who listens", "nobody listens"
-ROW: Row = (True, 1, 0, 0, 0, 0, 0, 0)
+ROW: Row = (True, 1, 0, 0, 0, 0, 0, 0, None)
 
 
 class Judged(NamedTuple):
@@ -153,7 +152,7 @@ def _hooks(text: str) -> list[Contender]:
 
     return [
         _hits(UNHEARD, lambda: Limiter(text).hit),
-        _hits(UNASKED, lambda: MethodType(unasked_hit(), Limiter(text))),
+        _hits(UNASKED, lambda: unasked_hit(Limiter(text))),
         *(_hits(how, heard(make)) for how, make in LISTENERS.items()),
     ]
 

@@ -1,4 +1,4 @@
-"""What the compiler is told about classes and numbers. Without mypy_extensions, and so without it, this means nothing.
+"""Notes to the compiler about classes and numbers. Without mypy_extensions they mean nothing.
 
 `COMPILED` is True if the modules that can be compiled are: all of them, or none.
 """

@@ -98,12 +98,12 @@ class Decision:
 
     @property
     def asks(self) -> Group:
-        """What the storage was asked, one Ask for each key."""
+        """The asks that the storage received, one for each key."""
         return self._asks
 
     @property
     def rows(self) -> Sequence[Row]:
-        """What the storage answered: the fields of `outcomes` in plain tuples."""
+        """The answers of the storage: the fields of `outcomes` in plain tuples."""
         return self._rows
 
     @property
@@ -215,22 +215,27 @@ class OneLimitDecision(Decision):
 
     @property
     def asks(self) -> Group:
+        """The one ask that the storage received."""
         return ((self._key, self._plan.limits, self._cost, None, None),)
 
     @property
     def rows(self) -> Sequence[Row]:
+        """The answers of the storage."""
         return (self._answer,)
 
     @property
     def limit(self) -> Limit:
+        """The one limit."""
         return self._plan.first
 
     @property
     def remaining(self) -> int:
+        """Units of cost left."""
         return self._answer[1]
 
     @property
     def retry_after(self) -> float | None:
+        """Seconds until the same request passes."""
         if self.allowed:
             return 0.0
         wait = self._answer[2]
@@ -238,19 +243,22 @@ class OneLimitDecision(Decision):
 
     @property
     def reset_after(self) -> float:
+        """Seconds until the limit is as if untouched."""
         return self._answer[3] / 1_000_000
 
     @property
     def delay(self) -> float:
+        """Seconds to hold the request back."""
         return self._answer[4] / 1_000_000
 
     @property
     def at(self) -> int:
+        """The storage's clock at this decision."""
         return self._answer[5]
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
-class Answer:
+class StoredRow:
     """A row on the heap."""
 
     __slots__ = ("row",)
@@ -265,7 +273,7 @@ class OneKeyDecision(Decision):
 
     __slots__ = ("_answers", "_cost", "_key", "_plan")
 
-    def __init__(self, key: str, plan: Plan, cost: int, answers: list[Answer], allowed: bool) -> None:
+    def __init__(self, key: str, plan: Plan, cost: int, answers: list[StoredRow], allowed: bool) -> None:
         self.allowed = allowed
         self.final = ""
         self._key = key
@@ -275,14 +283,17 @@ class OneKeyDecision(Decision):
 
     @property
     def asks(self) -> Group:
+        """The one ask that the storage received."""
         return ((self._key, self._plan.limits, self._cost, None, None),)
 
     @property
     def rows(self) -> Sequence[Row]:
+        """The answers of the storage."""
         return [answer.row for answer in self._answers]
 
     @property
     def limit(self) -> Limit:
+        """The limit to report."""
         return self._plan.limits[self._decisive()]
 
     def _decisive(self) -> int:
@@ -297,6 +308,7 @@ class OneKeyDecision(Decision):
 
     @property
     def at(self) -> int:
+        """The storage's clock at this decision."""
         return self._answers[0].row[5]
 
 

@@ -15,9 +15,9 @@ from ratebound import AsyncLimiter, Limiter
 from ratebound.limit import ALGORITHMS
 from ratebound.policy import Gate, RequestView, read_policy
 
-ALLOWED = 4  # hit, the storage's at_once, the kernel's spend, Decision
-DENIED = 5  # and how long it takes, where a kernel computes that by itself
-LISTENED = 4  # on top: the decider, the event, tell, and the listener itself
+ALLOWED = 6  # hit, the fast path, the states, the kernel's spend and its product, Decision
+DENIED = 8  # and how long it takes, where a kernel computes that by itself
+LISTENED = 3  # on top: the event, tell, and the listener itself
 
 
 def calls_of(function: Callable[[], object]) -> list[str]:

@@ -69,7 +69,7 @@ def history(seed: int, decisions: int) -> Iterator[str]:
             else:
                 storage.reset(group)
                 rows = []
-            yield f"{act:.3f} {[tuple(row) + (None,) * (9 - len(row)) for row in rows]} {storage.keys} {storage.evicted}"
+            yield f"{act:.3f} {list(rows)} {storage.keys} {storage.evicted}"
             done += 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, AsyncMemoryStorage, Check, Limiter, MemoryStorage, parse_limit
-from ratebound.kernels import SPEND
+from ratebound.kernels.sliding_log import Log
 from ratebound.limit import ALGORITHMS, BUCKETS
 
 THREADS = 8
@@ -93,7 +93,7 @@ def test_threads_that_come_with_new_keys_lose_nothing() -> None:
         return sum(limiter.hit(f"key:{n}").allowed for n in range(400))
 
     assert sum(together(work)) == 400 * 3
-    assert storage.keys == 2 * 400 == sum(len(table.states) for table in storage._tables.values())
+    assert storage.keys == 2 * 400 == sum(len(table.states) for table in storage.states._tables.values())
 
 
 def test_without_the_lock_the_count_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,24 +101,24 @@ def test_without_the_lock_the_count_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
 
     def granted(lock: AbstractContextManager[Any]) -> int:
         storage = MemoryStorage()
-        storage._lock = lock  # type: ignore[assignment]
-        limiter, meet, spend = Limiter("2/day", storage=storage), threading.Barrier(2), SPEND["sliding-log"]
+        storage.states._lock = lock  # type: ignore[assignment]
+        limiter, meet, fits = Limiter("2/day; 90/day as other", storage=storage), threading.Barrier(2), Log.fits
         limiter.hit("k")
 
         def slow(*args: Any) -> Any:
-            result = spend(*args)
+            result = fits(*args)
             with suppress(threading.BrokenBarrierError):
                 meet.wait(0.2)
             return result
 
-        monkeypatch.setitem(SPEND, "sliding-log", slow)
+        monkeypatch.setattr(Log, "fits", slow)
         results: list[bool] = []
         threads = [threading.Thread(target=lambda: results.append(limiter.hit("k").allowed)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        monkeypatch.setitem(SPEND, "sliding-log", spend)
+        monkeypatch.setattr(Log, "fits", fits)
         return sum(results)
 
     assert granted(threading.Lock()) == 1
@@ -146,7 +146,7 @@ def test_an_exception_out_of_a_signal_handler_never_leaves_the_lock_behind() -> 
                 armed.append(True)
                 while True:
                     limiter.hit("k")
-                    assert limiter.storage._lock.locked() is False  # type: ignore[attr-defined]
+                    assert limiter.storage.states._lock.locked() is False  # type: ignore[attr-defined]
             except Late:
                 interrupted += 1
     finally:

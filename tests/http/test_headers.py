@@ -25,7 +25,7 @@ NOW = 1_700_000_000 * SECOND + 250_000
 def decided(text: str, *answers: tuple[bool, int, int | None, int]) -> Decision:
     """A decision with these (allowed, remaining, retry_after, reset_after) in microseconds."""
     asked = tuple(parse_limits(text))
-    return decision_of(asked, [(*answer, 0, NOW, 0, 0) for answer in answers])
+    return decision_of(asked, [(*answer, 0, NOW, 0, 0, None) for answer in answers])
 
 
 def decision_of(asked: tuple[Limit, ...], rows: Sequence[Row]) -> Decision:
@@ -234,7 +234,7 @@ def test_of_limits_with_one_name_the_one_nearest_to_its_end_is_told() -> None:
         ([(False, 0, 9 * SECOND), (False, 1, None), (True, 3, 0)], '"login";r=1;t=60'),
     ):
         found = fields(
-            Headers(["draft-11", "kong"]), Decision(asks, [(*a, 60 * SECOND, 0, NOW, 0, 0) for a in answers])
+            Headers(["draft-11", "kong"]), Decision(asks, [(*a, 60 * SECOND, 0, NOW, 0, 0, None) for a in answers])
         )
         assert (found["RateLimit-Policy"], found["RateLimit"]) == ('"login";q=5;w=60', told)
         assert found["X-RateLimit-Remaining-Minute"] == told.split("r=")[1][0]
@@ -268,13 +268,13 @@ def test_a_full_limit_has_nothing_to_grow() -> None:
 
 def test_while_the_storage_is_out_of_reach_nothing_is_told_that_is_not_known() -> None:
     limit = parse_limit("5/minute")
-    closed = decision_of((limit,), DegradedRows([(False, 0, 3 * SECOND, 0, 0, NOW, 0, 0)], "down", closed=True))
+    closed = decision_of((limit,), DegradedRows([(False, 0, 3 * SECOND, 0, 0, NOW, 0, 0, None)], "down", closed=True))
     assert fields(Headers(["draft-11", "x-ratelimit"]), closed) == {"Retry-After": "3"}
 
 
 def test_a_local_share_is_told_with_its_end() -> None:
     bucket = parse_limit("10/second burst 100")
-    share = DegradedRows([(True, 3, 0, 2 * SECOND, 0, NOW, 0, 0)], "down")
+    share = DegradedRows([(True, 3, 0, 2 * SECOND, 0, NOW, 0, 0, None)], "down")
     assert fields(Headers(), decision_of((bucket,), share))["RateLimit"] == '"10/second burst 100";r=3;t=2'
 
 
@@ -282,7 +282,7 @@ def test_limits_made_for_each_request_do_not_fill_the_memory() -> None:
     headers = Headers()
     for n in range(1, 10_000):
         limit = Limit(n, SECOND, algorithm="fixed-window")
-        headers.pairs(decision_of((limit,), [(True, 0, 0, 1, 0, NOW, 0, 0)]))
+        headers.pairs(decision_of((limit,), [(True, 0, 0, 1, 0, NOW, 0, 0, None)]))
         assert len(headers._plans) <= 4096
         assert len(headers._shown) <= 4096
     assert fields(headers, ALLOWED) == fields(Headers(), ALLOWED)
@@ -318,7 +318,7 @@ def decisions(draw: st.DrawFn) -> tuple[Decision, list[str]]:
         allowed = draw(st.booleans())
         wait = 0 if allowed else draw(st.none() | st.integers(1, 2 * limit.period_us))
         reset = draw(st.integers(0, 2 * max(limit.period_us, limit.refill_us)))
-        rows.append((allowed, draw(st.integers(0, limit.burst)), wait, reset, 0, NOW, 0, 0))
+        rows.append((allowed, draw(st.integers(0, limit.burst)), wait, reset, 0, NOW, 0, 0, None))
     return decision_of(tuple(named), rows), draw(st.lists(NAMES, min_size=len(named), max_size=len(named)))
 
 

@@ -18,7 +18,7 @@ from tests.http.test_headers import HOPELESS, NOW, REFUSED, decided, decision_of
 TYPES = "https://iana.org/assignments/http-problem-types#"
 CLOSED = decision_of(
     (parse_limit("5/minute as login"),),
-    DegradedRows([(False, 0, 3 * SECOND, 0, 0, NOW, 0, 0)], "connection refused by 10.1.2.3", closed=True),
+    DegradedRows([(False, 0, 3 * SECOND, 0, 0, NOW, 0, 0, None)], "connection refused by 10.1.2.3", closed=True),
 )
 ORIGIN = [("origin", "https://app.example")]
 LIMITS = {
@@ -166,7 +166,7 @@ def test_our_own_failure_is_a_503_and_tells_nothing_of_the_inside(format: str) -
 
 
 def test_a_local_share_that_is_used_up_is_the_clients_excess() -> None:
-    rows = DegradedRows([(False, 0, 3 * SECOND, 0, 0, NOW, 0, 0)], "down")
+    rows = DegradedRows([(False, 0, 3 * SECOND, 0, 0, NOW, 0, 0, None)], "down")
     assert RejectionFormat().respond(decision_of((parse_limit("5/minute"),), rows)).status == 429
 
 

@@ -260,10 +260,16 @@ def test_django_smart_rejected_requests_are_stored_and_prolong_the_ban(algorithm
     for _ in range(5):
         assert limiter.hit("k")
     first = limiter.hit("k").retry_after
-    sizes = set()
+    sizes, tables = set(), storage.states._tables
     for _ in range(2_000):
         limiter.hit("k")
-        sizes.add(sum(len(state) for table in storage._tables.values() for state in table.states.values()))
+        sizes.add(
+            len(
+                repr(
+                    [(key, state.pack(table.limit)) for table in tables.values() for key, state in table.states.items()]
+                )
+            )
+        )
     assert len(sizes) == 1
     assert limiter.hit("k").retry_after == first
 

@@ -31,7 +31,7 @@ def small_costs(limit: Limit) -> st.SearchStrategy[int]:
 
 
 def patiences(limit: Limit) -> st.SearchStrategy[int | None]:
-    return st.sampled_from([None, 0, limit.unit[2], 5 * limit.unit[2] + 1, 50 * limit.unit[2] + 50])
+    return st.sampled_from([None, 0, limit.numbers.step, 5 * limit.numbers.step + 1, 50 * limit.numbers.step + 50])
 
 
 @given(limits(BUCKETS), st.data())
@@ -227,7 +227,7 @@ def test_all_waiters_for_several_buckets_that_go_leave_what_was_there_before_the
     waiting = []
     for _ in range(data.draw(st.integers(1, MAX_HOLES // 2))):
         asked = tuple(data.draw(st.sampled_from([pool, pool, pool[:1], pool[1:]])))
-        patience = 200 * max(limit.unit[2] + 1 for limit in asked)
+        patience = 200 * max(limit.numbers.step + 1 for limit in asked)
         group: Group = (("k", asked, data.draw(st.integers(1, min(least, 3))), patience, None),)
         rows = storage.evaluate((group,))[0]
         if all(row[0] for row in rows):
@@ -250,7 +250,7 @@ def test_all_waiters_that_go_leave_what_was_there_before_them(limit: Limit, data
             ask(each, "k", limit, cost)
     waiting = []
     for _ in range(data.draw(st.integers(1, 2 * MAX_HOLES))):
-        group: Group = (("k", (limit,), data.draw(small_costs(limit)), 200 * limit.unit[2] + 200, None),)
+        group: Group = (("k", (limit,), data.draw(small_costs(limit)), 200 * limit.numbers.step + 200, None),)
         rows = storage.evaluate((group,))[0]
         if rows[0][0]:
             waiting.append((group, rows))
@@ -269,7 +269,7 @@ def test_beyond_the_holes_that_a_state_keeps_a_place_returns_when_its_time_has_p
     limit = Limit(count, 1_000_000, 1, "token-bucket")
     clock = FakeClock(START)
     storage, bucket = MemoryStorage(clock=clock), Bucket(limit, [])
-    patience = 5 * MAX_HOLES * (limit.unit[2] + 1)
+    patience = 5 * MAX_HOLES * (limit.numbers.step + 1)
     waiting = []
     for _ in range(4 * MAX_HOLES):
         group: Group = (("k", (limit,), 1, patience, None),)
@@ -297,7 +297,7 @@ def test_any_order_of_waits_and_cancellations_is_answered_alike_by_redis(
         for _ in range(data.draw(st.integers(1, 25))):
             clock.now += data.draw(st.one_of(st.just(0), st.just(0), gaps(pool[0])))
             if data.draw(st.integers(0, 19)) == 0:
-                clock.now -= data.draw(st.integers(1, 3 * pool[0].unit[2] + 3))
+                clock.now -= data.draw(st.integers(1, 3 * pool[0].numbers.step + 3))
             mode: Mode = data.draw(st.sampled_from(["spend", "spend", "force", "peek"]))
             if mode == "force" and granted:
                 group, rows = granted.pop(data.draw(st.integers(0, len(granted) - 1)))

@@ -58,7 +58,7 @@ def test_the_delivered_rate_is_the_configured_rate_with_random_gaps(rate: str, a
     ask(storage, "k", limit, limit.burst)
     chance, begin, units = random.Random(rate), clock.now, 0
     for _ in range(6_000):
-        clock.now += chance.randint(0, max(limit.refill_us - limit.unit[2], 1))
+        clock.now += chance.randint(0, max(limit.refill_us - limit.numbers.step, 1))
         remaining = ask(storage, "k", limit, mode="peek").remaining
         if remaining:
             assert ask(storage, "k", limit, remaining).allowed

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ratebound import Limit
 from ratebound.decision import Row
-from ratebound.kernels import State, evaluate
 from ratebound.limit import Ask, Group, Mode, Spent
 from ratebound.settling import settlement, spent_of
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock
+from tests.packed_kernels import Packed, evaluate_rows
 from tests.property.strategies import START, costs, gaps, limits, near
 from tests.servers import Server
 
@@ -28,7 +28,7 @@ class Plain:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self.states: dict[tuple[str, str], State | None] = {}
+        self.states: dict[tuple[str, str], Packed | None] = {}
 
     def evaluate(self, groups: Sequence[Group], mode: Mode) -> list[list[Row]]:
         return [self._evaluate(group, mode) for group in groups]
@@ -37,7 +37,7 @@ class Plain:
         names = [(limit.scope, key) for key, limits, *_ in group for limit in limits]
         slots = {name: slot for slot, name in enumerate(dict.fromkeys(names))}
         states = [self.states.get(name) for name in slots]
-        rows = evaluate(group, mode, [slots[name] for name in names], states, self.clock.now)
+        rows = evaluate_rows(group, mode, [slots[name] for name in names], states, self.clock.now)
         self.states.update(zip(slots, states, strict=True))
         return rows
 

@@ -117,8 +117,8 @@ def test_a_refund_that_fails_changes_neither_a_denial_nor_the_error_that_led_to_
     first = next(names)
     second = next(name for name in names if keys.tag(name) != keys.tag(first))
     group = [(first, LIMITS, 1, None, None), (second, LIMITS, 1, None, None)]
-    granted = (True, 9, 0, 100, 0, 5, 0, 0)
-    denied = (False, 0, 7, 100, 0, 5, 0, 0)
+    granted = (True, 9, 0, 100, 0, 5, 0, 0, None)
+    denied = (False, 0, 7, 100, 0, 5, 0, 0, None)
     gone = StorageError("its node is gone", undone=True)
 
     def after_the_first_part() -> hash_slots.Rounds:

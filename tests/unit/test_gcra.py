@@ -5,10 +5,8 @@ A state is (tat, part, last, since, given), with holes or debts (…, turn, numb
 
 import pytest
 
-from ratebound.decision import Row
-from ratebound.kernels import State
-from ratebound.kernels.gcra import force, grows_after, repair, spend, standing, turn_after, without_holes
 from ratebound.limit import UNITS, Limit, Spent
+from tests.packed_kernels import Packed, Written, force, grows_after, repair, spend, standing, turn_after, without_holes
 
 BUCKET, QUEUE = Limit(3, 10, 4, "gcra"), Limit(3, 10, 4, "leaky-bucket")  # a unit takes three and a third microseconds
 SINGLE, PAIR = Limit(2, 10, 1, "gcra"), Limit(4, 12, 2, "gcra")
@@ -19,7 +17,7 @@ YEARS = Limit(2, UNITS["year"], 200, "gcra")  # a burst that takes a hundred yea
 
 @pytest.mark.parametrize(("costs", "tat", "part"), [((1,), 0, 1), ((1, 1), 1, 0), ((1, 1, 1), 1, 1), ((2, 2), 2, 0)])
 def test_a_fraction_of_a_bucket_is_less_than_a_microsecond(costs: tuple[int, ...], tat: int, part: int) -> None:
-    state: State | None = None
+    state: Packed | None = None
     for cost in costs:  # half a microsecond for each unit
         state, _ = spend(Limit(2, 1, 9, "gcra"), state, 1000, cost, None, 0)
     assert state is not None
@@ -135,17 +133,16 @@ def test_a_fraction_of_a_bucket_is_less_than_a_microsecond(costs: tuple[int, ...
 )
 def test_a_spend_takes_the_first_place_that_conforms(
     limit: Limit,
-    state: State | None,
+    state: Packed | None,
     now: int,
     cost: int,
     patience: int | None,
     lead: int,
-    after: State | None,
-    row: Row,
+    after: Packed | None,
+    row: Written,
 ) -> None:
     found = spend(limit, state, now, cost, patience, lead)
     assert found == (after, row)
-    assert found[0] is state or after != state  # so that nothing is stored
 
 
 @pytest.mark.parametrize(
@@ -342,7 +339,7 @@ def test_a_spend_takes_the_first_place_that_conforms(
     ],
 )
 def test_a_settlement_charges_up_to_a_count_more_and_gives_back_what_is_still_ahead(
-    limit: Limit, state: State | None, now: int, cost: int, spent: Spent | None, after: State | None, row: Row
+    limit: Limit, state: Packed | None, now: int, cost: int, spent: Spent | None, after: Packed | None, row: Written
 ) -> None:
     assert force(limit, state, now, cost, spent) == (after, row)
 
@@ -385,11 +382,9 @@ def test_of_too_many_holes_the_last_are_forgotten() -> None:
     ],
 )
 def test_after_a_step_back_of_the_clock_all_instants_move_back_with_it(
-    limit: Limit, state: State, now: int, after: State
+    limit: Limit, state: Packed, now: int, after: Packed
 ) -> None:
-    mended = repair(limit, state, now)
-    assert mended == after
-    assert mended is state or after != state  # so that nothing is stored
+    assert repair(limit, state, now) == after
 
 
 @pytest.mark.parametrize(
@@ -408,7 +403,7 @@ def test_after_a_step_back_of_the_clock_all_instants_move_back_with_it(
         (QUEUE, (1027, 0, 1002, 997, 0, 1024, 2, 1007, 0, 1010, 1, 1017, 0, 1020, 1), 1002, (1, 25)),
     ],
 )
-def test_what_is_left_is_what_conforms_now(limit: Limit, state: State | None, now: int, left: tuple[int, int]) -> None:
+def test_what_is_left_is_what_conforms_now(limit: Limit, state: Packed | None, now: int, left: tuple[int, int]) -> None:
     assert standing(limit, state, now) == left
 
 
@@ -424,7 +419,7 @@ def test_what_is_left_is_what_conforms_now(limit: Limit, state: State | None, no
     ],
 )
 def test_the_turn_comes_after_all_in_front_have_a_place(
-    limit: Limit, state: State | None, now: int, front: int, cost: int, turn: int | None
+    limit: Limit, state: Packed | None, now: int, front: int, cost: int, turn: int | None
 ) -> None:
     assert turn_after(limit, state, now, front, cost) == turn
 
@@ -442,7 +437,7 @@ def test_the_turn_comes_after_all_in_front_have_a_place(
         ),
     ],
 )
-def test_without_its_holes_a_state_keeps_its_debts(state: State, after: State) -> None:
+def test_without_its_holes_a_state_keeps_its_debts(state: Packed, after: Packed) -> None:
     assert without_holes(state) == after
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from ratebound.decision import Row
-from ratebound.kernels import State, evaluate, peek
 from ratebound.limit import MAX_SPAN, Ask, Limit, Mode
+from tests.packed_kernels import Packed, Written, evaluate, peek
 
 WINDOW = Limit(10, 100, algorithm="fixed-window")
 SLOW = Limit(1, 100, 1, "gcra")
@@ -14,28 +13,28 @@ USED = (1100, 4, 1010)  # a window that ends at 1100
 
 
 def decided(
-    *asks: tuple[int, Limit, int, int | None], states: list[State | None], now: int = 1000, mode: Mode = "spend"
-) -> list[Row]:
+    *asks: tuple[int, Limit, int, int | None], states: list[Packed | None], now: int = 1000, mode: Mode = "spend"
+) -> list[Written]:
     """Decide a group of (place in `states`, limit, cost, patience)."""
     group: list[Ask] = [("k", (limit,), cost, patience, None) for _, limit, cost, patience in asks]
     return evaluate(group, mode, [slot for slot, *_ in asks], states, now)
 
 
-def line(end: int, *holes: int) -> State:
+def line(end: int, *holes: int) -> Packed:
     """Return a bucket of SLOW whose places are taken until `end`, without those that begin at `holes`."""
     edges = [number for hole in holes for number in (1000 + hole, 0, 1100 + hole, 0)]
     return (1000 + end, 0, 1000, 1000, 0, 1000, len(holes), *edges)
 
 
 def test_a_group_that_passes_stores_every_spend() -> None:
-    states: list[State | None] = [None, USED]
+    states: list[Packed | None] = [None, USED]
     rows = decided((0, WINDOW, 3, None), (1, WINDOW, 6, None), states=states, now=1030)
     assert rows == [(True, 7, 0, 70, 0, 1030, 1030, 0), (True, 0, 0, 70, 0, 1030, 1010, 0)]
     assert states == [(1100, 3, 1030), (1100, 10, 1010)]
 
 
 def test_a_denied_group_stores_nothing_and_says_what_is_left_now() -> None:
-    states: list[State | None] = [None, USED, None]
+    states: list[Packed | None] = [None, USED, None]
     rows = decided((0, WINDOW, 3, None), (1, WINDOW, 7, None), (2, WINDOW, 1, None), states=states, now=1030)
     untouched = (True, 10, 0, 0, 0, 1030, 0, 0)
     assert rows == [untouched, (False, 6, 70, 70, 0, 1030, 0, 0), untouched]
@@ -44,7 +43,7 @@ def test_a_denied_group_stores_nothing_and_says_what_is_left_now() -> None:
 
 @pytest.mark.parametrize("mode", ["spend", "peek"])
 def test_equal_ones_are_denied_for_what_they_cost_together(mode: Mode) -> None:
-    states: list[State | None] = [(1100, 1, 1000)]
+    states: list[Packed | None] = [(1100, 1, 1000)]
     rows = decided((0, WINDOW, 5, None), (0, WINDOW, 5, None), states=states, mode=mode)
     assert rows == [(True, 9, 0, 100, 0, 1000, 0, 0), (False, 9, 100, 100, 0, 1000, 0, 0)]
     assert states == [(1100, 1, 1000)]
@@ -52,7 +51,7 @@ def test_equal_ones_are_denied_for_what_they_cost_together(mode: Mode) -> None:
 
 def test_one_that_passes_only_without_those_before_it_says_how_long_it_waits_after_them() -> None:
     """Two limits share each state. A unit of FIVE is 20 microseconds long, and one of TEN 10."""
-    states: list[State | None] = [None, None]
+    states: list[Packed | None] = [None, None]
     rows = decided((1, FIVE, 1, None), (0, TEN, 3, None), (0, FIVE, 3, None), (1, TEN, 9, None), states=states)
     assert [row[0] for row in rows] == [True, True, False, False]
     assert rows[0] == (True, 5, 0, 0, 0, 1000, 0, 0)
@@ -62,14 +61,14 @@ def test_one_that_passes_only_without_those_before_it_says_how_long_it_waits_aft
 
 
 def test_buckets_that_have_room_now_take_no_place_later() -> None:
-    states: list[State | None] = [None, None]
+    states: list[Packed | None] = [None, None]
     rows = decided((0, SLOW, 1, 500), (1, QUICK, 1, 500), states=states)
     assert [row[4] for row in rows] == [0, 0]
     assert states == [(1100, 0, 1000, 1000, 0), (1060, 0, 1000, 1000, 0)]
 
 
 def test_places_in_several_buckets_are_taken_for_one_instant() -> None:
-    states: list[State | None] = [(1100, 0, 1000, 1000, 0), (1060, 0, 1000, 1000, 0)]
+    states: list[Packed | None] = [(1100, 0, 1000, 1000, 0), (1060, 0, 1000, 1000, 0)]
     rows = decided((0, SLOW, 1, 500), (1, QUICK, 1, 500), states=states)
     assert [row[4] for row in rows] == [100, 100]
     assert states[1] is not None
@@ -78,32 +77,32 @@ def test_places_in_several_buckets_are_taken_for_one_instant() -> None:
 
 def test_a_bucket_that_has_no_room_at_that_instant_moves_it_further_for_all() -> None:
     """QUICK is free from 60 to 130 and from 190 on."""
-    states: list[State | None] = [line(100), (1190, 0, 1000, 1000, 0, 1000, 1, 1060, 0, 1130, 0)]
+    states: list[Packed | None] = [line(100), (1190, 0, 1000, 1000, 0, 1000, 1, 1060, 0, 1130, 0)]
     rows = decided((0, SLOW, 1, 500), (1, QUICK, 1, 500), states=states)
     assert [row[4] for row in rows] == [190, 190]
 
 
 def test_one_bucket_alone_takes_the_end_of_its_line_in_one_step() -> None:
-    states: list[State | None] = [(1100, 0, 1000, 1000, 0)]
+    states: list[Packed | None] = [(1100, 0, 1000, 1000, 0)]
     assert decided((0, SLOW, 1, 500), states=states) == [(True, 0, 0, 200, 100, 1000, 0, 0)]
     assert states == [(1200, 0, 1000, 1000, 0)]
 
 
 def test_equal_ones_take_one_place_after_the_other() -> None:
-    states: list[State | None] = [(1100, 0, 1000, 1000, 0)]
+    states: list[Packed | None] = [(1100, 0, 1000, 1000, 0)]
     rows = decided((0, SLOW, 1, 900), (0, SLOW, 1, 900), states=states)
     assert [row[4] for row in rows] == [200, 300]
 
 
 def test_an_instant_that_holes_have_in_common_is_found_within_eight_steps() -> None:
-    states: list[State | None] = [line(1000, 100, 300, 500, 700), line(1000, 200, 400, 600, 700)]
+    states: list[Packed | None] = [line(1000, 100, 300, 500, 700), line(1000, 200, 400, 600, 700)]
     rows = decided((0, SLOW, 1, 5000), (1, SLOW, 1, 5000), states=states)
     assert [row[4] for row in rows] == [700, 700]
 
 
 def test_after_eight_steps_only_the_ends_of_the_lines_are_looked_at_and_the_holes_stay() -> None:
     odd, even = (100, 300, 500, 700, 900, 1100), (200, 400, 600, 800, 1000, 1100)
-    states: list[State | None] = [line(1300, *odd), line(1300, *even), None, USED]
+    states: list[Packed | None] = [line(1300, *odd), line(1300, *even), None, USED]
     rows = decided(*[(slot, SLOW, 1, 5000) for slot in range(3)], (3, WINDOW, 1, None), states=states)
     assert [row[4] for row in rows] == [1300, 1300, 1300, 0]
     for state, holes in zip(states, (odd, even), strict=False):
@@ -119,7 +118,7 @@ def test_who_has_no_patience_takes_a_free_place_only_now(mode: Mode) -> None:
 
 
 def test_a_group_is_forced_in_order_each_with_what_it_was_told() -> None:
-    states: list[State | None] = [USED, (1100, 6, 1010)]
+    states: list[Packed | None] = [USED, (1100, 6, 1010)]
     spent = [(1010, 1100, 0, 1010), (1010, 1100, 0, 1005)]  # of the second there was a reset
     group: list[Ask] = [("k", (WINDOW, WINDOW), -2, None, spent), ("k", (WINDOW,), 1, None, None)]
     rows = evaluate(group, "force", [0, 1, 0], states, 1030)
@@ -153,7 +152,7 @@ QUEUE = Limit(10, 100, 10, "leaky-bucket")
     ],
 )
 def test_a_peek_says_when_the_turn_comes_and_what_is_left_now(
-    limit: Limit, state: State | None, cost: int, patience: int | None, front: int, row: Row
+    limit: Limit, state: Packed | None, cost: int, patience: int | None, front: int, row: Written
 ) -> None:
     assert peek(limit, state, 1030, cost, patience, front) == (state, row)
 

@@ -371,7 +371,7 @@ def test_rate_limited_says_that_the_waiting_time_was_too_short_and_what_to_give(
 
 @pytest.mark.parametrize("mode", ["of", "Off", "1"])
 def test_a_wrong_testing_switch_is_refused(mode: str) -> None:
-    from ratebound import switch
+    from ratebound.switch import switch
 
     with pytest.raises(ValueError, match="RATEBOUND_TESTING is"):
         switch.set_mode(mode)

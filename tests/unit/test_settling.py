@@ -14,7 +14,8 @@ from ratebound import (
     MemoryStorage,
     parse_limit,
 )
-from ratebound.kernels import MAX_ROUNDS, gcra
+from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.group_law import MAX_ROUNDS
 from ratebound.limit import ALGORITHMS
 from ratebound.testing import FakeClock, ask
 from tests.limiters import limiter_of
@@ -182,7 +183,7 @@ def test_the_search_for_an_instant_that_suits_several_buckets_is_bounded(clock: 
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal spends
-        spends += event == "call" and frame.f_code is gcra.spend.__code__
+        spends += event == "call" and frame.f_code is Bucket.spend.__code__
 
     sys.setprofile(profile)
     storage.evaluate(((("k", pair, 1, 10**8, None),),))

@@ -46,7 +46,7 @@ def test_a_refusal_says_what_is_left_and_when_the_same_wait_would_do(clock: Fake
     with pytest.raises(RateLimited) as caught:
         limiter.wait("k", cost=2, timeout=1)
     now = clock.now
-    assert list(caught.value.decision.rows) == [(False, 1, 9 * SECOND, 10 * SECOND, 0, now, 0, 0)]
+    assert list(caught.value.decision.rows) == [(False, 1, 9 * SECOND, 10 * SECOND, 0, now, 0, 0, None)]
 
 
 def test_where_nothing_sleeps_a_window_is_overdrawn_instead(clock: FakeClock) -> None:

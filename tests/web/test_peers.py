@@ -220,7 +220,7 @@ async def test_theme_7_path_parameters_make_no_keys() -> None:
 
     for n in range(50):
         await fetch(app, "GET", f"/users/{n}")
-    assert sum(len(table.states) for table in storage.memory._tables.values()) == 1
+    assert sum(len(table.states) for table in storage.memory.states._tables.values()) == 1
 
 
 async def test_theme_8_limits_by_tier_and_by_request() -> None:

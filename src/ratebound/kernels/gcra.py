@@ -219,21 +219,22 @@ class Bucket(State):
 
         A fraction of a larger count, used before, is rounded up; at the end of a hole it is rounded down.
         """
-        count = limit.count
-        if self.part >= count:
-            self.expires, self.part = self.expires + 1, 0
-        back = 0
-        if now < self.last:
-            back = self.last - now
-            self.expires -= back
-            self.since = max(self.since, self.last + 1)
-            self.last = now
+        back = self.last - now if now < self.last else 0
         more = self.more
         if more is not None:
             middle = 2 + 4 * more[1]
-            holes = _mended(count, more[2:middle], back)
-            debts = _mended(count, more[middle:], back)
-            self.more = (more[0] - back, len(holes) // 4, *holes, *debts)
+            holes = _mended(limit.count, more[2:middle], back)
+            debts = _mended(limit.count, more[middle:], back)
+            more = (more[0] - back, len(holes) // 4, *holes, *debts)
+        self.more = more
+        if self.part >= limit.count:
+            self.expires += 1
+            self.part = 0
+        if back:
+            self.expires -= back
+            if self.since <= self.last:
+                self.since = self.last + 1
+            self.last = now
 
     def copy(self) -> "Bucket":
         """Return an equal state."""
@@ -383,15 +384,18 @@ class _Line:
         if len(self.debts) > MAX_HOLES:  # refunds could not move the dropped debts, so spends up to now get none
             del self.debts[MAX_HOLES:]
             self.since = self.now + 1
-        state.expires, state.part = self._instant(self.end)
+        expires, part = self._instant(self.end)
+        self.turn = min(self.turn, expires)  # every place begins at its turn or later
+        more: tuple[int, ...] | None = None
+        if self.holes or self.debts or self.turn > self.now:
+            edges = [edge for stretch in self.holes + self.debts for edge in stretch]
+            more = (self.turn, len(self.holes), *[number for edge in edges for number in self._instant(edge)])
+        state.expires = expires
+        state.part = part
         state.last = self.now
         state.since = self.since
         state.given = self.given
-        self.turn = min(self.turn, state.expires)  # every place begins at its turn or later
-        state.more = None
-        if self.holes or self.debts or self.turn > self.now:
-            edges = [edge for stretch in self.holes + self.debts for edge in stretch]
-            state.more = (self.turn, len(self.holes), *[number for edge in edges for number in self._instant(edge)])
+        state.more = more
 
     def _instant(self, ahead: int) -> tuple[int, int]:
         whole, part = divmod(ahead, self.limit.count)

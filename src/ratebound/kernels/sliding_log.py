@@ -71,8 +71,7 @@ class Log(State):
                 if older is None:
                     self.older = [self.expires - period, self.newest_cost]
                 else:
-                    older.append(self.expires - period)
-                    older.append(self.newest_cost)
+                    older += [self.expires - period, self.newest_cost]
                 self.newest_cost = cost
             if not self.older:
                 self.older = None
@@ -139,8 +138,9 @@ class Log(State):
     def _keep(self, limit: Numbers, entries: list[int]) -> None:
         """Make these the entries."""
         if entries:
+            used = sum(entries[1::2])
             self.expires = entries[-2] + limit.period_us
-            self.used = sum(entries[1::2])
+            self.used = used
             self.newest_cost = entries[-1]
             self.older = entries[:-2] or None
         else:
@@ -163,8 +163,9 @@ class Log(State):
             for i in range(0, len(older), 2):
                 if older[i] < now:
                     early += older[i : i + 2]
+        late = self.used - sum(early[1::2])
         self.expires = now + limit.period_us
-        self.newest_cost = self.used - sum(early[1::2])
+        self.newest_cost = late
         self.older = early or None
 
     def turn_after(self, limit: Numbers, now: int, front: int, cost: int) -> int | None:

@@ -8,10 +8,13 @@ from ratebound.numbers import Numbers
 
 @mypyc_attr(acyclic=True)
 class State:
-    """What a key has spent of one limit.
+    """The units that a key has spent of one limit.
 
     If `expires` is before now, the state is as if untouched. A new state is untouched. Every method gets the numbers of
     the limit, because a limit may change its count or burst and keep its states.
+
+    A change is a row of plain assignments, without a call or a loop between the first and the last. Python runs signal
+    handlers only at calls and loops, so an exception out of a handler never leaves half of a change.
     """
 
     __slots__ = ("expires",)

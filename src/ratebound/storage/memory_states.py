@@ -17,7 +17,7 @@ from random import random
 from typing import Final
 
 from ratebound.clock import Clock, ticking
-from ratebound.decision import Answer, Decision, OneKeyDecision, OneLimitDecision, Plan, Row
+from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, Row, StoredRow
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
@@ -201,12 +201,12 @@ class States:
                 state.repair(limits[i], now)
                 if not state.fits(limits[i], now, cost):
                     fit = False
-        answers: list[Answer] = []
+        answers: list[StoredRow] = []
         for i, state in enumerate(found):
             if fit:
-                answers.append(Answer(state.spend(limits[i], now, cost, None, 0)))
+                answers.append(StoredRow(state.spend(limits[i], now, cost, None, 0)))
             else:
-                answers.append(Answer(peek(limits[i], state, now, cost)))
+                answers.append(StoredRow(peek(limits[i], state, now, cost)))
         if to_note or (is_new and fit):
             self._note(plan, key, found, now, is_new and fit)
         if len(answers) == 1:
@@ -237,7 +237,7 @@ class States:
             return Decision(group, self._evaluate(group, "spend", self._now()))
 
     def evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
-        """Answer each group by itself, in order. The lock is taken for each: others may come between two groups."""
+        """StoredRow each group by itself, in order. The lock is taken for each: others may come between two groups."""
         if mode == "spend":
             return [self.decide(group).rows for group in groups]
         with self._lock:
