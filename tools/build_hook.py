@@ -44,9 +44,9 @@ def obstacle() -> str | None:
 
 
 def missing() -> str | None:
-    """Return which package the compilation lacks, or None."""
-    lacking = [name for name in ("mypyc", "setuptools") if find_spec(name) is None]
-    return f"{' and '.join(lacking)} cannot be imported" if lacking else None
+    """Return which packages have to be installed to compile, or None."""
+    lacking = [name for name in ("mypy", "setuptools") if find_spec(name) is None]
+    return f"{' and '.join(lacking)} not found. Run: pip install {' '.join(lacking)}" if lacking else None
 
 
 class CompileHook(BuildHookInterface[Any]):
@@ -67,12 +67,12 @@ class CompileHook(BuildHookInterface[Any]):
             return
         if chosen == "no":
             return
-        self.folder = tempfile.TemporaryDirectory(prefix="ratebound-")
+        self.folder = tempfile.TemporaryDirectory(prefix="ratebound-build-")
         reason = obstacle() or missing() or self.compile(build_data)
         if reason and chosen == "yes":
             raise SystemExit(f"RATEBOUND_COMPILE=yes, but Ratebound cannot be compiled: {reason}")
         if reason:
-            self.app.display_warning(f"Ratebound is built as pure Python, several times slower: {reason}")
+            self.app.display_warning(f"Ratebound is built as pure Python, which is slower: {reason}")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was compiled: it is in the wheel."""
@@ -86,7 +86,8 @@ class CompileHook(BuildHookInterface[Any]):
         done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             self.app.display_info(done.stdout)
-            return (done.stdout.strip().splitlines() or ["the compilation ended without a message"])[-1]
+            lines = done.stdout.strip().splitlines() or ["the compilation ended without a message"]
+            return next((f"{lines[-1]}: {line.strip()}" for line in lines[:-1] if " error: " in line), lines[-1])
         names = [GROUP + SUFFIX, *(source_path(module).removesuffix(".py") + SUFFIX for module in compiled_modules())]
         absent = [name for name in names if not (folder / name).is_file()]
         if absent:
