@@ -1,4 +1,4 @@
-"""What the compiler is told about a class. Without mypy_extensions, and so without the compiler, it means nothing."""
+"""The decorator that tells mypyc about a class. It does nothing without mypy_extensions, so the core needs no package."""
 
 from collections.abc import Callable
 from typing import TypeVar
