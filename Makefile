@@ -45,15 +45,17 @@ check-imports:
 
 # Builds the wheel with RATEBOUND_COMPILE=yes: what mypyc rejects fails here.
 compiled: .venv/ready
+	@tools/get_compiler
 	@$(BIN)/python tools/install_compiled.py
 
 wheel: .venv/ready  ## build the compiled wheel into dist
+	@tools/get_compiler
 	RATEBOUND_COMPILE=yes $(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 
 test-long: .venv/ready compiled  ## far more examples, everything on the compiled wheel, and whether tests notice changes of the code
 	@tools/get_servers
-	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/compiled tests/property tests/redis tests/faults tests/web
+	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/packaging tests/property tests/redis tests/faults tests/web
 	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(ON_COMPILED) $(PYTEST)
 	$(BIN)/python tools/mutate.py
 

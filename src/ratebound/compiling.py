@@ -1,4 +1,4 @@
-"""The decorator that tells mypyc about a class. It does nothing without mypy_extensions, so the core needs no package."""
+"""The decorator that tells mypyc about a class. Without mypy_extensions it does nothing: the core needs no package."""
 
 from collections.abc import Callable
 from typing import TypeVar

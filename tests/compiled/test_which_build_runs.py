@@ -53,3 +53,12 @@ def test_a_traceback_names_the_file_and_the_line_in_both_builds() -> None:
     source = Path(ratebound.__file__).with_name("switch.py").read_text("utf-8").splitlines()
     assert Path(last.filename).parts[-2:] == ("ratebound", "switch.py")
     assert "raise ValueError" in source[(last.lineno or 0) - 1]
+
+
+def test_the_sources_are_there_in_both_builds() -> None:
+    package = Path(ratebound.__file__).parent
+    for module in MODULES:
+        path = package.parent / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), module
+    assert (package / "py.typed").is_file()
+    assert [*package.rglob("*.lua")]
