@@ -37,6 +37,8 @@ def obstacle() -> str | None:
     """Return why this machine cannot compile whatever is installed for the build, or None."""
     if platform.python_implementation() != "CPython":
         return f"mypyc compiles for CPython only, and this is {platform.python_implementation()}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "compiled code relies on the GIL, and this Python has none"
     if os.name == "nt":
         return None  # setuptools finds the compiler, which is not on the PATH
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]

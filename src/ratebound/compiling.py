@@ -1,13 +1,20 @@
-"""The decorator that tells mypyc about a class. Without mypy_extensions it does nothing: the core needs no package."""
+"""What the compiler is told about classes and numbers. Without mypy_extensions, and so without it, this means nothing.
+
+`COMPILED` is True if the modules that can be compiled are: all of them, or none.
+"""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 Decorated = TypeVar("Decorated")
 
+COMPILED: Final = not __file__.endswith(".py")
+
 try:
+    from mypy_extensions import i64 as i64
     from mypy_extensions import mypyc_attr as mypyc_attr
 except ImportError:
+    i64 = int  # type: ignore[misc]
 
     def mypyc_attr(*attrs: str, **kwattrs: object) -> Callable[[Decorated], Decorated]:
         """Return a decorator that returns its class as it is."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ratebound
-from ratebound import switch
+from ratebound.switch import switch
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = os.environ.get("RATEBOUND_EXPECT_COMPILED") == "1"
