@@ -3,9 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Every worker has servers of its own. Bytecode is kept: workers and the programs that tests start share it.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# The compiled wheel comes before the editable install, and tests/compiled fails if it is not what runs.
+ON_COMPILED := PYTHONPATH=$(CURDIR)/build/compiled RATEBOUND_EXPECT_COMPILED=1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check check-types check-compiles check-style check-imports test-long bench bench-quick pictures lock clean
+.PHONY: help run demo test compiled wheel check check-types check-compiles check-style check-imports test-long bench bench-quick pictures lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,18 +21,20 @@ demo: .venv/ready  ## play the same traffic through all algorithms, side by side
 	@echo "Next: $(BIN)/ratebound explain \"10/second burst 20; 500/hour\""
 	@echo "      $(BIN)/ratebound --help, README.md, docs/algorithms.md"
 
-test: check  ## the whole suite: checks, then pytest in parallel; brings the servers it needs
+test: .venv/ready  ## the whole suite: checks, pytest in parallel, the core again on the compiled wheel; brings the servers
+	@$(MAKE) --no-print-directory --jobs=4 check-types check-style check-imports compiled
 	@tools/get_servers
 	$(PYTEST)
+	$(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting
 
-check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the kernels
+check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the modules that it compiles
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-compiles check-style check-imports
 
 check-types:
 	$(BIN)/mypy
 
 check-compiles:
-	$(BIN)/python tools/check_mypyc.py
+	$(BIN)/python tools/compile_modules.py check
 
 check-style:
 	$(BIN)/ruff check
@@ -39,9 +43,20 @@ check-style:
 check-imports:
 	$(BIN)/lint-imports --no-cache
 
-test-long: .venv/ready  ## the property tests with far more examples, and whether tests notice changes of the code
+# Builds the wheel with RATEBOUND_COMPILE=yes: what mypyc rejects fails here.
+compiled: .venv/ready
+	@tools/get_compiler
+	@$(BIN)/python tools/install_compiled.py
+
+wheel: .venv/ready  ## build the compiled wheel into dist
+	@tools/get_compiler
+	RATEBOUND_COMPILE=yes $(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
+test-long: .venv/ready compiled  ## far more examples, everything on the compiled wheel, and whether tests notice changes of the code
 	@tools/get_servers
-	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/property tests/redis tests/faults tests/web
+	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/packaging tests/property tests/redis tests/faults tests/web
+	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(ON_COMPILED) $(PYTEST)
 	$(BIN)/python tools/mutate.py
 
 bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter, in memory and on Redis
@@ -66,7 +81,7 @@ lock: .venv/ready  ## write the pinned requirements anew
 .venv/ready: requirements/test.txt pyproject.toml
 	@tools/make_venv $(PYTHON)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	RATEBOUND_COMPILE=no $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/bench: requirements/bench.txt .venv/ready

@@ -4,6 +4,7 @@ server puts it in order."""
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,12 +20,41 @@ settings.register_profile(
     "ratebound", max_examples=EXAMPLES or 150, derandomize=not EXAMPLES, deadline=None, print_blob=True
 )
 settings.load_profile("ratebound")
+TESTS = Path(__file__).parent
 
 
 def pytest_configure() -> None:
     """End on SIGTERM as on control-C: with the servers stopped and their folders removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+# Fixtures and functions that start real servers, or have them started.
+SERVER_FIXTURES = {"redis_url_server", "fresh_redis", "sentinels", "redis_cluster", "served"}
+SERVER_STARTERS = {"redis_server", "sentinel_group", "cluster", "serving", "nursery"}
+
+
+def needs_real_servers(item: pytest.Item) -> bool:
+    """Return True if the machine may be why the test fails: it starts or breaks servers, and waits for them.
+
+    Wrong numbers are no such failure. Property tests, and counts of what many workers are granted, are left out: if one
+    of them fails now and then, it has found something.
+    """
+    assert isinstance(item, pytest.Function)
+    folder = item.path.relative_to(TESTS).parts[0]
+    if folder == "property" or item.path.name == "test_grants.py":
+        return False
+    used = SERVER_FIXTURES & set(item.fixturenames) or SERVER_STARTERS & vars(item.module).keys()
+    return folder in ("redis", "faults") or bool(used)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run a failed test of real servers once more, except in the long run. The summary lists every such rerun."""
+    if os.environ.get("RATEBOUND_LONG") == "1":
+        return
+    for item in items:
+        if needs_real_servers(item):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -1,5 +1,8 @@
 """Exact rate limiting for Python: one atomic decision, correct Retry-After."""
 
+from importlib.machinery import EXTENSION_SUFFIXES
+
+from ratebound import clock as _clock
 from ratebound.decision import Decision, Outcome, RateLimited
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, RateboundError, StorageError
 from ratebound.limit import Check, Limit
@@ -25,7 +28,11 @@ __all__ = [
     "RateLimited",
     "RateboundError",
     "StorageError",
+    "compiled",
     "parse_limit",
     "parse_limits",
 ]
 __version__ = "0.1.0"
+
+compiled: bool = _clock.__file__.endswith(tuple(EXTENSION_SUFFIXES))
+"""True if the compiled modules run, False if this is pure Python."""

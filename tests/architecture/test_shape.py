@@ -8,11 +8,13 @@ from typing import Any
 
 from ratebound import Limiter
 from ratebound.kernels.gcra import Bucket
+from tests.builds import needs_pure_build
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "ratebound"
 
 
+@needs_pure_build
 def test_the_arithmetic_is_at_most_six_calls_away() -> None:
     limiter = Limiter("10/second burst 20")
     limiter.hit("k")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ratebound import Limit, __version__, parse_limit, parse_limits
+import ratebound
+from ratebound import Limit, parse_limit, parse_limits
 from ratebound.cli import main, saturation
 from ratebound.cli.app import app
 from ratebound.cli.saturation import (
@@ -314,8 +315,9 @@ def test_an_unknown_command_or_a_missing_limit_has_status_2() -> None:
     assert run("explain").exit_code == 2
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    assert run("--version").stdout == f"ratebound, version {__version__}\n"
+def test_the_version_is_that_of_the_package_and_says_whether_it_is_compiled() -> None:
+    build = "compiled" if ratebound.compiled else "pure Python"
+    assert run("--version").stdout == f"ratebound {ratebound.__version__} ({build})\n"
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])

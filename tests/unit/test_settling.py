@@ -18,6 +18,7 @@ from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import MAX_ROUNDS
 from ratebound.limit import ALGORITHMS
 from ratebound.testing import FakeClock, ask
+from tests.builds import needs_pure_build
 from tests.limiters import limiter_of
 
 
@@ -172,6 +173,7 @@ def test_a_spend_from_before_a_step_back_is_not_refunded_once_its_bucket_was_for
     assert not limiter.hit("k")
 
 
+@needs_pure_build
 def test_the_search_for_an_instant_that_suits_several_buckets_is_bounded(clock: FakeClock) -> None:
     pair = tuple(Limit(1, 1_000_000, 1, "token-bucket", name) for name in ("one", "other"))
     storage = MemoryStorage(clock=clock)

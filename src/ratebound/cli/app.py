@@ -8,7 +8,7 @@ from io import TextIOWrapper
 import click
 from rich.console import Console
 
-from ratebound import __version__
+from ratebound import __version__, compiled
 from ratebound.cli.demo import show_demo
 from ratebound.cli.explain import explain_limits
 from ratebound.errors import InvalidLimit, RateboundError
@@ -17,7 +17,7 @@ from ratebound.notation import parse_limits
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="ratebound")
+@click.version_option(__version__, message=f"ratebound %(version)s ({'compiled' if compiled else 'pure Python'})")
 def app() -> None:
     """Understand rate limits before you deploy them."""
 
