@@ -5,11 +5,12 @@ unbounded and personal.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ratebound.decision import Decision
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
-from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
+from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import WatchedMemory
 
 try:
@@ -27,10 +28,13 @@ RESULTS = {True: "allowed", False: "denied"}
 FLAGS = {True: "true", False: "false"}
 
 
-class OfLimit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OfLimit:
     """The child metrics of one limit. Looking them up by their labels would cost more than counting."""
 
-    decisions: dict[tuple[bool, bool], Counter]  # (allowed, degraded)
+    allowed: Counter
+    denied: Counter
+    degraded: dict[bool, Counter]  # by allowed
     used: Histogram
 
 
@@ -146,21 +150,33 @@ class PrometheusListener:
         yield from (keys, most, evicted, overflowed)
 
     def _decided(self, decision: Decision) -> None:
-        limit = self._limit(decisive_limit(decision))
-        limit.decisions[decision.allowed, decision.degraded is not None].inc()
-        for name, share in used_shares(decision):
-            self._limit(name).used.observe(share)
+        limits = checked_limits(decision)
+        name = limits[0].name if len(limits) == 1 else decision.limit.name
+        known = self._of_limit  # looked up here first: a call of `_limit` takes as long as all the rest
+        of_limit = known.get(name) or self._limit(name)
+        if decision.degraded is not None:
+            of_limit.degraded[decision.allowed].inc()
+        elif not decision.allowed:
+            of_limit.denied.inc()
+        else:
+            of_limit.allowed.inc()
+            rows = decision.rows
+            if len(limits) == 1:
+                of_limit.used.observe(used_share(limits[0], rows[0]))
+            else:
+                for limit, row in zip(limits, rows, strict=True):
+                    of_limit = known.get(limit.name) or self._limit(limit.name)
+                    of_limit.used.observe(used_share(limit, row))
 
     def _limit(self, name: str) -> OfLimit:
         return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)
 
     def _children_of_limit(self, name: str) -> OfLimit:
-        decisions = {
-            (allowed, degraded): self._decisions.labels(name, RESULTS[allowed], FLAGS[degraded])
-            for allowed in (True, False)
-            for degraded in (True, False)
-        }
-        return OfLimit(decisions, self._used.labels(name))
+        def counter(allowed: bool, degraded: bool) -> Counter:
+            return self._decisions.labels(name, RESULTS[allowed], FLAGS[degraded])
+
+        degraded = {allowed: counter(allowed, True) for allowed in (True, False)}
+        return OfLimit(counter(True, False), counter(False, False), degraded, self._used.labels(name))
 
     def _children_of_rule(self, name: str) -> OfRule:
         return {
