@@ -32,9 +32,9 @@ FLAGS = {True: "true", False: "false"}
 class OfLimit:
     """The child metrics of one limit. Looking them up by their labels would cost more than counting."""
 
-    allowed: Counter
+    allowed: Counter  # by the storage, as is `denied`
     denied: Counter
-    degraded: dict[bool, Counter]  # by allowed
+    decisions: dict[tuple[bool, bool], Counter]  # all four, by (allowed, degraded)
     used: Histogram
 
 
@@ -155,7 +155,7 @@ class PrometheusListener:
         known = self._of_limit  # looked up here first: a call of `_limit` takes as long as all the rest
         of_limit = known.get(name) or self._limit(name)
         if decision.degraded is not None:
-            of_limit.degraded[decision.allowed].inc()
+            of_limit.decisions[decision.allowed, True].inc()
         elif not decision.allowed:
             of_limit.denied.inc()
         else:
@@ -172,11 +172,12 @@ class PrometheusListener:
         return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)
 
     def _children_of_limit(self, name: str) -> OfLimit:
-        def counter(allowed: bool, degraded: bool) -> Counter:
-            return self._decisions.labels(name, RESULTS[allowed], FLAGS[degraded])
-
-        degraded = {allowed: counter(allowed, True) for allowed in (True, False)}
-        return OfLimit(counter(True, False), counter(False, False), degraded, self._used.labels(name))
+        decisions = {
+            (allowed, degraded): self._decisions.labels(name, RESULTS[allowed], FLAGS[degraded])
+            for allowed in (True, False)
+            for degraded in (True, False)
+        }
+        return OfLimit(decisions[True, False], decisions[False, False], decisions, self._used.labels(name))
 
     def _children_of_rule(self, name: str) -> OfRule:
         return {
