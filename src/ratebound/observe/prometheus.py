@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ratebound.decision import Decision
+from ratebound.decision import Decision, DegradedRows
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import WatchedMemory
@@ -150,23 +150,22 @@ class PrometheusListener:
         yield from (keys, most, evicted, overflowed)
 
     def _decided(self, decision: Decision) -> None:
-        limits = checked_limits(decision)
-        name = limits[0].name if len(limits) == 1 else decision.limit.name
+        rows = decision.rows
+        limit = decision.limit
         known = self._of_limit  # looked up here first: a call of `_limit` takes as long as all the rest
-        of_limit = known.get(name) or self._limit(name)
-        if decision.degraded is not None:
+        of_limit = known.get(limit.name) or self._limit(limit.name)
+        if isinstance(rows, DegradedRows):
             of_limit.decisions[decision.allowed, True].inc()
         elif not decision.allowed:
             of_limit.denied.inc()
+        elif len(rows) == 1:
+            of_limit.allowed.inc()
+            of_limit.used.observe(used_share(limit, rows[0]))
         else:
             of_limit.allowed.inc()
-            rows = decision.rows
-            if len(limits) == 1:
-                of_limit.used.observe(used_share(limits[0], rows[0]))
-            else:
-                for limit, row in zip(limits, rows, strict=True):
-                    of_limit = known.get(limit.name) or self._limit(limit.name)
-                    of_limit.used.observe(used_share(limit, row))
+            for limit, row in zip(checked_limits(decision), rows, strict=True):
+                of_limit = known.get(limit.name) or self._limit(limit.name)
+                of_limit.used.observe(used_share(limit, row))
 
     def _limit(self, name: str) -> OfLimit:
         return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)
