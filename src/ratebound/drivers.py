@@ -5,9 +5,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from ratebound.decision import Decision, RateLimited, Row
-from ratebound.events import Listener, decided, tell
+from ratebound.events import Listener
 from ratebound.limit import Group, Mode
 from ratebound.switch import switch
+from ratebound.telling import decided, tell
 from ratebound.waiting import Evaluate, Flow, Turn
 
 Ask = Callable[[Sequence[Group], Mode], Sequence[Sequence[Row]]]

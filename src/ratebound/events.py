@@ -7,7 +7,7 @@ observe/.
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
@@ -55,19 +55,3 @@ class Shadowed(NamedTuple):
 
 Event = Decided | Called | Degraded | Recovered | Shadowed
 Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts
-
-_tuple_new: Final = tuple.__new__
-
-
-def decided(decision: Decision, seconds: float) -> Decided:
-    """Return `Decided(decision, seconds)` in about half the time: a NamedTuple's constructor is a Python function."""
-    return _tuple_new(Decided, (decision, seconds))
-
-
-def tell(listeners: tuple[Listener, ...], event: object) -> None:
-    """Call every listener with an event. Log exceptions of listeners: they must not fail a decision."""
-    for listener in listeners:
-        try:
-            listener(event)
-        except Exception:
-            log.exception("a listener failed; the decision stands")

@@ -4,10 +4,11 @@ from time import perf_counter
 from typing import Final
 
 from ratebound.decision import Decision, Plan
-from ratebound.events import Decided, Listener, tell
+from ratebound.events import Listener
 from ratebound.numbers import MAX_COUNT
 from ratebound.storage.memory_states import States
 from ratebound.switch import switch
+from ratebound.telling import decided, tell
 
 ONE: Final = 1
 
@@ -36,5 +37,5 @@ class MemoryFastPath:
             return states.hit(plan, key, cost)
         begin = perf_counter()
         decision = states.hit(plan, key, cost)
-        tell(listeners, Decided(decision, perf_counter() - begin))
+        tell(listeners, decided(decision, perf_counter() - begin))
         return decision

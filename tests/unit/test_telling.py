@@ -1,4 +1,4 @@
-"""Events: a fast event is the same as one that its class makes, and a listener that fails disturbs nobody."""
+"""Telling listeners: a fast event is the same as its class makes, and a listener that fails disturbs nobody."""
 
 import copy
 import pickle
@@ -6,7 +6,8 @@ import pickle
 import pytest
 
 from ratebound import Limiter
-from ratebound.events import Decided, decided, tell
+from ratebound.events import Decided
+from ratebound.telling import decided, tell
 
 
 def test_a_fast_event_is_a_decided_event_in_every_way() -> None:
