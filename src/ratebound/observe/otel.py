@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ratebound.decision import Decision
+from ratebound.decision import Decision, DegradedRows
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
@@ -121,9 +121,9 @@ class OpenTelemetryListener:
         self._held.watch(owner, name)
 
     def _decided(self, decision: Decision) -> None:
-        limits = checked_limits(decision)
-        name = limits[0].name if len(limits) == 1 else decision.limit.name
-        degraded = decision.degraded is not None
+        rows = decision.rows
+        name = decision.limit.name
+        degraded = isinstance(rows, DegradedRows)
         attributes: Attributes = {
             **self._limit(name),
             "ratebound.result": "allowed" if decision.allowed else "denied",
@@ -131,7 +131,7 @@ class OpenTelemetryListener:
         }
         self._decisions.add(1, attributes)
         if decision.allowed and not degraded:
-            for limit, row in zip(limits, decision.rows, strict=True):
+            for limit, row in zip(checked_limits(decision), rows, strict=True):
                 self._used.record(used_share(limit, row), self._limit(limit.name))
         elif self._spans:
             span = trace.get_current_span()
