@@ -1,11 +1,13 @@
 """Telling listeners: a fast event is the same as its class makes, and a listener that fails disturbs nobody."""
 
 import copy
+import inspect
 import pickle
+from typing import get_type_hints
 
 import pytest
 
-from ratebound import Limiter
+from ratebound import Decision, Limiter
 from ratebound.events import Decided
 from ratebound.telling import decided, tell
 
@@ -31,6 +33,12 @@ def test_a_fast_event_can_be_pickled() -> None:
     assert type(found) is Decided
     assert found.seconds == 0.25
     assert found.decision.rows == event.decision.rows
+
+
+def test_help_says_what_an_event_is_in_every_build() -> None:
+    assert (inspect.getdoc(Decided) or "").startswith("A request was decided.")
+    assert list(inspect.signature(Decided).parameters) == ["decision", "seconds"]
+    assert get_type_hints(Decided) == {"decision": Decision, "seconds": float}
 
 
 def test_every_listener_gets_the_event_although_another_fails(caplog: pytest.LogCaptureFixture) -> None:
