@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from ratebound.arguments import as_listeners, as_storage, unlimited
 from ratebound.decision import Decision, Row
 from ratebound.duration import Duration
-from ratebound.events import Decided, Listener, tell
+from ratebound.events import Listener
 from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Mode
 from ratebound.memory_fast_path import MemoryFastPath
@@ -23,6 +23,7 @@ from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage,
 from ratebound.storage.memory import states_of
 from ratebound.storage.urls import open_async_storage, open_storage
 from ratebound.switch import switch
+from ratebound.telling import decided, tell
 
 S = TypeVar("S", Storage, AsyncStorage)
 
@@ -103,7 +104,7 @@ class _Deciding(Generic[S]):
         """Tell the listeners of decisions that were made together since `begin`, and return them."""
         seconds = time.perf_counter() - begin
         for decision in decisions if self.listeners else ():
-            tell(self.listeners, Decided(decision, seconds))
+            tell(self.listeners, decided(decision, seconds))
         return decisions
 
     def _set_closed(self, closed: bool) -> None:
@@ -148,7 +149,7 @@ class Decider(_Deciding[Storage]):
         else:
             decision = Decision(group, self.evaluate((group,))[0])
         if self.listeners:
-            tell(self.listeners, Decided(decision, time.perf_counter() - begin))
+            tell(self.listeners, decided(decision, time.perf_counter() - begin))
         return decision
 
     def decide_each(self, groups: Sequence[Group]) -> list[Decision]:
@@ -229,7 +230,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         else:
             decision = Decision(group, (await self.evaluate((group,)))[0])
         if self.listeners:
-            tell(self.listeners, Decided(decision, time.perf_counter() - begin))
+            tell(self.listeners, decided(decision, time.perf_counter() - begin))
         return decision
 
     async def decide_each(self, groups: Sequence[Group]) -> list[Decision]:

@@ -5,9 +5,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from ratebound.decision import Decision, RateLimited, Row
-from ratebound.events import Decided, Listener, tell
+from ratebound.events import Listener
 from ratebound.limit import Group, Mode
 from ratebound.switch import switch
+from ratebound.telling import decided, tell
 from ratebound.waiting import Evaluate, Flow, Turn
 
 Ask = Callable[[Sequence[Group], Mode], Sequence[Sequence[Row]]]
@@ -71,7 +72,7 @@ def _told(done: StopIteration | RateLimited, asking: float, listeners: tuple[Lis
     """Tell the listeners of the decision with which a wait ended, then return it or raise RateLimited."""
     decision: Decision = done.decision if isinstance(done, RateLimited) else done.value
     if listeners:
-        tell(listeners, Decided(decision, asking))
+        tell(listeners, decided(decision, asking))
     if isinstance(done, RateLimited):
         raise done
     return decision

@@ -55,12 +55,3 @@ class Shadowed(NamedTuple):
 
 Event = Decided | Called | Degraded | Recovered | Shadowed
 Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts
-
-
-def tell(listeners: tuple[Listener, ...], event: object) -> None:
-    """Call every listener with an event. Log exceptions of listeners: they must not fail a decision."""
-    for listener in listeners:
-        try:
-            listener(event)
-        except Exception:
-            log.exception("a listener failed; the decision stands")

@@ -147,12 +147,14 @@ class AlertListener:
     def _roll(self) -> None:
         """Empty the slices that have left the window."""
         now = self._now() // self._length
+        if now <= self._slice:
+            return
         for index in range(max(self._slice, now - SLICES) + 1, now + 1):
             slot = self._slices[index % SLICES]
             self._total -= slot[0]
             self._denied -= slot[1]
             slot[:] = 0, 0
-        self._slice = max(self._slice, now)
+        self._slice = now
 
     def _tell(self, alert: Alert) -> None:
         """Queue an alert and start the thread if there is none.

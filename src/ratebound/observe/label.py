@@ -1,16 +1,17 @@
 """Labels and buckets that Prometheus and OpenTelemetry share. Labels are bounded in number."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ratebound.decision import Decision
+from ratebound.decision import Decision, Row
+from ratebound.limit import Limit
 
 T = TypeVar("T")
 SECONDS = (5e-6, 1e-5, 2.5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 OTHER = "other"
-LOCK = threading.Lock()  # taken for new names, and for names above the bound
+LOCK = threading.Lock()  # taken for new names
 
 
 def label_of(name: str, made: dict[str, T], most: int, make: Callable[[str], T]) -> T:
@@ -19,6 +20,8 @@ def label_of(name: str, made: dict[str, T], most: int, make: Callable[[str], T])
     If that already holds `most` names, return `make("other")` for new ones.
     """
     found = made.get(name)
+    if found is None and len(made) >= most:
+        found = made.get(name, made.get(OTHER))  # the name again: once this is full, no name is added
     if found is not None:
         return found
     with LOCK:
@@ -43,19 +46,16 @@ def node_label(node: str) -> str:
     return node or "storage"
 
 
-def decisive_limit(decision: Decision) -> str:
-    """Return the name of the limit that a decision is counted under."""
-    if len(decision.rows) == 1:
-        return decision.asks[0][1][0].name
-    return decision.limit.name
+def checked_limits(decision: Decision) -> Sequence[Limit]:
+    """Return the limits of a decision, in the order of its rows. Nothing is built for a decision about one key."""
+    asks = decision.asks
+    return asks[0][1] if len(asks) == 1 else decision.limits
 
 
-def used_shares(decision: Decision) -> list[tuple[str, float]]:
-    """Return the used share of each limit after an allowed decision, from 0 to 1, with the limit's name.
+def used_share(limit: Limit, row: Row) -> float:
+    """Return how much of a limit is used after an allowed decision, from 0 to 1.
 
-    The list is empty for a denial, which is counted as such, and for a degraded decision, which other limits decided.
+    It is reported for every limit of the decision. A denial has none: it is counted as such. Nor has a degraded
+    decision: other limits decided it.
     """
-    if not decision.allowed or decision.degraded is not None:
-        return []
-    limits = decision.asks[0][1] if len(decision.asks) == 1 else decision.limits
-    return [(limit.name, 1 - row[1] / limit.burst) for limit, row in zip(limits, decision.rows, strict=True)]
+    return 1 - row[1] / limit.burst

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ratebound.decision import Decision
+from ratebound.decision import Decision, DegradedRows
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
-from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
+from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
 
 try:
@@ -121,20 +121,22 @@ class OpenTelemetryListener:
         self._held.watch(owner, name)
 
     def _decided(self, decision: Decision) -> None:
-        limit = decisive_limit(decision)
-        degraded = decision.degraded
+        rows = decision.rows
+        name = decision.limit.name
+        degraded = isinstance(rows, DegradedRows)
         attributes: Attributes = {
-            **self._limit(limit),
+            **self._limit(name),
             "ratebound.result": "allowed" if decision.allowed else "denied",
-            "ratebound.degraded": degraded is not None,
+            "ratebound.degraded": degraded,
         }
         self._decisions.add(1, attributes)
-        for name, share in used_shares(decision):
-            self._used.record(share, self._limit(name))
-        if self._spans and (degraded is not None or not decision.allowed):
+        if decision.allowed and not degraded:
+            for limit, row in zip(checked_limits(decision), rows, strict=True):
+                self._used.record(used_share(limit, row), self._limit(limit.name))
+        elif self._spans:
             span = trace.get_current_span()
             if span.is_recording():
-                span.add_event("ratebound.decision", _span_attributes(decision, attributes, limit))
+                span.add_event("ratebound.decision", _span_attributes(decision, attributes, name))
 
     def _limit(self, name: str) -> Attributes:
         return label_of(name, self._of_limit, self._max_limits, lambda name: {"ratebound.limit": name})

@@ -5,11 +5,12 @@ unbounded and personal.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ratebound.decision import Decision
+from ratebound.decision import Decision, DegradedRows
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
-from ratebound.observe.label import SECONDS, SHARES, checked_most, decisive_limit, label_of, node_label, used_shares
+from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import WatchedMemory
 
 try:
@@ -27,10 +28,13 @@ RESULTS = {True: "allowed", False: "denied"}
 FLAGS = {True: "true", False: "false"}
 
 
-class OfLimit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OfLimit:
     """The child metrics of one limit. Looking them up by their labels would cost more than counting."""
 
-    decisions: dict[tuple[bool, bool], Counter]  # (allowed, degraded)
+    allowed: Counter  # by the storage, as is `denied`
+    denied: Counter
+    decisions: dict[tuple[bool, bool], Counter]  # all four, by (allowed, degraded)
     used: Histogram
 
 
@@ -146,10 +150,22 @@ class PrometheusListener:
         yield from (keys, most, evicted, overflowed)
 
     def _decided(self, decision: Decision) -> None:
-        limit = self._limit(decisive_limit(decision))
-        limit.decisions[decision.allowed, decision.degraded is not None].inc()
-        for name, share in used_shares(decision):
-            self._limit(name).used.observe(share)
+        rows = decision.rows
+        limit = decision.limit
+        known = self._of_limit  # looked up here first: a call of `_limit` takes as long as all the rest
+        of_limit = known.get(limit.name) or self._limit(limit.name)
+        if isinstance(rows, DegradedRows):
+            of_limit.decisions[decision.allowed, True].inc()
+        elif not decision.allowed:
+            of_limit.denied.inc()
+        elif len(rows) == 1:
+            of_limit.allowed.inc()
+            of_limit.used.observe(used_share(limit, rows[0]))
+        else:
+            of_limit.allowed.inc()
+            for limit, row in zip(checked_limits(decision), rows, strict=True):
+                of_limit = known.get(limit.name) or self._limit(limit.name)
+                of_limit.used.observe(used_share(limit, row))
 
     def _limit(self, name: str) -> OfLimit:
         return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)
@@ -160,7 +176,7 @@ class PrometheusListener:
             for allowed in (True, False)
             for degraded in (True, False)
         }
-        return OfLimit(decisions, self._used.labels(name))
+        return OfLimit(decisions[True, False], decisions[False, False], decisions, self._used.labels(name))
 
     def _children_of_rule(self, name: str) -> OfRule:
         return {

@@ -12,7 +12,7 @@ from ratebound.clock import microseconds
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
-from ratebound.events import Decided, Listener, Shadowed, log, tell
+from ratebound.events import Listener, Shadowed, log
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
@@ -25,6 +25,7 @@ from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
+from ratebound.telling import decided, tell
 
 
 class _Source:
@@ -375,7 +376,7 @@ def _refuse_to_await(answer: Any) -> NoReturn:
 def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> None:
     seconds = time.perf_counter() - begin
     if verdict.decision is not None:
-        tell(listeners, Decided(verdict.decision, seconds))
+        tell(listeners, decided(verdict.decision, seconds))
     for shadow in verdict.shadows:
         tell(listeners, Shadowed(shadow.rule.name, shadow.candidate, shadow.allowed))
     tell(listeners, Judged(verdict, seconds))

@@ -13,7 +13,7 @@ from ratebound.clock import SECOND, Clock
 from ratebound.decision import Row
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
-from ratebound.events import Called, Degraded, Listener, Recovered, tell
+from ratebound.events import Called, Degraded, Listener, Recovered
 from ratebound.fork import renew_in_children
 from ratebound.limit import FAILURES, Group, Mode
 from ratebound.settling import DegradedGroup
@@ -21,6 +21,7 @@ from ratebound.storage.blame import Blameless
 from ratebound.storage.guard.breaker import Breaker
 from ratebound.storage.guard.fallback import Debt, Entry, Fallback
 from ratebound.storage.workers import known_workers, warn_of_whole_share
+from ratebound.telling import tell
 
 log = logging.getLogger("ratebound")
 
