@@ -14,9 +14,11 @@ import limits
 import limits.aio.storage
 import limits.aio.strategies
 import pyrate_limiter
+import rust_py_rate_limit
 import throttled
 import throttled.asyncio
 
+from benchmarks.builds import BUILDS
 from ratebound import AsyncLimiter, Limiter
 
 Block = Callable[[Sequence[str]], int]
@@ -50,6 +52,7 @@ class Contender:
     how: str
     returns: str
     make: Callable[[], Block]
+    builds: tuple[str, ...] = BUILDS  # those that can run it
 
     @property
     def name(self) -> str:
@@ -65,6 +68,7 @@ class AsyncContender:
     how: str
     returns: str
     make: Callable[[], AsyncBlock]
+    builds: tuple[str, ...] = BUILDS
 
     @property
     def name(self) -> str:
@@ -106,6 +110,45 @@ def ours_async(text: str, how: str) -> AsyncContender:
         return block
 
     return AsyncContender("ratebound", how, "Decision", make)
+
+
+def ours_unread(text: str, how: str) -> Contender:
+    """Return Ratebound's contender that reads no decision but the last one, which stands for all."""
+
+    def make() -> Block:
+        hit = Limiter(text).hit
+
+        def block(keys: Sequence[str]) -> int:
+            for key in keys:
+                decision = hit(key)
+            return 0 if decision.allowed else len(keys)
+
+        return block
+
+    return Contender("ratebound", f"{how}, unread", "Decision", make)
+
+
+def ours_read(text: str, how: str) -> Contender:
+    """Return Ratebound's contender that reads five properties of every decision."""
+
+    def make() -> Block:
+        hit = Limiter(text).hit
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                decision = hit(key)
+                if not decision.allowed:
+                    denied += 1
+                _ = decision.remaining
+                _ = decision.limit
+                _ = decision.retry_after
+                _ = decision.reset_after
+            return denied
+
+        return block
+
+    return Contender("ratebound", f"{how}, five read", "Decision", make)
 
 
 def limits_hit(strategy: str, rate: Rate) -> Contender:
@@ -288,6 +331,60 @@ def pyrate_async(algorithm: str, rate: Rate) -> AsyncContender:
         return block
 
     return AsyncContender("pyrate-limiter", algorithm, "bool", make)
+
+
+def rust_allow(rate: Rate) -> Contender:
+    """Return a contender of rust-py-rate-limit that asks for a yes or no."""
+
+    def make() -> Block:
+        allow = rust_py_rate_limit.RateLimiter(limit=rate.count, window_seconds=rate.seconds).allow
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not allow(key):
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("rust-py-rate-limit", "allow", "bool", make)
+
+
+def rust_check(rate: Rate) -> Contender:
+    """Return a contender of rust-py-rate-limit that asks for a full answer."""
+
+    def make() -> Block:
+        check = rust_py_rate_limit.RateLimiter(limit=rate.count, window_seconds=rate.seconds).check
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not check(key)["allowed"]:
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("rust-py-rate-limit", "check", "dict", make)
+
+
+def rust_async(rate: Rate) -> AsyncContender:
+    """Return a contender of rust-py-rate-limit for tasks. It has no async call, so a task calls `check` as it is."""
+
+    def make() -> AsyncBlock:
+        check = rust_py_rate_limit.RateLimiter(limit=rate.count, window_seconds=rate.seconds).check
+
+        async def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not check(key)["allowed"]:
+                    denied += 1
+            return denied
+
+        return block
+
+    return AsyncContender("rust-py-rate-limit", "check", "dict", make)
 
 
 def _limits_strategy(strategy: str) -> Any:

@@ -1,23 +1,25 @@
 """Interleaved blocks, CPU time, medians.
 
-In each round every contender of a case runs one short block, in an order that rotates from round to round, so that
-other load on the machine affects all alike. A figure is the median over the rounds; a ratio is the median of the ratios
-within each round.
+In each round every contender of a case runs one short block in the worker of each build, in random order, so that other
+load on the machine affects all alike. A figure is the median over the rounds. A ratio is the median of the ratios of
+two blocks of one round.
 """
 
 import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from random import Random
 from statistics import quantiles
 from typing import NamedTuple
 
+from benchmarks.builds import Done, Worker
 from benchmarks.contenders import AsyncContender, Contender
 
-Done = Callable[[], None]  # called after each block, outside of what is measured
+Times = dict[str, dict[str, list[float]]]  # CPU seconds per decision of every round, by build and contender
 
 USERS = 100
 WARM_UP = 20  # decisions for each key before the clock starts: the key is known, the code has run
@@ -41,7 +43,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement with several contenders. The first is ours."""
+    """One measurement with several contenders. The first is what the others are compared with."""
 
     name: str
     contenders: Sequence[Contender] | Sequence[AsyncContender]
@@ -49,21 +51,49 @@ class Case:
     threads: int = 0  # how many keys the threads use; 0 without threads
 
 
-def measure(case: Case, rounds: int, each: int, done: Done) -> dict[str, list[float]]:
-    """Return CPU seconds per decision of every round, by contender. `each` is the number of decisions per key in a
-    block."""
-    times: dict[str, list[float]] = {contender.name: [] for contender in case.contenders}
+def measure(module: str, case: Case, workers: Sequence[Worker], rounds: int, each: int, done: Done) -> Times:
+    """Return CPU seconds per decision of every round. `each` is the number of decisions per key in a block.
+
+    The workers find the case by its name in CASES of the module.
+    """
+    turns = [
+        (worker, contender.name)
+        for worker in workers
+        for contender in case.contenders
+        if worker.build in contender.builds
+    ]
+    times: Times = {worker.build: {} for worker in workers}
+    for worker, name in turns:
+        times[worker.build][name] = []
     for number in range(rounds):
-        for place in range(len(case.contenders)):
-            contender = case.contenders[(place + number) % len(case.contenders)]
-            times[contender.name].append(_block(case, contender, number, each))
-            done()
+        for worker, name in Random(number).sample(turns, len(turns)):
+            spent = worker.run(run_block, module, case.name, name, number, each, done=done)
+            times[worker.build][name].append(spent)
     return times
+
+
+def steps_of(case: Case, builds: Sequence[str], rounds: int) -> int:
+    """Return how many times `measure` calls `done`."""
+    return rounds * sum(build in contender.builds for build in builds for contender in case.contenders)
+
+
+def run_block(module: str, case_name: str, contender_name: str, number: int, each: int, done: Done) -> float:
+    """Return CPU seconds per decision of one block. Workers run this."""
+    case = next(case for case in import_module(module).CASES if case.name == case_name)
+    contender = next(contender for contender in case.contenders if contender.name == contender_name)
+    seconds = _block(case, contender, number, each)
+    done()
+    return seconds
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Return theirs / ours within each round."""
     return [their / our for our, their in zip(ours, theirs, strict=True)]
+
+
+def added(times: dict[str, list[float]], who: str, base: str) -> Spread:
+    """Return the microseconds that `who` takes more than `base`, within each round."""
+    return spread([(more - less) * 1e6 for less, more in zip(times[base], times[who], strict=True)])
 
 
 def _block(case: Case, contender: Contender | AsyncContender, number: int, each: int) -> float:
