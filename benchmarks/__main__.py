@@ -43,10 +43,11 @@ class Scale(NamedTuple):
     visits: int
     growth_rounds: int
     trip_rounds: int
+    web_rounds: int
 
 
-FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=60)
-QUICK = Scale(rounds=3, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15)
+FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=60, web_rounds=75)
+QUICK = Scale(rounds=3, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15, web_rounds=9)
 
 
 class Work(NamedTuple):
@@ -113,7 +114,7 @@ def _redis_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[W
 
 
 def _web_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
-    return [Work("web", web_steps(builds, scale.rounds), partial(_serve, results, scale))]
+    return [Work("web", web_steps(builds, scale.web_rounds), partial(_serve, results, scale))]
 
 
 WORK = {"memory": _work, "redis": _redis_work, "web": _web_work}
@@ -156,7 +157,7 @@ def _travel(results: Results, scale: Scale, workers: Sequence[Worker], done: Don
 
 
 def _serve(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
-    results.webbing = measure_web(workers, scale.rounds, scale.each, done)
+    results.webbing = measure_web(workers, scale.web_rounds, done)
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

@@ -19,7 +19,7 @@ PURE, COMPILED = "pure", "compiled"
 BUILDS = (PURE, COMPILED)
 ROOT = Path(__file__).parents[1]
 FOLDERS = {PURE: ROOT / "src", COMPILED: ROOT / "build" / "compiled"}
-HOW_TO_COMPILE = f"There is no compiled build in {FOLDERS[COMPILED].relative_to(ROOT)}. Run: make wheel"
+HOW_TO_COMPILE = f"There is no compiled build in {FOLDERS[COMPILED].relative_to(ROOT)}. Run: make compiled"
 
 
 def chosen(wanted: str) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from benchmarks.builds import COMPILED, PURE
 from benchmarks.contenders import (
-    AsyncContender,
-    Contender,
     Rate,
     limits_async,
     limits_hit,
@@ -25,8 +23,9 @@ from benchmarks.contenders import (
     throttled_limit,
     throttled_limits,
 )
-from benchmarks.measure import THREADS, Case, Spread
+from benchmarks.measure import THREADS, AsyncContender, Case, Contender, Spread
 from benchmarks.verdict import Verdict, at_least, at_most
+from ratebound.limit import ALGORITHMS
 
 USUAL = Rate(1_000, "minute")
 LOG = Rate(100, "minute")  # a log is for small counts; a key holds 20 to 60 entries here
@@ -65,7 +64,7 @@ def _by_threads(algorithm: str, denied: bool) -> Case:
         ours(f"{rate} {algorithm}", algorithm),
         limits_hit("FixedWindow", rate),
         rust_check(rate),
-        *NEAREST[algorithm](rate),
+        *(NEAREST[algorithm](rate) if algorithm in NEAREST else ()),
     ]
     return Case(f"denied-{algorithm}" if denied else algorithm, contenders, denied=denied)
 
@@ -89,9 +88,9 @@ def _reading(algorithm: str, denied: bool) -> Case:
 
 
 EVERY_HIT = [
-    make(algorithm, denied) for make in (_by_threads, _by_tasks) for denied in (False, True) for algorithm in NEAREST
+    make(algorithm, denied) for make in (_by_threads, _by_tasks) for denied in (False, True) for algorithm in ALGORITHMS
 ]
-READING = [_reading(algorithm, denied) for denied in (False, True) for algorithm in NEAREST]
+READING = [_reading(algorithm, denied) for denied in (False, True) for algorithm in ALGORITHMS]
 
 CASES = (
     *EVERY_HIT,

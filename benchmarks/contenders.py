@@ -1,11 +1,10 @@
 """One small factory for each library and way of calling it. A factory makes a block: many decisions in a row.
 
-A block returns how many of its decisions were denials, because reading the answer is part of the work. Each is written
-by hand as the library's documentation shows, with nothing between the loop and the library. Peers are untyped here:
-they may be missing where only types are checked.
+Each is written by hand as the library's documentation shows, with nothing between the loop and the library. Peers are
+untyped here: they may be missing where only types are checked.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,11 +17,8 @@ import rust_py_rate_limit
 import throttled
 import throttled.asyncio
 
-from benchmarks.builds import BUILDS
+from benchmarks.measure import AsyncBlock, AsyncContender, Block, Contender
 from ratebound import AsyncLimiter, Limiter
-
-Block = Callable[[Sequence[str]], int]
-AsyncBlock = Callable[[Sequence[str]], Awaitable[int]]
 
 SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 THROTTLED_KEYS = 2_000_000  # its store keeps 1024 keys unless told otherwise, and would forget the rest
@@ -42,38 +38,6 @@ class Rate:
     def seconds(self) -> int:
         """The period in seconds."""
         return SECONDS[self.unit]
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A library, the way it is called, its return type, and a factory. Each block gets a new one, without old state."""
-
-    library: str
-    how: str
-    returns: str
-    make: Callable[[], Block]
-    builds: tuple[str, ...] = BUILDS  # those that can run it
-
-    @property
-    def name(self) -> str:
-        """The library and the way it is called."""
-        return f"{self.library} {self.how}"
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncContender:
-    """A contender for tasks. `make` is called inside a running event loop."""
-
-    library: str
-    how: str
-    returns: str
-    make: Callable[[], AsyncBlock]
-    builds: tuple[str, ...] = BUILDS
-
-    @property
-    def name(self) -> str:
-        """The library and the way it is called."""
-        return f"{self.library} {self.how}"
 
 
 def ours(text: str, how: str) -> Contender:

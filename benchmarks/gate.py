@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from benchmarks.builds import PURE, Done, Worker
-from benchmarks.contenders import Block, Contender, Rate, counting, limits_hit
-from benchmarks.measure import Case, Spread, Times, measure, ratios, spread, steps_of
+from benchmarks.builds import BUILDS, PURE, Done, Worker
+from benchmarks.contenders import Rate, counting, limits_hit
+from benchmarks.measure import Block, Case, Contender, Spread, Times, measure, ratios, spread, steps_of
 from benchmarks.verdict import Verdict, at_most
 from ratebound import Limiter
 from ratebound.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source
@@ -94,8 +94,8 @@ def _whole(rules: int, kind: str) -> Block:
     return counting(allows)
 
 
-def _contender(how: str, make: Callable[[], Block]) -> Contender:
-    return Contender("gate:", how, "", make)
+def _contender(how: str, make: Callable[[], Block], builds: tuple[str, ...] = BUILDS) -> Contender:
+    return Contender("gate:", how, "", make, builds)
 
 
 def _label(rules: str, kind: str) -> str:
@@ -109,7 +109,7 @@ CASES = (
             PEER,
             _contender(BARE, _bare),
             *(
-                _contender(_label(rules, kind), partial(_whole, count, kind))
+                _contender(_label(rules, kind), partial(_whole, count, kind), BUILDS if kind == "path" else (PURE,))
                 for kind in KINDS
                 for rules, count in ((FEW, 10), (MANY, 1_000))
             ),

@@ -14,8 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.builds import Done
-from benchmarks.contenders import Block
-from benchmarks.measure import Spread, spread
+from benchmarks.measure import Block, Spread, spread
 from ratebound import Limiter, MemoryStorage
 
 # One hit counts for 259 seconds, longer than the measurement: states that run out would be swept.

@@ -16,8 +16,20 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from benchmarks.builds import BUILDS, COMPILED, PURE, Done, Worker
-from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
-from benchmarks.measure import Case, Spread, Times, added, measure, ratios, spread, steps_of
+from benchmarks.measure import (
+    AsyncBlock,
+    AsyncContender,
+    Block,
+    Case,
+    Contender,
+    Spread,
+    Times,
+    added,
+    measure,
+    ratios,
+    spread,
+    steps_of,
+)
 from benchmarks.prometheus_calls import calls_of_a_decision
 from benchmarks.unasked_hit import unasked_hit
 from benchmarks.verdict import Verdict, at_most

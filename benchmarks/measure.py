@@ -9,20 +9,21 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from random import Random
 from statistics import quantiles
 from typing import NamedTuple
 
-from benchmarks.builds import Done, Worker
-from benchmarks.contenders import AsyncContender, Contender
+from benchmarks.builds import BUILDS, Done, Worker
 
+# A block is many decisions in a row. It returns how many of them were denials: reading the answer is part of the work.
+Block = Callable[[Sequence[str]], int]
+AsyncBlock = Callable[[Sequence[str]], Awaitable[int]]
 Times = dict[str, dict[str, list[float]]]  # CPU seconds per decision of every round, by build and contender
 
 USERS = 100
-WARM_UP = 20  # decisions for each key before the clock starts: the key is known, the code has run
 SETTLE = 0.015  # seconds; limits cleans up in a thread 10 ms after a hit: not on the next contender's bill
 THREADS = 8
 
@@ -42,6 +43,38 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Contender:
+    """A library, the way it is called, its return type, and a factory. Each block gets a new one, without old state."""
+
+    library: str
+    how: str
+    returns: str
+    make: Callable[[], Block]
+    builds: tuple[str, ...] = BUILDS  # those that can run it
+
+    @property
+    def name(self) -> str:
+        """The library and the way it is called."""
+        return f"{self.library} {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncContender:
+    """A contender for tasks. `make` is called inside a running event loop."""
+
+    library: str
+    how: str
+    returns: str
+    make: Callable[[], AsyncBlock]
+    builds: tuple[str, ...] = BUILDS
+
+    @property
+    def name(self) -> str:
+        """The library and the way it is called."""
+        return f"{self.library} {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One measurement with several contenders. The first is what the others are compared with."""
 
@@ -49,6 +82,7 @@ class Case:
     contenders: Sequence[Contender] | Sequence[AsyncContender]
     denied: bool = False
     threads: int = 0  # how many keys the threads use; 0 without threads
+    warm_up: int = 20  # decisions for each key before the clock starts: the key is known, the code has run
 
 
 def measure(module: str, case: Case, workers: Sequence[Worker], rounds: int, each: int, done: Done) -> Times:
@@ -100,11 +134,11 @@ def _block(case: Case, contender: Contender | AsyncContender, number: int, each:
     gc.collect()  # nobody pays for another's garbage; collection stays on during the block
     time.sleep(SETTLE)
     if isinstance(contender, AsyncContender):
-        spent, asked, denied = asyncio.run(_in_loop(contender, number, each))
+        spent, asked, denied = asyncio.run(_in_loop(contender, case.warm_up, number, each))
     elif case.threads:
-        spent, asked, denied = _in_threads(contender, case.threads, each)
+        spent, asked, denied = _in_threads(contender, case.warm_up, case.threads, each)
     else:
-        spent, asked, denied = _in_line(contender, number, each)
+        spent, asked, denied = _in_line(contender, case.warm_up, number, each)
     expected = asked if case.denied else 0
     if denied != expected:
         raise AssertionError(f"{case.name}: {contender.name} denied {denied} of {asked}, expected {expected}")
@@ -119,28 +153,28 @@ def keys(number: int, each: int) -> list[str]:
     return [f"user:{user}" for user in users]
 
 
-def _in_line(contender: Contender, number: int, each: int) -> tuple[float, int, int]:
+def _in_line(contender: Contender, warm_up: int, number: int, each: int) -> tuple[float, int, int]:
     block = contender.make()
-    block(keys(number, WARM_UP))
+    block(keys(number, warm_up))
     asked = keys(number, each)
     start = time.process_time()
     denied = block(asked)
     return time.process_time() - start, len(asked), denied
 
 
-async def _in_loop(contender: AsyncContender, number: int, each: int) -> tuple[float, int, int]:
+async def _in_loop(contender: AsyncContender, warm_up: int, number: int, each: int) -> tuple[float, int, int]:
     block = contender.make()
-    await block(keys(number, WARM_UP))
+    await block(keys(number, warm_up))
     asked = keys(number, each)
     start = time.process_time()
     denied = await block(asked)
     return time.process_time() - start, len(asked), denied
 
 
-def _in_threads(contender: Contender, users: int, each: int) -> tuple[float, int, int]:
+def _in_threads(contender: Contender, warm_up: int, users: int, each: int) -> tuple[float, int, int]:
     """Return the CPU time of all threads together, from the moment that all are ready."""
     block = contender.make()
-    block([f"user:{12_300 + user}" for user in range(users) for _ in range(WARM_UP)])
+    block([f"user:{12_300 + user}" for user in range(users) for _ in range(warm_up)])
     ready = threading.Barrier(THREADS + 1)
     denials: list[int] = []
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.builds import COMPILED, Done, Worker
-from benchmarks.contenders import Block, Contender, Rate, limits_hit, ours, pyrate_acquire, rust_check, throttled_limit
-from benchmarks.measure import spread
+from benchmarks.contenders import Rate, limits_hit, ours, pyrate_acquire, rust_check, throttled_limit
+from benchmarks.measure import Block, Contender, spread
 from benchmarks.verdict import Verdict, at_most
+from ratebound.limit import ALGORITHMS
 
 RATE = Rate(100, "day")  # one hit counts for 864 seconds or more: nothing runs out while the keys are filled in
 CHUNK = 10_000
@@ -38,17 +39,7 @@ CONTENDERS: dict[str, Contender] = {
     contender.name: contender
     for contender in (
         Contender("bare", "dict of int", "", _dict_of_int),
-        *(
-            ours(f"{RATE} {algorithm}", algorithm)
-            for algorithm in (
-                "fixed-window",
-                "sliding-log",
-                "sliding-counter",
-                "token-bucket",
-                "gcra",
-                "leaky-bucket",
-            )
-        ),
+        *(ours(f"{RATE} {algorithm}", algorithm) for algorithm in ALGORITHMS),
         *(limits_hit(strategy, RATE) for strategy in ("FixedWindow", "MovingWindow", "SlidingWindowCounter")),
         *(
             throttled_limit(algorithm, RATE)

@@ -7,20 +7,22 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.builds import BUILDS, FOLDERS, PURE
+from benchmarks.builds import FOLDERS, PURE
 from benchmarks.cases import REQUIRED
+from benchmarks.decision_table import decision_sheet, lines_of
 from benchmarks.gate import PEER, Gating
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.guard import Guarding
 from benchmarks.layers import ENDPOINTS, RULES, Layering
-from benchmarks.measure import Case, Spread, Times, ratios, spread
+from benchmarks.measure import Case, Spread, Times, spread
 from benchmarks.memory import Footprint, judge
 from benchmarks.redis_trips import Trips
+from benchmarks.table import Sheet, between, figures
 from benchmarks.verdict import Verdict, at_most
 from benchmarks.web import Webbing
 
@@ -39,25 +41,6 @@ PACKAGES = (
 )
 
 
-class Line(NamedTuple):
-    """One contender of one case in one build: CPU seconds per decision, and the ratio to ours of this build."""
-
-    case: str
-    build: str
-    contender: str
-    returns: str
-    time: Spread
-    times: Spread
-
-
-class Sheet(NamedTuple):
-    """A table before it is drawn, on a terminal or in Markdown."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 @dataclass(slots=True)
 class Results:
     """The results of all parts of a run."""
@@ -73,25 +56,9 @@ class Results:
     layering: Layering = field(default_factory=Layering)
     webbing: Webbing = field(default_factory=Webbing)
 
-    def lines(self) -> list[Line]:
-        """Return one line for each contender of each case in each build."""
-        return [
-            Line(
-                case.name,
-                build,
-                contender.name,
-                contender.returns,
-                spread(times[contender.name]),
-                spread(ratios(times[case.contenders[0].name], times[contender.name])),
-            )
-            for case, builds in self.decisions
-            for build, times in builds.items()
-            for contender in case.contenders
-        ]
-
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
-        found = {(line.build, line.case, line.contender): line.times for line in self.lines()}
+        found = {(line.build, line.case, line.contender): line.times for line in lines_of(self.decisions)}
         judged = []
         for required in REQUIRED:
             times = found.get((required.build, required.case, required.other))
@@ -112,7 +79,7 @@ class Results:
             "machine": self.machine,
             "changed": self.changed,
             "unit": "seconds of CPU per decision; median and quartiles over the rounds",
-            "decisions": [_plain(line) for line in self.lines()],
+            "decisions": [_plain(line) for line in lines_of(self.decisions)],
             "growth": [_plain(growth) for growth in self.growth],
             "memory": [_plain(footprint) for footprint in self.memory],
             "guard": self.guarding.as_json(),
@@ -167,7 +134,7 @@ def _plain(value: Any) -> Any:
 def sheets(results: Results) -> list[Sheet]:
     """Return the tables of the results."""
     drawn = [
-        _decision_sheet(results.decisions),
+        decision_sheet(results.decisions),
         Sheet(
             "Growth with the keys",
             ("build", "who", "keys", f"ns at {SMALL:,}", "ns at all", "added", "times the dict's"),
@@ -181,12 +148,12 @@ def sheets(results: Results) -> list[Sheet]:
         Sheet(
             "A policy's gate in memory: CPU time per request",
             ("build", "who", "µs per request", "quartiles", f"times {PEER.name}", "quartiles"),
-            [(build, who, *_figures(time, 1e6), *_figures(peer)) for build, who, time, peer in results.gating.rows()],
+            [(build, who, *figures(time, 1e6), *figures(peer)) for build, who, time, peer in results.gating.rows()],
         ),
         Sheet(
             f"{ENDPOINTS} endpoints on a policy of {RULES} rules: CPU time and memory of all, pure build",
             ("who", "ms", "quartiles", "MB"),
-            [(way, *_figures(seconds, 1e3), f"{size / 1e6:.2f}") for way, seconds, size in results.layering.rows()],
+            [(way, *figures(seconds, 1e3), f"{size / 1e6:.2f}") for way, seconds, size in results.layering.rows()],
         ),
         Sheet(
             "Memory, one hit per key",
@@ -230,46 +197,12 @@ def sheets(results: Results) -> list[Sheet]:
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),
             [
-                (build, what, threshold, f"{found.median:.2f}", _between(found), "PASS" if passed else "MISS")
+                (build, what, threshold, f"{found.median:.2f}", between(found), "PASS" if passed else "MISS")
                 for build, what, threshold, found, passed in results.verdicts()
             ],
         ),
     ]
     return [sheet for sheet in drawn if sheet.rows]
-
-
-def _decision_sheet(decisions: Sequence[tuple[Case, Times]]) -> Sheet:
-    """Return a table with a row for each build of ours and one for each peer, and with the ratio to ours of each build.
-
-    The time of a peer is that of its blocks in all workers. Its ratio to a build of ours is of blocks of one worker.
-    """
-    builds = [build for build in BUILDS if any(build in times for _, times in decisions)]
-    rows: list[Sequence[str]] = []
-    for case, by_build in decisions:
-        ours = {build: times[case.contenders[0].name] for build, times in by_build.items()}
-        start = len(rows)
-        for contender in case.contenders:
-            series = {build: times[contender.name] for build, times in by_build.items()}
-            if contender.library == "ratebound":
-                for build, mine in series.items():
-                    against = dict.fromkeys(builds, mine)
-                    rows.append(_decision_row(contender.returns, f"{contender.name}, {build}", mine, against, ours))
-            else:
-                everywhere = [seconds for times in series.values() for seconds in times]
-                rows.append(_decision_row(contender.returns, contender.name, everywhere, series, ours))
-        rows[start:] = [(case.name if place == 0 else "", *row) for place, row in enumerate(rows[start:])]
-    ratios_of = [name for build in builds for name in (f"times {build}", "quartiles")]
-    return Sheet("CPU time per decision", ("case", "who", "returns", "µs per decision", "quartiles", *ratios_of), rows)
-
-
-def _decision_row(
-    returns: str, who: str, seconds: list[float], against: dict[str, list[float]], ours: dict[str, list[float]]
-) -> Sequence[str]:
-    found = [
-        ("", "") if against[build] is ours[build] else _figures(spread(ratios(ours[build], against[build])))
-        for build in against
-    ]
-    return (who, returns, *_figures(spread(seconds), 1e6), *(text for pair in found for text in pair))
 
 
 def _guard_rows(guarding: Guarding) -> list[Sequence[str]]:
@@ -278,7 +211,7 @@ def _guard_rows(guarding: Guarding) -> list[Sequence[str]]:
     for name, build, who, time, added in guarding.rows():
         first, case = (name, build) != case, (name, build)
         begin = case if first else ("", "")
-        rows.append((*begin, who, *_figures(time, 1e6), *(("", "") if first else _figures(added))))
+        rows.append((*begin, who, *figures(time, 1e6), *(("", "") if first else figures(added))))
     return rows
 
 
@@ -288,8 +221,8 @@ def _web_rows(webbing: Webbing) -> list[Sequence[str]]:
     for name, build, who, time, added, less in webbing.rows():
         first, case = (name, build) != case, (name, build)
         begin = case if first else ("", "")
-        extra = ("", "") if first else _figures(added, 1e6)
-        rows.append((*begin, who, f"{time.median * 1e6:.1f}", *extra, *(_figures(less) if less else ("", ""))))
+        extra = ("", "") if first else figures(added, 1e6)
+        rows.append((*begin, who, f"{time.median * 1e6:.1f}", *extra, *(figures(less) if less else ("", ""))))
     return rows
 
 
@@ -299,7 +232,7 @@ def _trip_sheets(trips: Trips) -> list[Sheet]:
             f"Wall time per call on {trips.server}, {trips.build} build",
             ("who", "µs per call", "quartiles", "times bare", "quartiles"),
             [
-                (who, *_figures(spread(times), 1e6), *_figures(trips.times_bare(who)))
+                (who, *figures(spread(times), 1e6), *figures(trips.times_bare(who)))
                 for who, times in trips.times.items()
             ],
         ),
@@ -319,12 +252,8 @@ def _trip_sheets(trips: Trips) -> list[Sheet]:
     ]
 
 
-def _figures(found: Spread, scale: float = 1) -> tuple[str, str]:
-    return f"{found.median * scale:.2f}", _between(found, scale)
-
-
 def _growth_rows(growth: Growth) -> list[Sequence[str]]:
-    times = f"{growth.times.median:.2f} ({_between(growth.times)})"
+    times = f"{growth.times.median:.2f} ({between(growth.times)})"
     return [
         (growth.build, f"ratebound {growth.algorithm}", f"{growth.keys:,}", *_added(*growth.ours), times),
         ("", "bare dict", f"{growth.keys:,}", *_added(*growth.bare), ""),
@@ -333,10 +262,6 @@ def _growth_rows(growth: Growth) -> list[Sequence[str]]:
 
 def _added(small: Spread, large: Spread) -> list[str]:
     return [f"{seconds * 1e9:.0f}" for seconds in (small.median, large.median, large.median - small.median)]
-
-
-def _between(found: Spread, scale: float = 1) -> str:
-    return f"{found.low * scale:.2f}–{found.high * scale:.2f}"
 
 
 def heading(results: Results) -> str:
@@ -354,7 +279,7 @@ def show(results: Results, console: Console) -> None:
     if results.changed:
         console.print("Files of Ratebound changed during the run: some figures may be of other code")
     if len(set(results.machine["sources"].values())) > 1:
-        console.print("The compiled build was made from other sources than those in src. Run: make wheel")
+        console.print("The compiled build was made from other sources than those in src. Run: make compiled")
     for sheet in sheets(results):
         table = Table(title=sheet.title, title_justify="left")
         for place, name in enumerate(sheet.head):

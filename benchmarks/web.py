@@ -26,8 +26,19 @@ from starlette.routing import Route
 from tests.servers import redis_server
 
 from benchmarks.builds import COMPILED, PURE, Done, Worker
-from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
-from benchmarks.measure import Case, Spread, Times, measure, ratios, spread, steps_of
+from benchmarks.measure import (
+    AsyncBlock,
+    AsyncContender,
+    Block,
+    Case,
+    Contender,
+    Spread,
+    Times,
+    measure,
+    ratios,
+    spread,
+    steps_of,
+)
 from benchmarks.verdict import Verdict, at_least
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.fastapi import RateLimits
@@ -44,6 +55,7 @@ HEADERS = {
 RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 VARIABLES = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in HEADERS.items()}
 BARE = "without a limiter"
+WARM_UP, EACH = 2, 10  # requests of each client; a difference of two times needs short blocks, close to each other
 # Build, case, peer, ours, and how many times less ours must add than the peer.
 REQUIRED = (
     (PURE, "asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 4.0),
@@ -281,6 +293,7 @@ CASES = (
             asgi("ratebound, RateLimits", our_limits),
             asgi("ratebound, decorator", our_decorator),
         ],
+        warm_up=WARM_UP,
     ),
     Case(
         "flask",
@@ -291,6 +304,7 @@ CASES = (
             wsgi("ratebound, Flask extension", our_flask),
             wsgi("ratebound, decorator", our_flask_decorator),
         ],
+        warm_up=WARM_UP,
     ),
 )
 
@@ -353,10 +367,10 @@ def steps(builds: Sequence[str], rounds: int) -> int:
     return sum(steps_of(case, builds, rounds) for case in CASES) + len(builds) * len(TRIPS)
 
 
-def measure_web(workers: Sequence[Worker], rounds: int, each: int, done: Done) -> Webbing:
+def measure_web(workers: Sequence[Worker], rounds: int, done: Done) -> Webbing:
     """Measure the applications."""
     return Webbing(
-        {case.name: measure(__name__, case, workers, rounds, each, done) for case in CASES},
+        {case.name: measure(__name__, case, workers, rounds, EACH, done) for case in CASES},
         {worker.build: worker.run(count_all_trips, done=done) for worker in workers},
     )
 
