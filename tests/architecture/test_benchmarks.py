@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MethodType
 
 import pytest
-from benchmarks import builds
+from benchmarks import builds, guard
 from benchmarks.builds import COMPILED, FOLDERS, PURE, Worker, chosen
 from benchmarks.decision_table import decision_sheet, lines_of
 from benchmarks.measure import Case, Contender, Spread, added, measure, ratios, spread, steps_of
@@ -124,6 +124,28 @@ def test_a_verdict_looks_at_the_median() -> None:
     assert not at_most(COMPILED, "x", 9.99, found).passed
 
 
+def test_a_compiled_listener_is_judged_by_what_it_adds_to_a_hit_and_to_the_calls_that_it_makes() -> None:
+    def hits(how: str, heard: float) -> dict[str, list[float]]:
+        return {
+            f"{how}: {guard.UNHEARD}": [0.2e-6],
+            f"{how}: {guard.HEARD}": [heard],
+            f"{how}: {guard.CALLS}": [3.2e-6],
+            f"{how}: {guard.PROMETHEUS}": [4.1e-6],
+        }
+
+    found = guard.Guarding(
+        {
+            "calls": {COMPILED: {}},
+            "allowed": {COMPILED: hits("hit", 0.45e-6)},
+            "denied": {COMPILED: hits("hit", 0.55e-6)},
+            "async allowed": {COMPILED: hits("await hit", 0.45e-6)},
+            "async denied": {COMPILED: hits("await hit", 0.55e-6)},
+        }
+    ).verdicts()
+    assert [round(verdict.found.median, 6) for verdict in found] == [0.25, 0.35, 0.25, 0.35, 0.9, 0.9]
+    assert [verdict.passed for verdict in found] == [True, False, True, False, True, True]
+
+
 def test_the_table_compares_a_peer_with_each_build_within_one_worker() -> None:
     case = Case("gcra", [contender("ratebound", "gcra"), contender("ratebound", "gcra, read"), contender("peer", "x")])
     times = {
@@ -139,13 +161,8 @@ def test_the_table_compares_a_peer_with_each_build_within_one_worker() -> None:
         ("", "ratebound gcra, read, compiled", "0.50", "0.25", "2.50"),
         ("", "peer x", "5.00", "2.00", "30.00"),
     ]
-    lines = lines_of([(case, times)])
-    assert [
-        (line.build, line.contender, round(line.times.median, 6)) for line in lines if "peer" in line.contender
-    ] == [
-        (PURE, "peer x", 2.0),
-        (COMPILED, "peer x", 30.0),
-    ]
+    of_peer = [line for line in lines_of([(case, times)]) if line.contender == "peer x"]
+    assert [(line.build, round(line.times.median, 6)) for line in of_peer] == [(PURE, 2.0), (COMPILED, 30.0)]
 
 
 def test_the_table_of_one_build_has_no_column_for_the_other() -> None:
