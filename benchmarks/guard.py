@@ -8,7 +8,6 @@ listener is compared with a hit that is followed by the calls of prometheus_clie
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MethodType
 from typing import Any
 
 import prometheus_client
@@ -51,7 +50,7 @@ USUAL, SPENT = "1000/minute", "10/day"  # the second is used up by the warm-up
 BARE, GUARDED = "no guard", "guard"
 UNASKED, UNHEARD, HEARD = "without asking who listens", "nobody listens", "a function that does nothing"
 PROMETHEUS, CALLS = "PrometheusListener", "nobody listens, then the calls of PrometheusListener"
-ROW: Row = (True, 1, 0, 0, 0, 0, 0, 0)
+ROW: Row = (True, 1, 0, 0, 0, 0, 0, 0, None)
 
 
 class Nothing:
@@ -199,7 +198,7 @@ def _hooks(text: str, allowed: bool) -> list[Contender]:
 
     return [
         _hits(UNHEARD, lambda: Limiter(text).hit),
-        _hits(UNASKED, lambda: MethodType(unasked_hit(), Limiter(text)), (PURE,)),  # needs its source
+        _hits(UNASKED, lambda: unasked_hit(Limiter(text)), (PURE,)),  # needs its source
         *(_hits(how, heard(make)) for how, make in LISTENERS.items()),
         _hits_and_calls(text, allowed),
     ]
