@@ -13,8 +13,8 @@ from ratebound.memory_fast_path import MemoryFastPath
 def unasked_hit(limiter: Limiter) -> Callable[..., Any]:
     """Return `hit` of a limiter whose fast path does not ask who listens.
 
-    The fast path is made from its source, with the body of the `if` that checks for listeners in its place. So it can only
-    be had in the pure build.
+    The fast path is made from its source, with the body of the `if` that checks for listeners in its place. So only
+    the pure build can run it.
     """
     tree = ast.parse(textwrap.dedent(inspect.getsource(MemoryFastPath.hit)))
     (function,) = tree.body
