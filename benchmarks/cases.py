@@ -155,8 +155,8 @@ class Required:
 
     def verdict(self, found: Spread) -> Verdict:
         """Return the verdict on a measured ratio."""
-        how = "as fast as" if self.judge is at_least else "as slow as a hit, by"
-        return self.judge(self.build, f"{self.case}: times {how} {self.other}", self.times, found)
+        how = f"times as fast as {self.other}" if self.judge is at_least else f"{self.other}, in times a hit"
+        return self.judge(self.build, f"{self.case}: {how}", self.times, found)
 
 
 REQUIRED = (
