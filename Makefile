@@ -59,13 +59,13 @@ test-long: .venv/ready compiled  ## far more examples, everything on the compile
 	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(ON_COMPILED) $(PYTEST)
 	$(BIN)/python tools/mutate.py
 
-bench: .venv/bench  ## side by side with limits, throttled-py and pyrate-limiter, in memory and on Redis
+bench: .venv/bench compiled  ## both builds side by side with their peers, in memory, on the web and on Redis
 	@tools/get_servers
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks redis
 	$(BIN)/python -m benchmarks web
 
-bench-quick: .venv/bench  ## the same with fewer rounds and keys: for a look, not for a figure
+bench-quick: .venv/bench compiled  ## the same in memory, with fewer rounds and keys: for a look, not for a figure
 	$(BIN)/python -m benchmarks --quick
 
 pictures: .venv/ready  ## draw the pictures of docs/algorithms.md again, from the kernels

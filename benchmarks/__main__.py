@@ -4,7 +4,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,12 @@ try:
     from benchmarks.web import steps as web_steps
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing.name} is not installed here: 'make bench' installs the peers and runs this") from None
+from benchmarks.builds import BUILDS, PURE, Done, Worker, chosen, pin_to_one_core
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
 from benchmarks.layers import measure_layers
 from benchmarks.layers import steps as layer_steps
-from benchmarks.measure import Case, Done, measure
-from benchmarks.memory import CONTENDERS, measure_memory
+from benchmarks.measure import Case, measure, steps_of
+from benchmarks.memory import measure_memory, to_weigh
 from benchmarks.redis_trips import measure_trips, steps
 from benchmarks.report import Results, machine, markdown, show, sources
 
@@ -41,33 +43,38 @@ class Scale(NamedTuple):
     visits: int
     growth_rounds: int
     trip_rounds: int
+    web_rounds: int
 
 
-FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=60)
-QUICK = Scale(rounds=5, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15)
+FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=60, web_rounds=75)
+QUICK = Scale(rounds=3, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15, web_rounds=9)
 
 
 class Work(NamedTuple):
-    """A part of the run. `run` calls `done` `steps` times."""
+    """A part of the run. `run` calls `done` `steps` times. It gets a worker for each build."""
 
     name: str
     steps: int
-    run: Callable[[Done], None]
+    run: Callable[[Sequence[Worker], Done], None]
 
 
 def main() -> int:
     """Run the benchmarks, print and save the results."""
     options = _options()
-    results = Results(machine())
-    parts = WORK[options.what](results, QUICK if options.quick else FULL)
+    builds = chosen(options.builds or ("pure" if options.what == "redis" else "both"))
+    results = Results(machine(builds))
+    parts = WORK[options.what](results, QUICK if options.quick else FULL, builds)
     work = [each for each in parts if (options.only or "") in each.name]
     if not work:
         names = ", ".join(each.name for each in parts)
         raise SystemExit(f"nothing is called {options.only!r}; there are {names}")
     started = datetime.now(UTC)
-    _run(work)
-    results.changed = sources() != results.machine["sources"]
-    show(results, Console(width=None if sys.stdout.isatty() else 140))
+    if options.what != "redis":  # its server needs a core of its own
+        pin_to_one_core()
+    with ExitStack() as stack:
+        _run(work, [stack.enter_context(Worker(build)) for build in builds])
+    results.changed = {build: sources(build) for build in builds} != results.machine["sources"]
+    show(results, Console(width=None if sys.stdout.isatty() else 160))
     _save(results, options.output or f"benchmarks/results/{options.what}-{started:%Y%m%dT%H%M%SZ}.json", started)
     missed = [verdict for verdict in results.verdicts() if not verdict.passed]
     return 1 if missed and not options.quick else 0
@@ -77,81 +84,90 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("what", nargs="?", choices=tuple(WORK), default="memory", help="default memory")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and keys: for a look, not for a figure")
+    parser.add_argument("--builds", choices=(*BUILDS, "both"), help="default both; on Redis, pure")
     parser.add_argument("--only", metavar="NAME", help="only the parts with NAME in their name, for example gcra")
     parser.add_argument("--output", metavar="FILE", help="where the JSON goes; the tables go beside it in Markdown")
     return parser.parse_args()
 
 
-def _work(results: Results, scale: Scale) -> list[Work]:
+def _work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    rounds = scale.rounds
     return [
+        *(Work(case.name, steps_of(case, builds, rounds), partial(_decide, results, scale, case)) for case in CASES),
         *(
-            Work(case.name, scale.rounds * len(case.contenders), partial(_decide, results, scale, case))
-            for case in CASES
-        ),
-        *(
-            Work(f"growth-{algorithm}", blocks_of(scale.growth_rounds), partial(_grow, results, scale, algorithm))
+            Work(
+                f"growth-{algorithm}",
+                len(builds) * blocks_of(scale.growth_rounds),
+                partial(_grow, results, scale, algorithm),
+            )
             for algorithm in LIMITS
         ),
-        Work("guard", guard_steps(scale.rounds), partial(_guard, results, scale)),
-        Work("gate", gate_steps(scale.rounds), partial(_gate, results, scale)),
-        Work("layers", layer_steps(scale.rounds), partial(_layer, results, scale)),
-        Work("memory", len(CONTENDERS), partial(_weigh, results, scale)),
+        Work("guard", guard_steps(builds, rounds), partial(_guard, results, scale)),
+        Work("gate", gate_steps(builds, rounds), partial(_gate, results, scale)),
+        *([Work("layers", layer_steps(rounds), partial(_layer, results, scale))] if PURE in builds else []),
+        Work("memory", len(to_weigh(builds)), partial(_weigh, results, scale)),
     ]
 
 
-def _redis_work(results: Results, scale: Scale) -> list[Work]:
-    return [Work("redis", steps(scale.trip_rounds), partial(_travel, results, scale))]
+def _redis_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("redis", len(builds) * steps(scale.trip_rounds), partial(_travel, results, scale))]
 
 
-def _web_work(results: Results, scale: Scale) -> list[Work]:
-    return [Work("web", web_steps(scale.rounds), partial(_serve, results, scale))]
+def _web_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("web", web_steps(builds, scale.web_rounds), partial(_serve, results, scale))]
 
 
 WORK = {"memory": _work, "redis": _redis_work, "web": _web_work}
 
 
-def _decide(results: Results, scale: Scale, case: Case, done: Done) -> None:
-    results.add(case, measure(case, scale.rounds, scale.each, done))
+def _decide(results: Results, scale: Scale, case: Case, workers: Sequence[Worker], done: Done) -> None:
+    times = measure("benchmarks.cases", case, workers, scale.rounds, scale.each, done)
+    results.decisions.append((case, times))
 
 
-def _grow(results: Results, scale: Scale, algorithm: str, done: Done) -> None:
-    results.growth.append(measure_growth(algorithm, scale.keys, scale.visits, scale.growth_rounds, done))
+def _grow(results: Results, scale: Scale, algorithm: str, workers: Sequence[Worker], done: Done) -> None:
+    size = (scale.keys, scale.visits, scale.growth_rounds)
+    for worker in workers:
+        with Worker(worker.build) as large:  # of its own, so that a million keys leave with it
+            results.growth.append(large.run(measure_growth, worker.build, algorithm, *size, done=done))
 
 
-def _weigh(results: Results, scale: Scale, done: Done) -> None:
-    for name in CONTENDERS:
-        results.memory.append(measure_memory(name, scale.keys))
+def _weigh(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for build, name in to_weigh([worker.build for worker in workers]):
+        results.memory.append(measure_memory(build, name, scale.keys))
         done()
 
 
-def _guard(results: Results, scale: Scale, done: Done) -> None:
-    measure_guard(results.guarding, scale.rounds, scale.each, done)
+def _guard(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    results.guarding = measure_guard(workers, scale.rounds, scale.each, done)
 
 
-def _gate(results: Results, scale: Scale, done: Done) -> None:
-    measure_gate(results.gating, scale.rounds, scale.each, done)
+def _gate(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    results.gating = measure_gate(workers, scale.rounds, scale.each, done)
 
 
-def _layer(results: Results, scale: Scale, done: Done) -> None:
-    measure_layers(results.layering, scale.rounds, done)
+def _layer(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    pure = next(worker for worker in workers if worker.build == PURE)
+    results.layering = pure.run(measure_layers, scale.rounds, done=done)
 
 
-def _travel(results: Results, scale: Scale, done: Done) -> None:
-    measure_trips(results.trips, scale.trip_rounds, done)
+def _travel(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        results.trips.append(worker.run(measure_trips, worker.build, scale.trip_rounds, done=done))
 
 
-def _serve(results: Results, scale: Scale, done: Done) -> None:
-    measure_web(results.webbing, scale.rounds, scale.each, done)
+def _serve(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    results.webbing = measure_web(workers, scale.web_rounds, done)
 
 
-def _run(work: list[Work]) -> None:
+def _run(work: list[Work], workers: Sequence[Worker]) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Refreshed by hand, between the blocks: a thread that draws would be measured with them.
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
         for each in work:
             task = progress.add_task(each.name, total=each.steps)
             progress.refresh()
-            each.run(partial(_advance, progress, task))
+            each.run(workers, partial(_advance, progress, task))
 
 
 def _advance(progress: Progress, task: TaskID) -> None:

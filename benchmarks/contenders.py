@@ -1,11 +1,10 @@
 """One small factory for each library and way of calling it. A factory makes a block: many decisions in a row.
 
-A block returns how many of its decisions were denials, because reading the answer is part of the work. Each is written
-by hand as the library's documentation shows, with nothing between the loop and the library. Peers are untyped here:
-they may be missing where only types are checked.
+Each is written by hand as the library's documentation shows, with nothing between the loop and the library. Peers are
+untyped here: they may be missing where only types are checked.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,13 +13,12 @@ import limits
 import limits.aio.storage
 import limits.aio.strategies
 import pyrate_limiter
+import rust_py_rate_limit
 import throttled
 import throttled.asyncio
 
+from benchmarks.measure import AsyncBlock, AsyncContender, Block, Contender
 from ratebound import AsyncLimiter, Limiter
-
-Block = Callable[[Sequence[str]], int]
-AsyncBlock = Callable[[Sequence[str]], Awaitable[int]]
 
 SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 THROTTLED_KEYS = 2_000_000  # its store keeps 1024 keys unless told otherwise, and would forget the rest
@@ -40,36 +38,6 @@ class Rate:
     def seconds(self) -> int:
         """The period in seconds."""
         return SECONDS[self.unit]
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A library, the way it is called, its return type, and a factory. Each block gets a new one, without old state."""
-
-    library: str
-    how: str
-    returns: str
-    make: Callable[[], Block]
-
-    @property
-    def name(self) -> str:
-        """The library and the way it is called."""
-        return f"{self.library} {self.how}"
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncContender:
-    """A contender for tasks. `make` is called inside a running event loop."""
-
-    library: str
-    how: str
-    returns: str
-    make: Callable[[], AsyncBlock]
-
-    @property
-    def name(self) -> str:
-        """The library and the way it is called."""
-        return f"{self.library} {self.how}"
 
 
 def ours(text: str, how: str) -> Contender:
@@ -106,6 +74,45 @@ def ours_async(text: str, how: str) -> AsyncContender:
         return block
 
     return AsyncContender("ratebound", how, "Decision", make)
+
+
+def ours_unread(text: str, how: str) -> Contender:
+    """Return Ratebound's contender that reads no decision but the last one, which stands for all."""
+
+    def make() -> Block:
+        hit = Limiter(text).hit
+
+        def block(keys: Sequence[str]) -> int:
+            for key in keys:
+                decision = hit(key)
+            return 0 if decision.allowed else len(keys)
+
+        return block
+
+    return Contender("ratebound", f"{how}, unread", "Decision", make)
+
+
+def ours_read(text: str, how: str) -> Contender:
+    """Return Ratebound's contender that reads five properties of every decision."""
+
+    def make() -> Block:
+        hit = Limiter(text).hit
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                decision = hit(key)
+                if not decision.allowed:
+                    denied += 1
+                _ = decision.remaining
+                _ = decision.limit
+                _ = decision.retry_after
+                _ = decision.reset_after
+            return denied
+
+        return block
+
+    return Contender("ratebound", f"{how}, five read", "Decision", make)
 
 
 def limits_hit(strategy: str, rate: Rate) -> Contender:
@@ -288,6 +295,60 @@ def pyrate_async(algorithm: str, rate: Rate) -> AsyncContender:
         return block
 
     return AsyncContender("pyrate-limiter", algorithm, "bool", make)
+
+
+def rust_allow(rate: Rate) -> Contender:
+    """Return a contender of rust-py-rate-limit that asks for a yes or no."""
+
+    def make() -> Block:
+        allow = rust_py_rate_limit.RateLimiter(limit=rate.count, window_seconds=rate.seconds).allow
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not allow(key):
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("rust-py-rate-limit", "allow", "bool", make)
+
+
+def rust_check(rate: Rate) -> Contender:
+    """Return a contender of rust-py-rate-limit that asks for a full answer."""
+
+    def make() -> Block:
+        check = rust_py_rate_limit.RateLimiter(limit=rate.count, window_seconds=rate.seconds).check
+
+        def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not check(key)["allowed"]:
+                    denied += 1
+            return denied
+
+        return block
+
+    return Contender("rust-py-rate-limit", "check", "dict", make)
+
+
+def rust_async(rate: Rate) -> AsyncContender:
+    """Return a contender of rust-py-rate-limit for tasks. It has no async call, so a task calls `check` as it is."""
+
+    def make() -> AsyncBlock:
+        check = rust_py_rate_limit.RateLimiter(limit=rate.count, window_seconds=rate.seconds).check
+
+        async def block(keys: Sequence[str]) -> int:
+            denied = 0
+            for key in keys:
+                if not check(key)["allowed"]:
+                    denied += 1
+            return denied
+
+        return block
+
+    return AsyncContender("rust-py-rate-limit", "check", "dict", make)
 
 
 def _limits_strategy(strategy: str) -> Any:

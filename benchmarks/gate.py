@@ -1,23 +1,27 @@
 """A policy's gate in memory: the cost of a whole request, and of many rules.
 
 A request is a new RequestView with the headers of a browser. The gate finds the client's address behind a trusted
-proxy, verifies an API key, matches the rules, decides and writes the header fields of the response. The bare
-`Limiter.hit` has one limit of the same algorithm. Rules differ by their paths, and then by each other condition of a
-match. CPU time, interleaved; ratios are within each round.
+proxy, verifies an API key, matches the rules, decides and writes the header fields of the response. It is compared with
+a hit of limits' fixed window, which our own core cannot change, and beside a bare `Limiter.hit` with one limit of the
+same algorithm. Rules differ by their paths, and then by each other condition of a match. CPU time, interleaved; ratios
+are within each round.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from benchmarks.contenders import Block, Contender, counting
-from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
+from benchmarks.builds import BUILDS, PURE, Done, Worker
+from benchmarks.contenders import Rate, counting, limits_hit
+from benchmarks.measure import Block, Case, Contender, Spread, Times, measure, ratios, spread, steps_of
+from benchmarks.verdict import Verdict, at_most
 from ratebound import Limiter
 from ratebound.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source
 
-MOST_BARE, MOST_MANY = 15.0, 1.5
+MOST_PEER, MOST_MANY = 6.5, 1.5
 LIMIT = "1000000/minute"
+PEER = limits_hit("FixedWindow", Rate(1_000_000, "minute"))
 HEADERS = [
     ("host", "api.example.com"),
     ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"),
@@ -57,15 +61,6 @@ KINDS: dict[str, tuple[Callable[[int], Match], Match]] = {
 }
 
 
-class Judged(NamedTuple):
-    """A required value, the measured one, and the verdict."""
-
-    what: str
-    threshold: str
-    found: Spread
-    passed: bool
-
-
 def _policy(rules: int, kind: str) -> Policy:
     """Return a policy with rules that match no request here, and in their middle one that matches all."""
     other, met = KINDS[kind]
@@ -99,24 +94,27 @@ def _whole(rules: int, kind: str) -> Block:
     return counting(allows)
 
 
-def _contender(how: str, make: Callable[[], Block]) -> Contender:
-    return Contender("gate:", how, "", make)
+def _contender(how: str, make: Callable[[], Block], builds: tuple[str, ...] = BUILDS) -> Contender:
+    return Contender("gate:", how, "", make, builds)
 
 
 def _label(rules: str, kind: str) -> str:
     return f"{WHOLE}, {rules} by {kind}"
 
 
-CASE = Case(
-    "gate",
-    [
-        _contender(BARE, _bare),
-        *(
-            _contender(_label(rules, kind), partial(_whole, count, kind))
-            for kind in KINDS
-            for rules, count in ((FEW, 10), (MANY, 1_000))
-        ),
-    ],
+CASES = (
+    Case(
+        "gate",
+        [
+            PEER,
+            _contender(BARE, _bare),
+            *(
+                _contender(_label(rules, kind), partial(_whole, count, kind), BUILDS if kind == "path" else (PURE,))
+                for kind in KINDS
+                for rules, count in ((FEW, 10), (MANY, 1_000))
+            ),
+        ],
+    ),
 )
 
 
@@ -124,41 +122,48 @@ CASE = Case(
 class Gating:
     """The results: CPU seconds per request."""
 
-    times: dict[str, list[float]] = field(default_factory=dict)  # CPU seconds per request of every round, by who
+    times: Times = field(default_factory=dict)
 
-    def of(self, how: str) -> list[float]:
-        """Return the times of one contender."""
-        return self.times[f"gate: {how}"]
-
-    def verdicts(self) -> list[Judged]:
-        """Return one verdict for each required value."""
-        if not self.times:
+    def verdicts(self) -> list[Verdict]:
+        """Return one verdict for each required value that was measured."""
+        times = self.times.get(PURE)
+        if times is None:
             return []
-        bare = spread(ratios(self.of(BARE), self.of(_label(MANY, "path"))))
-        more = {kind: spread(ratios(self.of(_label(FEW, kind)), self.of(_label(MANY, kind)))) for kind in KINDS}
+        whole = spread(ratios(times[PEER.name], times[f"gate: {_label(MANY, 'path')}"]))
+        more = {
+            kind: spread(ratios(times[f"gate: {_label(FEW, kind)}"], times[f"gate: {_label(MANY, kind)}"]))
+            for kind in KINDS
+        }
+        what = f"gate, {MANY}: times a hit of {PEER.name}"
         return [
-            Judged(f"gate, {MANY}: times {BARE}", f"below {MOST_BARE:g}", bare, bare.median < MOST_BARE),
+            Verdict(PURE, what, f"below {MOST_PEER:g}", whole, whole.median < MOST_PEER),
             *(
-                Judged(f"gate: {MANY} in times {FEW}, by {kind}", f"at most {MOST_MANY:g}", found, passed)
+                at_most(PURE, f"gate: {MANY} in times {FEW}, by {kind}", MOST_MANY, found)
                 for kind, found in more.items()
-                for passed in (found.median <= MOST_MANY,)
             ),
         ]
 
-    def rows(self) -> list[tuple[str, Spread, Spread]]:
-        """Return (contender, CPU seconds per request, times a bare hit)."""
-        return [(who, spread(times), spread(ratios(self.of(BARE), times))) for who, times in self.times.items()]
+    def rows(self) -> list[tuple[str, str, Spread, Spread]]:
+        """Return (build, contender, CPU seconds per request, times a hit of limits)."""
+        return [
+            (build, who, spread(seconds), spread(ratios(times[PEER.name], seconds)))
+            for build, times in self.times.items()
+            for who, seconds in times.items()
+        ]
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the results for the JSON file."""
-        return [{"who": who, "time": time._asdict(), "times_bare": bare._asdict()} for who, time, bare in self.rows()]
+        return [
+            {"build": build, "who": who, "time": time._asdict(), "times_limits_hit": peer._asdict()}
+            for build, who, time, peer in self.rows()
+        ]
 
 
-def steps(rounds: int) -> int:
+def steps(builds: Sequence[str], rounds: int) -> int:
     """Return how many times `done` is called."""
-    return rounds * len(CASE.contenders)
+    return sum(steps_of(case, builds, rounds) for case in CASES)
 
 
-def measure_gate(gating: Gating, rounds: int, each: int, done: Done) -> None:
-    """Measure the gate and add the times to `gating`."""
-    gating.times = measure(CASE, rounds, each, done)
+def measure_gate(workers: Sequence[Worker], rounds: int, each: int, done: Done) -> Gating:
+    """Measure the gate."""
+    return Gating(measure(__name__, CASES[0], workers, rounds, each, done))

@@ -13,8 +13,8 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from benchmarks.contenders import Block
-from benchmarks.measure import Done, Spread, spread
+from benchmarks.builds import Done
+from benchmarks.measure import Block, Spread, spread
 from ratebound import Limiter, MemoryStorage
 
 # One hit counts for 259 seconds, longer than the measurement: states that run out would be swept.
@@ -26,6 +26,7 @@ MOST = 2.0  # times what the dict's own growth is
 class Growth(NamedTuple):
     """Seconds per visit at both sizes, and the ratio of our growth to the dict's."""
 
+    build: str
     algorithm: str
     keys: int  # the larger size
     ours: tuple[Spread, Spread]
@@ -33,8 +34,8 @@ class Growth(NamedTuple):
     times: Spread
 
 
-def measure_growth(algorithm: str, large: int, visits: int, rounds: int, done: Done) -> Growth:
-    """Measure one algorithm and return its growth."""
+def measure_growth(build: str, algorithm: str, large: int, visits: int, rounds: int, done: Done) -> Growth:
+    """Return the growth of one algorithm. A worker of this build runs this."""
     sizes = (SMALL, large)
     orders = [_shuffled(size) for size in sizes]
     blocks = [[_ours(LIMITS[algorithm], size), _bare(size)] for size in sizes]
@@ -50,6 +51,7 @@ def measure_growth(algorithm: str, large: int, visits: int, rounds: int, done: D
         [at_large - at_small for at_small, at_large in zip(*pair, strict=True)] for pair in zip(*times, strict=True)
     ]
     return Growth(
+        build,
         algorithm,
         large,
         (spread(times[0][0]), spread(times[1][0])),

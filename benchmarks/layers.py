@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.gate import Judged
-from benchmarks.measure import Done, Spread, ratios, spread
+from benchmarks.builds import PURE, Done
+from benchmarks.measure import Spread, ratios, spread
+from benchmarks.verdict import Verdict, at_least
 from ratebound.policy import Match, Policy, Rule
 from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.policy.runtime.layered_policy import written_out
@@ -46,12 +47,12 @@ WAYS: dict[str, Callable[[CompiledPolicy, list[Rule]], CompiledPolicy]] = {LAYER
 
 @dataclass(slots=True)
 class Layering:
-    """The results: CPU seconds for all endpoints in every round, and bytes for all endpoints, by way."""
+    """The results, of the pure build: CPU seconds for all endpoints in every round, and bytes of all, by way."""
 
     times: dict[str, list[float]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
-    def verdicts(self) -> list[Judged]:
+    def verdicts(self) -> list[Verdict]:
         """Return the required ratios, if anything was measured."""
         if not self.times:
             return []
@@ -59,18 +60,8 @@ class Layering:
         less_memory = spread([self.sizes[COPIES] / self.sizes[LAYERS]])
         about = f"layers, {ENDPOINTS} endpoints on {RULES} rules"
         return [
-            Judged(
-                f"{about}: times less time than copies",
-                f"at least {LEAST_TIME:g}",
-                less_time,
-                less_time.median >= LEAST_TIME,
-            ),
-            Judged(
-                f"{about}: times less memory than copies",
-                f"at least {LEAST_MEMORY:g}",
-                less_memory,
-                less_memory.median >= LEAST_MEMORY,
-            ),
+            at_least(PURE, f"{about}: times less time than copies", LEAST_TIME, less_time),
+            at_least(PURE, f"{about}: times less memory than copies", LEAST_MEMORY, less_memory),
         ]
 
     def rows(self) -> list[tuple[str, Spread, int]]:
@@ -78,7 +69,9 @@ class Layering:
         return [(way, spread(times), self.sizes[way]) for way, times in self.times.items()]
 
     def as_json(self) -> list[dict[str, Any]]:
-        return [{"who": way, "time": seconds._asdict(), "bytes": size} for way, seconds, size in self.rows()]
+        return [
+            {"build": PURE, "who": way, "time": seconds._asdict(), "bytes": size} for way, seconds, size in self.rows()
+        ]
 
 
 def steps(rounds: int) -> int:
@@ -86,10 +79,13 @@ def steps(rounds: int) -> int:
     return (rounds + 1) * len(WAYS)
 
 
-def measure_layers(layering: Layering, rounds: int, done: Done) -> None:
-    """Make all endpoints in both ways, `rounds` times for the clock, and once more to weigh them."""
+def measure_layers(rounds: int, done: Done) -> Layering:
+    """Make all endpoints in both ways, `rounds` times for the clock, and once more to weigh them.
+
+    A worker of the pure build runs this.
+    """
     ways = list(WAYS)
-    layering.times = {way: [] for way in ways}
+    layering = Layering({way: [] for way in ways})
     for number in range(rounds):
         for place in range(len(ways)):
             way = ways[(place + number) % len(ways)]
@@ -98,6 +94,7 @@ def measure_layers(layering: Layering, rounds: int, done: Done) -> None:
     for way in ways:
         layering.sizes[way] = _size(way)
         done()
+    return layering
 
 
 def _seconds(way: str) -> float:

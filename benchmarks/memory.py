@@ -1,24 +1,27 @@
 """Bytes per key: the growth of the process after one hit on each of many keys.
 
-Every contender has its own process, which runs this file: `python -m benchmarks.memory NAME KEYS`. The size is the
-resident size that the system reports, so it includes allocator and locks.
+Every contender has a worker of its own. The size is the resident size that the system reports, so it includes allocator
+and locks.
 """
 
 import gc
-import json
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.contenders import Block, Contender, Rate, limits_hit, ours, pyrate_acquire, throttled_limit
+from benchmarks.builds import COMPILED, Done, Worker
+from benchmarks.contenders import Rate, limits_hit, ours, pyrate_acquire, rust_check, throttled_limit
+from benchmarks.measure import Block, Contender, spread
+from benchmarks.verdict import Verdict, at_most
+from ratebound.limit import ALGORITHMS
 
 RATE = Rate(100, "day")  # one hit counts for 864 seconds or more: nothing runs out while the keys are filled in
 CHUNK = 10_000
 STATM = Path("/proc/self/statm")
+MOST = 190  # bytes per key, compiled
 
 
 def _dict_of_int() -> Block:
@@ -36,23 +39,14 @@ CONTENDERS: dict[str, Contender] = {
     contender.name: contender
     for contender in (
         Contender("bare", "dict of int", "", _dict_of_int),
-        *(
-            ours(f"{RATE} {algorithm}", algorithm)
-            for algorithm in (
-                "fixed-window",
-                "sliding-log",
-                "sliding-counter",
-                "token-bucket",
-                "gcra",
-                "leaky-bucket",
-            )
-        ),
+        *(ours(f"{RATE} {algorithm}", algorithm) for algorithm in ALGORITHMS),
         *(limits_hit(strategy, RATE) for strategy in ("FixedWindow", "MovingWindow", "SlidingWindowCounter")),
         *(
             throttled_limit(algorithm, RATE)
             for algorithm in ("fixed_window", "sliding_window", "token_bucket", "leaking_bucket", "gcra")
         ),
         *(pyrate_acquire(algorithm, [RATE]) for algorithm in ("FixedWindow", "SlidingWindowLog", "GCRA")),
+        rust_check(RATE),
     )
 }
 
@@ -60,20 +54,35 @@ CONTENDERS: dict[str, Contender] = {
 class Footprint(NamedTuple):
     """The memory of one contender. `seconds` is the CPU time of filling it, including background threads."""
 
+    build: str
     name: str
     keys: int
     bytes_per_key: float
     seconds: float
 
 
-def measure_memory(name: str, keys: int) -> Footprint:
+def to_weigh(builds: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (build, contender) of every worker: ours once per build, the others once."""
+    return [
+        (build, name)
+        for name, contender in CONTENDERS.items()
+        for build in (builds if contender.library == "ratebound" else builds[:1])
+    ]
+
+
+def measure_memory(build: str, name: str, keys: int) -> Footprint:
     """Measure one contender in its own process."""
-    command = [sys.executable, "-m", "benchmarks.memory", name, str(keys)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"measuring the memory of {name} failed:\n{done.stderr}")
-    grown, seconds = json.loads(done.stdout)
-    return Footprint(name, keys, grown / keys, seconds)
+    with Worker(build) as worker:
+        grown, seconds = worker.run(fill, name, keys)
+    return Footprint(build, name, keys, grown / keys, seconds)
+
+
+def judge(footprint: Footprint) -> list[Verdict]:
+    """Return the verdict, if something is required of this one."""
+    if footprint.build != COMPILED or CONTENDERS[footprint.name].library != "ratebound":
+        return []
+    what = f"{footprint.name}: bytes per key at {footprint.keys:,} keys"
+    return [at_most(COMPILED, what, MOST, spread([footprint.bytes_per_key]))]
 
 
 def _resident() -> int:
@@ -84,7 +93,8 @@ def _resident() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def _fill(name: str, keys: int) -> tuple[int, float]:
+def fill(name: str, keys: int, _: Done) -> tuple[int, float]:
+    """Return the bytes that the process has grown by, and the CPU seconds. Workers run this."""
     block = CONTENDERS[name].make()
     denied = block(["user:first"])  # what is made once, at the first hit, is not a key's
     gc.collect()
@@ -97,7 +107,3 @@ def _fill(name: str, keys: int) -> tuple[int, float]:
     if denied:
         raise AssertionError(f"{name}: {denied} denied")
     return grown, seconds
-
-
-if __name__ == "__main__":
-    print(json.dumps(_fill(sys.argv[1], int(sys.argv[2]))))

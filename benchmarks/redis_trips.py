@@ -18,8 +18,10 @@ import redis
 import throttled
 from tests.servers import redis_server
 
-from benchmarks.contenders import Block, Rate, counting
-from benchmarks.measure import Done, Spread, keys, ratios, spread
+from benchmarks.builds import Done
+from benchmarks.contenders import Rate, counting
+from benchmarks.measure import Block, Spread, keys, ratios, spread
+from benchmarks.verdict import Verdict, at_most
 from ratebound import AsyncLimiter, Limiter
 from ratebound.limit import ALGORITHMS
 from ratebound.storage.redis.storage import RedisStorage
@@ -53,19 +55,11 @@ class Size(NamedTuple):
     bytes: int  # MEMORY USAGE of the key: its name, its value and the server's own overhead
 
 
-class Judged(NamedTuple):
-    """A required value, the measured one, and the verdict."""
-
-    what: str
-    threshold: str
-    found: Spread
-    passed: bool
-
-
 @dataclass(slots=True)
 class Trips:
     """The results on Redis."""
 
+    build: str
     server: str = ""  # its version
     times: dict[str, list[float]] = field(default_factory=dict)  # seconds per call of every round
     rates: dict[int, list[float]] = field(default_factory=dict)  # decisions per second, by tasks
@@ -75,23 +69,22 @@ class Trips:
         """Return the ratio of a contender to the bare EVALSHA."""
         return spread(ratios(self.times[BARE], self.times[who]))
 
-    def verdicts(self) -> list[Judged]:
+    def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required value."""
-        if not self.times:
-            return []
         judged = []
         for how, most in (("default", MOST), ("gcra", MOST), ("5 × default", MOST_OF_FIVE), ("5 × gcra", MOST_OF_FIVE)):
-            found = self.times_bare(f"ratebound {how}")
-            judged.append(Judged(f"{how}: times a {BARE}", f"at most {most:g}", found, found.median <= most))
+            judged.append(at_most(self.build, f"{how}: times a {BARE}", most, self.times_bare(f"ratebound {how}")))
         for how in ("default", "gcra", "fixed-window"):
             for peer in PEERS:
                 found = spread(ratios(self.times[f"ratebound {how}"], self.times[peer]))
-                judged.append(Judged(f"{how}: times as fast as {peer}", "above 1", found, found.median > 1))
+                what = f"{how}: times as fast as {peer}"
+                judged.append(Verdict(self.build, what, "above 1", found, found.median > 1))
         return judged
 
     def as_json(self) -> dict[str, Any]:
         """Return the results for the JSON file."""
         return {
+            "build": self.build,
             "server": self.server,
             "unit": "seconds of wall time per call; median and quartiles over the rounds",
             "calls": [
@@ -110,8 +103,9 @@ def steps(rounds: int) -> int:
     return rounds * (len(WHO) + len(TASKS)) + len(HITS)
 
 
-def measure_trips(trips: Trips, rounds: int, done: Done) -> None:
-    """Measure the round trips and add them to `trips`."""
+def measure_trips(build: str, rounds: int, done: Done) -> Trips:
+    """Measure the round trips. A worker of this build runs this."""
+    trips = Trips(build)
     with redis_server() as server, server.client() as admin:
         about: Any = admin.info("server")
         trips.server = f"redis {about['redis_version']}"
@@ -139,6 +133,7 @@ def measure_trips(trips: Trips, rounds: int, done: Done) -> None:
             done()
         storage.close()
         bare.close()
+    return trips
 
 
 def _seconds(who: str, block: Block, number: int) -> float:

@@ -7,20 +7,23 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-import ratebound
+from benchmarks.builds import FOLDERS, PURE
 from benchmarks.cases import REQUIRED
-from benchmarks.gate import Gating
+from benchmarks.decision_table import decision_sheet, lines_of
+from benchmarks.gate import PEER, Gating
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.guard import Guarding
 from benchmarks.layers import ENDPOINTS, RULES, Layering
-from benchmarks.measure import Case, Spread, ratios, spread
-from benchmarks.memory import Footprint
+from benchmarks.measure import Case, Spread, Times, spread
+from benchmarks.memory import Footprint, judge
 from benchmarks.redis_trips import Trips
+from benchmarks.table import Sheet, between, figures
+from benchmarks.verdict import Verdict, at_most
 from benchmarks.web import Webbing
 
 PACKAGES = (
@@ -28,6 +31,7 @@ PACKAGES = (
     "limits",
     "throttled-py",
     "pyrate-limiter",
+    "rust-py-rate-limit",
     "redis",
     "hiredis",
     "slowapi",
@@ -37,73 +41,37 @@ PACKAGES = (
 )
 
 
-class Line(NamedTuple):
-    """One contender of one case: CPU seconds per decision, and the ratio to ours."""
-
-    case: str
-    contender: str
-    returns: str
-    time: Spread
-    times: Spread
-
-
-class Verdict(NamedTuple):
-    """A required value, the measured one, and the verdict."""
-
-    what: str
-    threshold: str
-    found: Spread
-    passed: bool
-
-
-class Sheet(NamedTuple):
-    """A table before it is drawn, on a terminal or in Markdown."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 @dataclass(slots=True)
 class Results:
     """The results of all parts of a run."""
 
     machine: dict[str, Any]
-    changed: bool = False  # our files changed during the run: the memory part, in new processes, saw other code
-    lines: list[Line] = field(default_factory=list)
+    changed: bool = False  # our files changed during the run: later processes saw other code than earlier ones
+    decisions: list[tuple[Case, Times]] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     memory: list[Footprint] = field(default_factory=list)
-    trips: Trips = field(default_factory=Trips)
+    trips: list[Trips] = field(default_factory=list)
     guarding: Guarding = field(default_factory=Guarding)
     gating: Gating = field(default_factory=Gating)
     layering: Layering = field(default_factory=Layering)
     webbing: Webbing = field(default_factory=Webbing)
 
-    def add(self, case: Case, times: dict[str, list[float]]) -> None:
-        """Add the times of a case."""
-        ours = times[case.contenders[0].name]
-        for contender in case.contenders:
-            theirs = times[contender.name]
-            times_ours = spread(ratios(ours, theirs))
-            self.lines.append(Line(case.name, contender.name, contender.returns, spread(theirs), times_ours))
-
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
-        found = {(line.case, line.contender): line.times for line in self.lines}
+        found = {(line.build, line.case, line.contender): line.times for line in lines_of(self.decisions)}
         judged = []
         for required in REQUIRED:
-            times = found.get((required.case, required.peer))
+            times = found.get((required.build, required.case, required.other))
             if times is not None:
-                what = f"{required.case}: times as fast as {required.peer}"
-                judged.append(Verdict(what, f"at least {required.times:g}", times, times.median >= required.times))
+                judged.append(required.verdict(times))
         for growth in self.growth:
-            what = f"{growth.algorithm}: growth to {growth.keys:,} keys, in times a bare dict's"
-            judged.append(Verdict(what, f"at most {MOST:g}", growth.times, growth.times.median <= MOST))
-        return judged + [
-            Verdict(*each)
-            for part in (self.guarding, self.gating, self.layering, self.trips, self.webbing)
-            for each in part.verdicts()
-        ]
+            if growth.build == PURE:
+                what = f"{growth.algorithm}: growth to {growth.keys:,} keys, in times a bare dict's"
+                judged.append(at_most(PURE, what, MOST, growth.times))
+        judged += [verdict for footprint in self.memory for verdict in judge(footprint)]
+        judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
+        judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
+        return judged + self.webbing.verdicts()
 
     def as_json(self) -> dict[str, Any]:
         """Return the results for the JSON file."""
@@ -111,20 +79,20 @@ class Results:
             "machine": self.machine,
             "changed": self.changed,
             "unit": "seconds of CPU per decision; median and quartiles over the rounds",
-            "decisions": [_plain(line) for line in self.lines],
+            "decisions": [_plain(line) for line in lines_of(self.decisions)],
             "growth": [_plain(growth) for growth in self.growth],
             "memory": [_plain(footprint) for footprint in self.memory],
             "guard": self.guarding.as_json(),
             "gate": self.gating.as_json(),
             "layers": self.layering.as_json(),
-            "redis": self.trips.as_json(),
+            "redis": [trips.as_json() for trips in self.trips],
             "web": self.webbing.as_json(),
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
 
-def machine() -> dict[str, Any]:
-    """Return a description of the machine, of Python and of the versions."""
+def machine(builds: Sequence[str]) -> dict[str, Any]:
+    """Return a description of the machine, of Python, of the versions and of the measured builds."""
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.release()}",
@@ -132,14 +100,18 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": [round(load, 2) for load in os.getloadavg()],
         "packages": {package: version(package) for package in PACKAGES},
-        "sources": sources(),
+        "sources": {build: sources(build) for build in builds},
     }
 
 
-def sources() -> str:
-    """Return a digest of our own files: a version number does not distinguish two working trees."""
+def sources(build: str) -> str:
+    """Return a digest of the sources of a build: a version number does not distinguish two working trees.
+
+    A compiled build holds the sources that it was made from.
+    """
     digest = blake2b(digest_size=8)
-    for path in sorted(path for kind in ("*.py", "*.lua") for path in Path(ratebound.__file__).parent.rglob(kind)):
+    folder = FOLDERS[build] / "ratebound"
+    for path in sorted(path for kind in ("*.py", "*.lua") for path in folder.rglob(kind)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -162,107 +134,110 @@ def _plain(value: Any) -> Any:
 def sheets(results: Results) -> list[Sheet]:
     """Return the tables of the results."""
     drawn = [
-        Sheet(
-            "CPU time per decision",
-            ("case", "who", "returns", "µs per decision", "quartiles", "times ours", "quartiles"),
-            _decision_rows(results.lines),
-        ),
+        decision_sheet(results.decisions),
         Sheet(
             "Growth with the keys",
-            ("who", "keys", f"ns at {SMALL:,}", "ns at all", "added", "times the dict's"),
+            ("build", "who", "keys", f"ns at {SMALL:,}", "ns at all", "added", "times the dict's"),
             [row for growth in results.growth for row in _growth_rows(growth)],
         ),
         Sheet(
             "The guard, and those who listen: CPU time per call",
-            ("case", "who", "µs per call", "quartiles", "µs added", "quartiles"),
+            ("case", "build", "who", "µs per call", "quartiles", "µs added", "quartiles"),
             _guard_rows(results.guarding),
         ),
         Sheet(
             "A policy's gate in memory: CPU time per request",
-            ("who", "µs per request", "quartiles", "times a bare hit", "quartiles"),
-            [(who, *_figures(time, 1e6), *_figures(bare)) for who, time, bare in results.gating.rows()],
+            ("build", "who", "µs per request", "quartiles", f"times {PEER.name}", "quartiles"),
+            [(build, who, *figures(time, 1e6), *figures(peer)) for build, who, time, peer in results.gating.rows()],
         ),
         Sheet(
-            f"{ENDPOINTS} endpoints on a policy of {RULES} rules: CPU time and memory of all",
+            f"{ENDPOINTS} endpoints on a policy of {RULES} rules: CPU time and memory of all, pure build",
             ("who", "ms", "quartiles", "MB"),
-            [(way, *_figures(seconds, 1e3), f"{size / 1e6:.2f}") for way, seconds, size in results.layering.rows()],
+            [(way, *figures(seconds, 1e3), f"{size / 1e6:.2f}") for way, seconds, size in results.layering.rows()],
         ),
         Sheet(
             "Memory, one hit per key",
-            ("who", "keys", "bytes per key", "µs of CPU per new key"),
+            ("build", "who", "keys", "bytes per key", "µs of CPU per new key"),
             [
-                (each.name, f"{each.keys:,}", f"{each.bytes_per_key:.0f}", f"{each.seconds / each.keys * 1e6:.2f}")
+                (
+                    each.build if "ratebound" in each.name else "",
+                    each.name,
+                    f"{each.keys:,}",
+                    f"{each.bytes_per_key:.0f}",
+                    f"{each.seconds / each.keys * 1e6:.2f}",
+                )
                 for each in results.memory
             ],
         ),
-        *_trip_sheets(results.trips),
+        *(sheet for trips in results.trips for sheet in _trip_sheets(trips)),
         Sheet(
             "A request in process: CPU time, and what the limiter adds to it",
-            ("case", "who", "µs per request", "µs added", "quartiles", "times less than the peer", "quartiles"),
+            (
+                "case",
+                "build",
+                "who",
+                "µs per request",
+                "µs added",
+                "quartiles",
+                "times less than the peer",
+                "quartiles",
+            ),
             _web_rows(results.webbing),
         ),
         Sheet(
             "Commands to Redis per request",
-            ("who", "commands"),
-            [(who, f"{trips:.2f}") for who, trips in results.webbing.trips.items()],
+            ("build", "who", "commands"),
+            [
+                (build, who, f"{trips:.2f}")
+                for build, counted in results.webbing.trips.items()
+                for who, trips in counted.items()
+            ],
         ),
         Sheet(
             "Required",
-            ("what", "threshold", "found", "quartiles", ""),
+            ("build", "what", "threshold", "found", "quartiles", ""),
             [
-                (what, threshold, f"{found.median:.2f}", _between(found), "PASS" if passed else "MISS")
-                for what, threshold, found, passed in results.verdicts()
+                (build, what, threshold, f"{found.median:.2f}", between(found), "PASS" if passed else "MISS")
+                for build, what, threshold, found, passed in results.verdicts()
             ],
         ),
     ]
     return [sheet for sheet in drawn if sheet.rows]
 
 
-def _decision_rows(lines: Sequence[Line]) -> list[Sequence[str]]:
-    rows: list[Sequence[str]] = []
-    case = ""
-    for line in lines:
-        first, case = line.case != case, line.case
-        asked = (case if first else "", line.contender, line.returns)
-        took = (f"{line.time.median * 1e6:.2f}", _between(line.time, 1e6))
-        times = ("", "") if first else (f"{line.times.median:.2f}", _between(line.times))
-        rows.append(asked + took + times)
-    return rows
-
-
 def _guard_rows(guarding: Guarding) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = []
-    case = ""
-    for name, who, time, added in guarding.rows():
-        first, case = name != case, name
-        rows.append((case if first else "", who, *_figures(time, 1e6), *(("", "") if first else _figures(added))))
+    case: tuple[str, str] = ("", "")
+    for name, build, who, time, added in guarding.rows():
+        first, case = (name, build) != case, (name, build)
+        begin = case if first else ("", "")
+        rows.append((*begin, who, *figures(time, 1e6), *(("", "") if first else figures(added))))
     return rows
 
 
 def _web_rows(webbing: Webbing) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = []
-    case = ""
-    for name, who, time, added, less in webbing.rows():
-        first, case = name != case, name
-        extra = ("", "") if first else _figures(added, 1e6)
-        rows.append(
-            (case if first else "", who, f"{time.median * 1e6:.1f}", *extra, *(_figures(less) if less else ("", "")))
-        )
+    case: tuple[str, str] = ("", "")
+    for name, build, who, time, added, less in webbing.rows():
+        first, case = (name, build) != case, (name, build)
+        begin = case if first else ("", "")
+        extra = ("", "") if first else figures(added, 1e6)
+        rows.append((*begin, who, f"{time.median * 1e6:.1f}", *extra, *(figures(less) if less else ("", ""))))
     return rows
 
 
 def _trip_sheets(trips: Trips) -> list[Sheet]:
     return [
         Sheet(
-            f"Wall time per call on {trips.server}",
+            f"Wall time per call on {trips.server}, {trips.build} build",
             ("who", "µs per call", "quartiles", "times bare", "quartiles"),
             [
-                (who, *_figures(spread(times), 1e6), *_figures(trips.times_bare(who)))
+                (who, *figures(spread(times), 1e6), *figures(trips.times_bare(who)))
                 for who, times in trips.times.items()
             ],
         ),
         Sheet(
-            f"AsyncLimiter on {trips.server}",
+            f"AsyncLimiter on {trips.server}, {trips.build} build",
             ("tasks", "decisions per second", "quartiles"),
             [
                 (str(tasks), f"{found.median:,.0f}", f"{found.low:,.0f}–{found.high:,.0f}")
@@ -277,24 +252,16 @@ def _trip_sheets(trips: Trips) -> list[Sheet]:
     ]
 
 
-def _figures(found: Spread, scale: float = 1) -> tuple[str, str]:
-    return f"{found.median * scale:.2f}", _between(found, scale)
-
-
 def _growth_rows(growth: Growth) -> list[Sequence[str]]:
-    times = f"{growth.times.median:.2f} ({_between(growth.times)})"
+    times = f"{growth.times.median:.2f} ({between(growth.times)})"
     return [
-        (f"ratebound {growth.algorithm}", f"{growth.keys:,}", *_added(*growth.ours), times),
-        ("bare dict", f"{growth.keys:,}", *_added(*growth.bare), ""),
+        (growth.build, f"ratebound {growth.algorithm}", f"{growth.keys:,}", *_added(*growth.ours), times),
+        ("", "bare dict", f"{growth.keys:,}", *_added(*growth.bare), ""),
     ]
 
 
 def _added(small: Spread, large: Spread) -> list[str]:
     return [f"{seconds * 1e9:.0f}" for seconds in (small.median, large.median, large.median - small.median)]
-
-
-def _between(found: Spread, scale: float = 1) -> str:
-    return f"{found.low * scale:.2f}–{found.high * scale:.2f}"
 
 
 def heading(results: Results) -> str:
@@ -310,7 +277,9 @@ def show(results: Results, console: Console) -> None:
     """Print the results on a terminal."""
     console.print(heading(results), highlight=False)
     if results.changed:
-        console.print("ratebound's files changed during the run: its memory figures may be of other code")
+        console.print("Files of Ratebound changed during the run: some figures may be of other code")
+    if len(set(results.machine["sources"].values())) > 1:
+        console.print("The compiled build was made from other sources than those in src. Run: make compiled")
     for sheet in sheets(results):
         table = Table(title=sheet.title, title_justify="left")
         for place, name in enumerate(sheet.head):

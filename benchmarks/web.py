@@ -1,4 +1,4 @@
-"""The cost of a limiter on a request of a small application: ours beside slowapi and Flask-Limiter, in this process.
+"""The cost of a limiter on a request of a small application: ours beside slowapi and Flask-Limiter, in one process.
 
 Each application has one route and returns a few bytes of JSON. It is called as a server calls it, with a new scope or
 environ for each request, by 100 clients with their own addresses; storage in memory, headers on. The cost is the time
@@ -10,7 +10,7 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import flask
 import flask_limiter
@@ -25,8 +25,21 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from tests.servers import redis_server
 
-from benchmarks.contenders import AsyncBlock, AsyncContender, Block, Contender
-from benchmarks.measure import Case, Done, Spread, measure, ratios, spread
+from benchmarks.builds import COMPILED, PURE, Done, Worker
+from benchmarks.measure import (
+    AsyncBlock,
+    AsyncContender,
+    Block,
+    Case,
+    Contender,
+    Spread,
+    Times,
+    measure,
+    ratios,
+    spread,
+    steps_of,
+)
+from benchmarks.verdict import Verdict, at_least
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
@@ -42,10 +55,14 @@ HEADERS = {
 RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 VARIABLES = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in HEADERS.items()}
 BARE = "without a limiter"
-# The asked for: how many times less ours must add than the peer, and who stands for ours.
+WARM_UP, EACH = 2, 10  # requests of each client; a difference of two times needs short blocks, close to each other
+# Build, case, peer, ours, and how many times less ours must add than the peer.
 REQUIRED = (
-    ("asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 4.0),
-    ("flask", "Flask-Limiter, default limits", "ratebound, Flask extension", 5.0),
+    (PURE, "asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 4.0),
+    (PURE, "flask", "Flask-Limiter, default limits", "ratebound, Flask extension", 5.0),
+    (COMPILED, "asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 8.0),
+    (COMPILED, "asgi", "slowapi, decorator", "ratebound, decorator", 4.5),
+    (COMPILED, "flask", "Flask-Limiter, default limits", "ratebound, Flask extension", 7.0),
 )
 PEERS = {
     "asgi": "slowapi, ASGI middleware",
@@ -53,15 +70,6 @@ PEERS = {
     "flask": "Flask-Limiter, default limits",
     "flask, by decorator": "Flask-Limiter, decorator",
 }
-
-
-class Judged(NamedTuple):
-    """A required value, the measured one, and the verdict."""
-
-    what: str
-    threshold: str
-    found: Spread
-    passed: bool
 
 
 def address(key: str) -> str:
@@ -285,6 +293,7 @@ CASES = (
             asgi("ratebound, RateLimits", our_limits),
             asgi("ratebound, decorator", our_decorator),
         ],
+        warm_up=WARM_UP,
     ),
     Case(
         "flask",
@@ -295,75 +304,85 @@ CASES = (
             wsgi("ratebound, Flask extension", our_flask),
             wsgi("ratebound, decorator", our_flask_decorator),
         ],
+        warm_up=WARM_UP,
     ),
 )
 
 
 @dataclass(slots=True)
 class Webbing:
-    """The results: CPU seconds per request by case and contender; commands to Redis per request by contender."""
+    """The results: CPU seconds per request by case; commands to Redis per request by build and contender."""
 
-    times: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    trips: dict[str, float] = field(default_factory=dict)
+    times: dict[str, Times] = field(default_factory=dict)
+    trips: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def added(self, case: str, who: str) -> list[float]:
+    def added(self, build: str, case: str, who: str) -> list[float]:
         """Return the seconds above the bare application, in each round."""
-        times = self.times[case]
+        times = self.times[case][build]
         return [time - bare for time, bare in zip(times[f"{case}: {who}"], times[f"{case}: {BARE}"], strict=True)]
 
-    def less(self, case: str, peer: str, ours: str) -> Spread:
+    def less(self, build: str, case: str, peer: str, ours: str) -> Spread:
         """Return how many times less ours adds than the peer."""
-        return spread(ratios(self.added(case, ours), self.added(case, peer)))
+        return spread(ratios(self.added(build, case, ours), self.added(build, case, peer)))
 
-    def verdicts(self) -> list[Judged]:
-        """Return one verdict for each required value."""
+    def verdicts(self) -> list[Verdict]:
+        """Return one verdict for each required value that was measured."""
         judged = []
-        for case, peer, ours, times in REQUIRED:
-            if case in self.times:
-                found = self.less(case, peer, ours)
-                judged.append(
-                    Judged(f"{ours}: times less than {peer}", f"at least {times:g}", found, found.median >= times)
-                )
-        for who, trips in self.trips.items():
-            if "ratebound" in who:
-                judged.append(Judged(f"{who}: commands to Redis", "exactly 1", Spread(trips, trips, trips), trips == 1))
+        for build, case, peer, ours, times in REQUIRED:
+            if build in self.times.get(case, ()):
+                found = self.less(build, case, peer, ours)
+                judged.append(at_least(build, f"{ours}: times less than {peer}", times, found))
+        for build, counted in self.trips.items():
+            for who, trips in counted.items():
+                if "ratebound" in who:
+                    found = Spread(trips, trips, trips)
+                    judged.append(Verdict(build, f"{who}: commands to Redis", "exactly 1", found, trips == 1))
         return judged
 
-    def rows(self) -> list[tuple[str, str, Spread, Spread, Spread | None]]:
-        """Return (case, contender, time, added, times less than the peer)."""
+    def rows(self) -> list[tuple[str, str, str, Spread, Spread, Spread | None]]:
+        """Return (case, build, contender, time, added, times less than the peer)."""
         found = []
-        for case, times in self.times.items():
-            for name, one in times.items():
-                who = name.partition(": ")[2]
-                peer = PEERS[f"{case}, by decorator" if "decorator" in who else case]
-                less = self.less(case, peer, who) if "ratebound" in who else None
-                found.append((case, who, spread(one), spread(self.added(case, who)), less))
+        for case, builds in self.times.items():
+            for build, times in builds.items():
+                for name, one in times.items():
+                    who = name.partition(": ")[2]
+                    peer = PEERS[f"{case}, by decorator" if "decorator" in who else case]
+                    less = self.less(build, case, peer, who) if "ratebound" in who else None
+                    found.append((case, build, who, spread(one), spread(self.added(build, case, who)), less))
         return found
 
     def as_json(self) -> dict[str, Any]:
         """Return the results for the JSON file."""
         return {
             "added": [
-                {"case": case, "who": who, "time": time._asdict(), "added": added._asdict()}
-                for case, who, time, added, _ in self.rows()
+                {"case": case, "build": build, "who": who, "time": time._asdict(), "added": added._asdict()}
+                for case, build, who, time, added, _ in self.rows()
             ],
             "trips": self.trips,
         }
 
 
-def steps(rounds: int) -> int:
+def steps(builds: Sequence[str], rounds: int) -> int:
     """Return how many times `done` is called."""
-    return rounds * sum(len(case.contenders) for case in CASES) + len(TRIPS)
+    return sum(steps_of(case, builds, rounds) for case in CASES) + len(builds) * len(TRIPS)
 
 
-def measure_web(webbing: Webbing, rounds: int, each: int, done: Done) -> None:
-    """Measure the applications and add the times to `webbing`."""
-    for case in CASES:
-        webbing.times[case.name] = measure(case, rounds, each, done)
+def measure_web(workers: Sequence[Worker], rounds: int, done: Done) -> Webbing:
+    """Measure the applications."""
+    return Webbing(
+        {case.name: measure(__name__, case, workers, rounds, EACH, done) for case in CASES},
+        {worker.build: worker.run(count_all_trips, done=done) for worker in workers},
+    )
+
+
+def count_all_trips(done: Done) -> dict[str, float]:
+    """Return the commands to Redis per request, by contender. Workers run this."""
+    trips = {}
     with redis_server() as server:
         for who, make in TRIPS.items():
-            webbing.trips[who] = count_trips(server.url, make)
+            trips[who] = count_trips(server.url, make)
             done()
+    return trips
 
 
 TWO = ("1000000/minute", "1000000/hour")
