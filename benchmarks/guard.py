@@ -33,12 +33,12 @@ from benchmarks.prometheus_calls import calls_of_a_decision
 from benchmarks.unasked_hit import unasked_hit
 from benchmarks.verdict import Verdict, at_most
 from ratebound import AsyncLimiter, Limiter, parse_limit
-from ratebound.decision import Row
 from ratebound.events import Listener
 from ratebound.limit import Group, Mode
 from ratebound.observe import AlertListener, LogListener, TopListener
 from ratebound.observe.otel import OpenTelemetryListener
 from ratebound.observe.prometheus import PrometheusListener
+from ratebound.outcome import Row
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import MemoryStorage
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ratebound import kernels
-from ratebound.decision import Row
 from ratebound.kernels import group_law
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.packing import Packed as Packed
 from ratebound.kernels.packing import packed, unpacked
 from ratebound.limit import Group, Limit, Mode, Spent
+from ratebound.outcome import Row
 
 Written = tuple[Any, ...]  # a row
 

@@ -1,13 +1,13 @@
 """Exact rate limiting for Python: one atomic decision, correct Retry-After."""
 
-from importlib.machinery import EXTENSION_SUFFIXES
-
-from ratebound import clock as _clock
-from ratebound.decision import Decision, Outcome, RateLimited
+from ratebound.compiling import COMPILED
+from ratebound.decision import Decision
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, RateboundError, StorageError
 from ratebound.limit import Check, Limit
 from ratebound.limiter import AsyncLimiter, Limiter
 from ratebound.notation import parse_limit, parse_limits
+from ratebound.outcome import Outcome
+from ratebound.rate_limited import RateLimited
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 
@@ -34,5 +34,5 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-compiled: bool = _clock.__file__.endswith(tuple(EXTENSION_SUFFIXES))
+compiled: bool = COMPILED
 """True if the compiled modules run, False if this is pure Python."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ratebound.clock import microseconds
-from ratebound.decision import Patience, Row
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import InvalidKey, InvalidLimit
 from ratebound.events import Listener
@@ -14,6 +13,8 @@ from ratebound.kernels.group_law import peek as peek_at
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import MAX_PERIOD, Check, Group, Limit, checked_cost, checked_key, limit_set
 from ratebound.notation import parse_limits
+from ratebound.outcome import Row
+from ratebound.rate_limited import Patience
 
 Limits = str | Limit | Iterable[Limit]
 

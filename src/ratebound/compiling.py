@@ -4,11 +4,12 @@
 """
 
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Final, TypeVar
 
 Decorated = TypeVar("Decorated")
 
-COMPILED: Final = not __file__.endswith(".py")
+COMPILED: Final = __file__.endswith(tuple(EXTENSION_SUFFIXES))
 
 try:
     from mypy_extensions import i64 as i64

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from ratebound.arguments import as_listeners, as_storage, unlimited
-from ratebound.decision import Decision, Row
+from ratebound.decision import Decision
 from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Mode
 from ratebound.memory_fast_path import MemoryFastPath
+from ratebound.outcome import Row
 from ratebound.settling import restated, settled_costs, settlement
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded

@@ -1,39 +1,14 @@
-"""The types of an answer: an Outcome for one limit, a Decision for one request (law 8)."""
+"""The answer to one request: a Decision (law 8). Compiled where that can be done.
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+What the storage answered for one limit is in outcome.py, and the exception that carries a decision in rate_limited.py.
+"""
+
+from collections.abc import Sequence
 
 from ratebound.compiling import mypyc_attr
-from ratebound.errors import RateboundError
 from ratebound.limit import Group, Limit
 from ratebound.numbers import Numbers
-
-
-class Outcome(NamedTuple):
-    """The answer of one limit. Times are whole microseconds.
-
-    `retry_after_us` is 0 if allowed and None if no wait can help. `reset_after_us` is the time until the state is as if
-    untouched. `at_us` is the storage's clock at the decision.
-
-    The other fields are for settling. `given` is the time that refunds had given back to a bucket; for a fixed window,
-    the instant since which it counts. `part` is the fraction of the instant at which this spend's place in a bucket
-    ends. `ahead_us` is that instant, in microseconds from `at_us`; None if it equals `reset_after_us`.
-    """
-
-    allowed: bool
-    remaining: int
-    retry_after_us: int | None
-    reset_after_us: int
-    delay_us: int
-    at_us: int
-    given: int = 0
-    part: int = 0
-    ahead_us: int | None = None
-
-
-# An Outcome as kernels and storages pass it on: the same fields in a plain tuple, which is four times as fast to make,
-# and which compiled code does not put on the heap.
-Row = tuple[bool, int, int | None, int, int, int, int, int, int | None]
+from ratebound.outcome import DegradedRows, Outcome, Row
 
 
 class Plan:
@@ -45,21 +20,6 @@ class Plan:
         self.limits = limits
         self.first = limits[0]
         self.numbers: list[Numbers] = [limit.numbers for limit in limits]
-
-
-@mypyc_attr(native_class=False)
-class DegradedRows(list[Row]):
-    """Rows that were decided without the storage, and the reason.
-
-    `closed` is True if they deny only because the storage is out of reach. `granted` is the ledger's number for a spend
-    that the storage has certainly not seen and may be charged later (see fallback.py); otherwise 0.
-    """
-
-    def __init__(self, rows: Iterable[Row], reason: str, *, closed: bool = False, granted: int = 0) -> None:
-        super().__init__(rows)
-        self.reason = reason
-        self.closed = closed
-        self.granted = granted
 
 
 @mypyc_attr(acyclic=True)
@@ -310,36 +270,3 @@ class OneKeyDecision(Decision):
     def at(self) -> int:
         """The storage's clock at this decision."""
         return self._answers[0].row[5]
-
-
-class Patience(NamedTuple):
-    """The longest time that a wait may take, and the argument that gave it: `timeout` or `max_delay`."""
-
-    argument: str
-    seconds: float
-    microseconds: int
-
-
-@mypyc_attr(native_class=False)
-class RateLimited(RateboundError):
-    """A denial, raised by `wait`, `acquire` and decorators. `decision` has the limit and the wait."""
-
-    def __init__(self, decision: Decision, patience: Patience | None = None) -> None:
-        super().__init__(decision, patience)
-        self.decision = decision
-        self.patience = patience
-
-    def __str__(self) -> str:
-        if self.decision.unavailable:
-            return "the storage is out of reach and failure is 'closed'; see decision.degraded for the reason"
-        limit, wait = self.decision.limit, self.decision.retry_after
-        if wait is None:
-            return f"over the limit {limit}; no wait can help because the cost exceeds the limit"
-        if self.patience is None:
-            return f"over the limit {limit}; retry in {wait:.6g} s"
-        argument, given, _ = self.patience
-        longer = "a longer timeout=" if argument == "timeout" else "timeout=, or max_delay=math.inf"
-        return (
-            f"over the limit {limit}: it would not pass within {argument}={given} s;"
-            f" retry in {wait:.6g} s, or set {longer}"
-        )

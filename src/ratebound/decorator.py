@@ -5,9 +5,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
-from ratebound.decision import Decision, RateLimited
+from ratebound.decision import Decision
 from ratebound.duration import Duration
 from ratebound.limit import checked_cost, checked_key
+from ratebound.rate_limited import RateLimited
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,9 +4,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from ratebound.decision import Decision, RateLimited, Row
+from ratebound.decision import Decision
 from ratebound.events import Listener
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
+from ratebound.rate_limited import RateLimited
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
 from ratebound.waiting import Evaluate, Flow, Turn

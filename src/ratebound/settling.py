@@ -3,9 +3,10 @@
 import threading
 from collections.abc import Sequence
 
-from ratebound.decision import Decision, DegradedRows, Outcome, Row
+from ratebound.decision import Decision
 from ratebound.fork import renew_in_children
 from ratebound.limit import Ask, Group, Spent, checked_cost
+from ratebound.outcome import DegradedRows, Outcome, Row
 
 
 class DegradedGroup(list[Ask]):

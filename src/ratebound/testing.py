@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 from ratebound.clock import SECOND
-from ratebound.decision import Outcome, Row
 from ratebound.duration import Duration
 from ratebound.limit import ALGORITHMS, Ask, Group, Limit, Mode
 from ratebound.notation import parse_limit
+from ratebound.outcome import Outcome, Row
 from ratebound.settling import spent_of
 from ratebound.storage import AsyncStorage, Storage, async_twin_of
 from ratebound.switch import switch

@@ -14,9 +14,11 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from ratebound.clock import seconds
-from ratebound.decision import Decision, DegradedRows, Patience, RateLimited, Row
+from ratebound.decision import Decision
 from ratebound.fork import renew_in_children
 from ratebound.limit import BUCKETS, Ask, Group, Limit, Mode
+from ratebound.outcome import DegradedRows, Row
+from ratebound.rate_limited import Patience, RateLimited
 from ratebound.settling import settlement
 from ratebound.switch import switch
 

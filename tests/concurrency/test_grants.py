@@ -96,6 +96,7 @@ def test_threads_that_come_with_new_keys_lose_nothing() -> None:
     assert storage.keys == 2 * 400 == sum(len(table.states) for table in storage.states._tables.values())
 
 
+@needs_pure_build
 def test_without_the_lock_the_count_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above can fail: two threads that are made to meet inside the kernel are both granted the last unit."""
 

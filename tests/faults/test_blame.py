@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, Limiter, MemoryStorage
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import RedisStorage
 from tests.servers import Cluster, Server, wait_until

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from ratebound import AsyncLimiter, Decision, Limiter, MemoryStorage, StorageError
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage import AsyncStorage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, Limiter
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage import workers
 from ratebound.storage.memory import MemoryStorage
 from tests.servers import Server

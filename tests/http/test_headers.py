@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ratebound import Decision, Limit, Limiter, MemoryStorage, parse_limit, parse_limits
 from ratebound.clock import SECOND
-from ratebound.decision import DegradedRows, Row
 from ratebound.http import Headers, expose, grows_after
 from ratebound.http.headers import FIELDS
 from ratebound.limit import ALGORITHMS, BUCKETS, Check
+from ratebound.outcome import DegradedRows, Row
 from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.property.strategies import costs, gaps, limits

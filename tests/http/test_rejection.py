@@ -10,9 +10,9 @@ from hypothesis import given
 
 from ratebound import Decision, Limiter, parse_limit
 from ratebound.clock import SECOND
-from ratebound.decision import DegradedRows
 from ratebound.http import Headers, Rejection, RejectionFormat, Response, is_preflight
 from ratebound.http.rejection import FORMATS
+from ratebound.outcome import DegradedRows
 from tests.http.test_headers import HOPELESS, NOW, REFUSED, decided, decision_of, decisions
 
 TYPES = "https://iana.org/assignments/http-problem-types#"

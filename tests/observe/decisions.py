@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ratebound import Decision, Limiter
-from ratebound.decision import DegradedRows
 from ratebound.events import Decided
+from ratebound.outcome import DegradedRows
 
 
 def told(decision: Decision, seconds: float = 0.001) -> Decided:

@@ -13,8 +13,8 @@ import pytest
 
 from ratebound import AsyncLimiter, Check, InvalidLimit, Limit, Limiter, MemoryStorage, RateLimited, parse_limit
 from ratebound.clock import SECOND
-from ratebound.decision import Row
 from ratebound.limit import ALGORITHMS, BUCKETS, Group, Mode
+from ratebound.outcome import Row
 from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 from tests.waiting.virtual import limiter_of as virtual_limiter

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound import Limit, MemoryStorage
-from ratebound.decision import Row
 from ratebound.limit import BUCKETS, Ask
+from ratebound.outcome import Row
 from ratebound.testing import FakeClock
 from tests.property import oracle
 from tests.property.strategies import START, costs, gaps, limits

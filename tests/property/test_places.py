@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ratebound import Limit, MemoryStorage
-from ratebound.decision import Row
 from ratebound.kernels.gcra import MAX_HOLES
 from ratebound.limit import BUCKETS, MAX_SPAN, Group, Mode
+from ratebound.outcome import Row
 from ratebound.settling import settlement
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock, ask

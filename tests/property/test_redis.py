@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratebound import Limit
-from ratebound.decision import Row
 from ratebound.limit import Ask, Group, Mode, Spent
+from ratebound.outcome import Row
 from ratebound.settling import settlement, spent_of
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock

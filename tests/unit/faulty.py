@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ratebound import Decision, Limit, MemoryStorage, StorageError, parse_limit
-from ratebound.decision import Row
 from ratebound.limit import Ask, Group, Mode
+from ratebound.outcome import Row
 from ratebound.settling import settlement
 from ratebound.storage.guard.guard import Guard
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, AsyncMemoryStorage, GuardedStorage, Limiter, MemoryStorage
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.policy import AsyncGate, Gate, RequestView, read_policy
 from ratebound.testing import STORAGE_CONTRACT, Claim, FakeClock
 

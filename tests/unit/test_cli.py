@@ -23,9 +23,9 @@ from ratebound.cli.saturation import (
 )
 from ratebound.cli.traffic import SHOWN, Event, bursty, busiest, play, standing_at, variants
 from ratebound.cli.words import duration, number, per_time, period_name, short
-from ratebound.decision import Row
 from ratebound.kernels.group_law import evaluate
 from ratebound.limit import ALGORITHMS, UNITS
+from ratebound.outcome import Row
 
 SECOND = UNITS["second"]
 DEMO = parse_limit("10/second burst 5")

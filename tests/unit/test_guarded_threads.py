@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.threads import Threads
 from ratebound.testing import FakeClock

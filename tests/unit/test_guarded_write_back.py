@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ratebound import InvalidKey, StorageError, parse_limit
-from ratebound.decision import Row
 from ratebound.limit import ALGORITHMS, Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage.guard.fallback import LEDGER, Fallback, share_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage
 from ratebound.testing import FakeClock

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from ratebound import AsyncLimiter, Limiter, StorageError
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.testing import FakeClock
 from tests.unit.faulty import AsyncFaulty, Prompt

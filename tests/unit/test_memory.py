@@ -7,9 +7,9 @@ import pytest
 
 from ratebound import Check, Limiter, MemoryStorage, parse_limit
 from ratebound.clock import SECOND
-from ratebound.decision import Row
 from ratebound.limit import ALGORITHMS, BUCKETS, Group, Limit, Mode
 from ratebound.numbers import Numbers
+from ratebound.outcome import Row
 from ratebound.storage.memory_states import Table
 from ratebound.testing import FakeClock, ask
 

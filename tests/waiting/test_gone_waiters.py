@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, Limiter, MemoryStorage, StorageError
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.testing import FakeClock
 from tests.proxy import proxy
 from tests.servers import Server, wait_until

@@ -7,7 +7,7 @@ import pytest
 
 from ratebound import Limiter, MemoryStorage, RateLimited, parse_limit
 from ratebound.clock import SECOND
-from ratebound.decision import Patience
+from ratebound.rate_limited import Patience
 from ratebound.testing import FakeClock, nothing_sleeps
 from ratebound.waiting import Evaluate, Flow, Lines, Step, Turn, wait_in_line
 

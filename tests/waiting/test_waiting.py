@@ -24,8 +24,8 @@ from ratebound import (
     StorageError,
 )
 from ratebound.clock import SECOND
-from ratebound.decision import Row
 from ratebound.limit import ALGORITHMS, Group, Mode
+from ratebound.outcome import Row
 from ratebound.testing import FakeClock
 from ratebound.waiting import Line, Lines
 from tests.waiting.virtual import VirtualLoop, limiter_of, run, seconds

@@ -11,10 +11,11 @@ from email.utils import formatdate
 
 from ratebound import kernels
 from ratebound.clock import SECOND
-from ratebound.decision import Decision, DegradedRows, Row
+from ratebound.decision import Decision
 from ratebound.http.caching import is_redirect, is_shareable
 from ratebound.http.structured import write_integer, write_string
 from ratebound.limit import UNITS, Group, Limit
+from ratebound.outcome import DegradedRows, Row
 
 Pairs = list[tuple[str, str]]
 # One limit's answer: the limit, the remaining units, microseconds until they grow (0: full) and to reset, its row.

@@ -7,10 +7,10 @@ boundary and another just after it.
 """
 
 from ratebound.compiling import mypyc_attr
-from ratebound.decision import Row
 from ratebound.kernels.state import State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers
+from ratebound.outcome import Row
 
 
 @mypyc_attr(acyclic=True)

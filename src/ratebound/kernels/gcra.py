@@ -34,10 +34,10 @@ place was given back.
 from typing import Final
 
 from ratebound.compiling import mypyc_attr
-from ratebound.decision import Row
 from ratebound.kernels.state import State
 from ratebound.limit import MAX_PERIOD, MAX_SPAN, Spent
 from ratebound.numbers import Numbers, product
+from ratebound.outcome import Row
 
 MAX_HOLES: Final = 32  # and as many debts
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ratebound.decision import Row
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.state import State
 from ratebound.limit import MAX_SPAN, Group, Mode, Spent
 from ratebound.numbers import Numbers
+from ratebound.outcome import Row
 
 MAX_ROUNDS: Final = 8  # of the search for an instant at which several buckets have room; after that, holes are ignored
 

@@ -9,10 +9,10 @@ the limit is never exceeded by its own estimate, at the price of at most one uni
 from typing import Final
 
 from ratebound.compiling import mypyc_attr
-from ratebound.decision import Row
 from ratebound.kernels.state import State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers, product
+from ratebound.outcome import Row
 
 EXACT_WINDOWS: Final = 16
 

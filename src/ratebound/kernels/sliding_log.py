@@ -8,10 +8,10 @@ Packed, a state is (expires, used, instant, cost, instant, cost, …), oldest fi
 """
 
 from ratebound.compiling import mypyc_attr
-from ratebound.decision import Row
 from ratebound.kernels.state import State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers
+from ratebound.outcome import Row
 
 
 @mypyc_attr(acyclic=True)

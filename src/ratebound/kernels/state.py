@@ -1,9 +1,9 @@
 """The base of every kernel: a state that knows its algorithm."""
 
 from ratebound.compiling import mypyc_attr
-from ratebound.decision import Row
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers
+from ratebound.outcome import Row
 
 
 @mypyc_attr(acyclic=True)

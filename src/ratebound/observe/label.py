@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ratebound.decision import Decision, Row
+from ratebound.decision import Decision
 from ratebound.limit import Limit
+from ratebound.outcome import Row
 
 T = TypeVar("T")
 SECONDS = (5e-6, 1e-5, 2.5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

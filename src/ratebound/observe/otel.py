@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ratebound.decision import Decision, DegradedRows
+from ratebound.decision import Decision
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
+from ratebound.outcome import DegradedRows
 
 try:
     from opentelemetry import metrics, trace

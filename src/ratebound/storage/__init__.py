@@ -12,8 +12,8 @@ Anything with these three methods is a storage. `ratebound.testing` has the cont
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ratebound.decision import Row
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 
 AtOnce = Callable[[Group], Sequence[Row]]
 

@@ -6,9 +6,9 @@ The states and the decisions are in memory_states.py, which may be compiled. Her
 from collections.abc import Sequence
 
 from ratebound.clock import Clock
-from ratebound.decision import Row
 from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage import AtOnce, at_once_of
 from ratebound.storage.memory_states import States
 

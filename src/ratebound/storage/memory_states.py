@@ -17,13 +17,14 @@ from random import random
 from typing import Final
 
 from ratebound.clock import Clock, ticking
-from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, Row, StoredRow
+from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
 from ratebound.kernels.state import State
 from ratebound.limit import Group, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
+from ratebound.outcome import Row
 from ratebound.storage.mutex import new_mutex
 from ratebound.storage.workers import warn_of_many_workers
 

@@ -27,6 +27,10 @@ class Mutex:
             sleep(0)
         self._taken = True
 
+    def locked(self) -> bool:
+        """Return True if a thread has it."""
+        return self._taken
+
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._taken = False
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ratebound.clock import SECOND
-from ratebound.decision import Decision, DegradedRows
+from ratebound.decision import Decision
 from ratebound.http import expose
 from ratebound.http.headers import Pairs
 from ratebound.limit import MAX_COUNT, checked_cost
+from ratebound.outcome import DegradedRows
 from ratebound.policy import Verdict
 from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.route_limit import RouteLimit

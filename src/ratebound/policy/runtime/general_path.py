@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ratebound.decision import Decision, Row
+from ratebound.decision import Decision
 from ratebound.errors import StorageError
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import MAX_COUNT, Ask, Group
+from ratebound.outcome import Row
 from ratebound.policy.function_errors import function_errors
 from ratebound.policy.functions import is_awaitable, unwrapped
 from ratebound.policy.identity.identify import (

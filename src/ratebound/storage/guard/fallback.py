@@ -17,9 +17,9 @@ from math import ceil
 from typing import NamedTuple
 
 from ratebound.clock import SECOND, Clock, ticking
-from ratebound.decision import DegradedRows, Row
 from ratebound.errors import StorageError
 from ratebound.limit import MAX_SPAN, Ask, Group, Limit, Mode
+from ratebound.outcome import DegradedRows, Row
 from ratebound.settling import DegradedGroup
 from ratebound.storage.memory import MemoryStorage
 

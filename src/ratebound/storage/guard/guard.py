@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 from ratebound.clock import SECOND, Clock
-from ratebound.decision import Row
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Called, Degraded, Listener, Recovered
 from ratebound.fork import renew_in_children
 from ratebound.limit import FAILURES, Group, Mode
+from ratebound.outcome import Row
 from ratebound.settling import DegradedGroup
 from ratebound.storage.blame import Blameless
 from ratebound.storage.guard.breaker import Breaker

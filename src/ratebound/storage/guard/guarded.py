@@ -17,11 +17,11 @@ from queue import Empty
 from typing import Any
 
 from ratebound.clock import Clock
-from ratebound.decision import Row
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import RateboundError, StorageError
 from ratebound.events import Listener
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.settling import settlement
 from ratebound.storage import AsyncStorage, Storage, async_twin_of
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own

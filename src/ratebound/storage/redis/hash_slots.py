@@ -8,9 +8,9 @@ them charged: a denial too many for a moment, never a grant too many. `?slot=one
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 
-from ratebound.decision import Row
 from ratebound.errors import StorageError
 from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.settling import settlement
 from ratebound.storage.redis.keys import Keys
 

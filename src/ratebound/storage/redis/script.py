@@ -6,9 +6,9 @@ from importlib.resources import files
 from struct import Struct
 from typing import Any
 
-from ratebound.decision import Row
 from ratebound.errors import StorageError
 from ratebound.limit import Group, Limit, Mode
+from ratebound.outcome import Row
 from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 from ratebound.storage.redis.keys import Keys
 

@@ -12,10 +12,10 @@ from time import monotonic
 from typing import Any
 
 from ratebound.clock import Clock
-from ratebound.decision import Row
 from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import Ask, Group, Mode
+from ratebound.outcome import Row
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.redis import connect, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url

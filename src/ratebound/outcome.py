@@ -1,0 +1,45 @@
+"""The answer of one limit: as users see it, and as kernels and storages pass it on (law 8)."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Outcome(NamedTuple):
+    """The answer of one limit. Times are whole microseconds.
+
+    `retry_after_us` is 0 if allowed and None if no wait can help. `reset_after_us` is the time until the state is as if
+    untouched. `at_us` is the storage's clock at the decision.
+
+    The other fields are for settling. `given` is the time that refunds had given back to a bucket; for a fixed window,
+    the instant since which it counts. `part` is the fraction of the instant at which this spend's place in a bucket
+    ends. `ahead_us` is that instant, in microseconds from `at_us`; None if it equals `reset_after_us`.
+    """
+
+    allowed: bool
+    remaining: int
+    retry_after_us: int | None
+    reset_after_us: int
+    delay_us: int
+    at_us: int
+    given: int = 0
+    part: int = 0
+    ahead_us: int | None = None
+
+
+# An Outcome as kernels and storages pass it on: the same fields in a plain tuple, which is four times as fast to make,
+# and which compiled code does not put on the heap.
+Row = tuple[bool, int, int | None, int, int, int, int, int, int | None]
+
+
+class DegradedRows(list[Row]):
+    """Rows that were decided without the storage, and the reason.
+
+    `closed` is True if they deny only because the storage is out of reach. `granted` is the ledger's number for a spend
+    that the storage has certainly not seen and may be charged later (see fallback.py); otherwise 0.
+    """
+
+    def __init__(self, rows: Iterable[Row], reason: str, *, closed: bool = False, granted: int = 0) -> None:
+        super().__init__(rows)
+        self.reason = reason
+        self.closed = closed
+        self.granted = granted

@@ -1,0 +1,38 @@
+"""The exception of a denial, for callers that wait."""
+
+from typing import NamedTuple
+
+from ratebound.decision import Decision
+from ratebound.errors import RateboundError
+
+
+class Patience(NamedTuple):
+    """The longest time that a wait may take, and the argument that gave it: `timeout` or `max_delay`."""
+
+    argument: str
+    seconds: float
+    microseconds: int
+
+
+class RateLimited(RateboundError):
+    """A denial, raised by `wait`, `acquire` and decorators. `decision` has the limit and the wait."""
+
+    def __init__(self, decision: Decision, patience: Patience | None = None) -> None:
+        super().__init__(decision, patience)
+        self.decision = decision
+        self.patience = patience
+
+    def __str__(self) -> str:
+        if self.decision.unavailable:
+            return "the storage is out of reach and failure is 'closed'; see decision.degraded for the reason"
+        limit, wait = self.decision.limit, self.decision.retry_after
+        if wait is None:
+            return f"over the limit {limit}; no wait can help because the cost exceeds the limit"
+        if self.patience is None:
+            return f"over the limit {limit}; retry in {wait:.6g} s"
+        argument, given, _ = self.patience
+        longer = "a longer timeout=" if argument == "timeout" else "timeout=, or max_delay=math.inf"
+        return (
+            f"over the limit {limit}: it would not pass within {argument}={given} s;"
+            f" retry in {wait:.6g} s, or set {longer}"
+        )
