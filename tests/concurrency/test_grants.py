@@ -13,6 +13,7 @@ import pytest
 from ratebound import AsyncLimiter, AsyncMemoryStorage, Check, Limiter, MemoryStorage, parse_limit
 from ratebound.kernels.sliding_log import Log
 from ratebound.limit import ALGORITHMS, BUCKETS
+from tests.builds import needs_pure_build
 
 THREADS = 8
 GRANTS = 1_000
