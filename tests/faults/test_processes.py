@@ -76,7 +76,7 @@ def test_a_memory_whose_lock_is_held_at_a_fork_works_in_the_child() -> None:
     program = """
     limiter = Limiter("2/hour")
     limiter.hit("a")
-    done = held(limiter.storage._lock)
+    done = held(limiter.storage.states._lock)
     def child():
         assert [limiter.hit("a").allowed for _ in range(2)] == [True, False]
         print("child well")
@@ -140,7 +140,7 @@ def test_a_guard_works_in_the_child_with_threads_of_its_own_and_owes_nothing() -
         assert limiter.hit("b").degraded
     assert len(guard.fallback.ledger) == 1
     done = [held(lock) for lock in (guard._lock, guard.breaker("")._lock, limiter.storage._threads._lock,
-                                    guard.fallback.ledger._lock, guard.fallback.memory._lock)]
+                                    guard.fallback.ledger._lock, guard.fallback.memory.states._lock)]
     def child():
         assert len(guard.fallback.ledger) == 0
         assert limiter.hit("b").degraded
