@@ -184,6 +184,16 @@ class OneLimitDecision(Decision):
         return (self._answer,)
 
     @property
+    def degraded(self) -> None:
+        """None: the storage decided."""
+        return None
+
+    @property
+    def unavailable(self) -> bool:
+        """False: the storage decided."""
+        return False
+
+    @property
     def limit(self) -> Limit:
         """The one limit."""
         return self._plan.first
@@ -250,6 +260,16 @@ class OneKeyDecision(Decision):
     def rows(self) -> Sequence[Row]:
         """The answers of the storage."""
         return [answer.row for answer in self._answers]
+
+    @property
+    def degraded(self) -> None:
+        """None: the storage decided."""
+        return None
+
+    @property
+    def unavailable(self) -> bool:
+        """False: the storage decided."""
+        return False
 
     @property
     def limit(self) -> Limit:

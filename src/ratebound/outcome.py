@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ratebound.compiling import i64
+
 
 class Outcome(NamedTuple):
     """The answer of one limit. Times are whole microseconds.
@@ -27,8 +29,8 @@ class Outcome(NamedTuple):
 
 
 # An Outcome as kernels and storages pass it on: the same fields in a plain tuple, which is four times as fast to make,
-# and which compiled code does not put on the heap.
-Row = tuple[bool, int, int | None, int, int, int, int, int, int | None]
+# and which compiled code does not put on the heap. All of its numbers are below 2**53.
+Row = tuple[bool, i64, int | None, i64, i64, i64, i64, i64, int | None]
 
 
 class DegradedRows(list[Row]):

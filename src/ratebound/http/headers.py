@@ -219,7 +219,7 @@ class Headers:
         if wait is None:
             return []
         if self._dated:
-            return [("Retry-After", formatdate(-(-(rows[0][5] + wait) // SECOND), usegmt=True))]
+            return [("Retry-After", formatdate(float(-(-(rows[0][5] + wait) // SECOND)), usegmt=True))]
         return [("Retry-After", str(-(-wait // SECOND)))]
 
     def _draft_11(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
