@@ -127,7 +127,15 @@ def test_without_the_lock_the_count_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
     assert granted(nullcontext()) == 2
 
 
-def test_an_exception_out_of_a_signal_handler_never_leaves_the_lock_behind() -> None:
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ("1000000/second", 1),
+        ("1000000000000/day burst 1000000000000", 10**6),  # numbers during whose multiplication Python runs handlers
+        ("1000000000000/day sliding-counter; 1000000000000/day fixed-window; 9000/day sliding-log", 2),
+    ],
+)
+def test_an_exception_out_of_a_signal_handler_never_leaves_the_lock_behind(text: str, cost: int) -> None:
     class Late(Exception):
         pass
 
@@ -138,7 +146,7 @@ def test_an_exception_out_of_a_signal_handler_never_leaves_the_lock_behind() -> 
             armed.clear()
             raise Late
 
-    limiter = Limiter("1000000/second")
+    limiter = Limiter(text)
     before = signal.signal(signal.SIGALRM, raise_late)
     interrupted = 0
     try:
@@ -147,7 +155,7 @@ def test_an_exception_out_of_a_signal_handler_never_leaves_the_lock_behind() -> 
             try:
                 armed.append(True)
                 while True:
-                    limiter.hit("k")
+                    limiter.settle(limiter.hit("k", cost=cost), cost=0)
                     assert limiter.storage.states._lock.locked() is False  # type: ignore[attr-defined]
             except Late:
                 interrupted += 1
