@@ -520,6 +520,14 @@ def test_a_state_that_is_swept_in_the_middle_of_its_own_group_is_counted_once(cl
         held(storage)
 
 
+def test_a_refund_puts_no_state_back_that_was_swept_in_the_middle_of_its_own_group(clock: FakeClock) -> None:
+    storage, limit = MemoryStorage(clock=clock), parse_limit("1000/second burst 1")
+    Limiter(limit, storage=storage).hit("old")
+    clock.advance(0.005)  # less than from one sweep to the next
+    storage.evaluate([[("new", (limit,), 1, None, None), ("old", (limit,), -1, None, None)]], "force")
+    assert held(storage) == 1
+
+
 def test_no_thread_is_started() -> None:
     before = threading.active_count()
     limiter = Limiter("5/second")
