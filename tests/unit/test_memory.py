@@ -521,11 +521,17 @@ def test_a_state_that_is_swept_in_the_middle_of_its_own_group_is_counted_once(cl
 
 
 def test_a_refund_puts_no_state_back_that_was_swept_in_the_middle_of_its_own_group(clock: FakeClock) -> None:
-    storage, limit = MemoryStorage(clock=clock), parse_limit("1000/second burst 1")
-    Limiter(limit, storage=storage).hit("old")
+    storage = MemoryStorage(clock=clock)
+    short, long = parse_limit("1000/second burst 1"), parse_limit("1000/second burst 1000")
+    Limiter(short, storage=storage).hit("old")
+    for i in range(9):
+        Limiter(long, storage=storage).hit(f"other:{i}", cost=1000)
     clock.advance(0.005)  # less than from one sweep to the next
-    storage.evaluate([[("new", (limit,), 1, None, None), ("old", (limit,), -1, None, None)]], "force")
-    assert held(storage) == 1
+    table = storage.states._tables[short.scope]
+    table.hand = table.ring.index("old")
+    storage.evaluate([[("new", (long,), 1000, None, None), ("old", (short,), -1, None, None)]], "force")
+    assert "old" not in table.states
+    assert held(storage) == 10
 
 
 def test_no_thread_is_started() -> None:
