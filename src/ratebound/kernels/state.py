@@ -14,7 +14,8 @@ class State:
     the limit, because a limit may change its count or burst and keep its states.
 
     A change is a row of plain assignments, without a call or a loop between the first and the last. Python runs signal
-    handlers only at calls and loops, so an exception out of a handler never leaves half of a change.
+    handlers only at calls, in loops, and while it multiplies or divides large numbers, so an exception out of a handler
+    never leaves half of a change.
     """
 
     __slots__ = ("expires",)
