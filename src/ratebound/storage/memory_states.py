@@ -238,7 +238,7 @@ class States:
             return Decision(group, self._evaluate(group, "spend", self._now()))
 
     def evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
-        """StoredRow each group by itself, in order. The lock is taken for each: others may come between two groups."""
+        """Answer each group by itself, in order. The lock is taken for each: others may come between two groups."""
         if mode == "spend":
             return [self.decide(group).rows for group in groups]
         with self._lock:
