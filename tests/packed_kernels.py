@@ -35,15 +35,19 @@ def spend(
 
 
 def check_fits(limit: Limit, state: State, now: int, cost: int) -> None:
-    """Check that `fits` is exact for a repaired state, never true in error for another, and changes nothing."""
+    """Check that `fits` is exact for a repaired state, never True in error for another, and changes nothing.
+
+    A spend repairs the state by itself.
+    """
     before = packed(limit.numbers, state)
     fits = state.fits(limit.numbers, now, cost)
     assert packed(limit.numbers, state) == before
     repaired = state.copy()
     repaired.repair(limit.numbers, now)
-    passes = repaired.copy().spend(limit.numbers, now, cost, None, 0)[0]
-    assert repaired.fits(limit.numbers, now, cost) == passes
-    assert fits == passes or (not fits and packed(limit.numbers, repaired) != before)
+    row = repaired.copy().spend(limit.numbers, now, cost, None, 0)
+    assert repaired.fits(limit.numbers, now, cost) is row[0]
+    assert fits is row[0] or (fits is False and packed(limit.numbers, repaired) != before)
+    assert state.copy().spend(limit.numbers, now, cost, None, 0) == row
 
 
 def force(

@@ -49,6 +49,7 @@ TESTS: dict[str, list[str]] = {
     "kernels/__init__.py": [
         "tests/unit/test_fixed_window.py",
         "tests/unit/test_sliding_counter.py",
+        "tests/unit/test_sliding_log.py",
         "tests/unit/test_gcra.py",
     ],
     "kernels/fixed_window.py": ["tests/unit/test_fixed_window.py"],
@@ -57,11 +58,11 @@ TESTS: dict[str, list[str]] = {
     "kernels/packing.py": ["tests/unit/test_packing.py"],
     "kernels/sliding_counter.py": ["tests/unit/test_sliding_counter.py"],
     "kernels/sliding_log.py": ["tests/unit/test_sliding_log.py"],
-    "numbers.py": ["tests/unit/test_gcra.py", "tests/unit/test_memory.py"],
+    "numbers.py": ["tests/unit/test_numbers.py"],
     "decision.py": ["tests/unit/test_decision.py", "tests/unit/test_limiter.py"],
-    "rate_limited.py": ["tests/unit/test_limiter.py"],
+    "rate_limited.py": ["tests/unit/test_decision.py", "tests/unit/test_limiter.py"],
     "telling.py": ["tests/unit/test_telling.py"],
-    "memory_fast_path.py": ["tests/unit/test_limiter.py", "tests/unit/test_closing.py"],
+    "memory_fast_path.py": ["tests/unit/test_memory_fast_path.py"],
     "storage/memory.py": ["tests/unit/test_memory.py", "tests/unit/test_limiter.py", "tests/unit/test_async_twin.py"],
     "storage/memory_states.py": [
         "tests/unit/test_memory.py",

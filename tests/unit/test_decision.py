@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ratebound import Check, Limiter, parse_limit, parse_limits
+from ratebound import Check, Limiter, RateLimited, parse_limit, parse_limits
 from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
 from ratebound.limit import Group
 from ratebound.outcome import DegradedRows, Outcome, Row
@@ -42,6 +42,8 @@ def kinds(*rows: Row) -> list[Decision]:
     ("rows", "reported"),
     [
         ([allowed(3, 1)], 0),
+        ([denied(3, 7)], 0),
+        ([denied(3, None)], 0),
         ([allowed(3, 1), allowed(2, 1), allowed(4, 1)], 1),
         ([allowed(3, 1), allowed(3, 2), allowed(3, 2)], 1),
         ([allowed(3, 2), allowed(3, 1), allowed(4, 9)], 0),
@@ -117,6 +119,8 @@ def test_a_decision_without_the_storage_tells_the_reason() -> None:
     told: dict[str, Any] = {name: Decision(asks, each) for name, each in rows.items()}
     assert {name: decision.degraded for name, decision in told.items()} == dict.fromkeys(rows, "no answer")
     assert [name for name, decision in told.items() if decision.unavailable] == ["denied"]
+    assert str(RateLimited(told["denied"])).startswith("the storage is out of reach")
+    assert str(RateLimited(told["by the share"])).startswith("over the limit 5/second")
     for decision in kinds(denied(0, 1)):
         assert (decision.degraded, decision.unavailable) == (None, False)
 

@@ -412,6 +412,7 @@ def test_after_a_step_back_of_the_clock_all_instants_move_back_with_it(
         (FAST, (995, 2, 995, 995, 0), 995, (9, 1)),
         (FAST, (998, 1, 997, 1001, 0), 997, (8, 2)),
         (PAIR, (1005, 0, 999, 999, 0), 999, (0, 6)),
+        (PAIR, (1015, 0, 999, 999, 0), 999, (0, 16)),  # places in the future
         # holes, debts or a turn
         (QUEUE, (1009, 1, 996, 1001, 0, 999, 0), 997, (0, 13)),
         (QUEUE, (1028, 0, 998, 998, 0, 995, 0, 1011, 1, 1028, 0), 998, (0, 30)),
