@@ -63,11 +63,17 @@ TESTS: dict[str, list[str]] = {
     "rate_limited.py": ["tests/unit/test_decision.py", "tests/unit/test_limiter.py"],
     "telling.py": ["tests/unit/test_telling.py"],
     "memory_fast_path.py": ["tests/unit/test_memory_fast_path.py"],
-    "storage/memory.py": ["tests/unit/test_memory.py", "tests/unit/test_limiter.py", "tests/unit/test_async_twin.py"],
-    "storage/memory_states.py": [
+    "storage/memory.py": [
+        "tests/unit/test_memory_fast_path.py",
         "tests/unit/test_memory.py",
         "tests/unit/test_limiter.py",
+        "tests/unit/test_async_twin.py",
+    ],
+    "storage/memory_states.py": [
+        "tests/unit/test_memory_fast_path.py",
         "tests/unit/test_settling.py",
+        "tests/unit/test_limiter.py",
+        "tests/unit/test_memory.py",
     ],
     "waiting.py": ["tests/waiting/test_standing_in_line.py", "tests/waiting/test_waiting.py"],
     "policy/match/path.py": ["tests/policy/test_path.py"],

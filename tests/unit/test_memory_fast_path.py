@@ -1,5 +1,6 @@
 """The fast path decides plain calls on memory, and leaves everything else to the general path, untouched."""
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -8,12 +9,54 @@ import pytest
 from ratebound import Limiter, parse_limit
 from ratebound.decision import Plan
 from ratebound.events import Decided
-from ratebound.limit import MAX_COUNT
+from ratebound.limit import MAX_COUNT, Group, Mode
 from ratebound.memory_fast_path import MemoryFastPath
-from ratebound.storage.memory import MemoryStorage
+from ratebound.outcome import Row
+from ratebound.storage import AtOnce
+from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage, states_of
 from ratebound.testing import FakeClock, limiting_off
 
 PLAN = Plan((parse_limit(f"{MAX_COUNT}/day"),))
+
+
+class Asked(MemoryStorage):
+    """A memory with an `evaluate` of its own."""
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        return super().evaluate(groups, mode)
+
+
+class AskedAtOnce(MemoryStorage):
+    """A memory with an `at_once` of its own."""
+
+    def at_once(self, group: Group) -> Sequence[Row]:
+        return super().at_once(group)
+
+
+class Renamed(MemoryStorage):
+    """A memory that decides as ours does."""
+
+
+class AsyncAsked(AsyncMemoryStorage):
+    """A memory for tasks with an `evaluate` of its own."""
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        return await super().evaluate(groups, mode)
+
+
+class AsyncAskedAtOnce(AsyncMemoryStorage):
+    """A memory for tasks with an `at_once` of its own."""
+
+    @property
+    def at_once(self) -> AtOnce | None:
+        return super().at_once
+
+
+def patched(name: str) -> MemoryStorage:
+    """Return a memory of which one method was replaced."""
+    storage = MemoryStorage()
+    setattr(storage, name, getattr(storage, name))
+    return storage
 
 
 class Text(str):
@@ -66,6 +109,33 @@ def test_nothing_is_decided_while_tests_have_turned_limiting_off(path: MemoryFas
     with limiting_off():
         assert path.hit(PLAN, "k", 1) is None
     assert storage.keys == 0
+
+
+@pytest.mark.parametrize("memory", [MemoryStorage(), Renamed()], ids=["ours", "a subclass"])
+def test_the_states_of_a_memory_are_spent_from_directly(memory: MemoryStorage) -> None:
+    assert states_of(memory) is memory.states
+    assert states_of(AsyncMemoryStorage(memory)) is memory.states
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        Asked(),
+        AskedAtOnce(),
+        patched("evaluate"),
+        patched("at_once"),
+        AsyncMemoryStorage(Asked()),
+        AsyncMemoryStorage(AskedAtOnce()),
+        AsyncMemoryStorage(patched("evaluate")),
+        AsyncMemoryStorage(patched("at_once")),
+        AsyncAsked(),
+        AsyncAskedAtOnce(),
+        object(),
+    ],
+    ids=lambda storage: type(storage).__name__,
+)
+def test_a_storage_that_decides_in_its_own_way_is_asked(storage: object) -> None:
+    assert states_of(storage) is None
 
 
 def test_a_limiter_has_a_fast_path_on_its_memory_until_it_is_closed(storage: MemoryStorage) -> None:
