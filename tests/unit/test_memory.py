@@ -683,9 +683,11 @@ def test_several_limits_of_a_key_are_charged_together_after_a_step_back_of_the_c
 
 def test_a_denial_stores_no_state_for_a_limit_that_the_key_meets_for_the_first_time(clock: FakeClock) -> None:
     storage = MemoryStorage(clock=clock)
+    others = [f"other:{i}" for i in range(12)]  # or the new state would be swept at once
+    assert all(Limiter("5/hour as b", storage=storage).hit_many(others))
     assert Limiter("1/hour as a", storage=storage).hit("k")
     assert not Limiter("1/hour as a; 5/hour as b", storage=storage).hit("k")
-    assert held(storage) == 1
+    assert held(storage) == 13
 
 
 def test_a_group_that_just_fits_evicts_nobody(clock: FakeClock) -> None:
