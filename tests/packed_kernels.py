@@ -11,6 +11,7 @@ from ratebound.kernels import group_law
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.packing import Packed as Packed
 from ratebound.kernels.packing import packed, unpacked
+from ratebound.kernels.state import State
 from ratebound.limit import Group, Limit, Mode, Spent
 from ratebound.outcome import Row
 
@@ -27,14 +28,26 @@ def spend(
 ) -> tuple[Packed | None, Written]:
     """Spend, and check that `fits` and the packing agree with it."""
     state = unpacked(limit.numbers, numbers)
-    before = state.copy()
-    before.repair(limit.numbers, now)
-    fits = before.fits(limit.numbers, now, cost)
-    assert packed(limit.numbers, unpacked(limit.numbers, numbers)) == numbers
+    assert packed(limit.numbers, state) == numbers
+    check_fits(limit, state, now, cost)
     row = state.spend(limit.numbers, now, cost, patience, lead)
-    if patience is None and not lead:
-        assert fits == row[0]
     return packed(limit.numbers, state), written(row)
+
+
+def check_fits(limit: Limit, state: State, now: int, cost: int) -> None:
+    """Check that `fits` is exact for a repaired state, never True in error for another, and changes nothing.
+
+    A spend repairs the state by itself.
+    """
+    before = packed(limit.numbers, state)
+    fits = state.fits(limit.numbers, now, cost)
+    assert packed(limit.numbers, state) == before
+    repaired = state.copy()
+    repaired.repair(limit.numbers, now)
+    row = repaired.copy().spend(limit.numbers, now, cost, None, 0)
+    assert repaired.fits(limit.numbers, now, cost) is row[0]
+    assert fits is row[0] or (fits is False and packed(limit.numbers, repaired) != before)
+    assert state.copy().spend(limit.numbers, now, cost, None, 0) == row
 
 
 def force(

@@ -1,7 +1,7 @@
 """Mutation testing: change the code in one small place at a time, and check that a test fails.
 
 A mutant that passes every test is behaviour that no test checks. It fails the run, unless tools/equivalent_mutants.txt
-lists it with the reason why no test can distinguish it from the original.
+lists it with the reason why no test can distinguish it from the original. Mutants run in the pure build.
 
     python tools/mutate.py                    # 60 mutants of the modules in TESTS, drawn by a printed seed
     python tools/mutate.py --all              # every mutant of the modules in TESTS
@@ -46,12 +46,35 @@ CPU_TIME, TIMEOUT = 60, 300
 
 # The modules to change, and the tests that must notice, the quickest first.
 TESTS: dict[str, list[str]] = {
-    "kernels/__init__.py": ["tests/unit/test_group_law.py"],
+    "kernels/__init__.py": [
+        "tests/unit/test_fixed_window.py",
+        "tests/unit/test_sliding_counter.py",
+        "tests/unit/test_sliding_log.py",
+        "tests/unit/test_gcra.py",
+    ],
     "kernels/fixed_window.py": ["tests/unit/test_fixed_window.py"],
     "kernels/gcra.py": ["tests/unit/test_gcra.py"],
+    "kernels/group_law.py": ["tests/unit/test_group_law.py"],
+    "kernels/packing.py": ["tests/unit/test_packing.py"],
     "kernels/sliding_counter.py": ["tests/unit/test_sliding_counter.py"],
     "kernels/sliding_log.py": ["tests/unit/test_sliding_log.py"],
-    "storage/memory.py": ["tests/unit/test_memory.py", "tests/unit/test_limiter.py", "tests/unit/test_settling.py"],
+    "numbers.py": ["tests/unit/test_numbers.py"],
+    "decision.py": ["tests/unit/test_decision.py", "tests/unit/test_limiter.py"],
+    "rate_limited.py": ["tests/unit/test_decision.py", "tests/unit/test_limiter.py"],
+    "telling.py": ["tests/unit/test_telling.py"],
+    "memory_fast_path.py": ["tests/unit/test_memory_fast_path.py"],
+    "storage/memory.py": [
+        "tests/unit/test_memory_fast_path.py",
+        "tests/unit/test_memory.py",
+        "tests/unit/test_limiter.py",
+        "tests/unit/test_async_twin.py",
+    ],
+    "storage/memory_states.py": [
+        "tests/unit/test_memory_fast_path.py",
+        "tests/unit/test_settling.py",
+        "tests/unit/test_limiter.py",
+        "tests/unit/test_memory.py",
+    ],
     "waiting.py": ["tests/waiting/test_standing_in_line.py", "tests/waiting/test_waiting.py"],
     "policy/match/path.py": ["tests/policy/test_path.py"],
     "policy/runtime/fast_path.py": ["tests/policy/test_remembered.py", "tests/property/test_straight.py"],

@@ -144,6 +144,19 @@ def waiting_exactly_retry_after_is_enough_and_less_is_not(storage: Storage, cloc
             assert ask(storage, key, limit, cost).allowed, limit
 
 
+def a_row_has_all_fields(storage: Storage, clock: FakeClock) -> None:
+    """Every row has the nine fields of an Outcome: a bool and whole numbers. Compiled code accepts no other row."""
+    modes: tuple[Mode, ...] = ("peek", "spend", "spend", "force")
+    for limit in _each(1, SECOND):
+        for mode, cost in [(mode, cost) for cost in (1, 2) for mode in modes]:
+            group: Group = (("a", (limit,), cost, None, None),)
+            for row in storage.evaluate((group,), mode)[0]:
+                assert len(row) == len(Outcome._fields), (limit, mode, row)
+                assert type(row[0]) is bool, (limit, mode, row)
+                optional = [row[place] for place in (2, 8) if row[place] is not None]
+                assert {type(field) for field in (row[1], *row[3:8], *optional)} == {int}, (limit, mode, row)
+
+
 def a_denial_costs_nothing(storage: Storage, clock: FakeClock) -> None:
     """Denied spends leave all remaining units to a later one."""
     for limit in _each(10, 60 * SECOND):
@@ -541,6 +554,7 @@ Claim = Callable[[Storage, FakeClock], None]
 STORAGE_CONTRACT: list[Claim] = [
     a_limit_admits_its_count_and_no_more,
     waiting_exactly_retry_after_is_enough_and_less_is_not,
+    a_row_has_all_fields,
     a_denial_costs_nothing,
     a_cost_above_the_limit_never_passes,
     a_peek_tells_what_a_spend_would_say_and_changes_nothing,

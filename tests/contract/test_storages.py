@@ -1,16 +1,17 @@
 """Every storage, sync and async, keeps the one contract."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from ratebound import AsyncMemoryStorage, MemoryStorage
+from ratebound.limit import Group, Mode
 from ratebound.storage import Storage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
-from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
+from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock, a_row_has_all_fields
 
 runs = itertools.count()
 SLOW = "timeout=5&connect_timeout=5"  # a busy machine must not look like a dead server
@@ -59,3 +60,18 @@ def subject(request: pytest.FixtureRequest) -> Iterator[tuple[Storage, FakeClock
 @pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
 def test_it_is_true_that(claim: Claim, subject: tuple[Storage, FakeClock]) -> None:
     claim(*subject)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [lambda row: row[:8], lambda row: (*row, None), lambda row: (1, *row[1:]), lambda row: (*row[:3], 0.5, *row[4:])],
+    ids=["short", "long", "a number for a bool", "a fraction"],
+)
+def test_a_storage_whose_rows_compiled_code_would_refuse_is_found(written: Callable[[Any], Any]) -> None:
+    class Storage(MemoryStorage):
+        def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Any]]:
+            return [[written(row) for row in rows] for rows in super().evaluate(groups, mode)]
+
+    clock = FakeClock()
+    with pytest.raises(AssertionError):
+        a_row_has_all_fields(Storage(clock=clock), clock)

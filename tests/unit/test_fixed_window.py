@@ -2,8 +2,9 @@
 
 import pytest
 
+from ratebound.kernels.packing import unpacked
 from ratebound.limit import Limit, Spent
-from tests.packed_kernels import Packed, Written, force, grows_after, repair, spend, standing, turn_after
+from tests.packed_kernels import Packed, Written, check_fits, force, grows_after, repair, spend, standing, turn_after
 
 TEN = Limit(10, 100, algorithm="fixed-window")
 
@@ -19,6 +20,7 @@ TEN = Limit(10, 100, algorithm="fixed-window")
         ((1100, 4, 1010), 1030, 6, (1100, 10, 1010), (True, 0, 0, 70, 0, 1030, 1010, 0)),
         ((1100, 4, 1010), 1030, 7, (1100, 4, 1010), (False, 6, 70, 70, 0, 1030, 0, 0)),
         ((1100, 4, 1010), 1099, 10, (1100, 4, 1010), (False, 6, 1, 1, 0, 1099, 0, 0)),
+        ((1100, 9, 1010), 1030, 2, (1100, 9, 1010), (False, 1, 70, 70, 0, 1030, 0, 0)),
         ((1100, 4, 1010), 1030, 11, (1100, 4, 1010), (False, 6, None, 70, 0, 1030, 0, 0)),
         ((1100, 20, 1010), 1030, 1, (1100, 20, 1010), (False, 0, 70, 70, 0, 1030, 0, 0)),  # overdrawn
         ((1100, 0, 1010), 1030, 11, (1100, 0, 1010), (False, 10, None, 0, 0, 1030, 0, 0)),  # all was refunded
@@ -91,6 +93,13 @@ def test_a_settlement_charges_at_most_one_count_more_and_refunds_what_the_window
 
 
 @pytest.mark.parametrize(
+    ("cost", "after"), [(3, (1200, 3, 1100)), (0, None), (-3, None)], ids=["charged", "unchanged", "refunded"]
+)
+def test_a_settlement_at_the_end_of_a_window_is_for_the_next(cost: int, after: Packed | None) -> None:
+    assert force(TEN, (1100, 4, 1010), 1100, cost, None)[0] == after
+
+
+@pytest.mark.parametrize(
     ("state", "now", "after"),
     [
         ((1100, 4, 1010), 1030, (1100, 4, 1010)),
@@ -129,3 +138,10 @@ def test_those_in_line_share_this_window_and_then_each_that_follows(
 
 def test_more_is_left_when_the_window_ends() -> None:
     assert grows_after(TEN, 6, 70) == 70
+
+
+@pytest.mark.parametrize("used", [0, 9, 10, 11])
+def test_what_fits_is_what_a_spend_allows(used: int) -> None:
+    for now in (1000, 1030, 1099, 1100, 1101, 1199, 1200, 1201):
+        for cost in (1, 2, 10, 11):
+            check_fits(TEN, unpacked(TEN.numbers, (1200, used, 1110)), now, cost)

@@ -5,11 +5,24 @@ A state is (tat, part, last, since, given), with holes or debts (…, turn, numb
 
 import pytest
 
+from ratebound.kernels.packing import unpacked
 from ratebound.limit import UNITS, Limit, Spent
-from tests.packed_kernels import Packed, Written, force, grows_after, repair, spend, standing, turn_after, without_holes
+from tests.packed_kernels import (
+    Packed,
+    Written,
+    check_fits,
+    force,
+    grows_after,
+    repair,
+    spend,
+    standing,
+    turn_after,
+    without_holes,
+)
 
 BUCKET, QUEUE = Limit(3, 10, 4, "gcra"), Limit(3, 10, 4, "leaky-bucket")  # a unit takes three and a third microseconds
 SINGLE, PAIR = Limit(2, 10, 1, "gcra"), Limit(4, 12, 2, "gcra")
+THIRDS = Limit(3, 10, 3, "gcra")  # the time of a burst less one unit has a fraction, too
 SLOW_QUEUE = Limit(1, 10, 2, "leaky-bucket")
 FAST = Limit(7, 2, 9, "gcra")  # more than one unit in a microsecond
 YEARS = Limit(2, UNITS["year"], 200, "gcra")  # a burst that takes a hundred years to come back
@@ -51,6 +64,9 @@ def test_a_fraction_of_a_bucket_is_less_than_a_microsecond(costs: tuple[int, ...
             (True, 2, 0, 21, 7, 1001, 0, 1, 20),
         ),
         # places without holes
+        (THIRDS, (1007, 1, 1000, 999, 0), 1000, 1, None, 0, (1010, 2, 1000, 999, 0), (True, 0, 0, 11, 0, 1000, 0, 2)),
+        (THIRDS, (1007, 2, 1000, 999, 0), 1000, 1, None, 0, (1007, 2, 1000, 999, 0), (False, 0, 1, 8, 0, 1000, 0, 0)),
+        (THIRDS, (1008, 1, 1000, 999, 0), 1000, 1, None, 0, (1008, 1, 1000, 999, 0), (False, 0, 1, 9, 0, 1000, 0, 0)),
         (FAST, (1000, 3, 999, 997, 0), 999, 4, 0, 12, (1000, 3, 999, 997, 0), (False, 7, 10, 2, 0, 999, 0, 0)),
         (PAIR, (1000, 0, 994, 1000, 0), 994, 2, 0, 0, (1000, 0, 994, 1000, 0), (False, 0, 6, 6, 0, 994, 0, 0)),
         (BUCKET, (1008, 1, 1005, 1005, 0), 1008, 2, 0, 0, (1015, 0, 1008, 1005, 0), (True, 2, 0, 7, 0, 1008, 0, 0)),
@@ -396,6 +412,7 @@ def test_after_a_step_back_of_the_clock_all_instants_move_back_with_it(
         (FAST, (995, 2, 995, 995, 0), 995, (9, 1)),
         (FAST, (998, 1, 997, 1001, 0), 997, (8, 2)),
         (PAIR, (1005, 0, 999, 999, 0), 999, (0, 6)),
+        (PAIR, (1015, 0, 999, 999, 0), 999, (0, 16)),  # places in the future
         # holes, debts or a turn
         (QUEUE, (1009, 1, 996, 1001, 0, 999, 0), 997, (0, 13)),
         (QUEUE, (1028, 0, 998, 998, 0, 995, 0, 1011, 1, 1028, 0), 998, (0, 30)),
@@ -454,3 +471,18 @@ def test_without_its_holes_a_state_keeps_its_debts(state: Packed, after: Packed)
 )
 def test_more_is_left_when_the_next_unit_is_whole(limit: Limit, remaining: int, reset_after: int, grows: int) -> None:
     assert grows_after(limit, remaining, reset_after) == grows
+
+
+HOLE = (1001, 1, 1002, 0, 1005, 1)
+DEBT = (1002, 0, 1018, 0, 1021, 1)
+
+
+@pytest.mark.parametrize("limit", [BUCKET, QUEUE, THIRDS, SINGLE], ids=str)
+@pytest.mark.parametrize("more", [(), HOLE, DEBT], ids=["plain", "with a hole", "with a debt"])
+def test_what_fits_is_what_a_spend_allows(limit: Limit, more: tuple[int, ...]) -> None:
+    for expires in range(1006, 1020) if more == HOLE else range(1022, 1025) if more == DEBT else range(998, 1016):
+        for part in range(4):  # the last is a fraction of a larger count
+            for now in range(999, 1008):
+                for cost in range(1, 6):
+                    state = unpacked(limit.numbers, (expires, part, 1001, 990, 0, *more))
+                    check_fits(limit, state, now, cost)

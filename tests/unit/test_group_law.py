@@ -127,6 +127,7 @@ def test_a_group_is_forced_in_order_each_with_what_it_was_told() -> None:
 
 
 QUEUE = Limit(10, 100, 10, "leaky-bucket")
+PLACES = (1090, 0, 1030, 1030, 0, 1080, 1, 1040, 0, 1050, 0)  # with a hole of one unit
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,9 @@ QUEUE = Limit(10, 100, 10, "leaky-bucket")
         (WINDOW, USED, 3, None, 3, (True, 6, 0, 70, 0, 1030, 0, 0)),
         (WINDOW, USED, 3, None, 4, (False, 6, 70, 70, 0, 1030, 0, 0)),
         (QUEUE, (1060, 0, 1030, 1030, 0), 1, None, 0, (True, 7, 0, 30, 30, 1030, 0, 0)),
+        (QUEUE, None, 1, None, 0, (True, 10, 0, 0, 0, 1030, 0, 0)),
+        (QUEUE, PLACES, 1, None, 0, (True, 5, 0, 60, 10, 1030, 0, 0)),  # in the hole
+        (QUEUE, PLACES, 1, None, 1, (True, 5, 0, 60, 60, 1030, 0, 0)),  # two do not go into it
         # with patience: when the turn comes
         (WINDOW, USED, 6, 0, 0, (True, 6, 0, 70, 0, 1030, 0, 0)),
         (WINDOW, USED, 7, 69, 0, (False, 6, 1, 70, 0, 1030, 0, 0)),

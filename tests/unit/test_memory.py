@@ -11,7 +11,7 @@ from ratebound.limit import ALGORITHMS, BUCKETS, Group, Limit, Mode
 from ratebound.numbers import Numbers
 from ratebound.outcome import Row
 from ratebound.storage.memory_states import Table
-from ratebound.testing import FakeClock, ask
+from ratebound.testing import FakeClock, ask, ask_together
 
 
 def counted(limit: Numbers | None) -> int | None:
@@ -214,6 +214,17 @@ def test_one_more_limit_for_a_key_changes_nothing_for_the_others(clock: FakeCloc
     assert set(table.others) == {"b"}, "a peek changes nothing"
     first.hit("b")
     assert (judges(table), counted(table.only)) == ({}, 10)
+
+
+@pytest.mark.parametrize("other", ["5/hour burst 9 as l", "6/hour burst 5 as l"])
+def test_a_limit_that_differs_in_count_or_burst_alone_judges_its_own_keys(other: str, clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    first, second = parse_limit("5/hour burst 5 as l"), parse_limit(other)
+    ask(storage, "a", first)
+    ask(storage, "b", second)
+    (table,) = storage.states._tables.values()
+    assert table.limit is first.numbers
+    assert table.others == {"b": second.numbers}
 
 
 def test_of_several_limits_each_judges_the_keys_of_its_own_scope(clock: FakeClock) -> None:
@@ -665,3 +676,43 @@ def test_a_denial_with_patience_says_when_the_same_patience_is_enough(
         ask(storage, "k", limit)
     (row,) = storage.at_once((("k", (limit,), cost, SECOND // 4, None),))
     assert row[:3] == (False, remaining, SECOND - SECOND // 4)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_several_limits_of_a_key_are_charged_together_after_a_step_back_of_the_clock(
+    algorithm: str, clock: FakeClock
+) -> None:
+    limits = [Limit(5, SECOND, 0, algorithm), Limit(7, 60 * SECOND, 0, algorithm)]
+    limiter = Limiter(limits, storage=MemoryStorage(clock=clock))
+    assert limiter.hit("k")
+    clock.now -= 3600 * SECOND
+    for spent in range(2, 6):
+        decision = limiter.hit("k")
+        assert decision.allowed
+        assert [row[:2] for row in decision.rows] == [(True, 5 - spent), (True, 7 - spent)]
+    decision = limiter.hit("k")
+    assert not decision.allowed
+    assert [row[:2] for row in decision.rows] == [(False, 0), (True, 2)]
+
+
+def test_a_denial_stores_no_state_for_a_limit_that_the_key_meets_for_the_first_time(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    others = [f"other:{i}" for i in range(12)]  # or the new state would be swept at once
+    assert all(Limiter("5/hour as b", storage=storage).hit_many(others))
+    assert Limiter("1/hour as a", storage=storage).hit("k")
+    assert not Limiter("1/hour as a; 5/hour as b", storage=storage).hit("k")
+    assert held(storage) == 13
+
+
+def test_a_group_that_just_fits_evicts_nobody(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=4, clock=clock)
+    ask(storage, "a", "5/hour")
+    ask_together(storage, ("b", "5/hour", 1), ("c", "5/hour", 1), ("d", "5/hour", 1))
+    assert (storage.evicted, held(storage)) == (0, 4)
+
+
+def test_a_state_that_expires_at_the_first_instant_of_the_clock_is_stored() -> None:
+    storage = MemoryStorage(clock=FakeClock(0))
+    limit = Limit(2, 1, 2, "gcra")
+    storage.evaluate([(("a", (limit,), 1, None, None), ("b", (limit,), 1, None, None))])
+    assert held(storage) == 2

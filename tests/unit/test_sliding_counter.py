@@ -2,8 +2,9 @@
 
 import pytest
 
+from ratebound.kernels.packing import unpacked
 from ratebound.limit import Limit, Spent
-from tests.packed_kernels import Packed, Written, force, grows_after, repair, spend, standing, turn_after
+from tests.packed_kernels import Packed, Written, check_fits, force, grows_after, repair, spend, standing, turn_after
 
 TEN = Limit(10, 100, algorithm="sliding-counter")
 
@@ -68,6 +69,7 @@ def test_a_denial_leaves_the_state_as_it_is(now: int) -> None:
         ((1200, 0, 0), 1040, (10, 0)),
         ((1200, 20, 0), 1040, (0, 160)),
         ((1200, 4, 5), 1099, (5, 101)),
+        ((1200, 4, 1), 1099, (5, 101)),
         ((1200, 4, 0), 1099, (6, 101)),
         ((1200, 4, 5), 1100, (6, 100)),
         ((1200, 4, 5), 1199, (9, 1)),
@@ -177,3 +179,11 @@ def test_behind_sixteen_windows_each_is_taken_to_give_a_whole_count(front: int, 
 )
 def test_more_is_left_when_a_unit_of_this_window_has_left(remaining: int, reset_after: int, grows: int) -> None:
     assert grows_after(TEN, remaining, reset_after) == grows
+
+
+@pytest.mark.parametrize("current", [0, 4, 9, 10, 11])
+@pytest.mark.parametrize("previous", [0, 1, 5, 10])
+def test_what_fits_is_what_a_spend_allows(current: int, previous: int) -> None:
+    for now in (900, 998, 999, 1000, 1001, 1030, 1099, 1100, 1101, 1150, 1199, 1200, 1201):
+        for cost in (1, 2, 5, 6, 10, 11):
+            check_fits(TEN, unpacked(TEN.numbers, (1200, current, previous)), now, cost)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from ratebound.kernels.packing import unpacked
 from ratebound.limit import Limit, Spent
-from tests.packed_kernels import Packed, Written, force, grows_after, repair, spend, standing, turn_after
+from tests.packed_kernels import Packed, Written, check_fits, force, grows_after, repair, spend, standing, turn_after
 
 TEN = Limit(10, 100, algorithm="sliding-log")
 LOG = (1120, 9, 1000, 2, 1010, 4, 1020, 3)  # expires, used, and then the instant and the cost of each entry
@@ -17,6 +18,7 @@ LOG = (1120, 9, 1000, 2, 1010, 4, 1020, 3)  # expires, used, and then the instan
         (None, 1030, 10, (1130, 10, 1030, 10), (True, 0, 0, 100, 0, 1030, 0, 0)),
         (None, 1030, 11, None, (False, 10, None, 0, 0, 1030, 0, 0)),
         # all entries count
+        ((1120, 3, 1020, 3), 1030, 2, (1130, 5, 1020, 3, 1030, 2), (True, 5, 0, 100, 0, 1030, 0, 0)),
         (LOG, 1030, 1, (1130, 10, *LOG[2:], 1030, 1), (True, 0, 0, 100, 0, 1030, 0, 0)),
         (LOG, 1020, 1, (1120, 10, *LOG[2:6], 1020, 4), (True, 0, 0, 100, 0, 1020, 0, 0)),  # one entry for an instant
         (LOG, 1030, 2, LOG, (False, 1, 70, 90, 0, 1030, 0, 0)),
@@ -159,3 +161,15 @@ def test_no_turn_comes_for_more_than_the_whole_count() -> None:
 
 def test_more_is_left_at_the_latest_when_the_last_entry_leaves() -> None:
     assert grows_after(TEN, 6, 70) == 70
+
+
+@pytest.mark.parametrize("state", [LOG, (1120, 3, 1020, 3), (1120, 10, 1020, 10)])
+def test_what_fits_is_what_a_spend_allows(state: Packed) -> None:
+    for now in (1000, 1015, 1019, 1020, 1021, 1030, 1099, 1100, 1101, 1109, 1110, 1119, 1120, 1121):
+        for cost in range(1, 12):
+            check_fits(TEN, unpacked(TEN.numbers, state), now, cost)
+
+
+@pytest.mark.parametrize(("cost", "after"), [(3, (1220, 3, 1120, 3)), (0, None), (-1, None)])
+def test_a_settlement_when_the_last_entry_leaves_finds_none(cost: int, after: Packed | None) -> None:
+    assert force(TEN, LOG, 1120, cost, None)[0] == after

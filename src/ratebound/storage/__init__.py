@@ -1,6 +1,7 @@
 """The seam between deciding and keeping: one verb, `evaluate`, beside `reset` and `close` (law 2).
 
-Anything with these three methods is a storage. `ratebound.testing` has the contract that it must keep. Optional are:
+Anything with these three methods is a storage. `ratebound.testing` has the contract that it must keep. A row of its
+answers has all nine fields of `outcome.Row`: compiled code accepts no other. Optional are:
 
 - `async_twin()` of a storage for threads: returns a storage for tasks over the same states. With it the storage serves
   AsyncLimiter, AsyncGate and decorated async functions, too.

@@ -1,4 +1,4 @@
--- The group law (laws 2 and 3), a mirror of kernels.evaluate, and the reply.
+-- The group law (laws 2 and 3), a mirror of kernels/group_law.py, and the reply.
 --
 -- ARGV: mode, now ('' is the server's own clock), then one string for each group. It has a record of eleven doubles for
 -- each limit: the index of its key among the group's keys, algorithm, count, period, burst, cost, patience and the four
