@@ -15,7 +15,8 @@ from flask import Flask
 
 from ratebound import Limiter, MemoryStorage
 from ratebound.policy import Gate, Policy, RequestView, Rule
-from ratebound.policy.runtime.fast_path import MAX_LENGTH, _order
+from ratebound.policy.runtime.bounded_memo import _order
+from ratebound.policy.runtime.fast_path import MAX_LENGTH
 from ratebound.web import WebGate
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.flask import RateLimits

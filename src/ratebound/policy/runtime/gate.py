@@ -230,7 +230,7 @@ class Gate(_PolicyGate):
             turned = turned or compiled.policy.switch
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
         else:
-            grounds, (client, identities, asks) = ready
+            asks = ready.asks
             if asks:
                 at_once = decider.at_once
                 if at_once is None or compiled.may_queue or not switch.limiting:
@@ -238,9 +238,9 @@ class Gate(_PolicyGate):
                 else:
                     rows = at_once(asks)
                 decision = Decision(asks, rows)
-                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+                verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
             else:
-                verdict = Verdict(grounds, client)
+                verdict = Verdict(ready.grounds, ready.client)
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
@@ -326,7 +326,7 @@ class AsyncGate(_PolicyGate):
             turned = turned or compiled.policy.switch
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
         else:
-            grounds, (client, identities, asks) = ready
+            asks = ready.asks
             if asks:
                 at_once = decider.at_once
                 if at_once is None or compiled.may_queue or not switch.limiting:
@@ -334,9 +334,9 @@ class AsyncGate(_PolicyGate):
                 else:
                     rows = at_once(asks)
                 decision = Decision(asks, rows)
-                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+                verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
             else:
-                verdict = Verdict(grounds, client)
+                verdict = Verdict(ready.grounds, ready.client)
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:

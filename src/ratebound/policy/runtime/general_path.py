@@ -201,7 +201,11 @@ class CompiledPolicy:
         if verdict.allowed and isinstance(found, RequestIdentities) and found.owner is self:
             found.passed_early = True
 
-    def straight(self, request: RequestView, stage: str) -> tuple[Grounds, Asked] | None:
+    def line(self, stage: str) -> FastPath | None:
+        """Return the fast path of a stage, if it has one."""
+        return self._lines.get(stage)
+
+    def straight(self, request: RequestView, stage: str) -> Asked | None:
         """Return everything that a verdict is made of but the storage's answer, or None if `deliberate` must decide."""
         line = self._lines.get(stage)
         matched = None if line is None else line.find(request)
@@ -209,12 +213,12 @@ class CompiledPolicy:
             return None
         asked = matched.known.get(request.peer) if request.user is None or not matched.by_user else None
         if asked is None:
-            asked = matched.asks(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
+            asked = matched.ask(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
             if asked is None:
                 return None
         if self.has_early:
-            request.found = RequestIdentities(self, asked[0])
-        return matched.grounds, asked
+            request.found = RequestIdentities(self, asked.client)
+        return asked
 
     def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
         """Decide one request at one stage: yield what has to be asked or awaited, and return the verdict."""
