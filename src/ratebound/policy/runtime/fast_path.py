@@ -7,6 +7,7 @@ clients, tiers, shadows, functions that find identities, limits or costs) is for
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ratebound.decision import Decision, Plan
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import Ask, Limit
 from ratebound.policy.identity.identify import Alternatives, RequestIdentities, resolve
@@ -19,6 +20,7 @@ from ratebound.policy.model.policy import Policy
 from ratebound.policy.runtime.bounded_memo import BoundedMemo, remember
 from ratebound.policy.runtime.compiled_rules import CompiledExemption, CompiledRule, CompiledStage, releases
 from ratebound.policy.runtime.verdict import Grounds
+from ratebound.storage.memory_states import States
 
 MAX_LENGTH: Final = 256  # characters of what is remembered
 ANYTHING: Final[list[Segments]] = [()]
@@ -53,17 +55,29 @@ def is_exempt(
 
 class Asked:
     """All that a verdict is made of but the storage's answer: its grounds, the client, the identity that each rule
-    counts, and the asks for the storage."""
+    counts, and the asks for the storage. `plan` has the limits of the only ask."""
 
-    __slots__ = ("asks", "client", "grounds", "identities")
+    __slots__ = ("_cost", "_key", "_plan", "asks", "client", "grounds", "identities")
 
     def __init__(
-        self, grounds: Grounds, client: ClientAddress, identities: Sequence[Identity], asks: Sequence[Ask]
+        self,
+        grounds: Grounds,
+        client: ClientAddress,
+        identities: Sequence[Identity],
+        asks: Sequence[Ask],
+        plan: Plan | None,
     ) -> None:
         self.grounds = grounds
         self.client = client
         self.identities = identities
         self.asks = asks
+        self._plan = plan
+        self._key, self._cost = ("", 0) if plan is None else (asks[0][0], asks[0][2])
+
+    def decide(self, states: States) -> Decision:
+        """Spend what is asked from memory. There must be asks."""
+        plan = self._plan
+        return states.decide(self.asks) if plan is None else states.hit(plan, self._key, self._cost)
 
 
 class MatchedRules:
@@ -73,7 +87,7 @@ class MatchedRules:
     is trusted. For such clients `known` has the whole answer, by peer.
     """
 
-    __slots__ = ("_asked", "_by_address", "by_user", "grounds", "known")
+    __slots__ = ("_asked", "_by_address", "_plan", "by_user", "grounds", "known")
 
     def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[CompiledRule] = ()) -> None:
         asked: list[tuple[CompiledRule, tuple[Limit, ...], int]] = [
@@ -84,6 +98,7 @@ class MatchedRules:
         rules = tuple(bound.rule for bound, *_ in asked)
         self.grounds = Grounds("limited" if asked else kind, policy, stage, rules)
         self._asked = asked
+        self._plan = Plan(asked[0][1]) if len(asked) == 1 else None
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
         self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
         self.by_user = any(kind.name == "user" for bound, *_ in asked for parts in bound.by for kind in parts)
@@ -101,7 +116,7 @@ class MatchedRules:
                 who, key = identify(client)
                 identities.append(who)
                 asks.append((key, plan, cost, None, None))
-            asked = Asked(self.grounds, client, tuple(identities), tuple(asks))
+            asked = Asked(self.grounds, client, tuple(identities), tuple(asks), self._plan)
             is_short = len(request.peer or "") <= MAX_LENGTH
             return remember(self.known, request.peer, asked) if is_peer and is_short else asked
         found = request.found = RequestIdentities(owner, client)
@@ -111,7 +126,7 @@ class MatchedRules:
                 return None
             identities.append(identity)
             asks.append((identity.key, plan, cost, None, None))
-        return Asked(self.grounds, client, identities, asks)
+        return Asked(self.grounds, client, identities, asks, self._plan)
 
 
 def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, str]] | None:
