@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ratebound import AsyncLimiter, Limiter, compiled
+from ratebound import AsyncLimiter, Limiter
 from ratebound.limit import ALGORITHMS
 from ratebound.policy import Gate, RequestView, read_policy
 
