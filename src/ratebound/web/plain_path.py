@@ -9,6 +9,7 @@ from typing import Any
 
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.policy import RequestView, Verdict
+from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.switch import switch
 from ratebound.web.endpoint_rules import EndpointRules
@@ -78,15 +79,16 @@ class PlainPath:
             if view is None:
                 view = RequestView.on_demand(wire, source, method, peer, user, route)
             matched = line.find(view)
-            if matched is None:
-                return None
+        if not matched.is_straight:
+            return None
         asked = matched.known.get(peer) if user is None or not matched.by_user else None
         if asked is None:
             if view is None:
                 view = RequestView.on_demand(wire, source, method, peer, user, route)
-            asked = rules.compiled.straight(view, rules.last_stage)
-            if asked is None:
+            found = rules.compiled.straight(view, rules.last_stage)
+            if not isinstance(found, Asked):
                 return None
+            asked = found
         if not asked.asks:
             return Passed(None, rules.terms, 0.0, is_scripted, asked)
         decision = asked.decide(states)

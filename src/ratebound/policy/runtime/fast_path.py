@@ -84,10 +84,11 @@ class MatchedRules:
     """Rules that apply to one request together, and what they ask of the storage.
 
     In most policies a client that is not authenticated counts by its address, which is that of the peer unless a proxy
-    is trusted. For such clients `known` has the whole answer, by peer.
+    is trusted. For such clients `known` has the whole answer, by peer. `is_straight` is False if the general path must
+    decide; it need not look for `bounds` again.
     """
 
-    __slots__ = ("_asked", "_by_address", "_plan", "by_user", "grounds", "known")
+    __slots__ = ("_asked", "_by_address", "_plan", "bounds", "by_user", "grounds", "is_straight", "known")
 
     def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[CompiledRule] = ()) -> None:
         asked: list[tuple[CompiledRule, tuple[Limit, ...], int]] = [
@@ -97,6 +98,8 @@ class MatchedRules:
         ]
         rules = tuple(bound.rule for bound, *_ in asked)
         self.grounds = Grounds("limited" if asked else kind, policy, stage, rules)
+        self.bounds = bounds
+        self.is_straight = all(bound.is_straight for bound in bounds)
         self._asked = asked
         self._plan = Plan(asked[0][1]) if len(asked) == 1 else None
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
@@ -167,13 +170,13 @@ class FastPath:
         self._has_hosts = any(index.has_hosts for index in indexes)
         self._has_paths = self._has_hosts or any(index.has_paths for index in indexes)  # a path may name a host
         self._has_methods = any(index.has_methods for index in indexes)
-        self._known: dict[Key, MatchedRules | None] = BoundedMemo()
+        self._known: dict[Key, MatchedRules] = BoundedMemo()
         self._same: dict[tuple[int, ...], MatchedRules] = BoundedMemo()
         is_one = self.is_open and not (self._has_paths or self._has_methods)
         self.only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
 
-    def find(self, request: RequestView) -> MatchedRules | None:
-        """Return the rules that apply, or None if the general path must decide."""
+    def find(self, request: RequestView) -> MatchedRules:
+        """Return the rules that apply."""
         if self.only is not None:
             return self.only
         methods = methods_of(request) if self._has_methods else ("",)
@@ -193,13 +196,11 @@ class FastPath:
             remember(self._known, key, found)
         return found
 
-    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> MatchedRules | None:
+    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> MatchedRules:
         if is_exempt(self._exempt, request, readings, methods, None):
             return self._free
         bounds = self._stage.applying(request, readings, methods, None, None)
         if not bounds:
             return self._unmatched
-        if not all(bound.is_straight for bound in bounds):
-            return None
         places = tuple([bound.order for bound in bounds])
         return self._same.get(places) or remember(self._same, places, MatchedRules("unlimited", *self._of, bounds))

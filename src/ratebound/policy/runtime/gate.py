@@ -20,6 +20,7 @@ from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Rule, Stage
 from ratebound.policy.problem import check_choice
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
+from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
@@ -230,9 +231,9 @@ class Gate(_PolicyGate):
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
         ready = compiled.straight(request, stage) if turned is None else None
-        if ready is None:
+        if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
         else:
             asks = ready.asks
             if asks:
@@ -325,9 +326,9 @@ class AsyncGate(_PolicyGate):
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
         ready = compiled.straight(request, stage) if turned is None else None
-        if ready is None:
+        if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
         else:
             asks = ready.asks
             if asks:
