@@ -41,11 +41,13 @@ class OutermostMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, gate = scope["type"], self.gate
-        if kind == "http" and not self._has_between:
-            begun = begin_plain(gate, self._key, scope, send)
-            if begun is not None:
-                await self.app(scope, receive, begun)
-                return
+        begun = begin_plain(gate, self._key, scope, send) if kind == "http" else None
+        if begun is not None:
+            within: Send = begun
+            if self._has_between:
+                within = SendBetween(self.application, begun.tracker.visit, scope, receive, begun).send
+            await self.app(scope, receive, within)
+            return
         if kind == "lifespan":
             await self._live(scope, receive, send)
             return

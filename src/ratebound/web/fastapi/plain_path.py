@@ -1,4 +1,4 @@
-"""The plain path through the two middleware of an application: nothing between them, no user, no body."""
+"""The plain path through the two middleware of an application: no early rules, no user, no body."""
 
 from asyncio import _get_running_loop  # returns None where another kind of loop runs
 from typing import Any
