@@ -86,6 +86,6 @@ def test_a_listener_does_not_lead_off_the_fast_path(count: int) -> None:
 def test_a_gate_asks_memory_at_once_whoever_listens(listeners: Any) -> None:
     gate = Gate(read_policy({"rules": [{"name": "all", "limits": "1/day token-bucket"}]}), listeners=listeners)
     called = calls_of(lambda: gate.decide(RequestView("GET", "/", peer="192.0.2.1")))
-    assert "MemoryStorage.at_once" in called
+    assert "States.hit" in called
     assert "MemoryStorage.evaluate" not in called
     assert "Decider.evaluate" not in called

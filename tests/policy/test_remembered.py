@@ -8,14 +8,15 @@ import pytest
 from ratebound.policy import Gate, Match, Policy, RequestView, Rule
 from ratebound.policy.match.path import Segments, spellings
 from ratebound.policy.match.reading import Readings
-from ratebound.policy.runtime import fast_path
-from ratebound.policy.runtime.fast_path import MAX_LENGTH, BoundedMemo, FastPath, MatchedRules, readings_of, remember
+from ratebound.policy.runtime import bounded_memo
+from ratebound.policy.runtime.bounded_memo import BoundedMemo, remember
+from ratebound.policy.runtime.fast_path import MAX_LENGTH, FastPath, MatchedRules, readings_of
 from tests.policy.gates import decide, gate_of, request
 
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_path, "_order", deque())
+    monkeypatch.setattr(bounded_memo, "_order", deque())
 
 
 def line_of(gate: Gate) -> FastPath:
@@ -29,7 +30,7 @@ def matched_by(gate: Gate, view: RequestView) -> MatchedRules:
 
 
 def test_what_is_remembered_longest_is_forgotten_first_over_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_path, "MAX_KNOWN", 2)
+    monkeypatch.setattr(bounded_memo, "MAX_KNOWN", 2)
     one: BoundedMemo[str, int] = BoundedMemo()
     other: BoundedMemo[str, int] = BoundedMemo()
     assert remember(one, "a", 1) == 1
@@ -42,17 +43,17 @@ def test_what_is_remembered_longest_is_forgotten_first_over_all_tables(monkeypat
     del other
     remember(one, "d", 5)
     assert one == {"c": 4, "d": 5}
-    assert len(fast_path._order) == 2
+    assert len(bounded_memo._order) == 2
 
 
 def test_what_is_remembered_of_requests_is_bounded_over_all_gates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_path, "MAX_KNOWN", 100)
+    monkeypatch.setattr(bounded_memo, "MAX_KNOWN", 100)
     gates = [gate_of(Policy(rules=[Rule("a", "5/minute", match=Match(paths=["/a/{x}"]))])) for _ in range(4)]
     for number in range(50):
         for gate in gates:
             decide(gate, request(f"/a/{number}", peer=f"10.1.0.{number}"))
-    tables = {id(table): table for held, _ in fast_path._order if (table := held()) is not None}
-    assert len(fast_path._order) == 100
+    tables = {id(table): table for held, _ in bounded_memo._order if (table := held()) is not None}
+    assert len(bounded_memo._order) == 100
     assert sum(len(table) for table in tables.values()) <= 100
     assert decide(gates[0], request("/a/0", peer="10.1.0.0")).kind == "limited"
     assert decide(gates[0], request("/b", peer="10.1.0.0")).kind == "unmatched"

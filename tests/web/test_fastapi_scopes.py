@@ -198,6 +198,6 @@ async def test_what_clients_write_is_remembered_only_if_it_is_short() -> None:
         assert (await fetch(app, "GET", f"/s/{number}{'a' * 1000}")).status == 200
     table = limits.applications[0]._table
     assert table is not None
-    assert not table._known
+    assert not table.known
     await fetch(app, "GET", "/s/a")
-    assert len(table._known) == 1
+    assert len(table.known) == 1

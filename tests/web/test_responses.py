@@ -15,7 +15,8 @@ from flask import Flask
 
 from ratebound import Limiter, MemoryStorage
 from ratebound.policy import Gate, Policy, RequestView, Rule
-from ratebound.policy.runtime.fast_path import MAX_LENGTH, _order
+from ratebound.policy.runtime.bounded_memo import _order
+from ratebound.policy.runtime.fast_path import MAX_LENGTH
 from ratebound.web import WebGate
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.flask import RateLimits
@@ -243,9 +244,9 @@ def test_an_application_that_runs_with_its_first_part_is_told_and_settled() -> N
 def test_an_endpoint_that_is_forgotten_leaves_nothing() -> None:
     gate = WebGate("5/minute")
     rules = gate._table
-    before = [len(table) for table in (rules._full, rules._alone, rules._named)]
+    before = [len(table) for table in (rules.full, rules._alone, rules._named)]
     endpoint = Endpoint("x", [RouteLimit(limits="5/minute", name="x")])
     gate.before(RequestView("GET", "/", peer="192.0.2.1"), endpoint)
     gate.alone(RequestView("GET", "/", peer="192.0.2.1"), endpoint)
     gate.forget(endpoint)
-    assert [len(table) for table in (rules._full, rules._alone, rules._named)] == before
+    assert [len(table) for table in (rules.full, rules._alone, rules._named)] == before

@@ -12,8 +12,9 @@ from ratebound import MemoryStorage
 from ratebound.policy import Policy, RequestView, Rule
 from ratebound.testing import FakeClock
 from ratebound.web import AsyncWebGate, Endpoint, Passed, Rejected, RouteLimit, WebGate
+from ratebound.web.flow import Flow, run, run_async
 from ratebound.web.response_tracker import ResponseTracker
-from ratebound.web.visit import Flow, Visit, run, run_async
+from ratebound.web.visit import Visit
 
 Drive = Callable[[Flow[Any]], Any]
 

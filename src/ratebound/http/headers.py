@@ -13,16 +13,16 @@ from ratebound import kernels
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.http.caching import is_redirect, is_shareable
-from ratebound.http.structured import write_integer, write_string
-from ratebound.limit import UNITS, Group, Limit
+from ratebound.http.header_plan import HeaderPlan, HeaderPlans, Pairs, usual_pairs
+from ratebound.http.shown import KONG_UNITS, Shown
+from ratebound.http.structured import write_string
+from ratebound.limit import Group, Limit
 from ratebound.outcome import DegradedRows, Row
 
-Pairs = list[tuple[str, str]]
 # One limit's answer: the limit, the remaining units, microseconds until they grow (0: full) and to reset, its row.
 Quota = tuple["Shown", int, int, int, Row]
 
 MAX_PLANS = 4096  # limits that are made per request must not fill memory
-KONG_UNITS = ("Second", "Minute", "Hour", "Day", "Month", "Year")
 THREE = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 FIELDS: dict[str, tuple[str, ...]] = {
     "draft-11": ("RateLimit-Policy", "RateLimit"),
@@ -37,57 +37,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
 def grows_after(limit: Limit, row: Row) -> int:
     """Return microseconds until more remains than now, if nothing more is spent. Never too short; 0 if it is full."""
     return kernels.grows_after(limit.numbers, row[1], row[3])
-
-
-class Shown:
-    """A limit as clients see it: at most `quota` units in `window` seconds.
-
-    A bucket is advertised as its burst in its refill time: the rate is the same, and no more than the quota can remain.
-    Fractions of a second are rounded up.
-    """
-
-    __slots__ = ("limit", "name", "quota", "quoted", "unit", "window")
-
-    def __init__(self, limit: Limit, name: str) -> None:
-        self.limit = limit
-        self.name = name
-        self.quoted = write_string(name)
-        self.quota = limit.burst
-        self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
-        span = limit.burst * limit.period_us
-        self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
-
-    def text(self, left: int, reset: int) -> str:
-        """Return the remaining units and the time until there are more, in the syntax of draft-11.
-
-        `reset` is the time until all are back, in microseconds.
-        """
-        after = kernels.grows_after(self.limit.numbers, left, reset)
-        return f"{self.quoted};r={left};t={-(-after // SECOND)}" if after else f"{self.quoted};r={left}"
-
-
-class _Plan:
-    """The prepared text for one combination of limits."""
-
-    __slots__ = ("fixed", "held", "policies", "shown", "unique")
-
-    def __init__(self, held: Sequence[Sequence[Limit]], shown: list[Shown], styles: Sequence[str]) -> None:
-        self.held = held  # plans are found by identity: keeping the tuples keeps their identities unique
-        self.shown = shown
-        named = {quota.quoted: quota for quota in shown}
-        self.unique = len(named) == len(shown)
-        windows: dict[
-            int, int
-        ] = {}  # the old drafts identify policies by their quota: keep the strictest of equal ones
-        for quota in shown:
-            windows[quota.quota] = max(quota.window, windows.get(quota.quota, 0))
-        self.policies = ", ".join([f"{write_integer(quota)};w={window}" for quota, window in windows.items()])
-        self.fixed: Pairs = []
-        if "draft-11" in styles:
-            texts = [f"{q.quoted};q={write_integer(q.quota)};w={write_integer(q.window)}" for q in named.values()]
-            self.fixed.append(("RateLimit-Policy", ", ".join(texts)))
-        elif "draft-07" in styles or "draft-06" in styles:
-            self.fixed.append(("RateLimit-Policy", self.policies))
 
 
 class Headers:
@@ -139,7 +88,9 @@ class Headers:
         self._writers = [writers[style] for style in self.styles]
         self._is_usual = self.styles == ("draft-11",)
         self._shown: dict[Limit, Shown] = {}
-        self._plans: dict[int | tuple[int, ...], _Plan] = {}
+        self._plans: HeaderPlans = {}
+        is_usual = self._is_usual and type(self).pairs is Headers.pairs
+        self.usual_plans = self._plans if is_usual else None  # for `usual_pairs`
 
     def prepare(self, limits: Sequence[Limit]) -> None:
         """Prepare the text for requests under these limits. Otherwise the first such request does."""
@@ -169,10 +120,10 @@ class Headers:
         waits.
         """
         rows = decision.rows
-        if self._is_usual and decision.allowed and len(rows) == 1 and not isinstance(rows, DegradedRows):
-            row, asks = rows[0], decision.asks
-            plan = self._plans.get(id(asks[0][1])) or self._plan(asks)
-            return [*plan.fixed, ("RateLimit", plan.shown[0].text(row[1], row[3]))]
+        if decision.allowed and self._is_usual:
+            usual = usual_pairs(self._plans, decision)
+            if usual is not None:
+                return usual
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()
@@ -203,14 +154,14 @@ class Headers:
         """Return True if the response to an allowed request may carry the fields, judging by its status and headers."""
         return self.cacheable == "send" or not (is_redirect(status) or is_shareable(headers))
 
-    def _plan(self, asks: Group) -> _Plan:
+    def _plan(self, asks: Group) -> HeaderPlan:
         identity = id(asks[0][1]) if len(asks) == 1 else tuple([id(ask[1]) for ask in asks])
         plan = self._plans.get(identity)
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             held = [limits for _, limits, *_ in asks]
-            plan = _Plan(held, told_apart([self.shown(limit) for limits in held for limit in limits]), self.styles)
+            plan = HeaderPlan(held, told_apart([self.shown(limit) for limits in held for limit in limits]), self.styles)
             self._plans[identity] = plan
         return plan
 
@@ -222,7 +173,7 @@ class Headers:
             return [("Retry-After", formatdate(float(-(-(rows[0][5] + wait) // SECOND)), usegmt=True))]
         return [("Retry-After", str(-(-wait // SECOND)))]
 
-    def _draft_11(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+    def _draft_11(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         if not plan.unique:
             quotas = list(nearest(quotas, lambda quota: quota[0].name).values())
         texts = [
@@ -231,19 +182,19 @@ class Headers:
         ]
         pairs.append(("RateLimit", ", ".join(texts)))
 
-    def _draft_07(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+    def _draft_07(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, _ = decisive(quotas)
         pairs.append(("RateLimit", f"limit={shown.quota}, remaining={left}, reset={-(-reset // SECOND)}"))
 
-    def _draft_06(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+    def _draft_06(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, _ = decisive(quotas)
         pairs += zip(THREE, (str(shown.quota), str(left), str(-(-reset // SECOND))), strict=True)
 
-    def _draft_03(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+    def _draft_03(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, _ = decisive(quotas)
         pairs += zip(THREE, (f"{shown.quota}, {plan.policies}", str(left), str(-(-reset // SECOND))), strict=True)
 
-    def _x_ratelimit(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+    def _x_ratelimit(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, row = decisive(quotas)
         pairs += (
             ("X-RateLimit-Limit", str(shown.quota)),
@@ -251,7 +202,7 @@ class Headers:
             ("X-RateLimit-Reset", str(-(-(row[5] + reset if self._epoch else reset) // SECOND))),
         )
 
-    def _kong(self, pairs: Pairs, plan: _Plan, quotas: list[Quota]) -> None:
+    def _kong(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         for unit, (shown, left, *_) in nearest(quotas, lambda quota: quota[0].unit).items():
             if unit:
                 pairs.append((f"X-RateLimit-Limit-{unit}", str(shown.quota)))

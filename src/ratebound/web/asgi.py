@@ -14,17 +14,19 @@ from ratebound.policy import RequestView
 from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
+from ratebound.web.asgi_plain_path import enter_plain, is_scripted
 from ratebound.web.asgi_response import AsgiResponse, as_fields
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.flow import run_async
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.user import User, found_user_id, identified, user_is_given
-from ratebound.web.visit import Visit, run_async
+from ratebound.web.visit import Visit
 from ratebound.web.websocket import connect
 
 log = logging.getLogger("ratebound")
@@ -111,20 +113,13 @@ def _host(scope: Scope) -> str:
     return str(hosts[0].decode("latin-1")) if hosts else ""
 
 
-def _is_scripted(scope: Scope) -> bool:
-    for name, _ in scope["headers"]:  # noqa: SIM110 - a loop is faster
-        if name == b"origin":
-            return True
-    return False
-
-
 WIRE = Wire(
     paths=_paths,
     query=lambda scope: scope.get("query_string", b"").decode("latin-1"),
     host=_host,
     headers=lambda scope: [(header_name(name), value.decode("latin-1")) for name, value in scope["headers"]],
     scheme=lambda scope: scope.get("scheme", "http"),
-    is_scripted=_is_scripted,
+    is_scripted=is_scripted,
     path_params=lambda scope: scope.get("path_params") or {},
     session=lambda scope: scope.get("session"),
     state=lambda scope: scope.get("state"),
@@ -173,6 +168,14 @@ class RateLimitMiddleware:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
         kind, gate = scope["type"], self.gate
+        if kind == "http" and self.find is None and not self._has_user_function:
+            entered = enter_plain(gate, self._wire, scope, send)
+            if isinstance(entered, AsgiResponse):
+                await self.app(scope, receive, entered)
+                return
+            if entered is not None:
+                await reject(entered, scope, send)
+                return
         if kind == "lifespan":
             await lifespan(self.app, gate, scope, receive, send)
             return
@@ -207,7 +210,7 @@ class RateLimitMiddleware:
             await reject(answer, scope, send)
             return
         scope["state"] = {**state, STATE: answer}
-        await self.app(scope, receive, AsgiResponse(gate, visit, send, scope["method"] == "HEAD").send)
+        await self.app(scope, receive, AsgiResponse(gate, visit, send, scope["method"] == "HEAD"))
 
     def _first_paths(self, scope: Scope) -> Paths:
         """Read the application's prefixes when the first path is read: by then everything is mounted."""

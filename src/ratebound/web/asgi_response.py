@@ -6,19 +6,22 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
-from ratebound.http.headers import Pairs
+from ratebound.http.header_plan import Pairs
 from ratebound.web.asgi_types import Message, Send
-from ratebound.web.passed import COMPLETE, Passed
+from ratebound.web.flow import run_async
+from ratebound.web.passed import Passed
+from ratebound.web.passed_fields import COMPLETE, PassedFields
 from ratebound.web.rejected import Rejected
 from ratebound.web.response_headers import EXPOSE, NOTED, header_changes, plain_fields
 from ratebound.web.response_tracker import ResponseTracker
-from ratebound.web.visit import Visit, run_async
+from ratebound.web.visit import Visit
 
 Fields = list[tuple[bytes, bytes]]
 
-START, BODY = "http.response.start", "http.response.body"
+START: Final = "http.response.start"
+BODY: Final = "http.response.body"
 EXPOSE_BYTES = EXPOSE.encode()
 NOTED_BYTES = frozenset(name.encode() for name in NOTED)
 # Messages that send a file, and the size of each.
@@ -50,7 +53,9 @@ def with_our_headers(message: Message, answer: Passed | Rejected | None) -> Mess
             is_plain = False
             break
     if is_plain:
-        pairs = answer.headers if isinstance(answer, Passed) else plain_fields(answer, status)
+        pairs = answer.plain_headers() if isinstance(answer, PassedFields) else None
+        if pairs is None:
+            pairs = plain_fields(answer, status)
         for name, value in pairs:  # no list comprehension: before Python 3.12 that is a call
             headers.append((field_name(name), value.encode("latin-1")))
         return {**message, "headers": headers}
@@ -83,53 +88,59 @@ def content_length(message: Message) -> int | None:
 
 
 class AsgiResponse:
-    """Sends a response with the headers of its visit, and settles it when it is complete. `send` is no coroutine where
-    it would only wait for another."""
+    """Sends a response with the headers of its visit, and settles it when it is complete: the `send` of an application.
 
-    __slots__ = ("_gate", "_held", "_send", "_tracker")
+    It is no coroutine function, because it would only wait for another. `held` is a start that has to wait.
+    """
+
+    __slots__ = ("gate", "held", "send", "tracker")
 
     def __init__(self, gate: Any, visit: Visit, send: Send, is_head: bool = False) -> None:
-        self._gate = gate
-        self._tracker = ResponseTracker(visit, counts=not is_head)
-        self._send = send
-        self._held: Message | None = None
+        self.gate = gate
+        self.tracker = ResponseTracker(visit, counts=not is_head)
+        self.send = send
+        self.held: Message | None = None
 
-    def send(self, message: Message) -> Awaitable[None]:
-        """Send a message of the application."""
-        kind, tracker = message["type"], self._tracker
+    def __call__(self, message: Message) -> Awaitable[None]:
+        kind, tracker = message["type"], self.tracker
         visit = tracker.visit
         answer = visit.answer
-        passed = answer if isinstance(answer, Passed) else None
+        passed: PassedFields | None = answer if isinstance(answer, PassedFields) else None
         if kind == START:
             if visit.part is not None or (passed is not None and passed.may_settle):
-                return self._start(message)
+                return send_start(self, message)
             tracker.status = message["status"]
             message = with_our_headers(message, answer)
         elif kind == BODY or kind in FILES:
             size = len(message.get("body", b"")) if kind == BODY else FILES[kind](message)
             is_last = tracker.add(size, is_last=not message.get("more_body", False))
-            if self._held is not None or (is_last and passed is not None and passed.may_settle):
-                return self._release(message, is_last)
+            if self.held is not None or (is_last and passed is not None and passed.may_settle):
+                return send_part(self, message, is_last)
             if is_last and passed is not None:
                 passed.ended = passed.ended or COMPLETE
-        return self._send(message)
+        return self.send(message)
 
-    async def _start(self, message: Message) -> None:
-        headers = [*message.get("headers", ())]
-        names = (name.decode("latin-1") for name, _ in headers)
-        await run_async(self._tracker.start(self._gate, message["status"], names, content_length(message)))
-        if self._tracker.is_held:
-            self._held = {**message, "headers": headers}
-        else:
-            await self._send(with_our_headers(message, self._tracker.visit.answer))
 
-    async def _release(self, message: Message, is_last: bool) -> None:
-        if is_last:
-            await run_async(self._tracker.end(self._gate))
-        start, self._held = self._held, None
-        if start is not None:
-            await self._send(with_our_headers(start, self._tracker.visit.answer))
-        await self._send(message)
+async def send_start(response: AsgiResponse, message: Message) -> None:
+    """Send the start of a response, or hold it back if the result decides about the cost."""
+    headers = [*message.get("headers", ())]
+    names = [name.decode("latin-1") for name, _ in headers]
+    tracker = response.tracker
+    await run_async(tracker.start(response.gate, message["status"], names, content_length(message)))
+    if tracker.is_held:
+        response.held = {**message, "headers": headers}
+    else:
+        await response.send(with_our_headers(message, tracker.visit.answer))
+
+
+async def send_part(response: AsgiResponse, message: Message, is_last: bool) -> None:
+    """Send a part of the body, after a start that was held back. The last part settles the response first."""
+    if is_last:
+        await run_async(response.tracker.end(response.gate))
+    start, response.held = response.held, None
+    if start is not None:
+        await response.send(with_our_headers(start, response.tracker.visit.answer))
+    await response.send(message)
 
 
 async def send_nothing() -> None:
@@ -138,6 +149,6 @@ async def send_nothing() -> None:
 
 # Some frameworks check before a call of `send` whether it is a coroutine function.
 if sys.version_info >= (3, 12):
-    inspect.markcoroutinefunction(AsgiResponse.send)
+    inspect.markcoroutinefunction(AsgiResponse)
 else:
-    AsgiResponse.send._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    setattr(AsgiResponse, "_is_coroutine", asyncio.coroutines._is_coroutine)  # type: ignore[attr-defined]  # noqa: B010

@@ -18,13 +18,13 @@ from typing import Any, Unpack
 from ratebound.web.django.configuration import configured_limits
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import at_hand, limit_at_hand, route_limit, visit_of
+from ratebound.web.flow import run
 from ratebound.web.options import AnyViewLimits, ViewLimitOptions, checking_call
 from ratebound.web.rejected import Rejected
 from ratebound.web.request_limits import content_of, looked_up_endpoint
 from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.rule_names import numbered, short_name, view_name
 from ratebound.web.user import User, found_user_id
-from ratebound.web.visit import run
 
 try:
     from rest_framework.exceptions import APIException

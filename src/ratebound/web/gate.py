@@ -23,16 +23,19 @@ from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.schema import KEYS
 from ratebound.switch import switch
 from ratebound.web.charge_by_result import Charge
-from ratebound.web.endpoint_rules import EndpointRulesTable
+from ratebound.web.endpoint_rules_table import EndpointRulesTable
+from ratebound.web.flow import run, run_async
 from ratebound.web.options import AnyPolicy, PolicyOptions, check_options
 from ratebound.web.passed import Passed
+from ratebound.web.plain_path import PlainPath
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
-from ratebound.web.visit import check_rules, give_back, run, run_async, settle
+from ratebound.web.visit import check_rules, give_back, settle
 
 log = logging.getLogger("ratebound")
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+DECIDE_BY = (Gate.decide_by, AsyncGate.decide_by)
 UNLISTED = Rule("unlisted", "unlimited", default=True)  # where only endpoints have limits
 
 
@@ -85,12 +88,24 @@ class _GateBase:
     def __init__(self, gate: Any, charge: Mapping[str, Charge] | None, storage: Any) -> None:
         self.gate = gate
         self.current = gate.current  # the policy in force, compiled
-        self.decide_by = gate.decide_by
         self.settle = gate.settle
         self._table = EndpointRulesTable(gate, charge)
+        self.plain = PlainPath(gate._source, gate.current, gate._decider.fast_path, self._table.full)
+        self.decide_by = gate.decide_by
+        self.plain.is_open = type(gate).decide_by in DECIDE_BY  # else somebody has replaced it
         self.rules_for = self._table.of  # an endpoint's rules, under the policy in force
         self.rules_alone = self._table.alone
         self._closes = not hasattr(storage, "evaluate")
+
+    @property
+    def decide_by(self) -> Callable[..., Any]:
+        """The gate's own `decide_by`. Another one that is set decides all requests."""
+        return self._decide_by
+
+    @decide_by.setter
+    def decide_by(self, decide_by: Callable[..., Any]) -> None:
+        self._decide_by = decide_by
+        self.plain.is_open = False
 
     @property
     def policy(self) -> Policy:

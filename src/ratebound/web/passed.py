@@ -1,71 +1,31 @@
 """A request that may go ahead: its headers, and how much of it is charged when its result is known."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.http import expose
-from ratebound.http.headers import Pairs
+from ratebound.http.header_plan import Pairs
 from ratebound.limit import MAX_COUNT, checked_cost
 from ratebound.outcome import DegradedRows
 from ratebound.policy import Verdict
 from ratebound.web.charge_by_result import FinishedResponse
+from ratebound.web.passed_fields import COMPLETE, PassedFields
 from ratebound.web.route_limit import RouteLimit
 
-Charges = Mapping[str, Callable[[FinishedResponse], int]]  # by name of the rule
 CORS = {"access-control-allow-origin", "access-control-allow-methods"}  # in every answer to a preflight
-COMPLETE = "the response is complete, and its cost is settled"
 
 
-class Terms(NamedTuple):
-    """The terms that all requests to one endpoint share: the gate that decides, the limits that the endpoint declares,
-    the names of their rules, and the charges by result."""
-
-    owner: object
-    limits: Sequence[RouteLimit]
-    own: Sequence[str]
-    charges: Charges
-
-    def joined(self, later: "Terms") -> "Terms":
-        """Return these terms and later ones of the same request."""
-        limits, own = (*self.limits, *later.limits), (*self.own, *later.own)
-        return Terms(self.owner, limits, own, {**self.charges, **later.charges})
-
-
-class Passed:
+class Passed(PassedFields):
     """A request that may go ahead, `delay` seconds from now. Handlers see their decision as this object.
 
     `tells` is False when a gate nearer to the application tells the client. `may_settle` is False for most requests:
     nothing about them depends on the result. `ended` says why nothing can be charged any more, "" while it can.
     """
 
-    __slots__ = (
-        "_costs",
-        "_failed",
-        "_is_handled",
-        "_is_scripted",
-        "_is_unhandled_preflight",
-        "_settled_by",
-        "delay",
-        "ended",
-        "may_settle",
-        "tells",
-        "terms",
-        "verdicts",
-    )
-
-    def __init__(self, verdicts: list[Verdict], terms: Terms, delay: float, is_scripted: bool) -> None:
-        self.verdicts = verdicts  # of each stage, in order
-        self.terms = terms
-        self.delay = delay
-        self.tells = True
-        self.ended = ""
-        self.may_settle = bool(terms.charges)
-        self._is_scripted = is_scripted
-        self._costs: dict[str, int] | None = None  # given by the handler, by name of the rule; "" for all
-        self._is_handled = self._is_unhandled_preflight = False
+    __slots__ = ()
 
     def __bool__(self) -> bool:
         return True
@@ -84,6 +44,15 @@ class Passed:
         return self.terms.limits
 
     @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts of each stage, in order."""
+        if self._verdicts is None:  # most requests pass without anybody asking
+            asked = self._asked
+            assert asked is not None
+            self._verdicts = [Verdict(asked.grounds, asked.client, True, self._decision, asked.identities)]
+        return self._verdicts
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict of the last stage."""
         return self.verdicts[-1]
@@ -99,6 +68,9 @@ class Passed:
     @property
     def headers(self) -> Pairs:
         """The fields for the response, by the decision as it is now."""
+        plain = self.plain_headers()
+        if plain is not None:
+            return plain
         verdict = self.verdicts[-1]
         decision = verdict.decision if len(self.verdicts) == 1 else self.decision
         if decision is None or not self.tells:
@@ -190,13 +162,9 @@ class Passed:
         """End the request: from now on `charge` raises RuntimeError with this text."""
         self.ended = why
 
-    def settle_at_once(self, gate: Any, status: str) -> None:
-        """Let the gate settle each later `charge` at once: nobody sees the end of the response."""
-        self._settled_by = gate, status
-
     def join(self, later: "Passed") -> None:
         """Add one more decision for the same request: the headers tell of all."""
-        self.verdicts += later.verdicts
+        self.verdicts.extend(later.verdicts)
         self.terms = self.terms.joined(later.terms)
         self.may_settle = self.may_settle or bool(later.terms.charges)
         if later._is_handled:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ratebound.decision import Decision
 from ratebound.http import Response
-from ratebound.http.headers import Pairs
+from ratebound.http.header_plan import Pairs
 from ratebound.policy import RequestView, Verdict
 
 

@@ -6,7 +6,8 @@ from functools import lru_cache
 from itertools import chain
 
 from ratebound.http.caching import NAMES as CACHING
-from ratebound.http.headers import FIELDS, Pairs
+from ratebound.http.header_plan import Pairs
+from ratebound.http.headers import FIELDS
 from ratebound.web.passed import Passed
 from ratebound.web.rejected import Rejected
 

@@ -7,8 +7,9 @@ result decides about the cost: if the first part is the whole body, the headers 
 from collections.abc import Iterable
 from typing import Any
 
-from ratebound.web.passed import COMPLETE
-from ratebound.web.visit import Flow, Visit, settle
+from ratebound.web.flow import Flow
+from ratebound.web.passed_fields import COMPLETE
+from ratebound.web.visit import Visit, settle
 
 BODILESS = (204, 304)  # statuses of responses without a body
 

@@ -1,64 +1,26 @@
 """The life of a request, without I/O: early rules, all other rules, limits of parts of its handler, the end.
 
-Flows are generators. They yield functions without arguments, and are sent what these return. `run` drives a flow in a
-thread; `run_async` drives it in a task, and awaits what can be awaited. Nothing here knows a framework.
+Flows yield functions without arguments, and are sent what these return. Nothing here knows a framework.
 """
 
-import functools
-import inspect
 import logging
-from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from ratebound.policy import RequestView
 from ratebound.policy.model.rule import Stage
 from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.flow import Flow, Step
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import RouteLimit
 
 log = logging.getLogger("ratebound")
 
-T = TypeVar("T")
 Answer = Passed | Rejected
-Step = Callable[[], Any]
-Flow = Generator[Step, Any, T]
 
-UNSETTLED = "the cost of a request could not be settled: what was charged before stays charged"
-REJECTED_LATER = "the request was rejected, and costs nothing"
-
-
-def run(flow: Flow[T]) -> T:
-    """Drive a flow in this thread, and return its result."""
-    try:
-        step = next(flow)
-        while True:
-            try:
-                value = step()
-            except BaseException as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(value)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-
-
-async def run_async(flow: Flow[T]) -> T:
-    """Drive a flow in this task, and return its result."""
-    try:
-        step = next(flow)
-        while True:
-            try:
-                value = step()
-                if inspect.isawaitable(value):
-                    value = await value
-            except BaseException as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(value)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+UNSETTLED: Final = "the cost of a request could not be settled: what was charged before stays charged"
+REJECTED_LATER: Final = "the request was rejected, and costs nothing"
 
 
 class Visit:
@@ -75,19 +37,22 @@ class Visit:
     view: RequestView
     answer: Answer | None = None
     part: Rejected | None = None
-    part_status = 0
+    part_status: int = 0
     checked: tuple[RouteLimit, ...] = ()
     around: object = None  # the decision of another gate around this one, which tells the client unless this one does
-    is_begun = False  # early rules were checked
-    is_late = False  # all rules were checked, not only the early ones
-    is_watched = False
+    is_begun: bool = False  # early rules were checked
+    is_late: bool = False  # all rules were checked, not only the early ones
+    is_watched: bool = False
     failed: bool | None = None  # the handler's judgement, before anything was decided
-    reached_cors = False  # a preflight has reached a middleware that answers all of them
+    reached_cors: bool = False  # a preflight has reached a middleware that answers all of them
+    _pending: dict[Any, Any] | None = None
 
-    @functools.cached_property
+    @property
     def pending(self) -> dict[Any, Any]:
         """Limits that a task of this request is checking: others of its tasks wait for it."""
-        return {}
+        if self._pending is None:
+            self._pending = {}
+        return self._pending
 
     @property
     def passed(self) -> Passed | None:

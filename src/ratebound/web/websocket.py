@@ -6,12 +6,13 @@ from typing import Any
 from ratebound.policy import RequestView
 from ratebound.web.asgi_response import as_fields, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
+from ratebound.web.flow import run_async
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.response_tracker import ResponseTracker
 from ratebound.web.route_limit import Endpoint
-from ratebound.web.visit import Visit, run_async
+from ratebound.web.visit import Visit
 
 POLICY_VIOLATION = 1008
 TOO_MANY = "too many messages"

@@ -1,30 +1,26 @@
 """Pure WSGI: any framework, no import of one."""
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Unpack
 from urllib.parse import quote
 
-from ratebound.http.headers import Pairs
+from ratebound.http.header_plan import Pairs
 from ratebound.policy import RequestView
 from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.web.body import wsgi_body
+from ratebound.web.flow import run
 from ratebound.web.gate import WebGate
 from ratebound.web.options import AnyPolicy, Options, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
-from ratebound.web.response_headers import NOTED, header_changes, with_headers
-from ratebound.web.response_tracker import ResponseTracker
 from ratebound.web.user import User, found_user_id, identified, user_is_given
-from ratebound.web.visit import Visit, run
+from ratebound.web.visit import Visit
+from ratebound.web.wsgi_plain_path import PASSED as PASSED
+from ratebound.web.wsgi_plain_path import check_plain
+from ratebound.web.wsgi_response import Application, Environ, track_response
 
-Environ = dict[str, Any]
-Application = Callable[..., Iterable[bytes]]
-Write = Callable[[bytes], Any]
-
-PASSED = "ratebound.passed"  # the key of the decision in an environ
-OURS, LENGTH = 1, 2
 REASONS = {429: "Too Many Requests", 403: "Forbidden", 503: "Service Unavailable"}
 
 UNKNOWN_USER = (
@@ -126,8 +122,15 @@ class RateLimitMiddleware:
         gate, around = self.gate, environ.get(PASSED)
         if around is not None and gate.owns(around):
             return self.app(environ, start_response)  # checked already, by one around this one
-        view = request_view(environ, self.user(environ), None, self._wire)
-        rules, visit = gate.rules_for(), Visit()
+        rules, visit, user = gate.rules_for(), Visit(), self.user(environ)
+        plain = check_plain(gate.plain, rules, self._wire, environ) if user is None else None
+        if plain is not None:
+            visit.answer = plain
+            if isinstance(plain, Rejected):
+                return reject(plain, environ, start_response)
+            environ[PASSED] = plain
+            return track_response(gate, self.app, visit, environ, start_response)
+        view = request_view(environ, user, None, self._wire)
         if rules.is_plain:
             answer = visit.answer = rules.answer(view, [gate.decide_by(rules.compiled, view, rules.last_stage)])
             if isinstance(answer, Passed) and answer.delay:
@@ -147,126 +150,3 @@ def reject(rejected: Rejected, environ: Environ, start_response: Callable[..., A
     headers: Pairs = [*rejected.headers, ("Content-Length", str(len(rejected.body)))]
     start_response(f"{rejected.status} {reason}", headers)
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [rejected.body]
-
-
-def track_response(
-    gate: WebGate, app: Application, visit: Visit, environ: Environ, start_response: Callable[..., Any]
-) -> Iterable[bytes]:
-    """Call the application, and return its response with the headers of the visit."""
-    response: WsgiResponse | None = None
-    is_done = False
-
-    def start(status: str, headers: Pairs, *failure: Any) -> Write:
-        nonlocal response, is_done
-        answer = visit.answer
-        if response is None and visit.part is None:
-            if not isinstance(answer, Passed):
-                is_done = True
-                return start_response(status, _changed(answer, status, headers), *failure)  # type: ignore[no-any-return]
-            if not answer.may_settle or not answer.settles:
-                kinds = [kind_of(name) for name, _ in headers]
-                if LENGTH in kinds:  # nothing that is still to come decides about the cost
-                    is_done = True
-                    answer.settle_at_once(gate, status)
-                    is_plain = OURS not in kinds and status[0] != "3"
-                    told = [*headers, *answer.headers] if is_plain else _changed(answer, status, headers)
-                    return start_response(status, told, *failure)  # type: ignore[no-any-return]
-        if response is None:
-            response = WsgiResponse(gate, visit, environ, start_response)
-        return response.start(status, headers, *failure)
-
-    body = app(environ, start)
-    if is_done:
-        return body
-    if response is None:
-        response = WsgiResponse(gate, visit, environ, start_response)  # it starts with the first part
-    return response.of(body, environ.get("wsgi.file_wrapper"))
-
-
-class WsgiResponse:
-    """A response whose end is awaited, because its cost may depend on it. Its start is held back until the first part
-    of the body, if the result decides about the cost."""
-
-    __slots__ = ("_body", "_gate", "_headers", "_start_response", "_status", "_tracker", "_write")
-
-    def __init__(self, gate: WebGate, visit: Visit, environ: Environ, start_response: Callable[..., Any]) -> None:
-        self._gate = gate
-        self._tracker = ResponseTracker(visit, counts=environ["REQUEST_METHOD"] != "HEAD")
-        self._start_response = start_response
-        self._status = ""
-        self._headers: tuple[Pairs, tuple[Any, ...]] | None = None  # of a start that is held back
-        self._write: Write | None = None
-        self._body: Iterable[bytes] = ()
-
-    def of(self, body: Iterable[bytes], files: Any) -> Iterable[bytes]:
-        """Return a body that settles this response at its end. A file is left to the server."""
-        self._body = body
-        if isinstance(body, list | tuple) and self._status:
-            self._tracker.add(sum(map(len, body)))
-            self._settle()
-            self._release()
-            return body
-        is_file = isinstance(files, type) and isinstance(body, files)
-        return body if is_file and self._status and self._headers is None else self
-
-    def start(self, status: str, headers: Pairs, *failure: Any) -> Write:
-        """Start the response, or hold it back."""
-        self._status, tracker = status, self._tracker
-        run(tracker.start(self._gate, int(status[:3]), (name for name, _ in headers), content_length(headers)))
-        self._headers = headers, failure
-        if self._write is not None or not tracker.is_held:
-            self._release()
-        return self._write_part
-
-    def _write_part(self, part: bytes) -> None:
-        """Send a part of the body in the old way."""
-        self._release()
-        assert self._write is not None
-        self._tracker.add(len(part))
-        self._write(part)
-
-    def _release(self) -> None:
-        """Send the start, if it was held back."""
-        if self._headers is not None:
-            (headers, failure), self._headers = self._headers, None
-            told = _changed(self._tracker.visit.answer, self._status, headers)
-            self._write = self._start_response(self._status, told, *failure)
-
-    def _settle(self) -> None:
-        if self._status:
-            run(self._tracker.end(self._gate))
-
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self._body:
-            if self._tracker.add(len(part)):
-                self._settle()
-            self._release()
-            yield part
-        self._settle()
-        self._release()
-
-    def close(self) -> None:
-        """Close the body: the server is done with it. An end that was not reached was not settled."""
-        close, self._body = getattr(self._body, "close", None), ()
-        if close is not None:
-            close()
-
-
-@lru_cache(maxsize=1024)
-def kind_of(name: str) -> int:
-    """Return OURS for a header of NOTED, LENGTH for the length of the body, and 0 for all others."""
-    lowered = name.lower()
-    return OURS if lowered in NOTED else LENGTH if lowered == "content-length" else 0
-
-
-def _changed(answer: Passed | Rejected | None, status: str, headers: Pairs) -> Pairs:
-    """Return the headers of a response with ours."""
-    return with_headers(headers, *header_changes(answer, int(status[:3]), headers))
-
-
-def content_length(headers: Pairs) -> int | None:
-    """Return the Content-Length of a response, if it has one."""
-    for name, value in headers:
-        if len(name) == 14 and name.lower() == "content-length":
-            return int(value) if value.isascii() and value.isdecimal() else None
-    return None

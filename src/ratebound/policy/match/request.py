@@ -136,7 +136,7 @@ class RequestView:
         self._headers = headers
         self.peer = peer
         self._scheme = scheme
-        self.user = user
+        self.user: Any = user  # may also be something to await that returns the user
         self.route = route
         self.body = body
         self.found: Any = None

@@ -4,11 +4,10 @@ The rules that apply are found once for all requests that are alike in that, and
 clients, tiers, shadows, functions that find identities, limits or costs) is for general_path.py. Both decide alike.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-from weakref import ref
+from typing import Final
 
+from ratebound.decision import Decision, Plan
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import Ask, Limit
 from ratebound.policy.identity.identify import Alternatives, RequestIdentities, resolve
@@ -18,39 +17,15 @@ from ratebound.policy.match.path import Segments, spellings
 from ratebound.policy.match.reading import Paths, texts_of
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.model.policy import Policy
+from ratebound.policy.runtime.bounded_memo import BoundedMemo, remember
 from ratebound.policy.runtime.compiled_rules import CompiledExemption, CompiledRule, CompiledStage, releases
 from ratebound.policy.runtime.verdict import Grounds
+from ratebound.storage.memory_states import States
 
-MAX_KNOWN = 32_768  # in all tables together: memory is not the client's to fill
-MAX_LENGTH = 256  # characters of what is remembered
-K = TypeVar("K")
-V = TypeVar("V")
-ANYTHING: list[Segments] = [()]
+MAX_LENGTH: Final = 256  # characters of what is remembered
+ANYTHING: Final[list[Segments]] = [()]
 
-# The client, the identity that each rule counts, and the asks for the storage.
-Asked = tuple[ClientAddress, Sequence[Identity], Sequence[Ask]]
 Key = tuple[tuple[str, ...] | str, Paths, str | None, str]
-
-
-class BoundedMemo(dict[K, V]):
-    """A table whose entries are put in by `remember`. It is freed with its policy: `_order` holds it weakly."""
-
-    __slots__ = ("__weakref__",)
-
-
-_order: deque[tuple[ref[BoundedMemo[Any, Any]], Any]] = deque()  # what is remembered in this process, the oldest first
-
-
-def remember(table: BoundedMemo[K, V], key: K, value: V) -> V:
-    """Put a value into a table, and return it. If there are MAX_KNOWN entries, the oldest of all tables is dropped."""
-    table[key] = value
-    _order.append((ref(table), key))
-    if len(_order) > MAX_KNOWN:
-        held, gone = _order.popleft()
-        oldest = held()
-        if oldest is not None:
-            oldest.pop(gone, None)
-    return value
 
 
 def readings_of(request: RequestView) -> list[Segments]:
@@ -59,7 +34,7 @@ def readings_of(request: RequestView) -> list[Segments]:
     if isinstance(paths, str) and route is None:
         return list(spellings(paths))
     texts = [*texts_of(paths), *([] if route is None else [route])]
-    readings = dict.fromkeys(reading for text in texts for reading in spellings(text))
+    readings = dict.fromkeys([reading for text in texts for reading in spellings(text)])
     for prefix in () if isinstance(paths, str) else paths.prefixes:
         (front, *_) = spellings(prefix)
         readings |= dict.fromkeys([front + one for one in readings if one[: len(front)] != front])
@@ -78,14 +53,42 @@ def is_exempt(
     return any(releases(one.match, request, methods) for one in found)
 
 
+class Asked:
+    """All that a verdict is made of but the storage's answer: its grounds, the client, the identity that each rule
+    counts, and the asks for the storage. `plan` has the limits of the only ask."""
+
+    __slots__ = ("_cost", "_key", "_plan", "asks", "client", "grounds", "identities")
+
+    def __init__(
+        self,
+        grounds: Grounds,
+        client: ClientAddress,
+        identities: Sequence[Identity],
+        asks: Sequence[Ask],
+        plan: Plan | None,
+    ) -> None:
+        self.grounds = grounds
+        self.client = client
+        self.identities = identities
+        self.asks = asks
+        self._plan = plan
+        self._key, self._cost = ("", 0) if plan is None else (asks[0][0], asks[0][2])
+
+    def decide(self, states: States) -> Decision:
+        """Spend what is asked from memory. There must be asks."""
+        plan = self._plan
+        return states.decide(self.asks) if plan is None else states.hit(plan, self._key, self._cost)
+
+
 class MatchedRules:
     """Rules that apply to one request together, and what they ask of the storage.
 
     In most policies a client that is not authenticated counts by its address, which is that of the peer unless a proxy
-    is trusted. For such clients `known` has the whole answer, by peer.
+    is trusted. For such clients `known` has the whole answer, by peer. `is_straight` is False if the general path must
+    decide; it need not look for `bounds` again.
     """
 
-    __slots__ = ("_asked", "_by_address", "by_user", "grounds", "known")
+    __slots__ = ("_asked", "_by_address", "_plan", "bounds", "by_user", "grounds", "is_straight", "known")
 
     def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[CompiledRule] = ()) -> None:
         asked: list[tuple[CompiledRule, tuple[Limit, ...], int]] = [
@@ -95,14 +98,17 @@ class MatchedRules:
         ]
         rules = tuple(bound.rule for bound, *_ in asked)
         self.grounds = Grounds("limited" if asked else kind, policy, stage, rules)
+        self.bounds = bounds
+        self.is_straight = all(bound.is_straight for bound in bounds)
         self._asked = asked
+        self._plan = Plan(asked[0][1]) if len(asked) == 1 else None
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
         self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
         self.by_user = any(kind.name == "user" for bound, *_ in asked for parts in bound.by for kind in parts)
-        self.known: BoundedMemo[str | None, Asked] = BoundedMemo()
+        self.known: dict[str | None, Asked] = BoundedMemo()
 
-    def asks(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
-        """Return the client, its identities and the asks for the storage; None if an identity has to be awaited.
+    def ask(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
+        """Return what these rules ask for a request; None if an identity has to be awaited.
 
         `is_peer` means that the client's address is the peer's: then the answer is remembered.
         """
@@ -113,7 +119,7 @@ class MatchedRules:
                 who, key = identify(client)
                 identities.append(who)
                 asks.append((key, plan, cost, None, None))
-            asked = client, tuple(identities), tuple(asks)
+            asked = Asked(self.grounds, client, tuple(identities), tuple(asks), self._plan)
             is_short = len(request.peer or "") <= MAX_LENGTH
             return remember(self.known, request.peer, asked) if is_peer and is_short else asked
         found = request.found = RequestIdentities(owner, client)
@@ -123,7 +129,7 @@ class MatchedRules:
                 return None
             identities.append(identity)
             asks.append((identity.key, plan, cost, None, None))
-        return client, identities, asks
+        return Asked(self.grounds, client, identities, asks, self._plan)
 
 
 def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, str]] | None:
@@ -135,7 +141,23 @@ def _by_address(by: Alternatives) -> Callable[[ClientAddress], tuple[Identity, s
 
 
 class FastPath:
-    """The fast path of one stage. It can be used only if `is_open`."""
+    """The fast path of one stage. It can be used only if `is_open`. `only` has the rules if they are the same for every
+    request."""
+
+    __slots__ = (
+        "_exempt",
+        "_free",
+        "_has_hosts",
+        "_has_methods",
+        "_has_paths",
+        "_known",
+        "_of",
+        "_same",
+        "_stage",
+        "_unmatched",
+        "is_open",
+        "only",
+    )
 
     def __init__(self, policy: Policy, name: str, stage: CompiledStage, exempt: Index[CompiledExemption]) -> None:
         self._stage = stage
@@ -148,15 +170,15 @@ class FastPath:
         self._has_hosts = any(index.has_hosts for index in indexes)
         self._has_paths = self._has_hosts or any(index.has_paths for index in indexes)  # a path may name a host
         self._has_methods = any(index.has_methods for index in indexes)
-        self._known: BoundedMemo[Key, MatchedRules | None] = BoundedMemo()
-        self._same: BoundedMemo[tuple[int, ...], MatchedRules] = BoundedMemo()
+        self._known: dict[Key, MatchedRules] = BoundedMemo()
+        self._same: dict[tuple[int, ...], MatchedRules] = BoundedMemo()
         is_one = self.is_open and not (self._has_paths or self._has_methods)
-        self._only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
+        self.only = self._find(RequestView("GET", "/"), ANYTHING, ("GET",)) if is_one else None
 
-    def find(self, request: RequestView) -> MatchedRules | None:
-        """Return the rules that apply, or None if the general path must decide."""
-        if self._only is not None:
-            return self._only
+    def find(self, request: RequestView) -> MatchedRules:
+        """Return the rules that apply."""
+        if self.only is not None:
+            return self.only
         methods = methods_of(request) if self._has_methods else ("",)
         paths: Paths = ""
         route, host = None, ""
@@ -174,13 +196,11 @@ class FastPath:
             remember(self._known, key, found)
         return found
 
-    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> MatchedRules | None:
+    def _find(self, request: RequestView, readings: list[Segments], methods: tuple[str, ...]) -> MatchedRules:
         if is_exempt(self._exempt, request, readings, methods, None):
             return self._free
         bounds = self._stage.applying(request, readings, methods, None, None)
         if not bounds:
             return self._unmatched
-        if not all(bound.is_straight for bound in bounds):
-            return None
         places = tuple([bound.order for bound in bounds])
         return self._same.get(places) or remember(self._same, places, MatchedRules("unlimited", *self._of, bounds))

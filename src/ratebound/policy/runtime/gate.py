@@ -20,7 +20,9 @@ from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Rule, Stage
 from ratebound.policy.problem import check_choice
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
+from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
+from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.storage import AsyncStorage, Storage
@@ -28,49 +30,52 @@ from ratebound.switch import switch
 from ratebound.telling import decided, tell
 
 
-class _Source:
+class _Source(PolicyInForce):
     """The policy that is in force now, given as an object or as a file, and the switch that overrides it."""
 
-    __slots__ = ("__weakref__", "_checked", "_compiled", "_file", "_refused", "blocking", "preparations", "switch")
+    __slots__ = ("__weakref__", "_checked", "_refused", "blocking", "preparations")
+
+    compiled: CompiledPolicy
+    file: PolicyFile | None
+    switch: Switch | None
 
     def __init__(self, policy: Policy | PolicyFile | Mapping[str, Any], *, blocking: bool) -> None:
         if isinstance(policy, Mapping):
             policy = read_policy(policy)
         if not isinstance(policy, Policy | PolicyFile):
             raise TypeError(f"expected a Policy or a PolicyFile, not {policy!r}: load_policy('policy.yaml') makes one")
+        file = policy if isinstance(policy, PolicyFile) else None
+        super().__init__(CompiledPolicy(policy) if isinstance(policy, Policy) else policy.compiled, file)
         self.blocking = blocking
-        self.switch: Switch | None = None
-        self._file = policy if isinstance(policy, PolicyFile) else None
-        self._compiled = CompiledPolicy(policy) if isinstance(policy, Policy) else policy.compiled
         self._refused: CompiledPolicy | None = None
-        self._check(self._compiled)
-        self._checked = self._compiled  # the last policy that was prepared for
+        self._check(self.compiled)
+        self._checked = self.compiled  # the last policy that was prepared for
         self.preparations = Preparations()
-        if self._file is not None:
-            self._file.preparations.add(self._prepare)
+        if self.file is not None:
+            self.file.preparations.add(self._prepare)
 
     def current(self) -> CompiledPolicy:
         """Return the policy in force, made ready. A file that has changed is taken up here."""
-        file = self._file
+        file = self.file
         if file is not None:
             file.refresh()
             compiled = file.compiled
             if (
-                compiled is not self._compiled
+                compiled is not self.compiled
                 and compiled is not self._refused
                 and (compiled is self._checked or self._is_usable(compiled))  # it was read while this gate was made
             ):
-                self._compiled = compiled
-        return self._compiled
+                self.compiled = compiled
+        return self.compiled
 
     def use(self, policy: Policy) -> None:
         """Put a policy in force instead of the one before, or of the file."""
         compiled = CompiledPolicy(policy)
         self._check(compiled)
         self.preparations.run(compiled)
-        log_swap(self._compiled.policy, policy)
-        self._compiled = self._checked = compiled
-        self._file = None
+        log_swap(self.compiled.policy, policy)
+        self.compiled = self._checked = compiled
+        self.file = None
 
     def layered(self, base: CompiledPolicy, rules: Sequence[Rule], alone: bool, keep_defaults: bool) -> CompiledPolicy:
         """Return `base` with more rules. Raises TypeError for a function that the gate cannot call."""
@@ -80,7 +85,7 @@ class _Source:
 
     def _prepare(self, compiled: CompiledPolicy) -> None:
         """Check a new policy of the file, and prepare what is built on it, before it is in force."""
-        if self._file is not None and self._is_usable(compiled):
+        if self.file is not None and self._is_usable(compiled):
             self.preparations.run(compiled)
             self._checked = compiled
 
@@ -89,7 +94,7 @@ class _Source:
         try:
             self._check(compiled)
         except TypeError:
-            path = self._file and self._file.path
+            path = self.file and self.file.path
             log.exception("the new policy of %s cannot be used here; the old one stays in force", path)
             self._refused = compiled
             return False
@@ -226,21 +231,20 @@ class Gate(_PolicyGate):
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
         ready = compiled.straight(request, stage) if turned is None else None
-        if ready is None:
+        if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
         else:
-            grounds, (client, identities, asks) = ready
+            asks = ready.asks
             if asks:
-                at_once = decider.at_once
-                if at_once is None or compiled.may_queue or not switch.limiting:
-                    rows = decider.evaluate(self._bounded(compiled, [asks]))[0]
+                states, at_once = decider.fast_path.states, decider.at_once
+                if compiled.may_queue or not switch.limiting or at_once is None:
+                    decision = Decision(asks, decider.evaluate(self._bounded(compiled, [asks]))[0])
                 else:
-                    rows = at_once(asks)
-                decision = Decision(asks, rows)
-                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+                    decision = Decision(asks, at_once(asks)) if states is None else ready.decide(states)
+                verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
             else:
-                verdict = Verdict(grounds, client)
+                verdict = Verdict(ready.grounds, ready.client)
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
@@ -322,21 +326,20 @@ class AsyncGate(_PolicyGate):
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
         ready = compiled.straight(request, stage) if turned is None else None
-        if ready is None:
+        if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned))
+            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
         else:
-            grounds, (client, identities, asks) = ready
+            asks = ready.asks
             if asks:
-                at_once = decider.at_once
-                if at_once is None or compiled.may_queue or not switch.limiting:
-                    rows = (await decider.evaluate(self._bounded(compiled, [asks])))[0]
+                states, at_once = decider.fast_path.states, decider.at_once
+                if compiled.may_queue or not switch.limiting or at_once is None:
+                    decision = Decision(asks, (await decider.evaluate(self._bounded(compiled, [asks])))[0])
                 else:
-                    rows = at_once(asks)
-                decision = Decision(asks, rows)
-                verdict = Verdict(grounds, client, decision.allowed, decision, identities)
+                    decision = Decision(asks, at_once(asks)) if states is None else ready.decide(states)
+                verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
             else:
-                verdict = Verdict(grounds, client)
+                verdict = Verdict(ready.grounds, ready.client)
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:

@@ -42,7 +42,7 @@ from ratebound.policy.runtime.compiled_rules import (
     plan_of,
     with_failure_cached,
 )
-from ratebound.policy.runtime.fast_path import Asked, FastPath, is_exempt, readings_of
+from ratebound.policy.runtime.fast_path import Asked, FastPath, MatchedRules, is_exempt, readings_of
 from ratebound.policy.runtime.layered_policy import (
     with_defaults_kept,
     with_rules_in_front,
@@ -201,43 +201,56 @@ class CompiledPolicy:
         if verdict.allowed and isinstance(found, RequestIdentities) and found.owner is self:
             found.passed_early = True
 
-    def straight(self, request: RequestView, stage: str) -> tuple[Grounds, Asked] | None:
-        """Return everything that a verdict is made of but the storage's answer, or None if `deliberate` must decide."""
+    def line(self, stage: str) -> FastPath | None:
+        """Return the fast path of a stage, if it has one."""
+        return self._lines.get(stage)
+
+    def straight(self, request: RequestView, stage: str) -> Asked | MatchedRules | None:
+        """Return everything that a verdict is made of but the storage's answer. If `deliberate` must decide, return the
+        rules that apply, or None if they are not known."""
         line = self._lines.get(stage)
         matched = None if line is None else line.find(request)
-        if matched is None:
-            return None
+        if matched is None or not matched.is_straight:
+            return matched
         asked = matched.known.get(request.peer) if request.user is None or not matched.by_user else None
         if asked is None:
-            asked = matched.asks(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
+            asked = matched.ask(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
             if asked is None:
-                return None
+                return matched
         if self.has_early:
-            request.found = RequestIdentities(self, asked[0])
-        return matched.grounds, asked
+            request.found = RequestIdentities(self, asked.client)
+        return asked
 
-    def deliberate(self, request: RequestView, stage: str, switch: str) -> Deliberation:
-        """Decide one request at one stage: yield what has to be asked or awaited, and return the verdict."""
+    def deliberate(
+        self, request: RequestView, stage: str, switch: str, matched: MatchedRules | None = None
+    ) -> Deliberation:
+        """Decide one request at one stage: yield what has to be asked or awaited, and return the verdict.
+
+        `matched` has the rules that apply, if `straight` has found them.
+        """
         policy = self.policy
         if switch == "off":
             return Verdict(Grounds("off", policy, stage), None)
         client = self._client(request)
         found = request.found = RequestIdentities(self, client)
-        readings = readings_of(request)
-        methods = methods_of(request)
-        if policy.exempt and is_exempt(self.exempt, request, readings, methods, client):
-            return Verdict(Grounds("exempt", policy, stage), client)
-        if not self.clients.are_empty:
-            if stage == "late" and self.clients.kinds:
-                yield from self._look_up(request, found)
-            if self.clients.block.find(found.keys, client.ip):
-                return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
-            if self.clients.allow.find(found.keys, client.ip):
-                return Verdict(Grounds("allow", policy, stage), client)
-            found.overrides = policy.overridden.find(found.keys, client.ip)
-        rules = self.stages[stage]
-        tier = (yield from self.tier(request, found, None)) if rules.wants_tier else None
-        applying = rules.applying(request, readings, methods, client.ip, tier)
+        if matched is not None:
+            applying = matched.bounds
+        else:
+            readings = readings_of(request)
+            methods = methods_of(request)
+            if policy.exempt and is_exempt(self.exempt, request, readings, methods, client):
+                return Verdict(Grounds("exempt", policy, stage), client)
+            if not self.clients.are_empty:
+                if stage == "late" and self.clients.kinds:
+                    yield from self._look_up(request, found)
+                if self.clients.block.find(found.keys, client.ip):
+                    return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
+                if self.clients.allow.find(found.keys, client.ip):
+                    return Verdict(Grounds("allow", policy, stage), client)
+                found.overrides = policy.overridden.find(found.keys, client.ip)
+            rules = self.stages[stage]
+            tier = (yield from self.tier(request, found, None)) if rules.wants_tier else None
+            applying = rules.applying(request, readings, methods, client.ip, tier)
         if not applying:
             return Verdict(Grounds("unmatched", policy, stage), client)
         case = RequestCase()

@@ -15,10 +15,11 @@ from ratebound.web.django.flows import Caller, check_part, fail, finish
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import VISIT, route_limit, visit_of
 from ratebound.web.django.view_limits import is_among, method_of
+from ratebound.web.flow import Flow, run, run_async
 from ratebound.web.options import AnyViewLimits, ViewLimitOptions, checking_call
 from ratebound.web.route_limit import RouteLimit, declare, declared, exempt
 from ratebound.web.rule_names import bound_name, class_of_view, owner_of
-from ratebound.web.visit import Flow, Visit, run, run_async
+from ratebound.web.visit import Visit
 
 __all__ = ["exempt", "limit"]
 

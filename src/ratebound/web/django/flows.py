@@ -16,11 +16,12 @@ from ratebound.web.django.calling import status_of
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import at_hand, paths_of
 from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.flow import Flow, Step, run, run_async
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.response_headers import EXPOSE, header_changes, plain_fields
 from ratebound.web.response_tracker import ResponseTracker
-from ratebound.web.visit import Flow, Step, Visit, run, run_async
+from ratebound.web.visit import Visit
 from ratebound.web.wsgi import PASSED
 
 

@@ -10,9 +10,11 @@ from ratebound.web.django.configuration import configured_limits
 from ratebound.web.django.flows import Caller, add_headers, check_late, conclude, respond, word_rejection
 from ratebound.web.django.request import VISIT, request_view
 from ratebound.web.endpoint_rules import EndpointRules
-from ratebound.web.passed import COMPLETE, Passed
+from ratebound.web.flow import run, run_async
+from ratebound.web.passed import Passed
+from ratebound.web.passed_fields import COMPLETE
 from ratebound.web.rejected import Rejected
-from ratebound.web.visit import Visit, run, run_async
+from ratebound.web.visit import Visit
 
 
 class RateLimitMiddleware:
@@ -55,8 +57,10 @@ class RateLimitMiddleware:
             return run(check_late(request, visit, limits.threads, rules))
         if rules.wants_user:
             view.user = limits.find_user(request)
-        verdict = gate.decide_by(rules.compiled, view, rules.last_stage)
-        answer = visit.answer = request.ratebound = rules.answer(view, [verdict])
+        answer = gate.plain.check_view(rules, view)
+        if answer is None:
+            answer = rules.answer(view, [gate.decide_by(rules.compiled, view, rules.last_stage)])
+        visit.answer = request.ratebound = answer
         if isinstance(answer, Rejected):
             return run(word_rejection(request, answer, limits.threads))
         if answer.delay:
@@ -80,8 +84,10 @@ class RateLimitMiddleware:
             return await run_async(check_late(request, visit, caller, rules))
         if rules.wants_user:
             view.user = await limits.find_user_async(request)
-        verdict = await gate.decide_by(rules.compiled, view, rules.last_stage)
-        answer = visit.answer = request.ratebound = rules.answer(view, [verdict])
+        answer = gate.plain.check_view(rules, view)
+        if answer is None:
+            answer = rules.answer(view, [await gate.decide_by(rules.compiled, view, rules.last_stage)])
+        visit.answer = request.ratebound = answer
         if isinstance(answer, Rejected):
             return await run_async(word_rejection(request, answer, caller))
         if answer.delay:

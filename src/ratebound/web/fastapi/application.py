@@ -1,24 +1,20 @@
 """One application in which limits are installed: its routes, and the rules of each."""
 
-from asyncio import AbstractEventLoop
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection, Request
 
-from ratebound.policy import RequestView
 from ratebound.web.asgi import WIRE, own_prefixes, paths_with
 from ratebound.web.asgi_types import Receive, Scope, Send
-from ratebound.web.body import KeptBody
+from ratebound.web.fastapi.plain_path import PlainEntrance
 from ratebound.web.fastapi.route_table import FoundRoute, RouteTable, host_of, route_path
+from ratebound.web.fastapi.running_request import Current
 from ratebound.web.gate import AsyncWebGate, log
-from ratebound.web.passed import Passed
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.rule_names import FunctionNames
 from ratebound.web.user import user_is_given
-from ratebound.web.visit import Visit
 
 UNKNOWN_USER = (
     "no middleware has set scope['user']. FastAPI: use Depends(limits.limit(…, user=current_user)) with the dependency"
@@ -33,24 +29,6 @@ ROUTED = WIRE._replace(
 )
 
 
-class RunningRequest(NamedTuple):
-    """A request while its application runs, with all that it takes to check more limits. `view` is as it was at the
-    innermost middleware; `body` is None where no limit may need it."""
-
-    passed: Passed
-    visit: Visit
-    scope: Scope
-    view: RequestView
-    body: KeptBody | None
-    application: "LimitedApplication"
-    loop: AbstractEventLoop | None
-
-
-def was_checked(passed: Passed, limit: RouteLimit) -> bool:
-    """Return True if a limit was checked, or another of its name, with which it shares one quota."""
-    return limit in passed.limits or bool(limit.name and any(one.name == limit.name for one in passed.limits))
-
-
 class InstalledLimits(Protocol):
     """The limits of one or more applications, as far as these need to know."""
 
@@ -59,7 +37,7 @@ class InstalledLimits(Protocol):
     messages: Endpoint | None
     keeps_body: bool
     names: FunctionNames
-    current: ContextVar[RunningRequest | None]
+    current: Current
     lives: set[object]
     has_user_function: bool
 
@@ -90,6 +68,7 @@ class LimitedApplication:
         self._routes = 0
         self._is_stale = False
         self._unforeseen: set[Any] = set()
+        self.entrance = PlainEntrance(self)
 
     def _make_wires(self) -> None:
         """Make the wires that read requests. Mounted applications may take off prefixes by themselves."""
@@ -125,6 +104,8 @@ class LimitedApplication:
             self.limits.gate.prepare(endpoint)
         self._table, self._routes, self._is_stale = table, len(routes), False
         self._make_wires()
+        entrance = self.entrance
+        entrance.wire, entrance.count, entrance.known = self.wire, len(routes), None if table.has_hosts else table.known
         return table
 
     def read_routes_again(self, function: Any) -> None:
@@ -133,6 +114,7 @@ class LimitedApplication:
         if code not in self._unforeseen:
             self._unforeseen.add(code)
             self._is_stale = True
+            self.entrance.known = None
             log.info("no route is known that leads to %r: its limits are checked when it is called", function)
 
     def depended(self, route: Any) -> Sequence[RouteLimit]:

@@ -22,8 +22,9 @@ from ratebound.switch import switch
 from ratebound.web.asgi import messages_endpoint, reject, request_view, user_of
 from ratebound.web.asgi_types import STATE, VISIT, Receive, Scope, Send
 from ratebound.web.body import starlette_body
-from ratebound.web.fastapi.application import ROUTED, LimitedApplication, RunningRequest, was_checked
+from ratebound.web.fastapi.application import ROUTED, LimitedApplication
 from ratebound.web.fastapi.middleware import InnermostMiddleware, OutermostMiddleware
+from ratebound.web.fastapi.running_request import Current, EndpointCheck, RunningRequest, was_checked
 from ratebound.web.fastapi.wrapped_endpoint import (
     NOT_INSTALLED,
     WOULD_BLOCK,
@@ -33,6 +34,7 @@ from ratebound.web.fastapi.wrapped_endpoint import (
     with_originals,
     wrap_endpoint,
 )
+from ratebound.web.flow import run_async
 from ratebound.web.functions import taking_request
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call
@@ -41,7 +43,7 @@ from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit
 from ratebound.web.rule_names import FunctionNames, short_name
 from ratebound.web.user import check_user, identified, names_user, user_id, user_is_given
-from ratebound.web.visit import Visit, run_async
+from ratebound.web.visit import Visit
 from ratebound.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,7 +93,7 @@ class RateLimits:
         self.applications: list[LimitedApplication] = []
         self.lives: set[object] = set()
         self.names = FunctionNames()
-        self.current: ContextVar[RunningRequest | None] = ContextVar("ratebound", default=None)
+        self.current: Current = ContextVar("ratebound", default=None)
         self.keeps_body = False  # True if a limit that reads the body may be checked late
         self._mark = object()
         if app is not None:
@@ -234,7 +236,8 @@ class DeclaredLimit:
         for one in noted:
             declare(one, self.limit)
         self.limits.names.note(function)
-        return wrap_endpoint(function, self._check, self._wait)
+        check = EndpointCheck(self.limits.current, self.limit, self._check)
+        return wrap_endpoint(function, check, self._wait)
 
     def _check(self, function: Any) -> Unchecked | None:
         """Return a coroutine that checks the limits of a function; None if all of them were checked."""

@@ -14,10 +14,13 @@ from ratebound.web.asgi import check_with_body, close_logged, request_view
 from ratebound.web.asgi_response import START, AsgiResponse, send_nothing, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
-from ratebound.web.fastapi.application import LimitedApplication, RunningRequest
+from ratebound.web.fastapi.application import LimitedApplication
+from ratebound.web.fastapi.plain_path import begin_plain
+from ratebound.web.fastapi.running_request import RunningRequest
+from ratebound.web.flow import run_async
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
-from ratebound.web.visit import Visit, run_async
+from ratebound.web.visit import Visit
 from ratebound.web.websocket import DENIED, STARTS, connect, deny
 
 BEGUN = {START, "websocket.close", *STARTS}
@@ -38,6 +41,13 @@ class OutermostMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, gate = scope["type"], self.gate
+        begun = begin_plain(gate, self._key, scope, send) if kind == "http" else None
+        if begun is not None:
+            within: Send = begun
+            if self._has_between:
+                within = SendBetween(self.application, begun.tracker.visit, scope, receive, begun).send
+            await self.app(scope, receive, within)
+            return
         if kind == "lifespan":
             await self._live(scope, receive, send)
             return
@@ -48,7 +58,7 @@ class OutermostMiddleware:
         around = state.get(STATE)
         visit = scope[self._key] = Visit()
         if kind == "http":
-            send = AsgiResponse(gate, visit, send, scope["method"] == "HEAD").send
+            send = AsgiResponse(gate, visit, send, scope["method"] == "HEAD")
         if around is not None and gate.owns(around):
             visit.answer = around  # a middleware around this one has the same gate, and has checked everything
         else:
@@ -94,6 +104,18 @@ class InnermostMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         application, limits = self.application, self.limits
         gate, kind = limits.gate, scope["type"]
+        if kind == "http":
+            entered = application.entrance.enter(scope)
+            if isinstance(entered, RunningRequest):
+                token = limits.current.set(entered)
+                try:
+                    await self.app(scope, receive, send)
+                finally:
+                    limits.current.reset(token)
+                return
+            if entered is not None:
+                await limits.reject(application.app, entered, scope, receive, send)
+                return
         if kind == "lifespan":
             application.read_routes()  # a mistake raises at the start
             await self.app(scope, receive, send)

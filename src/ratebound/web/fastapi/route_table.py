@@ -48,7 +48,7 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[Any], reader: RouteReader, prefix: str = "") -> None:
         self._routes = [TableRoute(route, reader, prefix) for route in flat_routes(routes)]
-        self._known: dict[tuple[str, str, str, str], FoundRoute] = {}
+        self.known: dict[tuple[str, str, str, str], FoundRoute] = {}  # by kind, method, path and host
         self.has_hosts: bool = any(
             route.of_host is not None or (route.below is not None and route.below.has_hosts) for route in self._routes
         )
@@ -60,13 +60,13 @@ class RouteTable:
 
     def find(self, kind: str, method: str, path: str, host: str = "") -> FoundRoute:
         """Return the route of a request. The host matters only if the table `has_hosts`."""
-        known = self._known.get((kind, method, path, host))
+        known = self.known.get((kind, method, path, host))
         if known is None:
             known = self._find(kind, method, path, host)
             if len(method) + len(path) + len(host) <= MAX_LENGTH:
-                if len(self._known) >= MAX_PATHS:
-                    self._known.clear()
-                self._known[kind, method, path, host] = known
+                if len(self.known) >= MAX_PATHS:
+                    self.known.clear()
+                self.known[kind, method, path, host] = known
         return known
 
     def path_params(self, kind: str, method: str, path: str, host: str = "") -> dict[str, Any]:

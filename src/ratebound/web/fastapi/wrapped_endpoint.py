@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from ratebound.web.fastapi.running_request import EndpointCheck
+
 Unchecked = Coroutine[Any, Any, None]
 Check = Callable[[Any], Unchecked | None]
 Wait = Callable[[Unchecked], None]
@@ -25,13 +27,13 @@ WOULD_BLOCK = (
 )
 
 
-def wrap_endpoint(endpoint: Any, check: Check, wait: Wait) -> Any:
+def wrap_endpoint(endpoint: Any, check: EndpointCheck, wait: Wait) -> Any:
     """Return the same function, of the same kind and with the same signature; or the same class, or the same object."""
     if inspect.isclass(endpoint):
         return _wrap_class(endpoint, check)
     if inspect.isfunction(type(endpoint).__call__):
         return _wrap_object(endpoint, check, wait)
-    return _wrap_function(endpoint, lambda _: check(endpoint), wait)
+    return _wrap_function(endpoint, check.of(endpoint), wait)
 
 
 def _wrap_function(function: Any, check: Check, wait: Wait) -> Any:

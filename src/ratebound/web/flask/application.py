@@ -19,7 +19,9 @@ from ratebound.policy import RequestView, Verdict
 from ratebound.policy.functions import is_awaitable
 from ratebound.web.body import flask_body
 from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.flask.plain_path import LimitedRoute, PlainRequests
 from ratebound.web.flask.routes import METHODS, OTHER, Key, Routes
+from ratebound.web.flow import run
 from ratebound.web.gate import WebGate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
@@ -27,8 +29,9 @@ from ratebound.web.request_limits import PartEndpoints
 from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.rule_names import method_name
 from ratebound.web.user import user_id
-from ratebound.web.visit import Visit, run
-from ratebound.web.wsgi import PASSED, WIRE, Environ, request_view, track_response
+from ratebound.web.visit import Visit
+from ratebound.web.wsgi import PASSED, WIRE, request_view
+from ratebound.web.wsgi_response import Environ
 
 CHECKING = "ratebound.checking"  # the key in an environ of the limit whose functions are called
 EXEMPT = Endpoint("exempt", (), exempt=True)
@@ -57,21 +60,6 @@ class ExtensionOptions(Protocol):
     exempt_when: Callable[..., Any] | None
     on_breach: Callable[[Rejected], Any] | None
     per_method: WeakSet[RouteLimit]
-
-
-class LimitedRoute:
-    """The rules of one endpoint and method, under the policy in force. `is_plain` means that they need nothing of a
-    request but its address and its method."""
-
-    __slots__ = ("declared", "endpoint", "is_plain", "rules")
-
-    def __init__(
-        self, endpoint: Endpoint | None, declared: tuple[RouteLimit, ...], rules: EndpointRules, is_plain: bool
-    ) -> None:
-        self.endpoint = endpoint
-        self.declared = declared
-        self.rules = rules
-        self.is_plain = is_plain
 
 
 class LimitedPart:
@@ -108,25 +96,16 @@ class LimitedFlask:
         self._table: dict[Key, LimitedRoute] = {}
         self._parts = PartEndpoints(lambda: current_request().environ[CHECKING], gate.forget)
         self._templates: dict[str, str] = {}
+        self.plain = PlainRequests(gate, self.key, self.wire, self._table)
         self._check_request = _checking_hook(self, self._table)
         self._is_watching = False
         self._watch()
         app.before_request(self._check_request)
-        app.wsgi_app = self._responding(app.wsgi_app)  # type: ignore[method-assign]
+        app.wsgi_app = self.plain.responding(app.wsgi_app)  # type: ignore[method-assign]
         app.handle_user_exception = self._noting_rejections(app.handle_user_exception)  # type: ignore[method-assign]
         app.make_default_options_response = self._answering_options(  # type: ignore[method-assign]
             app.make_default_options_response
         )
-
-    def _responding(self, app: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap an application's `wsgi_app`: our headers on every response, and its cost at its end."""
-        gate, key = self.gate, self.key
-
-        def respond(environ: Environ, start_response: Callable[..., Any]) -> Any:
-            visit = environ[key] = Visit()
-            return track_response(gate, app, visit, environ, start_response)
-
-        return respond
 
     def _noting_rejections(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap Flask's handling of exceptions: one may be the rejection of a part that nobody has caught."""
@@ -328,10 +307,14 @@ def _checking_hook(limited: LimitedFlask, table: dict[Key, LimitedRoute]) -> Cal
     """
     gate, key = limited.gate, limited.key
     current_policy, decide_by, on_demand, wire = gate.current, gate.decide_by, RequestView.on_demand, limited.wire
-    request_now, globals_now = current_request, current_globals
+    request_now, globals_now, check_plain = current_request, current_globals, limited.plain.check
 
     def check_request() -> Any:
         request = request_now()
+        answer: Passed | Rejected | None = check_plain(request)
+        if answer is not None:
+            globals_now().__dict__["ratebound"] = answer  # the attribute is slow to set
+            return limited.reject(answer) if isinstance(answer, Rejected) else None
         environ = request.environ
         rule = request.url_rule
         method = request.method
@@ -350,7 +333,7 @@ def _checking_hook(limited: LimitedFlask, table: dict[Key, LimitedRoute]) -> Cal
                 gate.sleep(answer)
         else:
             answer = limited.check_late(route, request, visit)
-        globals_now().__dict__["ratebound"] = answer  # the attribute is slow to set
+        globals_now().__dict__["ratebound"] = answer
         return limited.reject(answer) if isinstance(answer, Rejected) else None
 
     return check_request

@@ -1,0 +1,68 @@
+"""The prepared text of rate limit headers for one combination of limits, and the headers of the usual response."""
+
+from collections.abc import Sequence
+
+from ratebound.clock import SECOND
+from ratebound.decision import Decision, OneLimitDecision
+from ratebound.http.shown import Shown
+from ratebound.http.structured import write_integer
+from ratebound.kernels import grows_after
+from ratebound.limit import Limit
+from ratebound.numbers import Numbers
+from ratebound.outcome import DegradedRows
+
+Pairs = list[tuple[str, str]]
+
+
+class HeaderPlan:
+    """The prepared text for one combination of limits."""
+
+    __slots__ = ("_numbers", "_quoted", "fixed", "held", "policies", "shown", "unique")
+
+    def __init__(self, held: Sequence[Sequence[Limit]], shown: list[Shown], styles: Sequence[str]) -> None:
+        self.held = held  # plans are found by identity: keeping the tuples keeps their identities unique
+        self.shown = shown
+        self._numbers: Numbers = shown[0].limit.numbers
+        self._quoted: str = shown[0].quoted
+        named = {quota.quoted: quota for quota in shown}
+        self.unique = len(named) == len(shown)
+        windows: dict[
+            int, int
+        ] = {}  # the old drafts identify policies by their quota: keep the strictest of equal ones
+        for quota in shown:
+            windows[quota.quota] = max(quota.window, windows.get(quota.quota, 0))
+        self.policies = ", ".join([f"{write_integer(quota)};w={window}" for quota, window in windows.items()])
+        self.fixed: Pairs = []
+        if "draft-11" in styles:
+            texts = [f"{q.quoted};q={write_integer(q.quota)};w={write_integer(q.window)}" for q in named.values()]
+            self.fixed.append(("RateLimit-Policy", ", ".join(texts)))
+        elif "draft-07" in styles or "draft-06" in styles:
+            self.fixed.append(("RateLimit-Policy", self.policies))
+
+    def usual(self, left: int, reset: int) -> Pairs:
+        """Return the fields of draft-11 for its only limit: the remaining units, and the time until there are more.
+
+        `reset` is the time until all are back, in microseconds.
+        """
+        after = grows_after(self._numbers, left, reset)
+        text = f"{self._quoted};r={left};t={-(-after // SECOND)}" if after else f"{self._quoted};r={left}"
+        return [*self.fixed, ("RateLimit", text)]
+
+
+HeaderPlans = dict[int | tuple[int, ...], HeaderPlan]  # by the identities of the tuples of limits
+
+
+def usual_pairs(plans: HeaderPlans, decision: Decision) -> Pairs | None:
+    """Return the fields of draft-11 for an allowed decision of one limit. None if it is not such a decision, or if its
+    plan is not prepared."""
+    if isinstance(decision, OneLimitDecision):
+        row = decision._answer
+        limits = decision._plan.limits
+    else:
+        rows = decision.rows
+        if len(rows) != 1 or isinstance(rows, DegradedRows):
+            return None
+        row = rows[0]
+        limits = decision.asks[0][1]
+    plan = plans.get(id(limits))
+    return None if plan is None else plan.usual(row[1], row[3])
