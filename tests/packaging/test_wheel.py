@@ -101,7 +101,7 @@ def test_what_is_missing_makes_auto_pure_with_one_warning_and_yes_fail(
 
 
 def test_a_type_error_makes_yes_fail(project: Path, tmp_path: Path) -> None:
-    with (project / "src" / "ratebound" / "clock.py").open("a") as file:
+    with (project / "src" / "ratebound" / "numbers.py").open("a") as file:
         file.write('\nWRONG: int = "text"\n')
     done = backend(project, f"build_wheel({str(tmp_path)!r})", RATEBOUND_COMPILE="yes")
     assert done.returncode != 0
