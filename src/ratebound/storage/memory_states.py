@@ -21,7 +21,7 @@ from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan,
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
-from ratebound.kernels.state import State
+from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Group, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
 from ratebound.outcome import Row
@@ -317,7 +317,7 @@ class States:
     def _store(self, table: Table, key: Key | None, limit: Numbers, state: State, now: int) -> None:
         if key is None:
             table.overflow = state
-        elif state.expires < 0:
+        elif state.expires == UNTOUCHED:
             self.keys -= table.remove(key)
         elif key in table.states:
             table.states[key] = state
