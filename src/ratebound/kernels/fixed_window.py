@@ -9,7 +9,7 @@ boundary and another just after it.
 from ratebound.compiling import mypyc_attr
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Spent
-from ratebound.numbers import Numbers
+from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
 
 
@@ -72,7 +72,7 @@ class Window(State):
         used, since, left = self._window(limit, now)
         if cost > 0 or (self.expires > now and (spent is None or spent[3] == since)):
             self.expires = now + left
-            self.used = max(min(used + cost, max(used, 2 * limit.count)), 0)
+            self.used = max(min(used + cost, max(used, limit.count + limit.count)), 0)
             self.since = since
         elif self.expires <= now:
             self.expires, self.used, self.since = UNTOUCHED, 0, 0
@@ -106,7 +106,7 @@ class Window(State):
         late = front + cost - self.standing(limit, now)[0]
         if late <= 0:
             return 0
-        return limit.period_us - now % limit.period_us + (late - 1) // limit.count * limit.period_us
+        return limit.period_us - now % limit.period_us + product(limit.period_us, (late - 1) // limit.count)
 
     def copy(self) -> "Window":
         """Return an equal state."""

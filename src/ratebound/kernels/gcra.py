@@ -105,7 +105,7 @@ class Bucket(State):
             early = ahead - room
             if part < room_part:
                 early -= 1
-            step, step_part = divmod(cost * limit.period_us, count)
+            step, step_part = divmod(product(limit.period_us, cost), count)
         else:
             return self._denied(limit, now, None)
         delay = ahead if limit.queues else early if early > 0 else 0
@@ -157,8 +157,8 @@ class Bucket(State):
         if cost > limit.burst:
             remaining, reset_after = line.standing()
             return (False, remaining, None, reset_after, 0, now, 0, 0, None)
-        size = cost * limit.period_us
-        place, hole = line.first_fit(size, lead * limit.count, 0)
+        size = product(limit.period_us, cost)
+        place, hole = line.first_fit(size, product(lead, limit.count), 0)
         early = line.delay(cost, place)
         delay = max(early, 0)
         if patience is not None:
@@ -180,7 +180,7 @@ class Bucket(State):
         state = self.copy()
         state.repair(limit, now)
         line = _Line(limit, state, now)
-        place, _ = line.first_fit(cost * limit.period_us, 0, 0)
+        place, _ = line.first_fit(product(limit.period_us, cost), 0, 0)
         return line.early(cost, place) <= 0
 
     def standing(self, limit: Numbers, now: int) -> tuple[int, int]:
@@ -194,7 +194,7 @@ class Bucket(State):
         if cost > limit.burst:
             return None
         line = _Line(limit, self, now)
-        place, _ = line.first_fit(cost * limit.period_us, 0, front * limit.period_us)
+        place, _ = line.first_fit(product(limit.period_us, cost), 0, product(limit.period_us, front))
         return max(line.delay(cost, place), 0)
 
     def force(self, limit: Numbers, now: int, cost: int, spent: Spent | None) -> Row:
@@ -203,7 +203,7 @@ class Bucket(State):
         if cost <= 0 and self.expires < now:
             return (True, limit.burst, 0, 0, 0, now, 0, 0, None)
         line = _Line(limit, self, now)
-        span = abs(cost) * limit.period_us
+        span = product(limit.period_us, abs(cost))
         if cost > 0:
             _overdraw(line, span)
         elif spent is None:
@@ -287,7 +287,7 @@ class _Line:
         """Read a state that needs no repair."""
         self.limit = limit
         self.now = now
-        self.depth = limit.burst * limit.period_us
+        self.depth = product(limit.period_us, limit.burst)
         self.end = 0
         self.given = 0
         self.turn = 0
@@ -316,7 +316,7 @@ class _Line:
 
     def ahead(self, instant: int, part: int) -> int:
         """Return an instant and its fraction as 1/count microseconds from now."""
-        return (instant - self.now) * self.limit.count + part
+        return product(instant - self.now, self.limit.count) + part
 
     def first_fit(self, size: int, begin: int, front: int) -> tuple[int, int]:
         """Return where the first free place of `size` begins, and the index of its hole, or -1 for the end of the line.
@@ -337,7 +337,7 @@ class _Line:
 
     def early(self, cost: int, place: int) -> int:
         """Return microseconds until a request with this place conforms; 0 or less means now."""
-        return (place - (self.limit.burst - cost) * self.limit.period_us) // self.limit.count
+        return (place - product(self.limit.period_us, self.limit.burst - cost)) // self.limit.count
 
     def take(self, size: int, place: int, hole: int) -> None:
         """Take a place of `size` in a hole, or at the end of the line if `hole` is -1."""
@@ -416,7 +416,7 @@ def _overdraw(line: _Line, span: int) -> None:
     where numbers would no longer be exact.
     """
     count = line.limit.count
-    span = min(span, max(line.depth - line.end, 0) + line.limit.period_us * count)
+    span = min(span, max(line.depth - line.end, 0) + product(line.limit.period_us, count))
     line.turn = line.last_turn()
     holes: Stretches = []
     for start, end in line.holes:
@@ -427,7 +427,7 @@ def _overdraw(line: _Line, span: int) -> None:
             holes.append((start + taken, end))
     line.holes = holes
     before = line.end
-    line.end = max(before, min(before + span, (MAX_SPAN + MAX_PERIOD) * count))
+    line.end = max(before, min(before + span, product(MAX_SPAN + MAX_PERIOD, count)))
     line.owe(before, line.end)
 
 
@@ -453,7 +453,7 @@ def _refund(line: _Line, span: int, spent: Spent) -> None:
         _move_back(line, span)
     else:
         owed = until + (part > 0) + given - line.given - 1 - now
-        _move_back(line, min(span, max(owed, 0) * line.limit.count))
+        _move_back(line, min(span, product(max(owed, 0), line.limit.count)))
 
 
 def _move_back(line: _Line, span: int) -> None:
@@ -469,4 +469,4 @@ def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:
     """
     if remaining >= limit.burst:
         return 0
-    return reset_after + (limit.burst - remaining - 1) * limit.period_us // -limit.count
+    return reset_after + product(limit.period_us, limit.burst - remaining - 1) // -limit.count

@@ -6,7 +6,7 @@ from typing import Final
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.state import State
 from ratebound.limit import MAX_SPAN, Group, Mode, Spent
-from ratebound.numbers import Numbers
+from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
 
 MAX_ROUNDS: Final = 8  # of the search for an instant at which several buckets have room; after that, holes are ignored
@@ -119,7 +119,7 @@ def peek(limit: Numbers, state: State, now: int, cost: int, patience: int | None
         return (True, remaining, 0, reset_after, delay, now, 0, 0, None)
     remaining, reset_after = state.standing(limit, now)
     wait: int | None = None
-    if front * limit.period_us // limit.count <= MAX_SPAN:
+    if product(limit.period_us, front) // limit.count <= MAX_SPAN:
         wait = state.turn_after(limit, now, front, cost)
     if wait is None:
         return (False, remaining, None, reset_after, 0, now, 0, 0, None)

@@ -96,7 +96,7 @@ class Counter(State):
         end = now + left
         expires = end + limit.period_us if cost > 0 or spent is None else spent[1]
         if expires == end + limit.period_us:
-            current = max(min(current + cost, max(current, 2 * limit.count)), 0)
+            current = max(min(current + cost, max(current, limit.count + limit.count)), 0)
         elif expires == end:
             previous = max(previous + cost, 0)
         if current:
@@ -116,8 +116,9 @@ class Counter(State):
 
     def repair(self, limit: Numbers, now: int) -> None:
         """After a step back of the clock, let a window from the future begin now, with all its units."""
-        if self.expires > now + 2 * limit.period_us:
-            self.expires = now + 2 * limit.period_us
+        latest = now + limit.period_us + limit.period_us
+        if self.expires > latest:
+            self.expires = latest
 
     def turn_after(self, limit: Numbers, now: int, front: int, cost: int) -> int | None:
         """Return microseconds until `cost` passes after `front` units; None if it never does.
@@ -137,7 +138,7 @@ class Counter(State):
             front -= gives
             wait, left, current, previous = wait + left, period, 0, current + gives
         else:
-            wait += front // count * period
+            wait += product(period, front // count)
             front %= count
         current += front
         if current + cost + _share(limit, previous, left) > count:

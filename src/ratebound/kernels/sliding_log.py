@@ -10,7 +10,7 @@ Packed, a state is (expires, used, instant, cost, instant, cost, …), oldest fi
 from ratebound.compiling import mypyc_attr
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Spent
-from ratebound.numbers import Numbers
+from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
 
 
@@ -111,7 +111,7 @@ class Log(State):
         self.repair(limit, now)
         entries = self._entries(limit, now)
         if cost > 0:
-            cost = max(min(cost, 2 * limit.count - sum(entries[1::2])), 0)
+            cost = max(min(cost, limit.count + limit.count - sum(entries[1::2])), 0)
             if entries and entries[-2] == now:
                 entries[-1] += cost
             elif cost > 0:
@@ -178,7 +178,7 @@ class Log(State):
         if cost > limit.count:
             return None
         periods, units = divmod(front + cost - 1, limit.count)
-        wait = periods * limit.period_us
+        wait = product(limit.period_us, periods)
         if self.expires > now:
             used, first = self._live(now - limit.period_us)
             excess = used + units + 1 - limit.count
