@@ -14,13 +14,15 @@ from ratebound.rate_limited import Patience
 from ratebound.testing import FakeClock
 from tests.compiled.history import read
 
+
+def pickled(protocol: int) -> Callable[[Any], Any]:
+    return lambda value: pickle.loads(pickle.dumps(value, protocol))
+
+
 COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
-    **{
-        f"pickle {protocol}": lambda value, protocol=protocol: pickle.loads(pickle.dumps(value, protocol))
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
-    },
+    **{f"pickle {protocol}": pickled(protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)},
 }
 
 

@@ -56,6 +56,11 @@ PUBLIC = {f"{module}.{name}": value for module in MODULES for name, value in pub
 CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(value)}
 
 
+def help_on(value: Any) -> str:
+    """Return what `help` shows."""
+    return pydoc.plain(pydoc.render_doc(value))
+
+
 @cache
 def source(module: str) -> ast.Module:
     path = PACKAGE.parent / module.replace(".", "/")
@@ -163,7 +168,7 @@ def test_a_callable_has_the_type_hints_of_its_source(name: str) -> None:
 def test_a_callable_has_the_docstring_of_its_source(name: str) -> None:
     value, node = CALLABLES[name]
     assert inspect.cleandoc(value.__doc__ or "") == (ast.get_docstring(node) or "")
-    shown = pydoc.render_doc(value, renderer=pydoc.plaintext)
+    shown = help_on(value)
     assert all(line.strip() in shown for line in (ast.get_docstring(node) or "").splitlines())
 
 
@@ -180,7 +185,7 @@ def test_a_class_has_the_docstring_of_its_source(name: str) -> None:
     written = ast.get_docstring(node) or ""
     shown = inspect.cleandoc(value.__doc__ or "")
     assert shown.startswith(written)
-    assert shown.splitlines()[0] in pydoc.render_doc(value, renderer=pydoc.plaintext)
+    assert shown.splitlines()[0] in help_on(value)
     for method, each in methods(node).items():
         if not is_property(each):
             continue
@@ -199,9 +204,9 @@ def test_the_docstring_of_a_decision_names_everything_that_can_be_read() -> None
 
 def test_help_shows_the_class_and_its_methods() -> None:
     for kind in (Limiter, AsyncLimiter, Gate, AsyncGate, Decision):
-        shown = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+        shown = help_on(kind)
         assert (kind.__doc__ or "").splitlines()[0] in shown
-    assert "hit(self, key: str, *, cost: int = 1)" in pydoc.render_doc(Limiter.hit, renderer=pydoc.plaintext)
+    assert "hit(self, key: str, *, cost: int = 1)" in help_on(Limiter.hit)
 
 
 def test_what_is_awaited_is_seen_to_be_a_coroutine_function() -> None:

@@ -44,7 +44,7 @@ def made() -> list[Any]:
         AsyncGate(POLICY),
         WebGate(POLICY),
         AsyncWebGate(POLICY),
-        RateLimitMiddleware(lambda scope, receive, send: None, "5/minute"),  # type: ignore[arg-type, return-value]
+        RateLimitMiddleware(lambda scope, receive, send: None, "5/minute"),
         WsgiMiddleware(lambda environ, start: [], "5/minute"),
     ]
 
@@ -113,14 +113,14 @@ class Refusing(MemoryStorage):
     """A storage with an `evaluate` of its own."""
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        return [[(False, *row[1:]) for row in rows] for rows in super().evaluate(groups, mode)]  # type: ignore[misc]
+        return [[(False, *row[1:]) for row in rows] for rows in super().evaluate(groups, mode)]
 
 
 class RefusingAtOnce(MemoryStorage):
     """A storage with an `at_once` of its own."""
 
     def at_once(self, group: Group) -> Sequence[Row]:
-        return [(False, *row[1:]) for row in super().at_once(group)]  # type: ignore[misc]
+        return [(False, *row[1:]) for row in super().at_once(group)]
 
 
 @pytest.mark.parametrize("kind", [Refusing, RefusingAtOnce])
@@ -168,7 +168,8 @@ def test_gates_can_be_subclassed() -> None:
 
 
 def test_methods_can_be_patched(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    limiter, other = limiter_of("2/minute", clock), limiter_of("2/minute", clock)
+    limiter: Any = limiter_of("2/minute", clock)
+    other: Any = limiter_of("2/minute", clock)
     with monkeypatch.context() as patch:
         patch.setattr(limiter, "hit", lambda key: "patched")
         assert (limiter.hit("a"), other.hit("a").remaining) == ("patched", 1)
@@ -209,7 +210,7 @@ def test_limits_can_be_set_while_running(clock: FakeClock) -> None:
     limiter.limits = parse_limits("5/minute; 100/hour")
     assert limiter.hit("a").remaining == 3
     assert limiter.limits == tuple(parse_limits("5/minute; 100/hour"))
-    limiter.limits = parse_limit("1/minute")  # type: ignore[assignment]
+    limiter.limits = parse_limit("1/minute")
     assert not limiter.hit("a")
 
 
