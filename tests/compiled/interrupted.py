@@ -2,7 +2,7 @@
 
     python -m tests.compiled.interrupted ALGORITHM INTERRUPTIONS
 
-Exits with an error if a state is half changed, a lock is held, or an allowed decision was not charged.
+Exits with an error if a state is half changed or the lock is held.
 """
 
 import random
