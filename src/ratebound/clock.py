@@ -12,11 +12,17 @@ def ticking(clock: Clock | None) -> tuple[Callable[[], int], int]:
     """Return (ticks, anchor) for a clock, such that now is `ticks() // 1000 + anchor`.
 
     Without a clock, ticks come from the monotonic clock, anchored once to the wall clock, so that time never steps. The
-    value comes in two parts because calling a Python function here would cost a tenth of a hit.
+    value comes in two parts because calling a Python function here would cost a tenth of a hit. What a clock returns is
+    made a whole number: compiled code takes no other.
     """
     if clock is not None:
-        return lambda: clock() * 1000, 0
+        return lambda: int(clock()) * 1000, 0
     return time.monotonic_ns, (time.time_ns() - time.monotonic_ns()) // 1000
+
+
+def pause() -> None:
+    """Let other threads run, and signal handlers: not compiled, because compiled code runs none."""
+    time.sleep(0)
 
 
 def seconds(microseconds: int) -> float:

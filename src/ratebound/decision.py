@@ -4,6 +4,7 @@ What the storage answered for one limit is in outcome.py, and the exception that
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from ratebound.compiling import mypyc_attr
 from ratebound.limit import Group, Limit
@@ -140,6 +141,25 @@ class Decision:
     def at(self) -> int:
         """The storage's clock at this decision, in microseconds."""
         return self.rows[0][5]
+
+
+_HELP: Final = """The answer to one request: true if it is allowed. Durations are float seconds here.
+
+`allowed` is True or False. `final` is the reason why the decision cannot be settled any more; empty until then.
+`limit` is the limit to report to the client: nearest to exhaustion, or denying for longest. Its quota is `limit.burst`.
+`remaining` is the units of cost left in `limit`.
+`retry_after` is the time until the same request passes if no other comes; 0.0 if allowed, None if it never passes.
+`reset_after` is the time until `limit` is as if untouched, if nothing more is spent.
+`delay` is the time to hold an allowed request back: a leaky bucket's turn, or a place taken in the future.
+`limits` are the limits that were checked, and `outcomes` has one Outcome for each, in whole microseconds.
+`degraded` is the reason why this was decided without the storage; None if the storage decided.
+`unavailable` is True if denied only because the storage is out of reach: a 503, not a 429.
+`at` is the storage's clock at this decision, in microseconds.
+`asks` and `rows` are what the storage received and answered, as plain tuples.
+"""
+# A compiled class has no docstring and its properties have none, so `help` finds all of it here. The compiler allows no
+# assignment to Decision.__doc__.
+setattr(Decision, "__doc__", _HELP)  # noqa: B010
 
 
 def _comes_first(row: Row, other: Row) -> bool:

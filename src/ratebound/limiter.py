@@ -59,14 +59,13 @@ class Limiter:
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._plan = Plan(as_limits(limits, default_algorithm))
+        self._twin: AsyncLimiter | None = None
+        self.limits = as_limits(limits, default_algorithm)
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=False)
         self._decider = Decider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
         self._fast_path = self._decider.fast_path
-        self._reserves = reserves(self.limits)
         self._lines = Lines()
-        self._twin: AsyncLimiter | None = None
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -76,6 +75,9 @@ class Limiter:
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
         self._plan = Plan(limit_set(limits))
+        self._reserves = reserves(self._plan.limits)
+        if self._twin is not None:
+            self._twin.limits = self._plan.limits
 
     @property
     def storage(self) -> Storage:
@@ -259,12 +261,11 @@ class AsyncLimiter:
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._plan = Plan(as_limits(limits, default_algorithm))
+        self.limits = as_limits(limits, default_algorithm)
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=True)
         self._decider = AsyncDecider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
         self._fast_path = self._decider.fast_path
-        self._reserves = reserves(self.limits)
         self._lines = Lines()
 
     @property
@@ -275,6 +276,7 @@ class AsyncLimiter:
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
         self._plan = Plan(limit_set(limits))
+        self._reserves = reserves(self._plan.limits)
 
     @property
     def storage(self) -> AsyncStorage:

@@ -7,7 +7,7 @@ boundary and another just after it.
 """
 
 from ratebound.compiling import mypyc_attr
-from ratebound.kernels.state import State
+from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
@@ -19,7 +19,7 @@ class Window(State):
 
     __slots__ = ("since", "used")
 
-    def __init__(self, expires: int = -1, used: int = 0, since: int = 0) -> None:
+    def __init__(self, expires: int = UNTOUCHED, used: int = 0, since: int = 0) -> None:
         self.expires = expires
         self.used = used
         self.since = since
@@ -75,7 +75,7 @@ class Window(State):
             self.used = max(min(used + cost, max(used, limit.count + limit.count)), 0)
             self.since = since
         elif self.expires <= now:
-            self.expires, self.used, self.since = -1, 0, 0
+            self.expires, self.used, self.since = UNTOUCHED, 0, 0
         remaining, reset_after = self.standing(limit, now)
         return (True, remaining, 0, reset_after, 0, now, 0, 0, None)
 

@@ -34,7 +34,7 @@ place was given back.
 from typing import Final
 
 from ratebound.compiling import mypyc_attr
-from ratebound.kernels.state import State
+from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import MAX_PERIOD, MAX_SPAN, Spent
 from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
@@ -50,10 +50,10 @@ class Bucket(State):
 
     def __init__(
         self,
-        expires: int = -1,
+        expires: int = UNTOUCHED,
         part: int = 0,
-        last: int = 0,
-        since: int = 0,
+        last: int = UNTOUCHED,
+        since: int = UNTOUCHED,
         given: int = 0,
         more: tuple[int, ...] | None = None,
     ) -> None:

@@ -4,7 +4,7 @@ from ratebound.kernels.fixed_window import Window
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.sliding_counter import Counter
 from ratebound.kernels.sliding_log import Log
-from ratebound.kernels.state import State
+from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.numbers import Numbers
 
 Packed = tuple[int, ...]
@@ -12,7 +12,7 @@ Packed = tuple[int, ...]
 
 def packed(limit: Numbers, state: State) -> Packed | None:
     """Return a state as whole numbers, the first of which is `expires`; None if it was never spent from."""
-    return None if state.expires < 0 else state.pack(limit)
+    return None if state.expires == UNTOUCHED else state.pack(limit)
 
 
 def unpacked(limit: Numbers, numbers: Packed | None) -> State:

@@ -9,7 +9,7 @@ the limit is never exceeded by its own estimate, at the price of at most one uni
 from typing import Final
 
 from ratebound.compiling import mypyc_attr
-from ratebound.kernels.state import State
+from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
@@ -23,7 +23,7 @@ class Counter(State):
 
     __slots__ = ("current", "previous")
 
-    def __init__(self, expires: int = -1, current: int = 0, previous: int = 0) -> None:
+    def __init__(self, expires: int = UNTOUCHED, current: int = 0, previous: int = 0) -> None:
         self.expires = expires
         self.current = current
         self.previous = previous
@@ -104,7 +104,7 @@ class Counter(State):
         elif previous:  # as if this window had not begun
             self.expires, self.current, self.previous = end, previous, 0
         else:
-            self.expires, self.current, self.previous = -1, 0, 0
+            self.expires, self.current, self.previous = UNTOUCHED, 0, 0
         remaining, reset_after = self.standing(limit, now)
         return (True, remaining, 0, reset_after, 0, now, 0, 0, None)
 

@@ -8,7 +8,7 @@ Packed, a state is (expires, used, instant, cost, instant, cost, …), oldest fi
 """
 
 from ratebound.compiling import mypyc_attr
-from ratebound.kernels.state import State
+from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
@@ -20,7 +20,9 @@ class Log(State):
 
     __slots__ = ("newest_cost", "older", "used")
 
-    def __init__(self, expires: int = -1, used: int = 0, newest_cost: int = 0, older: list[int] | None = None) -> None:
+    def __init__(
+        self, expires: int = UNTOUCHED, used: int = 0, newest_cost: int = 0, older: list[int] | None = None
+    ) -> None:
         self.expires = expires
         self.used = used  # by all entries, those that have left included
         self.newest_cost = newest_cost
@@ -144,7 +146,7 @@ class Log(State):
             self.newest_cost = entries[-1]
             self.older = entries[:-2] or None
         else:
-            self.expires, self.used, self.newest_cost, self.older = -1, 0, 0, None
+            self.expires, self.used, self.newest_cost, self.older = UNTOUCHED, 0, 0, None
 
     def standing(self, limit: Numbers, now: int) -> tuple[int, int]:
         """Return (remaining, reset_after)."""

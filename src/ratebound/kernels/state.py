@@ -1,16 +1,20 @@
 """The base of every kernel: a state that knows its algorithm."""
 
+from typing import Final
+
 from ratebound.compiling import mypyc_attr
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers
 from ratebound.outcome import Row
+
+UNTOUCHED: Final = -(2**60)  # `expires` of a state that was never spent from: before every clock, also one below zero
 
 
 @mypyc_attr(acyclic=True)
 class State:
     """The units that a key has spent of one limit.
 
-    If `expires` is before now, the state is as if untouched. A new state is untouched. Every method gets the numbers of
+    If `expires` is before now, the state is as if untouched. A new state is UNTOUCHED. Every method gets the numbers of
     the limit, because a limit may change its count or burst and keep its states.
 
     A change is a row of plain assignments, without a call or a loop between the first and the last. Python runs signal

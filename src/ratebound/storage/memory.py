@@ -54,8 +54,12 @@ class MemoryStorage:
 
     @property
     def max_keys(self) -> int:
-        """The largest number of states."""
+        """The largest number of states. Another one can be set."""
         return self.states.max_keys
+
+    @max_keys.setter
+    def max_keys(self, max_keys: int) -> None:
+        self.states.max_keys = max_keys
 
     @property
     def keys(self) -> int:
@@ -106,6 +110,11 @@ class AsyncMemoryStorage:
         self.memory.close()
 
 
+# As they are written here: a test of the application may have replaced them in the class.
+_AT_ONCE = MemoryStorage.at_once
+_AT_ONCE_OF_TASKS = AsyncMemoryStorage.at_once
+
+
 def states_of(storage: object) -> States | None:
     """Return the states that a memory storage decides from; None for other storages.
 
@@ -114,7 +123,7 @@ def states_of(storage: object) -> States | None:
     memory = storage.memory if isinstance(storage, AsyncMemoryStorage) else storage
     if not isinstance(memory, MemoryStorage) or at_once_of(storage) is None or at_once_of(memory) is None:
         return None
-    if isinstance(storage, AsyncMemoryStorage) and type(storage).at_once is not AsyncMemoryStorage.at_once:
+    if isinstance(storage, AsyncMemoryStorage) and type(storage).at_once is not _AT_ONCE_OF_TASKS:
         return None
-    is_own = type(memory).at_once is MemoryStorage.at_once and "at_once" not in vars(memory)
+    is_own = type(memory).at_once is _AT_ONCE and "at_once" not in vars(memory)
     return memory.states if is_own else None

@@ -21,7 +21,7 @@ from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan,
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
-from ratebound.kernels.state import State
+from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Group, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
 from ratebound.outcome import Row
@@ -317,7 +317,7 @@ class States:
     def _store(self, table: Table, key: Key | None, limit: Numbers, state: State, now: int) -> None:
         if key is None:
             table.overflow = state
-        elif state.expires < 0:
+        elif state.expires == UNTOUCHED:
             self.keys -= table.remove(key)
         elif key in table.states:
             table.states[key] = state
@@ -355,13 +355,15 @@ class States:
             self._unwarned = False  # warn in a thread: the lock is held here, and a log handler may use a limiter
             threading.Thread(target=warn_of_many_workers, name="ratebound warning").start()
         for _ in range(min(len(self._turns), SWEEP_TABLES)):
-            scope = self._turns.popleft()
-            table = self._tables[scope]
-            self.keys -= table.sweep(16 + len(table.ring) // SWEEP_SHARE, now)
-            if table.ring or (table.overflow is not None and table.overflow.expires >= now):
-                self._turns.append(scope)
-            else:
+            scope = self._turns[0]  # it leaves last: an exception out of a signal handler must not take its turn away
+            table = self._tables.get(scope)  # None if such an exception came before the table
+            if table is not None:
+                self.keys -= table.sweep(16 + len(table.ring) // SWEEP_SHARE, now)
+                if table.ring or (table.overflow is not None and table.overflow.expires >= now):
+                    self._turns.rotate(-1)
+                    continue
                 del self._tables[scope]
+            self._turns.popleft()
 
 
 def _has_waiters(limit: Numbers, state: State, row: Row) -> bool:

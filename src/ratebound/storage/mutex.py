@@ -7,9 +7,9 @@ standard library. A Python without a GIL gets no compiled build.
 """
 
 import threading
-from time import sleep
 from typing import cast
 
+from ratebound.clock import pause
 from ratebound.compiling import COMPILED, mypyc_attr
 
 
@@ -24,7 +24,7 @@ class Mutex:
 
     def __enter__(self) -> None:
         while self._taken:
-            sleep(0)
+            pause()
         self._taken = True
 
     def locked(self) -> bool:
