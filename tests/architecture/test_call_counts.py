@@ -14,6 +14,7 @@ import pytest
 from ratebound import AsyncLimiter, Limiter
 from ratebound.limit import ALGORITHMS
 from ratebound.policy import Gate, RequestView, read_policy
+from tests.builds import needs_pure_build
 
 ALLOWED = 6  # hit, the fast path, the states, the kernel's spend and its product, Decision
 DENIED = 8  # and how long it takes, where a kernel computes that by itself
@@ -82,6 +83,7 @@ def test_a_listener_does_not_lead_off_the_fast_path(count: int) -> None:
     assert [name for name in heard if name in unheard] == unheard
 
 
+@needs_pure_build
 @pytest.mark.parametrize("listeners", [(), (listener,)], ids=["unheard", "listened to"])
 def test_a_gate_asks_memory_at_once_whoever_listens(listeners: Any) -> None:
     gate = Gate(read_policy({"rules": [{"name": "all", "limits": "1/day token-bucket"}]}), listeners=listeners)

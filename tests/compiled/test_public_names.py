@@ -87,7 +87,7 @@ def is_property(node: Definition) -> bool:
 
 def is_native(value: Any) -> bool:
     """Return True for a compiled class."""
-    return hasattr(value, "__mypyc_attrs__")
+    return "__mypyc_attrs__" in vars(value)
 
 
 def parameters_in_source(node: Definition) -> Names:
