@@ -288,6 +288,32 @@ def test_what_a_handler_sees_of_a_plain_request_is_complete() -> None:
     assert copy.copy(passed).headers == passed.headers
 
 
+@pytest.mark.parametrize(
+    ("judgement", "remaining"), [(["a mistake"], 4), ([], 5), ("no", 4), (1, 4), (0, 5), (None, 5)]
+)
+def test_the_judgement_of_a_handler_may_be_any_value(judgement: Any, remaining: int) -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        environ["ratebound.passed"].failed = judgement
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"ok"]
+
+    client = wsgi_client(WsgiMiddleware(app, "5/minute", charge={"default": "failure"}))
+    assert f";r={remaining}" in dict(client("GET", "/").headers)["ratelimit"]
+
+
+@pytest.mark.parametrize("method", [None, b"GET"])
+def test_the_method_that_a_server_gives_may_have_any_type(method: Any) -> None:
+    gate = WebGate("1/minute")
+    answers = [gate.plain.check_view(gate.rules_for(), RequestView(method, "/", peer="203.0.113.9")) for _ in range(2)]
+    assert [type(answer).__name__ for answer in answers] == ["Passed", "Rejected"]
+
+    async def answer() -> list[int]:
+        app = RateLimitMiddleware(bare, "1/minute")
+        return [(await exchange(app, http_scope("GET", "/") | {"method": method}))[0]["status"] for _ in range(2)]
+
+    assert asyncio.run(answer()) == [200, 429]
+
+
 def test_the_send_of_an_application_looks_like_a_coroutine_function() -> None:
     seen: list[Any] = []
 

@@ -97,7 +97,7 @@ class Passed(PassedFields):
 
     @failed.setter
     def failed(self, value: bool | None) -> None:
-        self._failed = value
+        self._failed = None if value is None else bool(value)  # handlers also give what is true or false
 
     def charge(self, cost: int, rule: str = "") -> None:
         """Set the whole cost of this request, for a handler that knows it: settled when the response is complete.

@@ -49,7 +49,7 @@ class PlainPath:
         rules = self._rules.get(endpoint)
         return rules if rules is not None and rules.base is self.compiled() else None
 
-    def check_view(self, rules: EndpointRules, view: RequestView) -> Passed | Rejected | None:
+    def check_view(self, rules: EndpointRules, view: Any) -> Passed | Rejected | None:
         """Decide a request whose view is made already; see `check`."""
         return self.check(rules, None, None, view.method, view.peer, view.user, view.route, view.is_scripted, view)
 
@@ -58,8 +58,8 @@ class PlainPath:
         rules: EndpointRules,
         wire: Any,
         source: object,
-        method: str,
-        peer: str | None,
+        method: Any,
+        peer: Any,
         user: object,
         route: str | None,
         is_scripted: bool,
@@ -67,7 +67,8 @@ class PlainPath:
     ) -> Passed | Rejected | None:
         """Decide a request. Return None, having done nothing, if it takes more than this.
 
-        `wire` and what follows are the parts of a view, which is made of them only if a rule looks at it.
+        `wire` and what follows are the parts of a view, which is made of them only if a rule looks at it. `method` and
+        `peer` are as the server gives them: compiled code would raise TypeError for another type than a declared one.
         """
         line, states = rules.line, self._fast_path.states
         if line is None or states is None or self._fast_path.listeners or self._in_force.switch is not None:

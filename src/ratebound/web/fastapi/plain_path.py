@@ -44,7 +44,7 @@ class PlainEntrance:
         self._limits = limits
         self._plain: PlainPath = limits.gate.plain
         self._key: str = limits.key
-        self.known: dict[tuple[str, str, str, str], Any] | None = None
+        self.known: dict[Any, Any] | None = None
         self.count = 0
         self.wire: Wire = application.wire
 
