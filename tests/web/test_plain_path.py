@@ -301,6 +301,18 @@ def test_the_judgement_of_a_handler_may_be_any_value(judgement: Any, remaining: 
     assert f";r={remaining}" in dict(client("GET", "/").headers)["ratelimit"]
 
 
+@pytest.mark.parametrize("peer", [None, "", b"", "unix"])
+def test_a_peer_without_an_address_is_one_client(peer: Any) -> None:
+    scope = http_scope("GET", "/")
+
+    async def answer() -> list[int]:
+        app = RateLimitMiddleware(bare, "2/minute")
+        scopes = [{**scope, "client": None}, {**scope, "client": (peer, 0)}, {**scope, "client": (peer, 0)}]
+        return [(await exchange(app, one))[0]["status"] for one in scopes]
+
+    assert asyncio.run(answer()) == [200, 200, 429]
+
+
 @pytest.mark.parametrize("method", [None, b"GET"])
 def test_the_method_that_a_server_gives_may_have_any_type(method: Any) -> None:
     gate = WebGate("1/minute")
