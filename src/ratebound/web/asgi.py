@@ -14,7 +14,7 @@ from ratebound.policy import RequestView
 from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
-from ratebound.web.asgi_plain_path import enter_plain, is_scripted
+from ratebound.web.asgi_plain_path import enter_plain, is_scripted, peer_of
 from ratebound.web.asgi_response import AsgiResponse, as_fields
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
@@ -131,8 +131,7 @@ WIRE = Wire(
 
 def request_view(scope: Scope, user: User = None, route: str | None = None, wire: Wire = WIRE) -> RequestView:
     """Return a request as rules see it; the handshake of a WebSocket is a GET."""
-    client = scope.get("client")
-    return RequestView.on_demand(wire, scope, scope.get("method", "GET"), client[0] if client else None, user, route)
+    return RequestView.on_demand(wire, scope, scope.get("method", "GET"), peer_of(scope), user, route)
 
 
 class RateLimitMiddleware:
@@ -194,8 +193,7 @@ class RateLimitMiddleware:
             view = request_view({**scope}, user, route, self._wire)  # the application changes its scope
             await connect(self.app, gate, view, endpoint, self.messages, scope, receive, send, visit)
             return
-        client = scope.get("client")
-        view = RequestView.on_demand(self._wire, scope, scope["method"], client[0] if client else None, user, route)
+        view = RequestView.on_demand(self._wire, scope, scope["method"], peer_of(scope), user, route)
         rules = gate.rules_for(endpoint)
         if rules.is_plain:
             verdict = await gate.decide_by(rules.compiled, view, rules.last_stage)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ratebound.policy import RequestView
 from ratebound.web.asgi import check_with_body, close_logged, request_view
+from ratebound.web.asgi_plain_path import peer_of
 from ratebound.web.asgi_response import START, AsgiResponse, send_nothing, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
@@ -139,10 +140,7 @@ class InnermostMiddleware:
             app, messages = self._entered(visit, view), limits.messages
             await connect(app, gate, view, found.endpoint, messages, scope, receive, send, visit)
             return
-        client = scope.get("client")
-        view = RequestView.on_demand(
-            application.wire, scope, scope["method"], client[0] if client else None, user, found.template
-        )
+        view = RequestView.on_demand(application.wire, scope, scope["method"], peer_of(scope), user, found.template)
         rules = gate.rules_for(found.endpoint)
         if rules.is_plain and earlier is None:
             answer = visit.answer = rules.answer(view, [await gate.decide_by(rules.compiled, view, rules.last_stage)])
