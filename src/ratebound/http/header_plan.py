@@ -14,6 +14,11 @@ from ratebound.outcome import DegradedRows
 Pairs = list[tuple[str, str]]
 
 
+def remaining_text(quoted: str, left: int, after: int) -> str:
+    """Return the remaining units of a limit in the syntax of draft-11; `after` is the time until there are more."""
+    return f"{quoted};r={left};t={-(-after // SECOND)}" if after else f"{quoted};r={left}"
+
+
 class HeaderPlan:
     """The prepared text for one combination of limits."""
 
@@ -44,9 +49,7 @@ class HeaderPlan:
 
         `reset` is the time until all are back, in microseconds.
         """
-        after = grows_after(self._numbers, left, reset)
-        text = f"{self._quoted};r={left};t={-(-after // SECOND)}" if after else f"{self._quoted};r={left}"
-        return [*self.fixed, ("RateLimit", text)]
+        return [*self.fixed, ("RateLimit", remaining_text(self._quoted, left, grows_after(self._numbers, left, reset)))]
 
 
 HeaderPlans = dict[int | tuple[int, ...], HeaderPlan]  # by the identities of the tuples of limits

@@ -13,7 +13,7 @@ from ratebound import kernels
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.http.caching import is_redirect, is_shareable
-from ratebound.http.header_plan import HeaderPlan, HeaderPlans, Pairs, usual_pairs
+from ratebound.http.header_plan import HeaderPlan, HeaderPlans, Pairs, remaining_text, usual_pairs
 from ratebound.http.shown import KONG_UNITS, Shown
 from ratebound.http.structured import write_string
 from ratebound.limit import Group, Limit
@@ -176,10 +176,7 @@ class Headers:
     def _draft_11(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         if not plan.unique:
             quotas = list(nearest(quotas, lambda quota: quota[0].name).values())
-        texts = [
-            f"{shown.quoted};r={left};t={-(-after // SECOND)}" if after else f"{shown.quoted};r={left}"
-            for shown, left, after, _, _ in quotas
-        ]
+        texts = [remaining_text(shown.quoted, left, after) for shown, left, after, _, _ in quotas]
         pairs.append(("RateLimit", ", ".join(texts)))
 
     def _draft_07(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:

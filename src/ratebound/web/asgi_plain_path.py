@@ -20,9 +20,9 @@ def is_scripted(scope: Any) -> bool:
 
 
 def peer_of(scope: Any) -> Any:
-    """Return the address of the peer, None if the server does not know it."""
+    """Return the address of the peer, None if the server does not know it or says so with an empty one."""
     client = scope.get("client")
-    return client[0] if client else None
+    return (client[0] or None) if client else None
 
 
 def enter_plain(gate: Any, wire: Wire, scope: Any, send: Send) -> AsgiResponse | Rejected | None:

@@ -5,7 +5,7 @@ clients, tiers, shadows, functions that find identities, limits or costs) is for
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ratebound.decision import Decision, Plan
 from ratebound.http.client_ip import ClientAddress
@@ -120,9 +120,8 @@ class MatchedRules:
                 identities.append(who)
                 asks.append((key, plan, cost, None, None))
             asked = Asked(self.grounds, client, tuple(identities), tuple(asks), self._plan)
-            peer: Any = request.peer  # compiled code would raise TypeError for b"", which means none as well
-            is_short = len(peer or "") <= MAX_LENGTH
-            return remember(self.known, peer, asked) if is_peer and is_short else asked
+            is_short = len(request.peer or "") <= MAX_LENGTH
+            return remember(self.known, request.peer, asked) if is_peer and is_short else asked
         found = request.found = RequestIdentities(owner, client)
         for bound, plan, cost in self._asked:
             identity = resolve(bound.by, request, found, bound.rule.name)
