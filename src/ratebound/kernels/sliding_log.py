@@ -7,7 +7,7 @@ Packed, a state is (expires, used, instant, cost, instant, cost, …), oldest fi
 `expires`, so the object keeps only its cost; `older` holds the others, and most keys have none.
 """
 
-from ratebound.compiling import mypyc_attr
+from ratebound.compiling import COMPILED, mypyc_attr
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers, product
@@ -67,16 +67,19 @@ class Log(State):
         else:
             if first and older is not None:
                 del older[:first]
+                if not older:
+                    older = self.older = None
             if self.expires == now + period:
                 self.newest_cost += cost
             else:
                 if older is None:
                     self.older = [self.expires - period, self.newest_cost]
-                else:
+                elif COMPILED:
+                    older.append(self.expires - period)
+                    older.append(self.newest_cost)
+                else:  # in one step, see State
                     older += [self.expires - period, self.newest_cost]
                 self.newest_cost = cost
-            if not self.older:
-                self.older = None
         used += cost
         self.expires = now + period
         self.used = used
