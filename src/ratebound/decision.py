@@ -13,14 +13,18 @@ from ratebound.outcome import DegradedRows, Outcome, Row
 
 
 class Plan:
-    """The limits of one key, and their numbers in the same order. `first` is the first limit."""
+    """The limits of one key, and their numbers in the same order.
 
-    __slots__ = ("first", "limits", "numbers")
+    `first` is the first limit. `only` has the numbers of the only limit; it is None if there are several.
+    """
+
+    __slots__ = ("first", "limits", "numbers", "only")
 
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
         self.first = limits[0]
         self.numbers: list[Numbers] = [limit.numbers for limit in limits]
+        self.only = self.numbers[0] if len(limits) == 1 else None
 
 
 @mypyc_attr(acyclic=True)

@@ -161,8 +161,8 @@ class States:
             now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
             if now >= self._sweep_at:
                 self._sweep(now)
-            if len(plan.numbers) == 1:
-                limit = plan.numbers[0]
+            limit = plan.only
+            if limit is not None:
                 table = self._tables.get(limit.scope)
                 if table is not None:
                     state = table.states.get(key)
