@@ -183,29 +183,20 @@ def _remade(asks: Group, rows: Sequence[Row], final: str) -> Decision:
     return decision
 
 
-@mypyc_attr(acyclic=True, free_list_len=1)
-class OneLimitDecision(Decision):
-    """A decision about one key and one limit. `asks` and `rows` are made when they are read."""
+@mypyc_attr(acyclic=True)
+class MemoryDecision(Decision):
+    """A decision about one key from memory. `asks` and `rows` are made when they are read."""
 
-    __slots__ = ("_answer", "_cost", "_key", "_plan")
+    __slots__ = ("_cost", "_key", "_plan")
 
-    def __init__(self, key: str, plan: Plan, cost: int, answer: Row) -> None:
-        self.allowed = answer[0]
-        self.final = ""
-        self._key = key
-        self._plan = plan
-        self._cost = cost
-        self._answer = answer
+    _key: str
+    _plan: Plan
+    _cost: int
 
     @property
     def asks(self) -> Group:
         """The one ask that the storage received."""
         return ((self._key, self._plan.limits, self._cost, None, None),)
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """The answers of the storage."""
-        return (self._answer,)
 
     @property
     def degraded(self) -> None:
@@ -216,6 +207,26 @@ class OneLimitDecision(Decision):
     def unavailable(self) -> bool:
         """False: the storage decided."""
         return False
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
+class OneLimitDecision(MemoryDecision):
+    """A decision about one key and one limit."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, key: str, plan: Plan, cost: int, answer: Row) -> None:
+        self.allowed = answer[0]
+        self.final = ""
+        self._key = key
+        self._plan = plan
+        self._cost = cost
+        self._answer = answer
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The answers of the storage."""
+        return (self._answer,)
 
     @property
     def limit(self) -> Limit:
@@ -262,10 +273,10 @@ class StoredRow:
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
-class OneKeyDecision(Decision):
-    """A decision about one key and several limits. `asks` and `rows` are made when they are read."""
+class OneKeyDecision(MemoryDecision):
+    """A decision about one key and several limits."""
 
-    __slots__ = ("_answers", "_cost", "_key", "_plan")
+    __slots__ = ("_answers",)
 
     def __init__(self, key: str, plan: Plan, cost: int, answers: list[StoredRow], allowed: bool) -> None:
         self.allowed = allowed
@@ -276,24 +287,9 @@ class OneKeyDecision(Decision):
         self._answers = answers
 
     @property
-    def asks(self) -> Group:
-        """The one ask that the storage received."""
-        return ((self._key, self._plan.limits, self._cost, None, None),)
-
-    @property
     def rows(self) -> Sequence[Row]:
         """The answers of the storage."""
         return [answer.row for answer in self._answers]
-
-    @property
-    def degraded(self) -> None:
-        """None: the storage decided."""
-        return None
-
-    @property
-    def unavailable(self) -> bool:
-        """False: the storage decided."""
-        return False
 
     @property
     def limit(self) -> Limit:

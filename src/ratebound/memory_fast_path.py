@@ -10,7 +10,6 @@ from ratebound.storage.memory_states import States
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
 
-ONE: Final = 1
 _now: Final = perf_counter  # a Final, because compiled code reads it without looking up its name
 
 

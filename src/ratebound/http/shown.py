@@ -2,7 +2,6 @@
 
 from ratebound.clock import SECOND
 from ratebound.http.structured import write_string
-from ratebound.kernels import grows_after
 from ratebound.limit import UNITS, Limit
 
 KONG_UNITS = ("Second", "Minute", "Hour", "Day", "Month", "Year")
@@ -25,11 +24,3 @@ class Shown:
         self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
         span = limit.burst * limit.period_us
         self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
-
-    def text(self, left: int, reset: int) -> str:
-        """Return the remaining units and the time until there are more, in the syntax of draft-11.
-
-        `reset` is the time until all are back, in microseconds.
-        """
-        after = grows_after(self.limit.numbers, left, reset)
-        return f"{self.quoted};r={left};t={-(-after // SECOND)}" if after else f"{self.quoted};r={left}"
