@@ -11,10 +11,11 @@ from ratebound.errors import InvalidKey, InvalidLimit
 from ratebound.events import Listener
 from ratebound.kernels.group_law import peek as peek_at
 from ratebound.kernels.packing import unpacked
-from ratebound.limit import MAX_PERIOD, Check, Group, Limit, checked_cost, checked_key, limit_set
+from ratebound.limit import MAX_PERIOD, Ask, Check, Group, Limit, checked_cost, checked_key, limit_set
 from ratebound.notation import parse_limits
 from ratebound.outcome import Row
 from ratebound.rate_limited import Patience
+from ratebound.slots import extras_of
 
 Limits = str | Limit | Iterable[Limit]
 
@@ -71,7 +72,7 @@ def as_patience(timeout: Duration | None, max_delay: float) -> Patience:
 
 def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
     """Return the group of one ask. Raises InvalidKey or InvalidCost."""
-    return ((checked_key(key), limits, checked_cost(cost), None, None),)
+    return ((checked_key(key), limits, checked_cost(cost), None, extras_of(limits)),)
 
 
 MANY = 100  # groups in one call of `hit_many`: as many as a storage that others share may be held up for
@@ -94,12 +95,13 @@ def group_of_checks(checks: Check | Iterable[Check]) -> Group:
 
     Raises InvalidLimit if two different limits would share one count, and InvalidKey if there is no check.
     """
-    group = []
+    group: list[Ask] = []
     seen: dict[tuple[str, str], Limit] = {}
     for check in [checks] if isinstance(checks, Check) else checks:
         if not isinstance(check, Check):
             raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {type(check).__name__}")
-        ask = check.ask()
+        key, limits, cost, *_ = check.ask()
+        ask: Ask = (key, limits, cost, None, extras_of(limits))
         for limit in ask[1]:
             other = seen.setdefault((ask[0], limit.scope), limit)
             if other != limit:

@@ -11,20 +11,24 @@ from ratebound.limit import Group, Limit
 from ratebound.numbers import Numbers
 from ratebound.outcome import DegradedRows, Outcome, Row
 
+PEEKED: Final = "it is a peek, which was charged nothing"  # the reason why a peek is final
+
 
 class Plan:
     """The limits of one key, and their numbers in the same order.
 
-    `first` is the first limit. `only` has the numbers of the only limit; it is None if there are several.
+    `first` is the first limit. `only` has the numbers of the only limit; it is None if there are several. `plain` is
+    False if an ask needs an extra for one of them.
     """
 
-    __slots__ = ("first", "limits", "numbers", "only")
+    __slots__ = ("first", "limits", "numbers", "only", "plain")
 
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
         self.first = limits[0]
         self.numbers: list[Numbers] = [limit.numbers for limit in limits]
         self.only = self.numbers[0] if len(limits) == 1 else None
+        self.plain = all(numbers.plain for numbers in self.numbers)
 
 
 @mypyc_attr(acyclic=True)
@@ -94,12 +98,23 @@ class Decision:
         return isinstance(rows, DegradedRows) and rows.closed and not self.allowed
 
     def _decisive(self) -> int:
-        """Return the index of the limit to report: the one that denies for longest, or is nearest to exhaustion."""
-        best = 0
-        for index in range(1, len(self._rows)):
-            if _comes_first(self._rows[index], self._rows[best]):
+        """Return the index of the limit to report: the one that denies for longest, or is nearest to exhaustion.
+
+        Slots are reported only if they deny, or if there is nothing else.
+        """
+        skipped = self._slots() if self.allowed else ()
+        best = -1
+        for index in range(len(self._rows)):
+            if index not in skipped and (best < 0 or _comes_first(self._rows[index], self._rows[best])):
                 best = index
-        return best
+        return max(best, 0)
+
+    def _slots(self) -> Sequence[int]:
+        """Return the indexes of the limits that are about slots. Only asks with extras have any."""
+        for ask in self._asks:
+            if ask[4] is not None:
+                return [index for index, limit in enumerate(self.limits) if limit.has_slots]
+        return ()
 
     def _row(self) -> Row:
         """Return the row of the limit to report."""
@@ -142,6 +157,17 @@ class Decision:
         return max([row[4] for row in self.rows]) / 1_000_000 if self.allowed else 0.0
 
     @property
+    def overage(self) -> int:
+        """The units of this cost that exceed a metered quota. After settling, the change; it may be negative."""
+        if not self.allowed or self.final == PEEKED:
+            return 0
+        most = least = 0
+        for limit, row in zip(self.limits, self.rows, strict=True):
+            if limit.metered:
+                most, least = max(most, int(row[7])), min(least, int(row[7]))
+        return most or least
+
+    @property
     def at(self) -> int:
         """The storage's clock at this decision, in microseconds."""
         return self.rows[0][5]
@@ -155,6 +181,7 @@ _HELP: Final = """The answer to one request: true if it is allowed. Durations ar
 `retry_after` is the time until the same request passes if no other comes; 0.0 if allowed, None if it never passes.
 `reset_after` is the time until `limit` is as if untouched, if nothing more is spent.
 `delay` is the time to hold an allowed request back: a leaky bucket's turn, or a place taken in the future.
+`overage` is the units of this cost that exceed a metered quota. After settling, the change; it may be negative.
 `limits` are the limits that were checked, and `outcomes` has one Outcome for each, in whole microseconds.
 `degraded` is the reason why this was decided without the storage; None if the storage decided.
 `unavailable` is True if denied only because the storage is out of reach: a 503, not a 429.

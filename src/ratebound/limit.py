@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
+from ratebound.calendar_period import LENGTHS, Calendar
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit
 from ratebound.numbers import MAX_COUNT as MAX_COUNT
 from ratebound.numbers import Numbers
+from ratebound.windows import Windows
 
 UNITS = {
     "microsecond": 1,
@@ -27,12 +29,17 @@ UNITS = {
 }
 BUCKETS = ("token-bucket", "gcra", "leaky-bucket")
 WINDOWS = ("fixed-window", "sliding-log", "sliding-counter")
-ALGORITHMS = BUCKETS + WINDOWS
+ALGORITHMS = BUCKETS + WINDOWS  # of rates
+CALENDAR = "calendar"
+CONCURRENT = "concurrent"
 FAILURES = ("local", "open", "closed", "raise")
 
 MAX_PERIOD = 10 * UNITS["year"]
 MAX_SPAN = 100 * UNITS["year"]  # time to refill a whole burst: now + span + overdraft + patience stays under 2**53
 LOG_COUNT = 10_000  # a sliding log stores every event: a larger count needs the word `large`
+MAX_SLOTS = 10_000  # every slot is stored
+LEASE = UNITS["minute"]  # of a slot, if the limit gives none
+MAX_LEASE = UNITS["day"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 
 
@@ -54,16 +61,26 @@ class Limit:
     above 10 000. `failure` is the failure mode of this limit (see `storage/guard/fallback.py`); empty means the
     limiter's.
 
+    Two algorithms are not rates:
+    - "calendar" counts in periods of `calendar`, whose mean length is `period_us`.
+    - "concurrent" allows `count` slots at the same time. `period_us` is the lease: the time for which a slot is held
+      unless it is renewed or released.
+
+    `over` is "allow" for a metered limit: a fixed window or a calendar period that counts what exceeds it, and denies
+    nothing.
+
     Raises InvalidLimit if the numbers are out of range or do not go together.
     """
 
     count: int
-    period_us: int
+    period_us: int = 0
     burst: int = 0
     algorithm: str = ""
     name: str = ""
     large: InitVar[bool] = False
     failure: str = field(default="", compare=False)
+    calendar: Calendar | None = None
+    over: str = "deny"
 
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
     numbers: Numbers = field(init=False, repr=False, compare=False)  # what kernels compute with
@@ -71,6 +88,13 @@ class Limit:
     def __post_init__(self, large: bool) -> None:
         if type(self.count) is not int or not 1 <= self.count <= MAX_COUNT:
             raise InvalidLimit(f"count must be a whole number from 1 to {MAX_COUNT}, not {self.count!r}")
+        put = object.__setattr__
+        if not self.algorithm:
+            put(self, "algorithm", self._default_algorithm())
+        if (self.algorithm == CALENDAR) != (self.calendar is not None):
+            raise InvalidLimit("a calendar belongs to the algorithm 'calendar': for example '10000/calendar-month'")
+        if self.calendar is not None and not self.period_us:
+            put(self, "period_us", LENGTHS[self.calendar.unit])
         if type(self.period_us) is not int or not 1 <= self.period_us <= MAX_PERIOD:
             raise InvalidLimit(
                 f"period must be a whole number of microseconds, at most ten years of them, not {self.period_us!r};"
@@ -78,19 +102,12 @@ class Limit:
             )
         if type(self.burst) is not int or not 0 <= self.burst <= MAX_COUNT:
             raise InvalidLimit(f"burst must be a whole number from 1 to {MAX_COUNT}, not {self.burst!r}")
-        put = object.__setattr__
-        if not self.algorithm:
-            put(self, "algorithm", default_algorithm(self.count, burst=bool(self.burst)))
-        if self.algorithm not in ALGORITHMS:
+        if self.algorithm not in (*ALGORITHMS, CALENDAR, CONCURRENT):
             raise InvalidLimit(f"unknown algorithm {self.algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
-        if self.burst and self.algorithm in WINDOWS and self.burst != self.count:
+        if self.burst and self.algorithm not in BUCKETS and self.burst != self.count:
             raise InvalidLimit(f"{self.algorithm} has no burst: use token-bucket, gcra or leaky-bucket")
         put(self, "burst", self.burst or self.count)
-        if self.algorithm == "sliding-log" and self.count > LOG_COUNT and not large:
-            raise InvalidLimit(
-                f"a sliding log stores up to {self.count} entries for each key: use sliding-counter,"
-                f" or allow it with '{self.count}/… sliding-log large'"
-            )
+        self._check_kind(large)
         if self.failure not in ("", *FAILURES):
             raise InvalidLimit(f"unknown failure mode {self.failure!r}: expected one of {', '.join(FAILURES)}")
         if self.burst * self.period_us > MAX_SPAN * self.count:
@@ -105,17 +122,62 @@ class Limit:
                 " and a letter or digit first"
             )
         put(self, "scope", state_scope(self))
-        put(self, "numbers", Numbers(self.count, self.period_us, self.burst, self.algorithm, self.scope))
+        kernel, windows = self.algorithm, None
+        if self.is_quota:
+            kernel, windows = "quota", Windows(self.period_us, self.calendar)
+        numbers = Numbers(self.count, self.period_us, self.burst, kernel, self.scope, windows, self.metered)
+        put(self, "numbers", numbers)
+
+    def _default_algorithm(self) -> str:
+        if self.calendar is not None:
+            return CALENDAR
+        return default_algorithm(self.count, burst=bool(self.burst))
+
+    def _check_kind(self, large: bool) -> None:
+        """Raise InvalidLimit for numbers and options that do not go with the algorithm."""
+        if self.algorithm == "sliding-log" and self.count > LOG_COUNT and not large:
+            raise InvalidLimit(
+                f"a sliding log stores up to {self.count} entries for each key: use sliding-counter,"
+                f" or allow it with '{self.count}/… sliding-log large'"
+            )
+        if self.over not in ("deny", "allow"):
+            raise InvalidLimit(f"over must be 'deny' or 'allow', not {self.over!r}")
+        if self.over == "allow" and self.algorithm not in ("fixed-window", CALENDAR):
+            raise InvalidLimit(
+                f"'over allow' needs windows, and {self.algorithm} has none: use a fixed-window limit,"
+                " or a calendar period like '10000/calendar-month over allow'"
+            )
+        if self.algorithm == CONCURRENT:
+            if self.count > MAX_SLOTS:
+                raise InvalidLimit(f"at most {MAX_SLOTS} can be concurrent, not {self.count}: every slot is stored")
+            if not UNITS["second"] <= self.period_us <= MAX_LEASE:
+                raise InvalidLimit("a slot is held for a time from 1 second to 1 day: '3 concurrent for 10 minutes'")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy what the limit was made of."""
         name = self.name if self.named else ""
-        return type(self), (self.count, self.period_us, self.burst, self.algorithm, name, True, self.failure)
+        numbers = (self.count, self.period_us, self.burst, self.algorithm, name, True, self.failure)
+        return type(self), (*numbers, self.calendar, self.over)
 
     @property
     def queues(self) -> bool:
         """True for a leaky bucket: allowed requests wait for their turn."""
         return self.numbers.queues
+
+    @property
+    def is_quota(self) -> bool:
+        """True if the limit counts in numbered windows: periods of the calendar, or metered fixed windows."""
+        return self.calendar is not None or self.over == "allow"
+
+    @property
+    def metered(self) -> bool:
+        """True if the limit counts what exceeds it, and denies nothing."""
+        return self.over == "allow"
+
+    @property
+    def has_slots(self) -> bool:
+        """True if the limit is about requests at the same time. It takes no cost: a request has one slot."""
+        return self.algorithm == CONCURRENT
 
     @property
     def refill_us(self) -> int:
@@ -125,15 +187,20 @@ class Limit:
     @property
     def text(self) -> str:
         """The limit in the notation, without its name."""
-        unit, length = [(unit, length) for unit, length in UNITS.items() if self.period_us % length == 0][-1]
-        multiple = self.period_us // length
-        text = f"{self.count}/{unit}" if multiple == 1 else f"{self.count}/{multiple} {unit}s"
+        if self.algorithm == CONCURRENT:
+            return f"{self.count} concurrent" + ("" if self.period_us == LEASE else f" for {_shown(self.period_us)}")
+        if self.calendar is not None:
+            return f"{self.count}/{self.calendar}" + (" over allow" if self.metered else "")
+        length = _shown(self.period_us)
+        text = f"{self.count}/{length.removeprefix('1 ')}"
         if self.algorithm in BUCKETS and (self.burst != self.count or self.algorithm == "token-bucket"):
             text += f" burst {self.burst}"
         if self.algorithm != default_algorithm(self.count, burst=" burst " in text):
             text += f" {self.algorithm}"
         if self.algorithm == "sliding-log" and self.count > LOG_COUNT:
             text += " large"
+        if self.metered:
+            text += " over allow"
         return text
 
     @property
@@ -146,14 +213,26 @@ class Limit:
         return f"{self.text} as {self.name}" if self.named else self.text
 
 
+def _shown(period_us: int) -> str:
+    """Return a time in the largest unit that divides it."""
+    unit, length = [(unit, length) for unit, length in UNITS.items() if period_us % length == 0][-1]
+    multiple = period_us // length
+    return f"1 {unit}" if multiple == 1 else f"{multiple} {unit}s"
+
+
 def state_scope(limit: Limit) -> str:
     """Return the name of the state that a limit uses under a key (law 10).
 
     Count and burst are not part of it, so changing them keeps the state. Algorithm and period are, so changing them
-    starts a new state. An explicit name separates limits that would otherwise share a state.
+    starts a new state. Of a calendar only the unit is part of it, and of slots no lease: changing the time zone, the
+    first day or the lease keeps the state. An explicit name separates limits that would otherwise share a state.
     """
-    name = limit.name if limit.named else ""
-    return f"{name};{limit.algorithm};{limit.period_us}"  # a name holds no ';'
+    name = limit.name if limit.named else ""  # a name holds no ';'
+    if limit.calendar is not None:
+        return f"{name};quota;{limit.calendar.unit}"
+    if limit.has_slots:
+        return f"{name};concurrent;"
+    return f"{name};{'quota' if limit.metered else limit.algorithm};{limit.period_us}"
 
 
 def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
@@ -177,15 +256,23 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
     return tuple(scopes.values())
 
 
-# An Ask is one question to a storage: (key, limits, cost, patience, spent). It is a plain tuple because every request
+# An Ask is one question to a storage: (key, limits, cost, patience, extras). It is a plain tuple because every request
 # makes one.
+# `cost` is charged to rates and quotas. A slot is always one.
 # `patience` is in microseconds. With it, a bucket allows a request that would pass within that time, charges it now and
 # returns its delay. A peek with patience answers as if the asks before it passed first, one after the other.
-# `spent` is for mode "force". For each limit it describes the spend to correct: its instant, the instant to which it
-# filled a bucket, that instant's fraction in 1/count microseconds, and the time that refunds had given back by then.
-# For a fixed window the last number is the instant since which the window counted.
-Spent = tuple[int, int, int, int]
-Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Spent] | None]
+# `extras` has four numbers for each limit, or None if no limit needs any:
+# - For a slot, in every mode: its id, which the caller chooses, and three zeros.
+# - For a rate or a quota in mode "force", the spend to correct (see `spent_of`): its instant, the instant to which it
+#   filled a bucket, that instant's fraction in 1/count microseconds, and the time that refunds had given back by then.
+#   For a window the last number is the instant since which it counted. NOT_GIVEN is a correction without a spend, and
+#   GRANT adds the cost to what the present window allows.
+Extra = tuple[int, int, int, int]
+Spent = Extra  # the spend to correct
+Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Extra] | None]
+
+NOT_GIVEN: Extra = (-1, -1, -1, -1)
+GRANT: Extra = (-2, 0, 0, 0)
 
 # Asks that are decided together: atomically, all or nothing.
 Group = Sequence[Ask]

@@ -30,7 +30,7 @@ class MemoryFastPath:
         states = self.states
         if states is None or type(key) is not str or type(cost) is not int or not switch.limiting:
             return None
-        if not 1 <= cost <= MAX_COUNT:
+        if not 1 <= cost <= MAX_COUNT or not plan.plain:
             return None
         listeners = self.listeners
         if not listeners:

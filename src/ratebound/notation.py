@@ -2,7 +2,10 @@
 
     limits  = limit { (";" | "," | "|") limit }
     limit   = count ("/" | "per") [multiple] unit { option }
-    option  = "burst" number | algorithm | "large" | "as" name
+            | count ("/" | "per") calendar { "in" zone | "from" day | option }
+            | count "concurrent" [ "for" [multiple] unit ] { option }
+    option  = "burst" number | algorithm | "large" | "over" ("allow" | "deny") | "as" name
+    calendar = "calendar-day" | "calendar-week" | "calendar-month" | "calendar-year"
 
 It reads everything that the `limits` package reads, in one pass over at most 4096 characters. Invalid text raises
 InvalidLimit in bounded time, with the position of the mistake and an example that works.
@@ -10,14 +13,18 @@ InvalidLimit in bounded time, with the position of the mistake and an example th
 
 import difflib
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from ratebound.calendar_period import LENGTHS, WEEKDAYS, Calendar
 from ratebound.errors import InvalidLimit
-from ratebound.limit import ALGORITHMS, NAME, UNITS, Limit
+from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, LEASE, NAME, UNITS, Limit
 
 MAX_TEXT = 4096
 EXAMPLE = "expected for example '100/minute' or '10/second burst 20'"
+CALENDAR_EXAMPLE = "expected for example '10000/calendar-month in Europe/Berlin from 15'"
+SLOT_EXAMPLE = "expected for example '3 concurrent' or '3 concurrent for 10 minutes'"
 TOKEN = re.compile(r"[0-9]+|[A-Za-z]+(?:-[A-Za-z]+)*|\S")
+ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]*")
 SHORT_UNITS = {
     "us": "microsecond",
     "ms": "millisecond",
@@ -39,7 +46,10 @@ UNIT_NAMES = {
     **{f"{unit}s": length for unit, length in UNITS.items()},
     **{short: UNITS[unit] for short, unit in SHORT_UNITS.items()},
 }
-OPTIONS = ("burst", "as", "large", *ALGORITHMS)
+CALENDAR_NAMES = {f"calendar-{unit}": unit for unit in LENGTHS}
+OPTIONS = ("burst", "as", "large", "over", *ALGORITHMS)
+CALENDAR_OPTIONS = ("in", "from", "over", "as")
+SLOT_OPTIONS = ("for", "as")
 # The names that other libraries use.
 ALIASES = {"moving-window": "sliding-log", "sliding-window": "sliding-log", "leaking-bucket": "leaky-bucket"}
 
@@ -81,6 +91,7 @@ class _LimitReader:
         self.end = end
         self.place = begin
         self.token = ""
+        self.example = EXAMPLE
         self.step()
 
     def step(self, pattern: re.Pattern[str] = TOKEN) -> str:
@@ -97,21 +108,70 @@ class _LimitReader:
         """Return the limit. Raises InvalidLimit."""
         begin = self.place
         count = self.number("a count", "a count cannot be zero")
-        if self.token[:3].lower() == "per":
-            self.token = self.token[:3]  # the period may follow without a space
-        if self.token != "/" and self.token.lower() != "per":
-            self.fail("expected '/' or 'per' after the count, which is a whole number")
-        self.step()
-        multiple = self.number("a number of units", "a period cannot be zero") if self.token.isdecimal() else 1
-        period = multiple * self.unit()
-        options = self.options()
-        burst = int(options.get("burst", "0"))
-        algorithm = options.get("algorithm") or ("token-bucket" if burst else default or "")
         try:
-            return Limit(count, period, burst, algorithm, options.get("as", ""), large="large" in options)
-        except InvalidLimit as error:
+            if self.token.lower() == CONCURRENT:
+                return self.slots(count)
+            if self.token[:3].lower() == "per":
+                self.token = self.token[:3]  # the period may follow without a space
+            if self.token != "/" and self.token.lower() != "per":
+                self.fail("expected '/' or 'per' after the count, which is a whole number, or 'concurrent'")
+            self.step()
+            if self.token.lower() in CALENDAR_NAMES:
+                return self.quota(count)
+            return self.rate(count, default)
+        except _Unfit as error:
             self.place, self.token = begin, self.text[begin : self.end].rstrip()
             self.fail(str(error))
+
+    def rate(self, count: int, default: str | None) -> Limit:
+        """Return a limit per period of time."""
+        period = self.period()
+        options = self.options(OPTIONS)
+        burst = int(options.get("burst", "0"))
+        algorithm = options.get("algorithm") or ("token-bucket" if burst else default or "")
+        return _limit(
+            count,
+            period,
+            burst,
+            algorithm,
+            options.get("as", ""),
+            large="large" in options,
+            over=options.get("over", "deny"),
+        )
+
+    def quota(self, count: int) -> Limit:
+        """Return a limit per period of the calendar."""
+        self.example = CALENDAR_EXAMPLE
+        unit = CALENDAR_NAMES[self.step().lower()]
+        options = self.options(CALENDAR_OPTIONS)
+        day = options.get("from", "1")
+        begin = WEEKDAYS.index(day) + 1 if day in WEEKDAYS else int(day)
+        if "from" in options and (day in WEEKDAYS) != (unit == "week"):
+            expected = "a weekday, like 'from monday'" if unit == "week" else "a day of the month, like 'from 15'"
+            if unit in ("day", "year"):
+                expected = "no 'from'"
+            raise _Unfit(f"a calendar {unit} takes {expected}")
+        try:
+            calendar = Calendar(unit, options.get("in", "UTC"), begin)
+        except InvalidLimit as error:
+            raise _Unfit(str(error)) from None
+        name, over = options.get("as", ""), options.get("over", "deny")
+        return _limit(count, algorithm=CALENDAR, name=name, calendar=calendar, over=over)
+
+    def slots(self, count: int) -> Limit:
+        """Return a limit of requests at the same time."""
+        self.example = SLOT_EXAMPLE
+        self.step()
+        options = self.options(SLOT_OPTIONS)
+        lease = int(options.get("for", str(LEASE)))
+        return _limit(count, lease, algorithm=CONCURRENT, name=options.get("as", ""))
+
+    def period(self) -> int:
+        """Return a time in microseconds, like '10 minutes', and step over it."""
+        multiple = self.number("a number of units", "a period cannot be zero") if self.token.isdecimal() else 1
+        if multiple != 1 and self.token.lower() in CALENDAR_NAMES:
+            self.fail("a calendar period takes no number: it is one day, week, month or year")
+        return multiple * self.unit()
 
     def number(self, what: str, zero: str) -> int:
         """Return a positive number and step over it."""
@@ -129,37 +189,53 @@ class _LimitReader:
         if length is None:
             if not self.token:
                 self.fail("expected a unit of time")
-            near = difflib.get_close_matches(self.token[:40].lower(), UNIT_NAMES, 1)
+            near = difflib.get_close_matches(self.token[:40].lower(), [*UNIT_NAMES, *CALENDAR_NAMES], 1)
             known = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(UNITS)}"
             self.fail(f"unknown unit {_shown(self.token)}: {known}")
         self.step()
         return length
 
-    def options(self) -> dict[str, str]:
-        """Return the options after the unit, up to the end of the text."""
+    def options(self, known: tuple[str, ...]) -> dict[str, str]:
+        """Return the options after the period, up to the end of the text."""
         options: dict[str, str] = {}
         while self.token:
             place, word = self.place, self.token.lower()
             option = "algorithm" if word in ALGORITHMS else word
-            if word not in OPTIONS:
-                near = [ALIASES[word]] if word in ALIASES else difflib.get_close_matches(word[:40], OPTIONS, 1)
-                known = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(OPTIONS)}"
-                self.fail(f"unknown word {_shown(self.token)}: {known}")
+            if word not in known:
+                self.fail(f"unknown word {_shown(self.token)}: {_hint(word, known)}")
             if option in options:
                 self.fail(f"{option} is given twice")
-            if word == "as":
-                self.step(NAME)
-                if not self.token:
-                    self.fail("expected a name: letters, digits and _ . : / -")
-                options[option] = self.step()
-            elif word == "burst":
-                self.step()
-                options[option] = str(self.number("a number after 'burst'", "a burst cannot be zero"))
-            else:
-                options[option] = self.step().lower()
+            options[option] = self.option(word)
             if self.place == place:
                 self.fail("unexpected character")
         return options
+
+    def option(self, word: str) -> str:
+        """Return the value of an option and step over it."""
+        if word == "as":
+            self.step(NAME)
+            if not self.token:
+                self.fail("expected a name: letters, digits and _ . : / -")
+            return self.step()
+        if word == "in":
+            self.step(ZONE)
+            if not self.token:
+                self.fail("expected a time zone, like Europe/Berlin")
+            return self.step()
+        if word not in ("burst", "from", "for", "over"):
+            return self.step().lower()
+        self.step()
+        if word == "burst":
+            return str(self.number("a number after 'burst'", "a burst cannot be zero"))
+        if word == "for":
+            return str(self.period())
+        if word == "over":
+            if self.token.lower() not in ("allow", "deny"):
+                self.fail("expected 'allow' or 'deny' after 'over'")
+            return self.step().lower()
+        if self.token.lower() in WEEKDAYS:
+            return self.step().lower()
+        return str(self.number("a day of the month or a weekday after 'from'", "a day cannot be zero"))
 
     def fail(self, why: str) -> NoReturn:
         """Raise InvalidLimit with the reason, and mark the position in the text."""
@@ -168,8 +244,25 @@ class _LimitReader:
         marks = "^" * min(max(len(self.token), 1), 40)
         raise InvalidLimit(
             f"cannot read limit {_shown(self.text)}: {why}, at position {self.place}\n"
-            f"    {line}\n    {' ' * (self.place - begin)}{marks}\n{EXAMPLE}"
+            f"    {line}\n    {' ' * (self.place - begin)}{marks}\n{self.example}"
         )
+
+
+class _Unfit(Exception):
+    """Numbers and words that can be read, but do not make a limit."""
+
+
+def _limit(count: int, *args: Any, **options: Any) -> Limit:
+    """Return a Limit. Raises _Unfit instead of InvalidLimit, so that the reader adds the position."""
+    try:
+        return Limit(count, *args, **options)
+    except InvalidLimit as error:
+        raise _Unfit(str(error)) from None
+
+
+def _hint(word: str, known: tuple[str, ...]) -> str:
+    near = [ALIASES[word]] if ALIASES.get(word) in known else difflib.get_close_matches(word[:40], known, 1)
+    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
 
 
 def _shown(text: str) -> str:

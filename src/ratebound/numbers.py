@@ -8,6 +8,7 @@ from operator import mul
 from typing import Final
 
 from ratebound.compiling import COMPILED, i64, mypyc_attr
+from ratebound.windows import Windows
 
 MAX_COUNT: Final = 10**12
 _multiply: Final[Callable[[int, int], int]] = mul
@@ -36,7 +37,8 @@ class Numbers:
     `room` and `room_part` are the time that a burst less one unit takes to refill, `step` and `step_part` the time of
     one unit: whole microseconds and a remainder in 1/count microseconds. `refill_us` is the time from empty to full.
     `full` is a whole burst and a microsecond, in 1/count microseconds. `queues` is True for a leaky bucket: allowed
-    requests wait for their turn. `scope` names the state, see `state_scope`.
+    requests wait for their turn. `scope` names the state, see `state_scope`. `windows` are those of a quota, which is
+    `metered` if it denies nothing. `plain` is False if an ask needs an extra for this limit: a slot does.
     """
 
     __slots__ = (
@@ -44,7 +46,9 @@ class Numbers:
         "burst",
         "count",
         "full",
+        "metered",
         "period_us",
+        "plain",
         "queues",
         "refill_us",
         "room",
@@ -52,14 +56,27 @@ class Numbers:
         "scope",
         "step",
         "step_part",
+        "windows",
     )
 
-    def __init__(self, count: int, period_us: int, burst: int, algorithm: str, scope: str) -> None:
+    def __init__(
+        self,
+        count: int,
+        period_us: int,
+        burst: int,
+        algorithm: str,
+        scope: str,
+        windows: Windows | None = None,
+        metered: bool = False,
+    ) -> None:
         self.count = count
         self.period_us = period_us
         self.burst = burst
         self.algorithm = algorithm
         self.scope = scope
+        self.windows = windows
+        self.metered = metered
+        self.plain = algorithm != "concurrent"
         self.queues = algorithm == "leaky-bucket"
         self.room, self.room_part = divmod(product(period_us, burst - 1), count)
         self.step, self.step_part = divmod(period_us, count)

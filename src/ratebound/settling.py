@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Sequence
 
-from ratebound.decision import Decision
+from ratebound.decision import PEEKED, Decision
 from ratebound.fork import renew_in_children
-from ratebound.limit import Ask, Group, Spent, checked_cost
+from ratebound.limit import NOT_GIVEN, Ask, Extra, Group, Spent, checked_cost
 from ratebound.outcome import DegradedRows, Outcome, Row
 
 
@@ -30,12 +30,27 @@ def spent_of(row: Row) -> Spent:
 
 def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
     """Return what to force so that each of the asks, answered by `rows`, costs what `costs` says instead of what was
-    charged."""
+    charged. Slots stay as they are."""
+    return _correction(asks, rows, costs, keep_slots=True)
+
+
+def undoing(asks: Group, rows: Sequence[Row]) -> Group:
+    """Return what to force so that it is as if the asks, answered by `rows`, had not been made. Slots are released."""
+    return _correction(asks, rows, [0] * len(asks), keep_slots=False)
+
+
+def _correction(asks: Group, rows: Sequence[Row], costs: Sequence[int], *, keep_slots: bool) -> Group:
     group: list[Ask] = []
     rest = iter(rows)
-    for (key, limits, charged, _, _), cost in zip(asks, costs, strict=True):
-        spent = [spent_of(row) for _, row in zip(limits, rest)]  # noqa: B905 - limits says how many
-        group.append((key, limits, cost - charged, None, spent))
+    for (key, limits, charged, _, extras), cost in zip(asks, costs, strict=True):
+        found: list[Extra] = []
+        for i, limit in enumerate(limits):
+            row = next(rest)
+            if limit.has_slots:
+                found.append(NOT_GIVEN if keep_slots or extras is None else extras[i])
+            else:
+                found.append(spent_of(row))
+        group.append((key, limits, cost - charged, None, found))
     return DegradedGroup(group, rows) if isinstance(rows, DegradedRows) else group
 
 
@@ -79,7 +94,10 @@ def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
 
 def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:
     """Return the decision as it stands after settling. It is final."""
-    asks = tuple((key, limits, cost, None, None) for (key, limits, *_), cost in zip(decision.asks, costs, strict=True))
+    asks = tuple(
+        (key, limits, cost, None, extras)
+        for (key, limits, _, _, extras), cost in zip(decision.asks, costs, strict=True)
+    )
     after = Decision(asks, rows)
     after.final = decision.final
     return after
@@ -87,5 +105,5 @@ def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> D
 
 def peeked(decision: Decision) -> Decision:
     """Mark a decision as a peek, which cannot be settled, and return it."""
-    decision.final = "it is a peek, which was charged nothing"
+    decision.final = PEEKED
     return decision

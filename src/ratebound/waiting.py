@@ -19,7 +19,7 @@ from ratebound.fork import renew_in_children
 from ratebound.limit import BUCKETS, Ask, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.rate_limited import Patience, RateLimited
-from ratebound.settling import settlement
+from ratebound.settling import undoing
 from ratebound.switch import switch
 
 
@@ -258,5 +258,5 @@ def _hold_back(decision: Decision) -> Generator[Step, object, None]:
             raise
         except BaseException:
             with suppress(Exception):  # a storage that fails now must not hide why the waiter goes
-                yield Evaluate((settlement(decision.asks, decision.rows, [0] * len(decision.asks)),), "force")
+                yield Evaluate((undoing(decision.asks, decision.rows),), "force")
             raise

@@ -11,7 +11,7 @@ Beside it stands `grows_after`, which returns when more will remain than an answ
 never too early. `group_law` decides several limits together; `packing` turns states into numbers and back.
 """
 
-from ratebound.kernels import fixed_window, gcra, sliding_counter, sliding_log
+from ratebound.kernels import concurrency, fixed_window, gcra, quota, sliding_counter, sliding_log
 from ratebound.numbers import Numbers
 
 
@@ -24,4 +24,8 @@ def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:
         return sliding_counter.grows_after(limit, remaining, reset_after)
     if algorithm == "sliding-log":
         return sliding_log.grows_after(limit, remaining, reset_after)
+    if algorithm == "quota":
+        return quota.grows_after(limit, remaining, reset_after)
+    if algorithm == "concurrent":
+        return concurrency.grows_after(limit, remaining, reset_after)
     return gcra.grows_after(limit, remaining, reset_after)

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.state import State
-from ratebound.limit import MAX_SPAN, Group, Mode, Spent
+from ratebound.limit import MAX_SPAN, NOT_GIVEN, Extra, Group, Mode
 from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
 
@@ -13,31 +15,39 @@ MAX_ROUNDS: Final = 8  # of the search for an instant at which several buckets h
 
 
 class _Asked:
-    """One limit of an ask, and the index of its state."""
+    """One limit of an ask, and the index of its state. `extra` is None if it is NOT_GIVEN."""
 
-    __slots__ = ("cost", "limit", "patience", "slot", "spent")
+    __slots__ = ("cost", "extra", "limit", "patience", "place")
 
-    def __init__(self, slot: int, limit: Numbers, cost: int, patience: int | None, spent: Spent | None) -> None:
-        self.slot = slot
+    def __init__(self, place: int, limit: Numbers, cost: int, patience: int | None, extra: Extra | None) -> None:
+        self.place = place
         self.limit = limit
         self.cost = cost
         self.patience = patience
-        self.spent = spent
+        self.extra = extra
+
+    def spend(self, state: State, now: int, lead: int) -> Row:
+        """Charge the cost, or take the slot, if the limit allows it."""
+        if isinstance(state, Slots):
+            if self.extra is None:
+                raise ValueError("a limit of concurrent requests needs the id of a slot in the extras of its ask")
+            return state.take(self.limit, now, self.extra)
+        return state.spend(self.limit, now, self.cost, self.patience, lead if self.patience is not None else 0)
 
 
-def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State], now: int) -> list[Row]:
+def evaluate(group: Group, mode: Mode, places: Sequence[int], states: list[State], now: int) -> list[Row]:
     """Decide a group at one instant, all or nothing. Return one row for each limit of each ask, in order.
 
-    `slots` gives the index in `states` for each of them; equal checks share an index and see each other's spending.
+    `places` gives the index in `states` for each of them; equal checks share an index and see each other's spending.
     A group that is charged puts changed copies into `states`; the caller stores them. A denied group changes nothing
     except repairs after a step back of the clock, and its rows are those of a peek: every limit reports what remains
     now.
     """
     asked: list[_Asked] = []
-    for _, limits, cost, patience, spent in group:
+    for _, limits, cost, patience, extras in group:
         for i, limit in enumerate(limits):
-            each = None if spent is None else spent[i]
-            asked.append(_Asked(slots[len(asked)], limit.numbers, cost, patience, each))
+            extra = None if extras is None or extras[i] == NOT_GIVEN else extras[i]
+            asked.append(_Asked(places[len(asked)], limit.numbers, cost, patience, extra))
     if mode == "force":
         return _force(asked, states, now)
     if mode == "peek":
@@ -56,7 +66,7 @@ def evaluate(group: Group, mode: Mode, slots: Sequence[int], states: list[State]
         # Places in the future are taken for one instant, the same in every bucket that has patience. A bucket without
         # room at that instant moves it further. Equal checks come one after the other and would move it for ever.
         longest = max([row[4] for row in rows])
-        if longest <= lead or len(rows) == 1 or (lead and len(set(slots)) < len(slots)):
+        if longest <= lead or len(rows) == 1 or (lead and len(set(places)) < len(places)):
             break
         lead = longest
         rounds += 1
@@ -73,8 +83,7 @@ def _spend(asked: list[_Asked], states: list[State], now: int, lead: int) -> lis
     """Spend until the first denial, which is then the last row. Changes the states."""
     rows: list[Row] = []
     for ask in asked:
-        later = lead if ask.patience is not None else 0
-        row = states[ask.slot].spend(ask.limit, now, ask.cost, ask.patience, later)
+        row = ask.spend(states[ask.place], now, lead)
         rows.append(row)
         if not row[0]:
             break
@@ -84,9 +93,9 @@ def _spend(asked: list[_Asked], states: list[State], now: int, lead: int) -> lis
 def _force(asked: list[_Asked], states: list[State], now: int) -> list[Row]:
     rows: list[Row] = []
     for ask in asked:
-        state = states[ask.slot].copy()
-        states[ask.slot] = state
-        rows.append(state.force(ask.limit, now, ask.cost, ask.spent))
+        state = states[ask.place].copy()
+        states[ask.place] = state
+        rows.append(state.force(ask.limit, now, ask.cost, ask.extra))
     return rows
 
 
@@ -94,13 +103,23 @@ def _peek(asked: list[_Asked], states: list[State], now: int) -> list[Row]:
     """Return the rows of a peek. Changes states only by repairs.
 
     Equal checks ask for their costs together, so that `retry_after` is that of the whole group. With patience they ask
-    one after the other.
+    one after the other. Slots are taken one after the other, of a copy.
     """
     before = [0] * len(states)
+    taken: dict[int, State] = {}
     rows: list[Row] = []
     for ask in asked:
-        rows.append(peek(ask.limit, states[ask.slot], now, ask.cost, ask.patience, before[ask.slot]))
-        before[ask.slot] += ask.cost
+        state = states[ask.place]
+        if isinstance(state, Slots) and ask.extra is not None:
+            after = taken.setdefault(ask.place, state.copy())
+            row = ask.spend(after, now, 0)
+            if row[0]:
+                remaining, reset_after = state.standing(ask.limit, now)
+                row = (True, remaining, 0, reset_after, 0, now, 0, 0, None)
+            rows.append(row)
+            continue
+        rows.append(peek(ask.limit, state, now, ask.cost, ask.patience, before[ask.place]))
+        before[ask.place] += ask.cost
     return rows
 
 
@@ -116,7 +135,8 @@ def peek(limit: Numbers, state: State, now: int, cost: int, patience: int | None
             return state.spend(limit, now, front + cost, None, 0)  # a denial, which changes nothing
         remaining, reset_after = state.standing(limit, now)
         delay = state.copy().spend(limit, now, front + cost, None, 0)[4] if limit.queues else 0
-        return (True, remaining, 0, reset_after, delay, now, 0, 0, None)
+        row = (True, remaining, 0, reset_after, delay, now, 0, 0, None)
+        return state.peeked(limit, now, row) if isinstance(state, QuotaWindow) else row
     remaining, reset_after = state.standing(limit, now)
     wait: int | None = None
     if product(limit.period_us, front) // limit.count <= MAX_SPAN:

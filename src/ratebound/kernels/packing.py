@@ -1,7 +1,9 @@
 """States as whole numbers, for storages outside this process. The only place that knows both forms."""
 
+from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.fixed_window import Window
 from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.sliding_counter import Counter
 from ratebound.kernels.sliding_log import Log
 from ratebound.kernels.state import UNTOUCHED, State
@@ -24,6 +26,10 @@ def unpacked(limit: Numbers, numbers: Packed | None) -> State:
         return Counter() if numbers is None else Counter(numbers[0], numbers[1], numbers[2])
     if algorithm == "sliding-log":
         return Log() if numbers is None else Log(numbers[0], numbers[1], numbers[-1], list(numbers[2:-2]) or None)
+    if algorithm == "quota":
+        return QuotaWindow() if numbers is None else QuotaWindow(*numbers)
+    if algorithm == "concurrent":
+        return Slots() if numbers is None else Slots(numbers[0], dict(zip(numbers[2::2], numbers[3::2], strict=True)))
     if numbers is None:
         return Bucket()
     return Bucket(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5:] or None)

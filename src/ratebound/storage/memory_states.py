@@ -231,8 +231,8 @@ class States:
     def decide(self, group: Group) -> Decision:
         """Spend one group."""
         if len(group) == 1:
-            key, limits, cost, patience, _ = group[0]
-            if patience is None and cost > 0:
+            key, limits, cost, patience, extras = group[0]
+            if patience is None and extras is None and cost > 0:
                 return self.hit(Plan(limits), key, cost)
         with self._lock:
             return Decision(group, self._evaluate(group, "spend", self._now()))
@@ -276,7 +276,7 @@ class States:
 
     def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
         """Decide any group by the group law. The caller holds the lock."""
-        slots: dict[tuple[str, Key | None], int] = {}
+        indexes: dict[tuple[str, Key | None], int] = {}
         places: list[tuple[Table, Key | None, Numbers]] = []
         states: list[State] = []
         order: list[int] = []
@@ -289,13 +289,13 @@ class States:
                 table = self._tables.get(limit.scope) or self._new_table(limit)
                 state = table.states.get(kept)
                 key: Key | None = kept
-                needs_room = state is None and (limit.scope, kept) not in slots and cost > 0  # a refund needs none
+                needs_room = state is None and (limit.scope, kept) not in indexes and cost > 0  # a refund needs none
                 if needs_room and self.keys + new >= self.max_keys and not self._make_room(table, spare, mode, now):
                     key, state = None, table.overflow
                     self.overflowed += 1
-                slot = slots.setdefault((limit.scope, key), len(states))
-                order.append(slot)
-                if slot == len(states):
+                index = indexes.setdefault((limit.scope, key), len(states))
+                order.append(index)
+                if index == len(states):
                     if state is None:
                         state = unpacked(limit, None)
                         new += 1

@@ -56,6 +56,7 @@ class CompiledRule:
         )
         self.is_straight = (
             self.flat not in (None, "deny")
+            and (isinstance(self.flat, str) or all(limit.numbers.plain for limit in self.flat or ()))
             and rule.mode == "enforce"
             and isinstance(rule.cost, int)
             and not self.candidates

@@ -50,6 +50,7 @@ from ratebound.policy.runtime.layered_policy import (
     written_out,
 )
 from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
+from ratebound.slots import extras_of
 
 log = logging.getLogger("ratebound")
 
@@ -71,14 +72,14 @@ class RequestCase:
     def add(self, rule: Rule, who: Identity, plan: Plan, cost: int) -> None:
         """Add an enforced rule. A plan without limits asks nothing."""
         if not isinstance(plan, str):
-            self.asks.append((who.key, plan, cost, None, None))
+            self.asks.append((who.key, plan, cost, None, extras_of(plan)))
             self.rules.append(rule)
             self.identities.append(who)
 
     def add_shadow(self, rule: Rule, who: Identity, plan: Plan, cost: int, *, candidate: bool) -> None:
         """Add a rule in shadow, or the candidate limits of a rule."""
         if plan != "unlimited":
-            ask = None if plan == "deny" else (who.key, plan, cost, None, None)
+            ask = None if isinstance(plan, str) else (who.key, plan, cost, None, extras_of(plan))
             self.shadows.append((rule, candidate, who, ask))
 
     def groups(self) -> list[Group]:

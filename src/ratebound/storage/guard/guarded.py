@@ -22,7 +22,7 @@ from ratebound.errors import RateboundError, StorageError
 from ratebound.events import Listener
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
-from ratebound.settling import settlement
+from ratebound.settling import undoing
 from ratebound.storage import AsyncStorage, Storage, async_twin_of
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.guard.guard import HOUR, Guard, NodesOf, WriteBack, check_options
@@ -532,11 +532,7 @@ def guarded(
 
 def _undoing(groups: Sequence[Group], answers: Sequence[Sequence[Row]]) -> list[Group]:
     """Return the groups to force so that nothing of these answers stays charged."""
-    return [
-        settlement(group, rows, [0] * len(group))
-        for group, rows in zip(groups, answers, strict=True)
-        if all(row[0] for row in rows)
-    ]
+    return [undoing(group, rows) for group, rows in zip(groups, answers, strict=True) if all(row[0] for row in rows)]
 
 
 def _is_callers(error: BaseException) -> bool:

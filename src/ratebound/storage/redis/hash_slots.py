@@ -11,7 +11,7 @@ from contextlib import suppress
 from ratebound.errors import StorageError
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
-from ratebound.settling import settlement
+from ratebound.settling import undoing
 from ratebound.storage.redis.keys import Keys
 
 Call = tuple[Group, Mode]
@@ -51,9 +51,7 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
 
 
 def _refunds(group: Group, parts: list[list[int]], spent: list[Sequence[Row]]) -> list[Call]:
-    return [
-        (settlement([group[i] for i in parts[n]], rows, [0] * len(parts[n])), "force") for n, rows in enumerate(spent)
-    ]
+    return [(undoing([group[i] for i in parts[n]], rows), "force") for n, rows in enumerate(spent)]
 
 
 def is_one(group: Group, keys: Keys) -> bool:

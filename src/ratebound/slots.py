@@ -1,0 +1,26 @@
+"""Slots of concurrent requests: their ids, and what to force in a storage to hold or release them."""
+
+from random import SystemRandom
+
+from ratebound.limit import NOT_GIVEN, Ask, Extra, Group, Limit
+
+_random = SystemRandom()  # the system's own: forked processes must not choose the same ids
+ID_BITS = 53  # a double, and so Lua, holds it exactly
+
+
+def extras_of(limits: tuple[Limit, ...]) -> list[Extra] | None:
+    """Return the extras of an ask for these limits, with a new id for each slot; None if none needs any."""
+    for limit in limits:
+        if not limit.numbers.plain:
+            return [(_random.getrandbits(ID_BITS), 0, 0, 0) if each.has_slots else NOT_GIVEN for each in limits]
+    return None
+
+
+def slots_of(group: Group, sign: int) -> list[Ask]:
+    """Return what to force for the slots of a group: hold them if `sign` is 1, release them if it is -1."""
+    found: list[Ask] = []
+    for key, limits, _, _, extras in group:
+        for i, limit in enumerate(limits if extras is not None else ()):
+            if limit.has_slots and extras is not None:
+                found.append((key, (limit,), sign, None, [extras[i]]))
+    return found
