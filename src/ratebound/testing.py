@@ -19,7 +19,7 @@ from ratebound.limit import ALGORITHMS, Ask, Group, Limit, Mode
 from ratebound.notation import parse_limit
 from ratebound.outcome import Outcome, Row
 from ratebound.settling import spent_of
-from ratebound.storage import AsyncStorage, Storage, async_twin_of
+from ratebound.storage import AsyncStorage, Holder, Storage, async_twin_of, holders_of
 from ratebound.switch import switch
 
 
@@ -84,6 +84,11 @@ class Blocking:
     def reset(self, group: Group) -> None:
         """Run the storage's `reset`."""
         self._runner.run(self.storage.reset(group))
+
+    def holders(self, key: str, limit: Limit) -> list[Holder]:
+        """Run the storage's `holders` and return what it lists."""
+        found: list[Holder] = self._runner.run(holders_of(self.storage)(key, limit))
+        return found
 
     def close(self) -> None:
         """Close the storage twice, which it must allow, and then the event loop."""
@@ -527,6 +532,26 @@ def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(stora
             assert ask(storage, key, bucket).allowed == allowed, (key, seconds)
 
 
+def holders_are_the_slots_that_are_held_now(storage: Storage, clock: FakeClock) -> None:
+    """`holders` lists id and expiry of live slots, the earliest first. A storage without it has nothing to keep."""
+    if getattr(storage, "holders", None) is None:
+        return
+    holders, limit, begin = holders_of(storage), parse_limit("3 concurrent for 10 seconds"), clock.now
+    assert holders("a", limit) == []
+    for slot in (2**53 - 1, 7, 0):
+        storage.evaluate(((("a", (limit,), 1, None, [(slot, 0, 0, 0)]),),))
+        clock.now += SECOND
+    assert holders("a", limit) == [(2**53 - 1, begin + 10 * SECOND), (7, begin + 11 * SECOND), (0, begin + 12 * SECOND)]
+    storage.evaluate(((("a", (limit,), 1, None, [(2**53 - 1, 0, 0, 0)]),),))
+    storage.evaluate(((("a", (limit,), -1, None, [(7, 0, 0, 0)]),),), "force")
+    assert holders("a", limit) == [(0, begin + 12 * SECOND), (2**53 - 1, begin + 13 * SECOND)]
+    clock.now = begin + 12 * SECOND
+    assert holders("a", limit) == [(2**53 - 1, begin + 13 * SECOND)]
+    assert holders("b", limit) == []
+    storage.reset((("a", (limit,), 1, None, None),))
+    assert holders("a", limit) == []
+
+
 def an_async_twin_counts_in_the_same_states(storage: Storage, clock: FakeClock) -> None:
     """A storage without `async_twin` has nothing to keep here."""
     twin = async_twin_of(storage)
@@ -585,6 +610,7 @@ STORAGE_CONTRACT: list[Claim] = [
     a_peek_with_patience_tells_when_a_line_will_have_passed,
     places_in_several_buckets_are_for_one_instant,
     without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays,
+    holders_are_the_slots_that_are_held_now,
     an_async_twin_counts_in_the_same_states,
     closing_twice_is_fine,
 ]

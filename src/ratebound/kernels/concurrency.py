@@ -58,6 +58,10 @@ class Slots(State):
         live = self._live(now)
         return max(limit.count - len(live), 0), max(live.values()) - now if live else 0
 
+    def holders(self, now: int) -> list[tuple[int, int]]:
+        """Return (id, expiry) of each slot that is held now, the earliest expiry first."""
+        return [(slot, expiry) for expiry, slot in sorted((at, slot) for slot, at in self._live(now).items())]
+
     def repair(self, limit: Numbers, now: int) -> None:
         """Do nothing: a lease runs from the instant at which it was given."""
 

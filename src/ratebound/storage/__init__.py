@@ -6,6 +6,8 @@ answers has all nine fields of `outcome.Row`: compiled code accepts no other. Op
 - `async_twin()` of a storage for threads: returns a storage for tasks over the same states. With it the storage serves
   AsyncLimiter, AsyncGate and decorated async functions, too.
 - `at_once(group)`: spends one group and returns its rows without ever waiting. It is not awaited, for tasks either.
+- `holders(key, limit)`: returns (id, expiry) of each slot that is held now, the earliest expiry first. Expiries are in
+  microseconds of the storage's clock. A storage without it cannot list who holds the slots of a concurrent limit.
 - For its guard (see guarded.py): `deadline`, the seconds by which every call of it has ended; `nodes_of(group)`, the
   servers that a group is on; `loops` of a storage for tasks, the event loops in which it has something to close.
 """
@@ -13,10 +15,11 @@ answers has all nine fields of `outcome.Row`: compiled code accepts no other. Op
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ratebound.limit import Group, Mode
+from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 
 AtOnce = Callable[[Group], Sequence[Row]]
+Holder = tuple[int, int]  # a slot that is held: its id, and its expiry in microseconds of the storage's clock
 
 
 class Storage(Protocol):
@@ -65,6 +68,14 @@ def async_twin_of(storage: Any) -> AsyncStorage | None:
     """Return a storage for tasks over the same states, or None if the storage has no `async_twin`."""
     make = getattr(storage, "async_twin", None)
     return None if make is None else make()
+
+
+def holders_of(storage: Any) -> Callable[[str, Limit], Any]:
+    """Return the storage's `holders`. Raises TypeError if it has none."""
+    found: Callable[[str, Limit], Any] | None = getattr(storage, "holders", None)
+    if found is None:
+        raise TypeError(f"{type(storage).__name__} cannot list the holders of slots: it has no method 'holders'")
+    return found
 
 
 class RedisClient(Protocol):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from ratebound.clock import Clock
 from ratebound.fork import renew_in_children
-from ratebound.limit import Group, Mode
+from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
-from ratebound.storage import AtOnce, at_once_of
+from ratebound.storage import AtOnce, Holder, at_once_of
 from ratebound.storage.memory_states import States
 
 
@@ -36,6 +36,10 @@ class MemoryStorage:
     def reset(self, group: Group) -> None:
         """Forget the states of each ask's key and limits."""
         self.states.reset(group)
+
+    def holders(self, key: str, limit: Limit) -> list[Holder]:
+        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first."""
+        return self.states.holders(key, limit)
 
     def renew(self) -> None:
         """Replace the lock in a forked child: the thread that may have held it does not exist there."""
@@ -100,6 +104,10 @@ class AsyncMemoryStorage:
     async def reset(self, group: Group) -> None:
         """Forget the state of each ask's key and limits."""
         self.memory.reset(group)
+
+    async def holders(self, key: str, limit: Limit) -> list[Holder]:
+        """Return the slots of a key that are held now; see `MemoryStorage.holders`."""
+        return self.memory.holders(key, limit)
 
     async def clear(self) -> None:
         """Forget everything; see `MemoryStorage.clear`."""

@@ -18,11 +18,12 @@ from typing import Final
 
 from ratebound.clock import Clock, ticking
 from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
+from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
 from ratebound.kernels.state import UNTOUCHED, State
-from ratebound.limit import Group, Mode
+from ratebound.limit import Group, Limit, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
 from ratebound.outcome import Row
 from ratebound.storage.mutex import new_mutex
@@ -260,6 +261,13 @@ class States:
                     table = self._tables.get(limit.scope)
                     if table is not None:
                         self.keys -= table.remove(_kept(key))
+
+    def holders(self, key: str, limit: Limit) -> list[tuple[int, int]]:
+        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first."""
+        with self._lock:
+            table = self._tables.get(limit.scope)
+            state = None if table is None else table.states.get(_kept(key))
+            return state.holders(self._now()) if isinstance(state, Slots) else []
 
     def renew(self) -> None:
         """Replace the lock in a forked child: the thread that may have held it does not exist there."""

@@ -21,6 +21,7 @@ from ratebound.errors import StorageError
 from ratebound.limit import MAX_SPAN, Ask, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.settling import DegradedGroup
+from ratebound.storage import Holder
 from ratebound.storage.memory import MemoryStorage
 
 LEDGER = 10_000  # entries at most
@@ -157,6 +158,15 @@ class Fallback:
         key, limits = entry
         used = self._occupied(entry)
         return [(key, (limit,), min(units, most), None, None) for limit, most in zip(limits, used, strict=True) if most]
+
+    def holders(self, group: Group, error: StorageError) -> list[Holder]:
+        """Return the slots that were granted here, for the first limit of a group.
+
+        Raises `error` if its failure mode is `raise`.
+        """
+        self.raise_if_asked((group,), error)
+        key, limits, *_ = group[0]
+        return self.memory.holders(key, limits[0])
 
     def reset(self, group: Group) -> None:
         """Forget the local states of a group."""

@@ -20,10 +20,10 @@ from ratebound.clock import Clock
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import RateboundError, StorageError
 from ratebound.events import Listener
-from ratebound.limit import Group, Mode
+from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.settling import undoing
-from ratebound.storage import AsyncStorage, Storage, async_twin_of
+from ratebound.storage import AsyncStorage, Holder, Storage, async_twin_of, holders_of
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.guard.guard import HOUR, Guard, NodesOf, WriteBack, check_options
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
@@ -179,6 +179,23 @@ class GuardedStorage:
         self._write_back()
         if isinstance(result, StorageError):
             raise result
+
+    def holders(self, key: str, limit: Limit) -> list[Holder]:
+        """Return (id, expiry) of each slot of a key that is held now; see `ratebound.storage`.
+
+        While the storage is out of reach, return the slots that this process granted alone. Raises StorageError only if
+        the failure mode is `raise`, and TypeError if the storage cannot list holders.
+        """
+        guard, group = self.guard, ((key, (limit,), 0, None, None),)
+        ask = partial(holders_of(self.inner), key, limit)
+        try:
+            call = guard.call_for(group, self._nodes_of)
+        except StorageError as error:
+            return guard.fallback.holders(group, error)
+        result = self._answer(ask)
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        return guard.fallback.holders(group, result) if isinstance(result, StorageError) else result
 
     def close(self) -> None:
         """Close the storage and end background work, as far as it does not hang.
@@ -413,6 +430,19 @@ class AsyncGuardedStorage:
         self._write_back()
         if isinstance(result, StorageError):
             raise result
+
+    async def holders(self, key: str, limit: Limit) -> list[Holder]:
+        """Return the slots of a key that are held now; see `GuardedStorage.holders`."""
+        guard, group = self.guard, ((key, (limit,), 0, None, None),)
+        ask = holders_of(self.inner)
+        try:
+            call = guard.call_for(group, self._nodes_of)
+        except StorageError as error:
+            return guard.fallback.holders(group, error)
+        result = await self._answer(ask, key, limit)
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        return guard.fallback.holders(group, result) if isinstance(result, StorageError) else result
 
     async def close(self) -> None:
         """Close the storage and end this event loop's background work."""
