@@ -1,4 +1,4 @@
-"""Python and Lua call an algorithm by the same number, and by a name wherever it is compared."""
+"""Python and Lua call a kernel by the same number, and by a name wherever it is compared."""
 
 import re
 
@@ -7,7 +7,7 @@ from ratebound.storage.redis.script import NUMBERS, SOURCE
 
 
 def test_every_algorithm_has_a_number_of_its_own() -> None:
-    assert NUMBERS.keys() == set(ALGORITHMS)
+    assert NUMBERS.keys() == {*ALGORITHMS, "quota", "concurrent"}
     assert len(set(NUMBERS.values())) == len(NUMBERS)
 
 
@@ -19,7 +19,7 @@ def test_lua_has_the_same_numbers() -> None:
 
 def test_lua_compares_an_algorithm_with_names_only() -> None:
     compared = re.findall(r"\balgorithm\s*[<>=~]=?\s*(\w+)", SOURCE)
-    assert set(compared) == {name.upper().replace("-", "_") for name in ALGORITHMS}
+    assert set(compared) == {name.upper().replace("-", "_") for name in NUMBERS}
 
 
 def test_the_numbers_do_not_change() -> None:
@@ -31,4 +31,6 @@ def test_the_numbers_do_not_change() -> None:
         "fixed-window": 3,
         "sliding-log": 4,
         "sliding-counter": 5,
+        "quota": 6,
+        "concurrent": 7,
     }

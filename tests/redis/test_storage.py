@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from ratebound import AsyncLimiter, Check, Limiter, StorageError, parse_limit
-from ratebound.limit import ALGORITHMS
+from ratebound.limit import ALGORITHMS, NOT_GIVEN
 from ratebound.storage.redis import script
 from ratebound.storage.redis.address import parse_url
 from ratebound.storage.redis.keys import Keys
@@ -333,7 +333,7 @@ def test_a_prefix_that_would_choose_the_slot_is_refused() -> None:
 
 
 def test_an_algorithm_that_the_script_does_not_know_is_refused_and_writes_nothing(fresh_redis: Server) -> None:
-    record = script.RECORD.pack(1, 99, 5, 60_000_000, 5, 1, -1, *script.NOT_GIVEN)
+    record = script.RECORD.pack(1, 99, 5, 60_000_000, 5, 1, -1, *NOT_GIVEN)
     client = fresh_redis.client()
     with pytest.raises(redis.ResponseError, match="unknown algorithm 99"):
         client.eval(script.SOURCE, 1, "k", record)

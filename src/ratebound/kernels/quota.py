@@ -82,7 +82,7 @@ class QuotaWindow(State):
             present.granted = min(present.granted + cost, MOST)
             self._become(present)
         elif cost > 0 or (is_known and (spent is None or spent[3] == present.since)):
-            most = MOST if limit.metered else max(present.used, total + total)
+            most = MOST if limit.metered else min(max(present.used, total + total), MOST)
             present.used = max(min(present.used + cost, most), 0)
             change = max(present.used - total, 0) - before
             self._become(present)

@@ -8,7 +8,8 @@ MEANINGS = {
     "NOAUTH": "Redis requires a password: use redis://user:password@host",
     "WRONGPASS": "Redis rejected the user or the password: check both",
     "NOPERM": "the Redis user lacks permissions: it needs EVALSHA, EVAL, TIME, GET, SET, DEL, PEXPIRE, LINDEX, LRANGE,"
-    " LSET, LLEN, LREM, LTRIM, LPUSH and RPUSH on its keys, and WAIT with ?replicas=",
+    " LSET, LLEN, LREM, LTRIM, LPUSH, RPUSH, ZADD, ZCOUNT, ZRANGEBYSCORE, ZREM, ZREMRANGEBYSCORE, ZREVRANGE and ZSCORE"
+    " on its keys, and WAIT with ?replicas=",
     "CLUSTERDOWN": "the Cluster does not serve these hash slots now: see CLUSTER INFO on its nodes",
     "MASTERDOWN": "the master of this replica is down: start it, or let Sentinel promote a replica",
     "TRYAGAIN": "hash slots are being moved: try again",

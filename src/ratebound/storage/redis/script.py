@@ -1,23 +1,37 @@
 """The Lua script, its arguments and its answer. Both are plain doubles: see lua/group.lua."""
 
 import hashlib
-from collections.abc import Sequence
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from importlib.resources import files
-from struct import Struct
 from typing import Any
 
+from ratebound.calendar_period import EPOCH, Calendar
 from ratebound.errors import StorageError
-from ratebound.limit import Group, Limit, Mode
+from ratebound.limit import NOT_GIVEN, Extra, Group, Limit, Mode
 from ratebound.outcome import Row
+from ratebound.storage import Holder
 from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 from ratebound.storage.redis.keys import Keys
 
-PARTS = ("numbers", "fast_path", "gcra", "fixed_window", "sliding_counter", "sliding_log", "group")
+PARTS = (
+    "numbers",
+    "fast_path",
+    "gcra",
+    "fixed_window",
+    "sliding_counter",
+    "sliding_log",
+    "quota",
+    "concurrency",
+    "group",
+)
 SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
 
-# Algorithms on the wire. lua/numbers.lua has the same numbers under the same names. A number is never given to another
-# algorithm: programs of two versions may share one Redis.
+# Kernels on the wire, by `limit.numbers.algorithm`. lua/numbers.lua has the same numbers under the same names. A number
+# is never given to another kernel: programs of two versions may share one Redis.
 NUMBERS = {
     "token-bucket": 0,
     "gcra": 1,
@@ -25,30 +39,73 @@ NUMBERS = {
     "fixed-window": 3,
     "sliding-log": 4,
     "sliding-counter": 5,
+    "quota": 6,
+    "concurrent": 7,
 }
-RECORD = Struct("<11d")
-NOT_GIVEN = (-1, -1, -1, -1)
+RECORD = struct.Struct("<11d")
 KNOWN = 1000
+Found = list[Row] | StorageError
 _known: dict[int, tuple[tuple[Limit, ...], list[bytes], bytes]] = {}
+_periods: dict[Calendar, tuple[int, int, bytes]] = {}
+
+
+NOT_OURS = "the server does not answer like Redis, or its reply belongs to another request"
 
 
 class NotOurs(StorageError):
     """A reply that has not the shape of our script's."""
 
 
-def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) -> list[Any]:
-    """Return the arguments of EVALSHA after the digest: the number of keys, the keys, the rest."""
+class OutsideWindows(list[Found | None]):
+    """The answers of a call in which `now`, the server's clock, was outside of the windows that some groups were sent.
+
+    Such a group has None, and nothing of it was decided.
+    """
+
+    def __init__(self, found: Sequence[Found | None], now: int) -> None:
+        super().__init__(found)
+        self.now = now
+
+    def undecided(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the groups that were not decided."""
+        return [group for group, each in zip(groups, self, strict=True) if each is None]
+
+    def completed(self, again: Sequence[Found]) -> list[Found]:
+        """Return all answers, with those to `undecided` in their places."""
+        rest = iter(again)
+        return [next(rest) if each is None else each for each in self]
+
+    def refused(self) -> list[Found]:
+        """Return all answers, with an error for each group that was not decided."""
+        at = (EPOCH + timedelta(microseconds=self.now)).isoformat(timespec="seconds")
+        text = (
+            f"the clock of the Redis server says {at}, and is outside of the calendar periods around the time that it"
+            " said just before; check that its clock is set by NTP and does not jump"
+        )
+        return [StorageError(text, undone=True, outage=False) if each is None else each for each in self]
+
+
+def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None, at: int | None = None) -> list[Any]:
+    """Return the arguments of EVALSHA after the digest: the number of keys, the keys, the rest.
+
+    `now` replaces the server's clock. `at` is the instant around which calendar periods are sent; by default `now`, or
+    the time of this machine. Raises ValueError for a slot without an id.
+    """
+    at = now if at is None else at
     names: list[bytes] = []
     packed: list[bytes] = []
     for group in groups:
         if len(group) == 1 and mode != "force" and not keys.rotating:  # it cannot contain equal checks
-            key, limits, cost, patience, _ = group[0]
+            key, limits, cost, patience, extras = group[0]
             subject = keys.subject(key)
             scopes, records = _of_one(limits)
             names += [subject + scope for scope in scopes]
-            packed.append(records if cost == 1 and patience is None else _records(limits, cost, patience))
+            if not records or cost != 1 or patience is not None:
+                places = range(1, len(limits) + 1)
+                records = _records(places, limits, cost, patience, extras, mode, at)
+            packed.append(records)
         else:
-            packed.append(_packed(group, keys, names))
+            packed.append(_packed(group, keys, names, mode, at))
     # No ints: hiredis calls str() on them and crashes the process if a signal handler raises there.
     count = b"%d" % len(names)
     if mode == "spend" and now is None and len(groups) == 1 and not keys.rotating:
@@ -56,56 +113,135 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None) 
     return [count, *names, f"{mode}+old" if keys.rotating else mode, "" if now is None else str(now), *packed]
 
 
-def _records(limits: Sequence[Limit], cost: int, patience: int | None) -> bytes:
+def _records(
+    places: Iterable[int],
+    limits: Sequence[Limit],
+    cost: int,
+    patience: int | None,
+    extras: Sequence[Extra] | None,
+    mode: Mode,
+    at: int | None,
+) -> bytes:
     wait = -1 if patience is None else patience
-    return b"".join(
-        RECORD.pack(place, NUMBERS[limit.algorithm], limit.count, limit.period_us, limit.burst, cost, wait, *NOT_GIVEN)
-        for place, limit in enumerate(limits, 1)
-    )
+    records: list[bytes] = []
+    for i, (place, limit) in enumerate(zip(places, limits, strict=True)):
+        extra = NOT_GIVEN if extras is None else extras[i]
+        numbers = (limit.count, limit.period_us, limit.burst, cost, wait)
+        records.append(RECORD.pack(place, NUMBERS[limit.numbers.algorithm], *numbers, *extra))
+        if limit.is_quota:
+            records.append(_windows(limit, at))
+        elif limit.has_slots and mode == "spend" and extra == NOT_GIVEN:
+            raise ValueError("a limit of concurrent requests needs the id of a slot in the extras of its ask")
+    return b"".join(records)
+
+
+def _windows(limit: Limit, at: int | None) -> bytes:
+    """Return the record that follows the record of a quota: see lua/group.lua.
+
+    The server chooses one of three periods of the calendar by its own clock, which may differ from that of this
+    machine. Windows of a constant length it computes itself.
+    """
+    calendar = limit.calendar
+    if calendar is None:
+        return RECORD.pack(0, limit.metered, *[0] * 9)
+    now = time.time_ns() // 1000 if at is None else at
+    begin, end, bounds = _periods.get(calendar, (0, 0, b""))
+    if not begin <= now < end:
+        index = calendar.index_at(now)
+        starts = [calendar.start_of(index + i) for i in range(-1, 4)]
+        begin, end, bounds = starts[1], starts[2], struct.pack("<6d", index - 1, *starts)
+        if len(_periods) >= KNOWN:
+            _periods.clear()
+        _periods[calendar] = begin, end, bounds
+    return struct.pack("<3d", 0, limit.metered, 1) + bounds + bytes(16)
 
 
 def _of_one(limits: tuple[Limit, ...]) -> tuple[list[bytes], bytes]:
     """Return the scopes of limits and their records for a cost of one. They are made once and cached.
 
     The cache finds them by identity, because comparing limits would take longer than making the records. It keeps the
-    tuple, so that no other object can get its identity.
+    tuple, so that no other object can get its identity. The records of quotas and slots differ from call to call: then
+    there are none.
     """
     found = _known.get(id(limits))
     if found is None:
         if len(_known) >= KNOWN:  # limits are made per request, so caching is not worth it
             _known.clear()
-        found = _known[id(limits)] = (limits, [limit.scope.encode() for limit in limits], _records(limits, 1, None))
+        fixed = not any(limit.is_quota or limit.has_slots for limit in limits)
+        records = _records(range(1, len(limits) + 1), limits, 1, None, None, "spend", None) if fixed else b""
+        found = _known[id(limits)] = (limits, [limit.scope.encode() for limit in limits], records)
     return found[1], found[2]
 
 
-def _packed(group: Group, keys: Keys, names: list[bytes]) -> bytes:
+def _packed(group: Group, keys: Keys, names: list[bytes], mode: Mode, at: int | None) -> bytes:
     """Return the records of a group. Add the names of its states to `names`, equal ones once."""
-    places: dict[bytes, int] = {}
+    known: dict[bytes, int] = {}
     records = []
-    for key, limits, cost, patience, spent in group:
+    for key, limits, cost, patience, extras in group:
         subject, old = keys.subject(key), keys.old_subject(key)
-        for i, limit in enumerate(limits):
+        places = []
+        for limit in limits:
             name = subject + limit.scope.encode()
-            if name not in places:
-                places[name] = len(places) + 1
+            if name not in known:
+                known[name] = len(known) + 1
                 names += [name] if old is None else [name, old + limit.scope.encode()]
-            numbers = (limit.count, limit.period_us, limit.burst, cost, -1 if patience is None else patience)
-            spend = NOT_GIVEN if spent is None else spent[i]
-            records.append(RECORD.pack(places[name], NUMBERS[limit.algorithm], *numbers, *spend))
+            places.append(known[name])
+        records.append(_records(places, limits, cost, patience, extras, mode, at))
     return b"".join(records)
 
 
-def answers(reply: Sequence[Any], groups: int) -> list[list[Row] | StorageError]:
-    """Return one entry for each group: its rows, or its error. Raises NotOurs."""
+def answers(reply: Sequence[Any], groups: int) -> "list[Found] | OutsideWindows":
+    """Return one entry for each group: its rows, or its error. Raises NotOurs.
+
+    Return OutsideWindows, which is no plain list, if a group has to be asked once more.
+    """
     try:
         if groups == 1:
             return [[_row(*reply)] if type(reply[0]) is int else [_row(*row) for row in reply]]
-        found = [_refused(block) if isinstance(block, bytes) else [_row(*row) for row in block] for block in reply]
+        found: list[Found] = [
+            _refused(block) if isinstance(block, bytes) else [_row(*row) for row in block] for block in reply
+        ]
     except (TypeError, IndexError, ValueError):
-        found = []
+        return _outside_windows(reply, groups)
     if len(found) != groups:
-        raise NotOurs("the server does not answer like Redis, or its reply belongs to another request")
+        raise NotOurs(NOT_OURS)
     return found
+
+
+def _outside_windows(reply: Any, groups: int) -> OutsideWindows:
+    """Return the answers in a reply that has the server's time, alone, for some groups. Raises NotOurs."""
+    now: int | None = None
+    found: list[Found | None] = []
+    try:
+        for block in [reply] if groups == 1 else reply:
+            if len(block) == 1 and type(block[0]) is int:
+                now = block[0]
+                found.append(None)
+            else:
+                found.append(_refused(block) if isinstance(block, bytes) else [_row(*row) for row in block])
+    except (TypeError, IndexError, ValueError):
+        now = None
+    if now is None or len(found) != groups:
+        raise NotOurs(NOT_OURS)
+    return OutsideWindows(found, now)
+
+
+def holders_arguments(key: str, limit: Limit, keys: Keys, now: int | None) -> list[Any]:
+    """Return the arguments of EVALSHA for the slots of a key that are held."""
+    scope = limit.scope.encode()
+    names = [subject + scope for subject in (keys.subject(key), keys.old_subject(key)) if subject is not None]
+    return [b"%d" % len(names), *names, "holders", "" if now is None else str(now)]
+
+
+def holders(reply: Any) -> list[Holder]:
+    """Return (id, expiry) of each slot, the earliest expiry first. Raises NotOurs."""
+    found: dict[int, int] = {}
+    try:
+        for slot, expiry in zip(reply[::2], reply[1::2], strict=True):
+            found[int(slot)] = max(found.get(int(slot), 0), int(expiry))
+    except (TypeError, ValueError):
+        raise NotOurs(NOT_OURS) from None
+    return sorted(found.items(), key=lambda holder: (holder[1], holder[0]))
 
 
 def _row(
@@ -129,9 +265,7 @@ def _refused(block: bytes) -> StorageError:
     return StorageError(meaning, undone=True, outage=not is_foreign(text))
 
 
-def known_to_replicas(
-    found: list[list[Row] | StorageError], replicas: int, wanted: int
-) -> list[list[Row] | StorageError]:
+def known_to_replicas(found: list[Found], replicas: int, wanted: int) -> list[Found]:
     """Return the answers that are safe if `replicas` replicas have them: all, or only those that charged nothing.
 
     A spend that only the master has could be granted again after a failover.
@@ -152,7 +286,7 @@ def check_replicas(replicas: int, wanted: int) -> None:
         )
 
 
-def all_rows(found: Sequence[list[Row] | StorageError]) -> list[Sequence[Row]]:
+def all_rows(found: Sequence[Found]) -> list[Sequence[Row]]:
     """Return the rows of every group. Raises the first error among them, with the answers of all groups."""
     rows: list[Sequence[Row]] = []
     for each in found:

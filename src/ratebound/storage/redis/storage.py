@@ -14,8 +14,9 @@ from typing import Any
 from ratebound.clock import Clock
 from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
-from ratebound.limit import Ask, Group, Mode
+from ratebound.limit import Ask, Group, Limit, Mode
 from ratebound.outcome import Row
+from ratebound.storage import Holder
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.redis import connect, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url
@@ -86,6 +87,20 @@ class RedisStorage:
         for ask in group:
             self._execute("DEL", *_names(self.address, ask))
 
+    def holders(self, key: str, limit: Limit) -> list[Holder]:
+        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first. Raises StorageError.
+
+        Expiries are in microseconds of the server's clock.
+        """
+        now = None if self._clock is None else self._clock()
+        arguments = script.holders_arguments(key, limit, self.address.keys, now)
+        reply = self._run(arguments, monotonic())
+        try:
+            return script.holders(reply)
+        except script.NotOurs:
+            self._forget()
+            raise
+
     def connect(self) -> None:
         """Make the first connection and load the script now, instead of with the first request. Raises StorageError."""
         if self.deadline is None:
@@ -144,24 +159,41 @@ class RedisStorage:
             answers.append(reply.value)
         return answers
 
-    def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
+    def _call(
+        self, groups: Sequence[Group], mode: Mode, at: int | None = None, until: float | None = None
+    ) -> list[script.Found]:
+        """Decide groups in one call. `at` is the server's time, if its clock was outside of the windows sent before."""
         now = None if self._clock is None else self._clock()
-        arguments = script.arguments(groups, mode, self.address.keys, now)
-        until = monotonic() + self.address.timeout
+        arguments = script.arguments(groups, mode, self.address.keys, now, at)
+        begin = monotonic()
         waits = self.address.replicas > 0 and mode != "peek"
+        reply = self._run(arguments, begin, until, waits)
+        replicas = None
+        if waits:
+            reply, replicas = reply
         try:
-            reply = self._execute("EVALSHA", script.SHA, *arguments, waits=waits)
-        except connect.NoScript:  # the server restarted, or its scripts were flushed: nothing is decided yet
-            reply = self._execute("EVAL", script.SOURCE, *arguments, until=until, waits=waits)
-        try:
-            if waits:
-                reply, replicas = reply
-                return script.known_to_replicas(script.answers(reply, len(groups)), replicas, self.address.replicas)
-            return script.answers(reply, len(groups))
-        except script.NotOurs:  # the next reply on this connection may be wrong as well
-            if self.deadline is not None:
-                self._connections.forget()
+            found = script.answers(reply, len(groups))
+        except script.NotOurs:
+            self._forget()
             raise
+        if isinstance(found, script.OutsideWindows):
+            ends = begin + self.address.timeout
+            again = None if at is not None else self._call(found.undecided(groups), mode, found.now, ends)
+            found = found.refused() if again is None else found.completed(again)
+        return found if replicas is None else script.known_to_replicas(found, replicas, self.address.replicas)
+
+    def _run(self, arguments: list[Any], begin: float, until: float | None = None, waits: bool = False) -> Any:
+        """Return the answer of the script by the deadline: `until`, or the timeout after `begin`."""
+        try:
+            return self._execute("EVALSHA", script.SHA, *arguments, until=until, waits=waits)
+        except connect.NoScript:  # the server restarted, or its scripts were flushed: nothing is decided yet
+            until = until or begin + self.address.timeout
+            return self._execute("EVAL", script.SOURCE, *arguments, until=until, waits=waits)
+
+    def _forget(self) -> None:
+        """Close the connections: after a reply that is not ours, the next one may be wrong as well."""
+        if self.deadline is not None:
+            self._connections.forget()
 
     def _execute(self, *command: Any, until: float | None = None, waits: bool = False, **options: Any) -> Any:
         """Return the answer to a command. With `waits` return (answer, number of replicas that have its writes)."""
@@ -227,6 +259,17 @@ class AsyncRedisStorage:
         for ask in group:
             await self._execute("DEL", *_names(self.address, ask))
 
+    async def holders(self, key: str, limit: Limit) -> list[Holder]:
+        """Return the slots of a key that are held now; see `RedisStorage.holders`."""
+        now = None if self._clock is None else self._clock()
+        arguments = script.holders_arguments(key, limit, self.address.keys, now)
+        reply = await self._run(arguments, asyncio.get_running_loop().time() + self.address.timeout)
+        try:
+            return script.holders(reply)
+        except script.NotOurs as error:
+            self._loop().forget(error)
+            raise
+
     async def connect(self) -> None:
         """Make the connection and load the script now, instead of with the first request. Raises StorageError."""
         if self.deadline is None:
@@ -286,23 +329,34 @@ class AsyncRedisStorage:
     async def _in_order(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
         return [await self._across(group, mode) for group in groups]
 
-    async def _call(self, groups: Sequence[Group], mode: Mode) -> list[list[Row] | StorageError]:
+    async def _call(
+        self, groups: Sequence[Group], mode: Mode, at: int | None = None, due: float | None = None
+    ) -> list[script.Found]:
+        """Decide groups in one call; see `RedisStorage._call`."""
         now = None if self._clock is None else self._clock()
-        arguments = script.arguments(groups, mode, self.address.keys, now)
-        due = asyncio.get_running_loop().time() + self.address.timeout
+        arguments = script.arguments(groups, mode, self.address.keys, now, at)
+        due = due or asyncio.get_running_loop().time() + self.address.timeout
         waits = self.address.replicas > 0 and mode != "peek"
+        reply = await self._run(arguments, due, waits)
+        replicas = None
+        if waits:
+            reply, replicas = reply
         try:
-            reply = await self._execute("EVALSHA", script.SHA, *arguments, due=due, waits=waits)
-        except connect.NoScript:
-            reply = await self._execute("EVAL", script.SOURCE, *arguments, due=due, waits=waits)
-        try:
-            if waits:
-                reply, replicas = reply
-                return script.known_to_replicas(script.answers(reply, len(groups)), replicas, self.address.replicas)
-            return script.answers(reply, len(groups))
+            found = script.answers(reply, len(groups))
         except script.NotOurs as error:
             self._loop().forget(error)
             raise
+        if isinstance(found, script.OutsideWindows):
+            again = None if at is not None else await self._call(found.undecided(groups), mode, found.now, due)
+            found = found.refused() if again is None else found.completed(again)
+        return found if replicas is None else script.known_to_replicas(found, replicas, self.address.replicas)
+
+    async def _run(self, arguments: list[Any], due: float, waits: bool = False) -> Any:
+        """Return the answer of the script."""
+        try:
+            return await self._execute("EVALSHA", script.SHA, *arguments, due=due, waits=waits)
+        except connect.NoScript:
+            return await self._execute("EVAL", script.SOURCE, *arguments, due=due, waits=waits)
 
     async def _execute(self, *command: Any, due: float | None = None, waits: bool = False, **options: Any) -> Any:
         loop = self._loop()

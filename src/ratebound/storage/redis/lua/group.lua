@@ -2,10 +2,15 @@
 --
 -- ARGV: mode, now ('' is the server's own clock), then one string for each group. It has a record of eleven doubles for
 -- each limit: the index of its key among the group's keys, algorithm, count, period, burst, cost, patience and the four
--- numbers of `spent` (-1 if absent). A single string is a group to spend, by the server's clock. KEYS are those of all
+-- numbers of its extra (-1 if absent). A single string is a group to spend, by the server's clock. KEYS are those of all
 -- groups in turn; while a secret is being changed (the mode ends with '+old') each is followed by its old name.
--- Reply for one group: a row of eight numbers, nine if a place between others was taken, or a list of rows if it has
--- several limits. Reply for several groups: for each a list of its rows, or the text of its error.
+-- The record of a quota is followed by another one, whose first number is 0: then 1 if it is metered, 1 if it has periods
+-- of the calendar, and of these the ordinal of the first of three windows, their beginnings, the end of the last, and the
+-- end of the window after that.
+-- Reply for one group: a row of eight numbers, nine if a place between others was taken or a quota was peeked, or a list
+-- of rows if it has several limits. If now is outside of the windows of a quota, the reply is a list of now alone, and
+-- nothing has changed. Reply for several groups: for each a list of its rows, now alone, or the text of its error.
+-- In mode 'holders' KEYS are the names of one state, and the reply is id and expiry of each slot that is held.
 
 local names = 1
 if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 end
@@ -18,6 +23,8 @@ local function maker_of(algorithm)
   if algorithm == FIXED_WINDOW then return make_fixed_window end
   if algorithm == SLIDING_LOG then return make_sliding_log end
   if algorithm == SLIDING_COUNTER then return make_sliding_counter end
+  if algorithm == QUOTA then return make_quota end
+  if algorithm == CONCURRENT then return make_concurrency end
   error('unknown algorithm ' .. algorithm)
 end
 
@@ -32,15 +39,40 @@ local function kernel_of(algorithm)
   return kernel
 end
 
+-- Set the window of a quota at now: its ordinal, its end, and the end of the next. Return false if now is outside of all.
+local function set_window(ask, text, from)
+  local _, metered, is_calendar, index = unpack('<dddd', text, from)
+  ask.metered = metered == 1
+  if is_calendar == 0 then
+    local begin = now - now % ask.period_us
+    ask.index, ask.finish, ask.after = begin / ask.period_us, begin + ask.period_us, begin + 2 * ask.period_us
+    return true
+  end
+  for at = from + 32, from + 48, 8 do
+    local begin, finish, after = unpack('<ddd', text, at)
+    if now >= begin and now < finish then
+      ask.index, ask.finish, ask.after = index + (at - from - 32) / 8, finish, after
+      return true
+    end
+  end
+  return false
+end
+
+-- Return the asks of a group; nil if now is outside of the windows of a quota.
 local function read(text)
   local asks, n = {}, 0
   for from = 1, #text, RECORD do
     local place, algorithm, count, period_us, burst, cost, patience = unpack('<ddddddd', text, from)
-    n = n + 1
-    asks[n] = {
-      place = place, kernel = kernel_of(algorithm), count = count, period_us = period_us, burst = burst,
-      queues = algorithm == LEAKY_BUCKET, cost = cost, patience = patience,
-    }
+    if place == 0 then
+      if not set_window(asks[n], text, from) then return nil end
+    else
+      n = n + 1
+      asks[n] = {
+        place = place, kernel = kernel_of(algorithm), count = count, period_us = period_us, burst = burst,
+        queues = algorithm == LEAKY_BUCKET, cost = cost, patience = patience,
+      }
+      if algorithm == CONCURRENT then asks[n].id = unpack('<d', text, from + 56) end
+    end
   end
   return asks
 end
@@ -58,8 +90,10 @@ local function store(ask, place, state)
 end
 
 -- While a secret is being changed, a state is written under both names. A process that knows only one of them may have
--- spent since, so the two can differ: the one with less remaining has seen more spends.
+-- spent since, so the two can differ: the one with less remaining has seen more spends. A kernel with `load_both` joins
+-- them in its own way.
 local function loaded(ask, place)
+  if names == 2 and ask.kernel.load_both then return ask.kernel.load_both(KEYS[2 * place - 1], KEYS[2 * place]) end
   local state = ask.kernel.load(KEYS[(place - 1) * names + 1])
   if names == 1 then return state end
   local other = ask.kernel.load(KEYS[place * names])
@@ -91,28 +125,42 @@ local function spend(asks, states, lead)
   return rows, rows[#rows][1] == 1
 end
 
+-- Return the row of a slot. Slots are taken one after the other, in `taken`, which is never stored.
+local function peek_slot(ask, state, taken)
+  local after, row = ask.kernel.spend(ask, taken[ask.place] or state, now)
+  taken[ask.place] = after
+  if row[1] == 0 then return row end
+  local remaining, reset_after = ask.kernel.standing(ask, state, now)
+  return {1, remaining, 0, reset_after, 0, 0, 0}
+end
+
 local function peek(asks, states)
-  local asked, rows = {}, {}
+  local asked, taken, rows = {}, {}, {}
   for i, ask in ipairs(asks) do
     local place = ask.place
-    local front = asked[place] or 0
-    asked[place] = front + ask.cost
-    if states[place] then states[place] = ask.kernel.repair(ask, states[place], now) end
-    local remaining, reset_after = ask.kernel.standing(ask, states[place], now)
-    if ask.patience == NEVER then
-      local _, row = ask.kernel.spend(ask, states[place], now, asked[place], NEVER, 0)
-      rows[i] = row[1] == 1 and {1, remaining, 0, reset_after, row[5], 0, 0} or row
+    if ask.id and ask.id ~= NEVER then
+      rows[i] = peek_slot(ask, states[place], taken)
     else
-      local wait = NEVER
-      if muldiv(front, ask.period_us, ask.count) <= MAX_SPAN then
-        wait = ask.kernel.turn_after(ask, states[place], now, front, ask.cost)
-      end
-      if wait == NEVER then
-        rows[i] = {0, remaining, NEVER, reset_after, 0, 0, 0}
-      elseif wait <= ask.patience then
-        rows[i] = {1, remaining, 0, reset_after, wait, 0, 0}
+      local front = asked[place] or 0
+      asked[place] = front + ask.cost
+      if states[place] then states[place] = ask.kernel.repair(ask, states[place], now) end
+      local remaining, reset_after = ask.kernel.standing(ask, states[place], now)
+      if ask.patience == NEVER then
+        local _, row = ask.kernel.spend(ask, states[place], now, asked[place], NEVER, 0)
+        rows[i] = row[1] == 1 and {1, remaining, 0, reset_after, row[5], 0, 0} or row
+        if ask.kernel.peeked then rows[i] = ask.kernel.peeked(ask, states[place], now, rows[i]) end
       else
-        rows[i] = {0, remaining, wait - ask.patience, reset_after, 0, 0, 0}
+        local wait = NEVER
+        if muldiv(front, ask.period_us, ask.count) <= MAX_SPAN then
+          wait = ask.kernel.turn_after(ask, states[place], now, front, ask.cost)
+        end
+        if wait == NEVER then
+          rows[i] = {0, remaining, NEVER, reset_after, 0, 0, 0}
+        elseif wait <= ask.patience then
+          rows[i] = {1, remaining, 0, reset_after, wait, 0, 0}
+        else
+          rows[i] = {0, remaining, wait - ask.patience, reset_after, 0, 0, 0}
+        end
       end
     end
   end
@@ -120,11 +168,15 @@ local function peek(asks, states)
 end
 
 local function force(asks, states, text)
-  local rows = {}
-  for i, ask in ipairs(asks) do
-    local at, till, part, given = unpack('<dddd', text, (i - 1) * RECORD + 57)
-    local spent = {at = at, till = till, part = part, given = given}
-    states[ask.place], rows[i] = ask.kernel.force(ask, states[ask.place], now, ask.cost, spent)
+  local rows, n = {}, 0
+  for from = 1, #text, RECORD do
+    local place = unpack('<d', text, from)
+    if place > 0 then
+      n = n + 1
+      local at, till, part, given = unpack('<dddd', text, from + 56)
+      local spent = {at = at, till = till, part = part, given = given}
+      states[place], rows[n] = asks[n].kernel.force(asks[n], states[place], now, asks[n].cost, spent)
+    end
   end
   return rows
 end
@@ -179,9 +231,10 @@ local function load(asks, offset)
   return before, places
 end
 
--- Decide a group, store the changed states and return its rows.
+-- Decide a group, store the changed states and return its rows. Return nil if now is outside of the windows of a quota.
 local function decide(text, offset)
   local asks = read(text)
+  if not asks then return nil end
   local before, places = load(asks, offset)
   local after = copied(before, places)
   local rows = evaluate(asks, after, places, text)
@@ -197,10 +250,19 @@ local function decide(text, offset)
 end
 
 local function told(rows)
+  if not rows then return {now} end
   for r, row in ipairs(rows) do
     rows[r] = {now, row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8]}
   end
   return rows
+end
+
+if mode == 'holders' then
+  local found = {}
+  for _, key in ipairs(KEYS) do
+    for _, number in ipairs(kernel_of(CONCURRENT).holders(key)) do found[#found + 1] = number end
+  end
+  return found
 end
 
 if #ARGV == first then

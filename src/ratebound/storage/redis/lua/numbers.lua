@@ -36,5 +36,7 @@ local LEAKY_BUCKET = 2
 local FIXED_WINDOW = 3
 local SLIDING_LOG = 4
 local SLIDING_COUNTER = 5
+local QUOTA = 6
+local CONCURRENT = 7
 
 local NEVER = -1 -- retry_after if no wait can help, and the value of an absent field

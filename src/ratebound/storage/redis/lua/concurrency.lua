@@ -1,0 +1,156 @@
+-- Mirror of kernels/concurrency.py, but the slots are not read as a whole: they are a sorted set of ids by expiry.
+-- State is {latest expiry, live = number of live slots, key = name of the set (nil if it has nothing to read), over = {id =
+-- expiry, or false if released}, size = entries in over, own = {id = true}}. `over` lies on top of the set; `own` are the
+-- entries that this call has changed and `save` writes. Nothing is written before the group is decided.
+local function make_concurrency()
+
+local function digits(number) return string.format('%.0f', number) end
+
+local LIVE = '(' .. digits(now)
+
+-- Return id and expiry of a member of the set and its score.
+local function slot_of(member, score)
+  return tonumber(member) or error('FOREIGN'), tonumber(score)
+end
+
+local function load(key)
+  local live = call('ZCOUNT', key, LIVE, '+inf')
+  if live == 0 then return nil end
+  local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+  return {tonumber(last[2]), live = live, key = key, over = {}, size = 0, own = {}}
+end
+
+-- While a secret is being changed, a process that knows one of the names holds and releases its slots under that name
+-- alone. A slot is held if it is under either name, and changes are written under both; so no slot is lost, and none
+-- stays after its release.
+local function load_both(key, other)
+  local state = {now, live = 0, over = {}, size = 0, own = {}}
+  for _, name in ipairs({key, other}) do
+    local found = call('ZRANGEBYSCORE', name, LIVE, '+inf', 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local id, expiry = slot_of(found[i], found[i + 1])
+      if not state.over[id] then state.live, state.size = state.live + 1, state.size + 1 end
+      state.over[id] = max(state.over[id] or 0, expiry)
+      state[1] = max(state[1], expiry)
+    end
+  end
+  return state.live > 0 and state or nil
+end
+
+local function save(key, state, ttl)
+  call('ZREMRANGEBYSCORE', key, '-inf', digits(now))
+  for id in pairs(state.own) do
+    if state.over[id] then
+      call('ZADD', key, digits(state.over[id]), digits(id))
+    else
+      call('ZREM', key, digits(id))
+    end
+  end
+  call('PEXPIRE', key, ttl)
+end
+
+-- Return the expiry of a slot that is held, else false.
+local function expiry_of(state, id)
+  if not state then return false end
+  if state.over[id] ~= nil then return state.over[id] end
+  local score = state.key and call('ZSCORE', state.key, digits(id))
+  local expiry = score and tonumber(score)
+  return expiry and expiry > now and expiry
+end
+
+local function latest(state)
+  local found = now
+  for _, expiry in pairs(state.over) do found = max(found, expiry or now) end
+  local last = state.key and call('ZREVRANGE', state.key, 0, state.size, 'WITHSCORES') or {}
+  for i = 1, #last, 2 do
+    local id, expiry = slot_of(last[i], last[i + 1])
+    if state.over[id] == nil then return max(found, expiry) end
+  end
+  return found
+end
+
+-- Return the expiry of the live slot that has `place` others before it.
+local function expiry_at(state, place)
+  if state.size == 0 then
+    return tonumber(call('ZRANGEBYSCORE', state.key, LIVE, '+inf', 'WITHSCORES', 'LIMIT', place, 1)[2])
+  end
+  local found = {}
+  for _, expiry in pairs(state.over) do
+    if expiry then found[#found + 1] = expiry end
+  end
+  local first = {}
+  if state.key then
+    first = call('ZRANGEBYSCORE', state.key, LIVE, '+inf', 'WITHSCORES', 'LIMIT', 0, place + state.size + 1)
+  end
+  for i = 1, #first, 2 do
+    local id, expiry = slot_of(first[i], first[i + 1])
+    if state.over[id] == nil then found[#found + 1] = expiry end
+  end
+  table.sort(found)
+  return found[place + 1]
+end
+
+-- Return the state with a slot held until `expiry`, or released if that is false.
+local function with(state, id, expiry)
+  local before = state or {now, live = 0, over = {}, size = 0, own = {}}
+  local after = {before[1], live = before.live, key = before.key, over = {}, size = before.size, own = {[id] = true}}
+  for slot, till in pairs(before.over) do after.over[slot] = till end
+  for slot in pairs(before.own) do after.own[slot] = true end
+  if expiry_of(before, id) then after.live = after.live - 1 end
+  if expiry then after.live = after.live + 1 end
+  if after.over[id] == nil then after.size = after.size + 1 end
+  after.over[id] = expiry
+  after[1] = expiry and expiry >= before[1] and expiry or latest(after)
+  return after
+end
+
+local function repair(limit, state, now)
+  return state
+end
+
+local function standing(limit, state, now)
+  if not state or state.live == 0 then return limit.count, 0 end
+  return max(limit.count - state.live, 0), state[1] - now
+end
+
+local function turn_after(limit, state, now, front, cost)
+  local over = (state and state.live or 0) - limit.count
+  return over < 0 and 0 or expiry_at(state, over) - now
+end
+
+local function answer(limit, state, now, allowed)
+  local remaining, reset_after = standing(limit, state, now)
+  if allowed then return {1, remaining, 0, reset_after, 0, 0, 0} end
+  return {0, remaining, turn_after(limit, state, now), reset_after, 0, 0, 0}
+end
+
+-- Take the slot `limit.id`, or renew it. Without an id, for a peek, only answer.
+local function spend(limit, state, now, cost, patience, lead)
+  local is_free = not state or state.live < limit.count
+  if limit.id == NEVER then return state, answer(limit, state, now, is_free) end
+  if not is_free and not expiry_of(state, limit.id) then return state, answer(limit, state, now, false) end
+  state = with(state, limit.id, now + limit.period_us)
+  return state, answer(limit, state, now, true)
+end
+
+local function force(limit, state, now, cost, spent)
+  if spent.at >= 0 and cost > 0 then
+    state = with(state, spent.at, now + limit.period_us)
+  elseif spent.at >= 0 and cost < 0 and expiry_of(state, spent.at) then
+    state = with(state, spent.at, false)
+  end
+  return state, answer(limit, state, now, true)
+end
+
+-- Return id and expiry of every slot that is held, in turn.
+local function holders(key)
+  local found = call('ZRANGEBYSCORE', key, LIVE, '+inf', 'WITHSCORES')
+  for i = 1, #found, 2 do found[i], found[i + 1] = slot_of(found[i], found[i + 1]) end
+  return found
+end
+
+return {
+  load = load, load_both = load_both, save = save, expires_after = 0, repair = repair, standing = standing, spend = spend,
+  force = force, turn_after = turn_after, holders = holders,
+}
+end
