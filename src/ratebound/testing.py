@@ -11,14 +11,14 @@ def test_my_storage(claim):
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ratebound.clock import SECOND
 from ratebound.duration import Duration
-from ratebound.limit import ALGORITHMS, Ask, Group, Limit, Mode
+from ratebound.limit import ALGORITHMS, GRANT, NOT_GIVEN, Ask, Extra, Group, Limit, Mode
 from ratebound.notation import parse_limit
 from ratebound.outcome import Outcome, Row
-from ratebound.settling import spent_of
+from ratebound.settling import settlement, spent_of, undoing
 from ratebound.storage import AsyncStorage, Holder, Storage, async_twin_of, holders_of
 from ratebound.switch import switch
 
@@ -107,10 +107,12 @@ def ask(
     mode: Mode = "spend",
     patience: int | None = None,
     spent: Outcome | None = None,
+    extra: Extra | None = None,
 ) -> Outcome:
-    """Return the outcome of one check by itself."""
+    """Return the outcome of one check by itself. `spent` is the spend to correct; `extra` is for a slot or a grant."""
     limit = parse_limit(limit) if isinstance(limit, str) else limit
-    group: Group = ((key, (limit,), cost, patience, None if spent is None else [spent_of(spent)]),)
+    extra = extra if spent is None else spent_of(spent)
+    group: Group = ((key, (limit,), cost, patience, None if extra is None else [extra]),)
     return Outcome(*storage.evaluate((group,), mode)[0][0])
 
 
@@ -575,7 +577,335 @@ def closing_twice_is_fine(storage: Storage, clock: FakeClock) -> None:
     storage.close()
 
 
+QUOTAS = (
+    "10/calendar-day",
+    "10/calendar-week in America/New_York from sunday",
+    "10/calendar-month in Asia/Tokyo from 31",
+    "10/calendar-year in Pacific/Auckland",
+)
+HOUR = 3_600 * SECOND
+DAY = 24 * HOUR
+
+
+def instant(text: str) -> int:
+    """Return the microseconds of an instant that is written as '2026-03-29T00:00+01:00'."""
+    return round(datetime.fromisoformat(text).timestamp()) * SECOND
+
+
+def slot(number: int) -> Extra:
+    """Return the extra of an ask for the slot with this id."""
+    return (number, 0, 0, 0)
+
+
+def a_quota_admits_its_count_until_its_window_ends(storage: Storage, clock: FakeClock) -> None:
+    """Units are counted until exactly `retry_after`, and all of them are available again from then on."""
+    for limit in map(parse_limit, QUOTAS):
+        answers = [ask(storage, "a", limit, 3) for _ in range(5)]
+        assert [answer.allowed for answer in answers] == [True, True, True, False, False], limit
+        assert [answer.remaining for answer in answers] == [7, 4, 1, 1, 1], limit
+        wait = answers[4].retry_after_us
+        assert wait, limit
+        assert {answer.reset_after_us for answer in answers} == {wait}, limit
+        assert ask(storage, "a", limit, 11).retry_after_us is None, limit
+        clock.now += wait - 1
+        assert not ask(storage, "a", limit, 2).allowed, limit
+        clock.now += 1
+        assert ask(storage, "a", limit, 10).remaining == 0, limit
+
+
+def a_window_of_a_quota_is_a_period_of_the_calendar(storage: Storage, clock: FakeClock) -> None:
+    """Windows begin at midnight in their zone: on days of 23 and 25 hours, in leap years and short months, too."""
+    for text, begin, end in (
+        ("1/calendar-day", "2026-01-31T00:00+00:00", "2026-02-01T00:00+00:00"),
+        ("1/calendar-day in Europe/Berlin", "2026-03-29T00:00+01:00", "2026-03-30T00:00+02:00"),
+        ("1/calendar-day in Europe/Berlin", "2026-10-25T00:00+02:00", "2026-10-26T00:00+01:00"),
+        ("1/calendar-day in America/Sao_Paulo", "2018-11-03T00:00-03:00", "2018-11-04T01:00-02:00"),
+        ("1/calendar-day in America/Sao_Paulo", "2018-11-04T01:00-02:00", "2018-11-05T00:00-02:00"),
+        ("1/calendar-week", "2026-02-23T00:00+00:00", "2026-03-02T00:00+00:00"),
+        ("1/calendar-week in Asia/Tokyo from sunday", "2026-02-22T00:00+09:00", "2026-03-01T00:00+09:00"),
+        ("1/calendar-month", "2028-02-01T00:00+00:00", "2028-03-01T00:00+00:00"),
+        ("1/calendar-month from 29", "2027-01-29T00:00+00:00", "2027-02-28T00:00+00:00"),
+        ("1/calendar-month from 30", "2028-02-29T00:00+00:00", "2028-03-30T00:00+00:00"),
+        ("1/calendar-month in America/New_York from 31", "2026-04-30T00:00-04:00", "2026-05-31T00:00-04:00"),
+        ("1/calendar-year in Australia/Sydney", "2028-01-01T00:00+11:00", "2029-01-01T00:00+11:00"),
+    ):
+        limit, key = parse_limit(text), f"{text} {begin}"
+        clock.now = instant(begin) - 1
+        assert ask(storage, key, limit).reset_after_us == 1, key
+        clock.now += 1
+        assert ask(storage, key, limit).reset_after_us == instant(end) - instant(begin), key
+        clock.now = instant(end) - 1
+        assert ask(storage, key, limit).retry_after_us == 1, key
+        clock.now += 1
+        assert ask(storage, key, limit).allowed, key
+
+
+def a_changed_zone_or_first_day_keeps_the_count_of_a_quota(storage: Storage, clock: FakeClock) -> None:
+    """Quotas that differ in count, zone, first day or metering share a state; those that differ in unit do not."""
+    clock.now = instant("2026-05-20T12:00+00:00")
+    assert ask(storage, "a", "10/calendar-month", 8).allowed
+    for text in ("10/calendar-month in Asia/Tokyo", "10/calendar-month from 3", "9/calendar-month in America/New_York"):
+        assert not ask(storage, "a", text, 3).allowed, text
+    assert ask(storage, "a", "10/calendar-month over allow", 3).part == 1
+    for unit in ("day", "week", "year"):
+        assert ask(storage, "a", f"10/calendar-{unit}", 10).allowed, unit
+    assert ask(storage, "a", "10/calendar-month as other", 10).allowed
+
+
+def a_clock_near_the_end_of_a_window_makes_no_second_quota(storage: Storage, clock: FakeClock) -> None:
+    """A state of the next window counts for a clock that is behind. A clock far behind moves it to its own window."""
+    limit = parse_limit("10/calendar-day")
+    midnight = instant("2026-05-20T00:00+00:00")
+    clock.now = midnight + SECOND
+    assert ask(storage, "a", limit, 10).allowed
+    clock.now = midnight - SECOND
+    denied = ask(storage, "a", limit)
+    assert (denied.allowed, denied.retry_after_us) == (False, DAY + SECOND)
+    clock.now = midnight + DAY - 1
+    assert not ask(storage, "a", limit).allowed
+    clock.now = midnight - 3 * DAY
+    denied = ask(storage, "a", limit)
+    assert (denied.allowed, denied.retry_after_us) == (False, DAY)
+    clock.now += DAY
+    assert ask(storage, "a", limit, 10).allowed
+
+
+def a_peek_tells_the_counts_of_a_quota(storage: Storage, clock: FakeClock) -> None:
+    """A row that charges nothing has the units granted, used, and used in the window before, for one window more."""
+    clock.now = instant("2026-05-20T12:00+00:00")
+    for text in ("10/calendar-day", "10/day fixed-window over allow"):
+        limit, key = parse_limit(text), f"counts {text}"
+        start = clock.now
+        assert ask(storage, key, limit, mode="peek")[:9] == (True, 10, 0, 0, 0, start, 0, 0, 0), text
+        ask(storage, key, limit, 4)
+        assert ask(storage, key, limit, mode="peek")[:9] == (True, 6, 0, DAY // 2, 0, start, 0, 4, 0), text
+        ask(storage, key, limit, 5, "force", extra=GRANT)
+        assert ask(storage, key, limit, mode="peek")[6:] == (5, 4, 0), text
+        if not limit.metered:
+            assert ask(storage, key, limit, 12)[6:] == (5, 4, 0), text
+        clock.now += DAY
+        assert ask(storage, key, limit, mode="peek")[:9] == (True, 10, 0, 0, 0, clock.now, 0, 0, 4), text
+        ask(storage, key, limit, 7)
+        assert ask(storage, key, limit, mode="peek")[6:] == (0, 7, 4), text
+        clock.now += 2 * DAY
+        assert ask(storage, key, limit, mode="peek")[6:] == (0, 0, 0), text
+        clock.now = start
+
+
+def a_metered_quota_denies_nothing_and_tells_what_exceeds_it(storage: Storage, clock: FakeClock) -> None:
+    """The part of a cost that is above the quota is told; so is the change when a cost is settled."""
+    for text in ("10/calendar-month over allow", "10/hour fixed-window over allow"):
+        limit = parse_limit(text)
+        answers = [ask(storage, "a", limit, cost) for cost in (6, 6, 1_000)]
+        assert [answer.allowed for answer in answers] == [True] * 3, text
+        assert [answer.remaining for answer in answers] == [4, 0, 0], text
+        assert [answer.part for answer in answers] == [0, 2, 1_000], text
+        assert ask(storage, "a", limit, 8, "force", spent=answers[0]).part == 8, text
+        assert ask(storage, "a", limit, -1_000, "force", spent=answers[2]).part == -1_000, text
+        assert ask(storage, "a", limit, -14, "force", spent=answers[0]).part == -10, text
+        assert ask(storage, "a", limit, mode="peek")[6:] == (0, 6, 0), text
+
+
+def a_grant_is_for_one_window(storage: Storage, clock: FakeClock) -> None:
+    """Granted units are added to what the present window allows, whether it was used or not, and end with it."""
+    clock.now = instant("2026-05-20T12:00+00:00")
+    for key, used in (("new", 0), ("used", 10)):
+        limit = parse_limit("10/calendar-day")
+        if used:
+            ask(storage, key, limit, used)
+        assert ask(storage, key, limit, 5, "force", extra=GRANT)[:4] == (True, 15 - used, 0, DAY // 2), key
+        assert ask(storage, key, limit, 15 - used).allowed, key
+        denied = ask(storage, key, limit)
+        assert (denied.allowed, denied.retry_after_us) == (False, DAY // 2), key
+        ask(storage, key, limit, 2, "force", extra=GRANT)
+        assert ask(storage, key, limit, 2).remaining == 0, key
+        clock.now += DAY // 2
+        assert ask(storage, key, limit, 11).retry_after_us is None, key
+        assert ask(storage, key, limit, 10).remaining == 0, key
+        clock.now -= DAY // 2
+    assert ask(storage, "metered", "10/calendar-day over allow", 5, "force", extra=GRANT).remaining == 15
+    assert ask(storage, "metered", "10/calendar-day over allow", 16).part == 1
+
+
+def a_refund_of_a_quota_is_for_its_own_window(storage: Storage, clock: FakeClock) -> None:
+    """A refund returns what this window counts; one from before its beginning or a reset changes nothing."""
+    clock.now = instant("2026-05-20T12:00+00:00")
+    limit = parse_limit("10/calendar-day")
+    first = ask(storage, "a", limit, 4)
+    clock.now += HOUR
+    second = ask(storage, "a", limit, 6)
+    assert ask(storage, "a", limit, -3, "force", spent=first).remaining == 3
+    clock.now += HOUR
+    storage.reset((("a", (limit,), 1, None, None),))
+    third = ask(storage, "a", limit, 10)
+    assert ask(storage, "a", limit, -6, "force", spent=second).remaining == 0
+    clock.now += DAY
+    assert ask(storage, "a", limit, -10, "force", spent=third)[:4] == (True, 10, 0, 0)
+    ask(storage, "a", limit, 10)
+    assert ask(storage, "a", limit, -10, "force", spent=third).remaining == 0
+    assert ask(storage, "a", limit, 1_000, "force").remaining == 0
+    assert ask(storage, "a", limit, -10, "force").remaining == 0, "at most one quota more was charged"
+    assert ask(storage, "a", limit, -1, "force").remaining == 1
+
+
+def slots_are_held_until_they_are_released_or_their_lease_ends(storage: Storage, clock: FakeClock) -> None:
+    """No more than the count are held at once; each for one lease, unless it is released."""
+    limit = parse_limit("3 concurrent for 10 seconds")
+    answers = []
+    for number in range(5):
+        answers.append(ask(storage, "a", limit, extra=slot(number)))
+        clock.now += SECOND
+    assert [answer.allowed for answer in answers] == [True, True, True, False, False]
+    assert [answer.remaining for answer in answers] == [2, 1, 0, 0, 0]
+    assert [answer.retry_after_us for answer in answers] == [0, 0, 0, 7 * SECOND, 6 * SECOND]
+    assert [answer.reset_after_us // SECOND for answer in answers] == [10, 10, 10, 9, 8]
+    assert ask(storage, "b", limit, extra=slot(0)).allowed, "another key has slots of its own"
+    released = ask(storage, "a", limit, -1, "force", extra=slot(1))
+    assert (released.allowed, released.remaining) == (True, 1)
+    assert ask(storage, "a", limit, -1, "force", extra=slot(1)).remaining == 1, "a release can be repeated"
+    assert ask(storage, "a", limit, extra=slot(5)).allowed
+    clock.now += 5 * SECOND - 1  # the first lease has a microsecond left
+    assert not ask(storage, "a", limit, extra=slot(6)).allowed
+    clock.now += 1
+    assert ask(storage, "a", limit, extra=slot(6)).allowed
+    for number in (2, 5, 6):
+        ask(storage, "a", limit, -1, "force", extra=slot(number))
+    assert ask(storage, "a", limit, mode="peek")[:4] == (True, 3, 0, 0)
+
+
+def a_slot_that_is_held_is_renewed(storage: Storage, clock: FakeClock) -> None:
+    """A slot that is taken again, or forced, is held for a lease from then on. It is still one slot."""
+    limit = parse_limit("2 concurrent for 10 seconds")
+    ask(storage, "a", limit, extra=slot(1))
+    ask(storage, "a", limit, extra=slot(2))
+    for mode in ("spend", "force"):
+        clock.now += 9 * SECOND
+        renewed = ask(storage, "a", limit, 1, "spend" if mode == "spend" else "force", extra=slot(1))
+        assert (renewed.allowed, renewed.reset_after_us) == (True, 10 * SECOND), mode
+    assert ask(storage, "a", limit, mode="peek").remaining == 1, "the other one has expired"
+
+
+def a_slot_can_be_held_above_the_count(storage: Storage, clock: FakeClock) -> None:
+    """Force holds a slot always: its work runs. None is free before enough of them have gone."""
+    limit = parse_limit("2 concurrent")
+    for number in range(4):
+        held = ask(storage, "a", limit, 1, "force", extra=slot(number))
+        assert (held.allowed, held.remaining) == (True, max(1 - number, 0))
+    for number in range(3):
+        assert not ask(storage, "a", limit, extra=slot(9)).allowed
+        ask(storage, "a", limit, -1, "force", extra=slot(number))
+    assert ask(storage, "a", limit, extra=slot(9)).allowed
+    ask(storage, "a", limit, -5, "force", extra=NOT_GIVEN)
+    ask(storage, "a", limit, 5, "force", extra=NOT_GIVEN)
+    assert ask(storage, "a", limit, mode="peek").remaining == 0, "without an id nothing changes"
+
+
+def a_slot_takes_no_cost(storage: Storage, clock: FakeClock) -> None:
+    """A request has one slot, whatever it costs. The largest id is 2**53 - 1."""
+    limit = parse_limit("2 concurrent")
+    assert ask(storage, "a", limit, 1_000, extra=slot(2**53 - 1)).remaining == 1
+    assert ask(storage, "a", limit, 1_000, extra=slot(2**53 - 2)).remaining == 0
+    assert ask(storage, "a", limit, -1_000, "force", extra=slot(2**53 - 1)).remaining == 1
+    assert ask(storage, "a", limit, 1_000, "peek").allowed
+
+
+def a_peek_takes_no_slot(storage: Storage, clock: FakeClock) -> None:
+    """A peek tells what a spend would, with and without an id. A slot that is held is allowed again."""
+    limit = parse_limit("2 concurrent")
+    for _ in range(2):
+        assert ask(storage, "a", limit, mode="peek", extra=slot(1))[:4] == (True, 2, 0, 0)
+    ask(storage, "a", limit, extra=slot(1))
+    ask(storage, "a", limit, extra=slot(2))
+    for _ in range(2):
+        assert ask(storage, "a", limit, mode="peek")[:3] == (False, 0, 60 * SECOND)
+        assert ask(storage, "a", limit, mode="peek", extra=slot(3))[:3] == (False, 0, 60 * SECOND)
+        assert ask(storage, "a", limit, mode="peek", extra=slot(2))[:3] == (True, 0, 0)
+
+
+def a_changed_lease_or_count_keeps_the_slots(storage: Storage, clock: FakeClock) -> None:
+    """Slots that differ in count or lease share a state. A reset forgets them, and force puts them back."""
+    ask(storage, "a", "2 concurrent for 10 seconds", extra=slot(1))
+    assert ask(storage, "a", "2 concurrent for 1 hour", extra=slot(2)).remaining == 0
+    assert not ask(storage, "a", "1 concurrent", extra=slot(3)).allowed
+    assert ask(storage, "a", "3 concurrent", extra=slot(3)).allowed
+    assert ask(storage, "a", "2 concurrent as other", extra=slot(1)).remaining == 1
+    storage.reset((("a", (parse_limit("2 concurrent"),), 1, None, None),))
+    assert ask(storage, "a", "2 concurrent", 1, "force", extra=slot(1)).remaining == 1
+
+
+def _all_kinds() -> tuple[Limit, Limit, Limit]:
+    return parse_limit("10/minute burst 10"), parse_limit("20/calendar-month"), parse_limit("2 concurrent")
+
+
+def rates_quotas_and_slots_are_decided_together(storage: Storage, clock: FakeClock) -> None:
+    """A group of all kinds charges all of them or none, whichever denies, and each answers with what it has left."""
+    limits = _all_kinds()
+    for key, first, then, denied, left in (
+        ("rate", [9], 2, 0, [1, 11, 1]),
+        ("quota", [9, 9], 3, 1, [10, 2, 2]),
+        ("slot", [1, 1], 1, 2, [8, 18, 0]),
+    ):
+        for number, cost in enumerate(first):
+            group: Group = ((key, limits, cost, None, [NOT_GIVEN, NOT_GIVEN, slot(number)]),)
+            assert all(row[0] for row in storage.evaluate((group,))[0]), key
+            clock.now += 60 * SECOND if key == "quota" else 0
+        if key == "quota":  # the leases of its slots have ended
+            assert ask(storage, key, limits[2], mode="peek").remaining == 2
+        for _ in range(2):
+            rows = storage.evaluate((((key, limits, then, None, [NOT_GIVEN, NOT_GIVEN, slot(9)]),),))[0]
+            assert [row[0] for row in rows] == [i != denied for i in range(3)], key
+            assert [row[1] for row in rows] == left, key
+        peeks = [ask(storage, key, limit, mode="peek").remaining for limit in limits]
+        assert peeks == left, key
+
+
+def settling_leaves_slots_alone_and_undoing_releases_them(storage: Storage, clock: FakeClock) -> None:
+    """A settlement corrects rates and quotas; undoing a decision leaves nothing behind."""
+    limits = _all_kinds()
+    untouched = [ask(storage, "a", limit, mode="peek") for limit in limits]
+    group: Group = (("a", limits, 4, None, [NOT_GIVEN, NOT_GIVEN, slot(1)]),)
+    rows = storage.evaluate((group,))[0]
+    assert [row[1] for row in storage.evaluate((settlement(group, rows, [1]),), "force")[0]] == [9, 19, 1]
+    settled: Group = (("a", limits, 1, None, [NOT_GIVEN, NOT_GIVEN, slot(1)]),)
+    assert [row[1] for row in storage.evaluate((undoing(settled, rows),), "force")[0]] == [10, 20, 2]
+    assert [ask(storage, "a", limit, mode="peek") for limit in limits] == untouched
+
+
+def a_row_of_a_quota_or_a_slot_has_all_fields(storage: Storage, clock: FakeClock) -> None:
+    """Every row has the nine fields of an Outcome: a bool and whole numbers. Compiled code accepts no other row."""
+    modes: tuple[Mode, ...] = ("peek", "spend", "spend", "peek", "force")
+    for text in ("1/calendar-day", "1/calendar-day over allow as metered", "1 concurrent"):
+        limit = parse_limit(text)
+        for number, (mode, cost) in enumerate((mode, cost) for cost in (1, 2) for mode in modes):
+            group: Group = (("a", (limit,), cost, None, [slot(number)] if limit.has_slots else None),)
+            for row in storage.evaluate((group,), mode)[0]:
+                assert len(row) == len(Outcome._fields), (text, mode, row)
+                assert type(row[0]) is bool, (text, mode, row)
+                optional = [row[place] for place in (2, 8) if row[place] is not None]
+                assert {type(field) for field in (row[1], *row[3:8], *optional)} == {int}, (text, mode, row)
+
+
 Claim = Callable[[Storage, FakeClock], None]
+# The part of the contract that is about limits that are not rates.
+QUOTA_AND_SLOT_CLAIMS: list[Claim] = [
+    a_quota_admits_its_count_until_its_window_ends,
+    a_window_of_a_quota_is_a_period_of_the_calendar,
+    a_changed_zone_or_first_day_keeps_the_count_of_a_quota,
+    a_clock_near_the_end_of_a_window_makes_no_second_quota,
+    a_peek_tells_the_counts_of_a_quota,
+    a_metered_quota_denies_nothing_and_tells_what_exceeds_it,
+    a_grant_is_for_one_window,
+    a_refund_of_a_quota_is_for_its_own_window,
+    slots_are_held_until_they_are_released_or_their_lease_ends,
+    a_slot_that_is_held_is_renewed,
+    a_slot_can_be_held_above_the_count,
+    a_slot_takes_no_cost,
+    a_peek_takes_no_slot,
+    a_changed_lease_or_count_keeps_the_slots,
+    rates_quotas_and_slots_are_decided_together,
+    settling_leaves_slots_alone_and_undoing_releases_them,
+    a_row_of_a_quota_or_a_slot_has_all_fields,
+]
 STORAGE_CONTRACT: list[Claim] = [
     a_limit_admits_its_count_and_no_more,
     waiting_exactly_retry_after_is_enough_and_less_is_not,
@@ -612,5 +942,6 @@ STORAGE_CONTRACT: list[Claim] = [
     without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays,
     holders_are_the_slots_that_are_held_now,
     an_async_twin_counts_in_the_same_states,
+    *QUOTA_AND_SLOT_CLAIMS,
     closing_twice_is_fine,
 ]

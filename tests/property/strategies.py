@@ -1,4 +1,4 @@
-"""What Hypothesis draws from: limits of all algorithms and sizes, and gaps between requests."""
+"""What Hypothesis draws from: limits of all kinds and sizes, and gaps between requests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratebound import Limit
-from ratebound.limit import ALGORITHMS, BUCKETS, LOG_COUNT, MAX_SPAN, UNITS
+from ratebound.calendar_period import LENGTHS, Calendar
+from ratebound.limit import (
+    ALGORITHMS,
+    BUCKETS,
+    CALENDAR,
+    CONCURRENT,
+    LEASE,
+    LOG_COUNT,
+    MAX_LEASE,
+    MAX_SLOTS,
+    MAX_SPAN,
+    NOT_GIVEN,
+    UNITS,
+    Extra,
+)
 
 START = 1_700_000_000_000_000
 COUNTS = st.one_of(st.integers(1, 12), st.integers(1, 2_000), st.integers(1, 10**9))
@@ -18,6 +32,33 @@ PERIODS = st.one_of(
     st.integers(1_000, UNITS["hour"]),
     st.integers(1, UNITS["year"]),
 )
+METERED = "metered"  # fixed windows that deny nothing; among calendar periods some are metered
+QUOTAS = (CALENDAR, METERED)
+KINDS = (*ALGORITHMS, *QUOTAS, CONCURRENT)
+# East, west and on the date line, with and without summer time, with changes of the clocks at midnight.
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "Asia/Kolkata",
+    "Asia/Beirut",
+    "America/Santiago",
+    "Pacific/Apia",
+    "Pacific/Pago_Pago",
+    "Australia/Lord_Howe",
+)
+
+
+@st.composite
+def calendars(draw: st.DrawFn, zones: tuple[str, ...] = ZONES) -> Calendar:
+    unit = draw(st.sampled_from(sorted(LENGTHS)))
+    most = {"week": 7, "month": 31}.get(unit, 1)
+    return Calendar(unit, draw(st.sampled_from(zones)), draw(st.integers(1, most)))
+
+
+def slots(limit: Limit) -> st.SearchStrategy[Extra]:
+    """The extra of an ask for a limit: one of a few ids if it has slots, else none."""
+    return st.tuples(st.integers(0, 5), *[st.just(0)] * 3) if limit.has_slots else st.just(NOT_GIVEN)
 
 
 @st.composite
@@ -25,6 +66,13 @@ def limits(draw: st.DrawFn, algorithms: tuple[str, ...] = ALGORITHMS) -> Limit:
     algorithm = draw(st.sampled_from(algorithms))
     count, period = draw(COUNTS), draw(PERIODS)
     burst = 0
+    if algorithm == CALENDAR:
+        return Limit(count, calendar=draw(calendars()), over=draw(st.sampled_from(["deny", "allow"])))
+    if algorithm == METERED:
+        return Limit(count, period, algorithm="fixed-window", over="allow")
+    if algorithm == CONCURRENT:
+        lease = draw(st.one_of(st.just(LEASE), st.integers(UNITS["second"], MAX_LEASE)))
+        return Limit(draw(st.one_of(st.integers(1, 4), st.just(MAX_SLOTS))), lease, algorithm=CONCURRENT)
     if algorithm in BUCKETS:
         most = min(10**9, MAX_SPAN * count // period)
         burst = min(draw(st.one_of(st.integers(1, 12), st.just(count), COUNTS)), most)

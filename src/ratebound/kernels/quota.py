@@ -73,6 +73,7 @@ class QuotaWindow(State):
 
     def force(self, limit: Numbers, now: int, cost: int, spent: Spent | None) -> Row:
         """Overdraw the window by at most one quota, refund a spend that is still in `used`, or grant units."""
+        self.repair(limit, now)
         present = self._present(limit, now)
         is_known = self._ahead(limit, now) >= 0
         total = limit.count + present.granted
@@ -114,13 +115,11 @@ class QuotaWindow(State):
         The rest of this window is available now, and one count in each window after it. Beyond the next window the
         answer is too short: it is the beginning of the window after that.
         """
-        if limit.metered:
-            return 0
-        if cost > limit.count:
-            return None
         late = front + cost - self.standing(limit, now)[0]
-        if late <= 0:
+        if limit.metered or late <= 0:
             return 0
+        if cost > limit.count:  # only a window with granted units has room for it
+            return None
         windows = _windows(limit).at(now)
         return (windows[1] if late <= limit.count and self.index <= windows[0] else windows[2]) - now
 

@@ -234,7 +234,9 @@ class States:
         if len(group) == 1:
             key, limits, cost, patience, extras = group[0]
             if patience is None and extras is None and cost > 0:
-                return self.hit(Plan(limits), key, cost)
+                plan = Plan(limits)
+                if plan.plain:
+                    return self.hit(plan, key, cost)
         with self._lock:
             return Decision(group, self._evaluate(group, "spend", self._now()))
 
