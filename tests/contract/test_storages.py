@@ -12,7 +12,6 @@ from ratebound.storage import Storage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import (
-    QUOTA_AND_SLOT_CLAIMS,
     STORAGE_CONTRACT,
     Blocking,
     Claim,
@@ -56,14 +55,8 @@ STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
 }
 
 
-NOT_YET_ON_REDIS = QUOTA_AND_SLOT_CLAIMS  # to be deleted, with its use below, as soon as the script has these kernels
-
-
 @pytest.fixture(params=STORAGES)
 def subject(request: pytest.FixtureRequest) -> Iterator[tuple[Storage, FakeClock]]:
-    on_redis = request.param.split(",")[0] in ("redis_url_server", "sentinels", "redis_cluster")
-    if on_redis and request.getfixturevalue("claim") in NOT_YET_ON_REDIS:
-        pytest.skip("the Redis script does not know quotas and slots yet")
     clock = FakeClock()
     storage = STORAGES[request.param](request, clock)
     yield storage, clock
