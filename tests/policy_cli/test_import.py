@@ -11,11 +11,12 @@ from ratebound.policy.imports import SYSTEMS
 from ratebound.policy.imports.draft import Draft, flow, from_regex, literal, prefixed
 from tests.policy.gates import gate_of, passes, request
 from tests.policy_cli.commands import run, written
+from tests.policy_cli.test_import_aws import KEYS, PLANS
 from tests.policy_cli.test_import_envoy import EDGE
 from tests.policy_cli.test_import_kong import SHOP
 from tests.policy_cli.test_import_nginx import SITE
 
-CONFIGURATIONS = {"envoy": EDGE, "nginx": SITE, "kong": SHOP}
+CONFIGURATIONS = {"aws": PLANS, "envoy": EDGE, "nginx": SITE, "kong": SHOP}
 
 
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
@@ -39,6 +40,23 @@ def test_without_a_file_to_write_it_goes_to_stdout(tmp_path: Path) -> None:
     assert result.stdout.startswith("# Imported from nginx.")
     assert result.stdout == run("import", "nginx", "-", stdin=SITE).stdout
     assert passes(gate_of(result.stdout), request("/")) == 200
+
+
+def test_keys_of_aws_are_read_from_files_of_their_own(tmp_path: Path) -> None:
+    plans, keys = written(tmp_path, PLANS, "plans.json"), written(tmp_path, KEYS, "keys.json")
+    result = run("import", "aws", plans, "--keys", f"Basic={keys}")
+    assert result.exit_code == 0
+    assert yaml.safe_load(result.stdout)["tiers"]["Basic"] == ["api-key:k1k1k1k1k1"]
+    assert "SECRET" not in result.output
+    for arguments, words in (
+        (("aws", plans, "--keys", keys), "expected NAME=VALUE"),
+        (("aws", plans, "--keys", f"Gold={keys}"), "keys of the plan 'Gold'"),
+        (("aws", plans, "--keys", f"Basic={tmp_path}/none"), "cannot read"),
+        (("nginx", plans, "--keys", f"Basic={keys}"), "--keys is for aws, not for nginx"),
+    ):
+        result = run("import", *arguments)
+        assert result.exit_code == 2
+        assert words in result.stderr
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:

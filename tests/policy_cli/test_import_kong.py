@@ -1,6 +1,7 @@
 """Kong's rate-limiting plugin as a policy: the most specific plugin holds, and counts in fixed windows."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -173,10 +174,24 @@ def test_the_headers_are_those_of_kong() -> None:
     assert (pairs["X-RateLimit-Limit-Minute"], pairs["X-RateLimit-Remaining-Minute"]) == ("6", "5")
 
 
+def test_months_and_years_are_those_of_the_calendar() -> None:
+    clock = FakeClock(int(datetime(2027, 2, 28, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000)
+    imported = kong({"month": 3, "year": 5, "limit_by": "ip"})
+    assert "limits: 3/calendar-month; 5/calendar-year" in imported.text.replace('"', "")
+    assert "calendar" not in lost(imported)
+    shop = gate_of(imported.text, clock)
+    assert passes(shop, request()) == 3
+    clock.advance(1)
+    verdict = decide(shop, request())
+    assert verdict.decision is not None
+    pairs = dict(verdict.policy.response_headers.pairs(verdict.decision))
+    assert (pairs["X-RateLimit-Remaining-Month"], pairs["X-RateLimit-Remaining-Year"]) == ("2", "1")
+    assert passes(shop, request()) == 1
+
+
 def test_what_stays_behind_is_told() -> None:
     told = lost(import_kong(SHOP))
     for words in (
-        "Kong counts by calendar month",
         "only Kong knows its consumers",
         "REDIS_PASSWORD",
     ):

@@ -15,7 +15,7 @@ from ratebound.cli.policy_explain import GivenRequest, explain_request, header_p
 from ratebound.cli.policy_functions import functions_from
 from ratebound.errors import RateboundError
 from ratebound.policy import PolicyError, read_policy
-from ratebound.policy.imports import SYSTEMS
+from ratebound.policy.imports import SYSTEMS, import_aws
 from ratebound.policy.lint.known_mistakes import MISTAKES
 from ratebound.policy.load.loader import load_policy
 from ratebound.policy.model.rule import Stage
@@ -122,23 +122,38 @@ def explain(
         show_answers(asked, answers, _console(), as_json=shape == "json")
 
 
-@policy.command("import", short_help="Convert the limits of Envoy, nginx or Kong.")
+@policy.command("import", short_help="Convert the limits of AWS, Envoy, Kong or nginx.")
 @click.argument("system", type=click.Choice(sorted(SYSTEMS)))
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option(
+    "--keys",
+    multiple=True,
+    metavar="PLAN=FILE",
+    help="For aws: the API keys of a usage plan, to be listed under its tier; may be given several times.",
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file to write; stdout by default.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def import_(system: str, file: str, output: str | None, force: bool) -> None:
+def import_(system: str, file: str, keys: tuple[str, ...], output: str | None, force: bool) -> None:
     """Convert the limits in FILE of another system to a policy. Settings that cannot be converted are listed on stderr.
 
-    envoy reads the YAML of envoyproxy/ratelimit, nginx limit_req_zone and limit_req, kong a declarative configuration
-    with the plugin rate-limiting. A FILE of - is stdin.
+    \b
+    aws    usage plans of API Gateway: the output of aws apigateway get-usage-plans;
+           with --keys, the output of aws apigateway get-usage-plan-keys
+    envoy  the YAML of envoyproxy/ratelimit
+    kong   a declarative configuration with the plugin rate-limiting
+    nginx  limit_req and limit_conn with their zones
+
+    A FILE of - is stdin.
 
     For example: ratebound policy import nginx /etc/nginx/nginx.conf -o policy.yaml
     """
     with _mistakes():
+        if keys and system != "aws":
+            raise RateboundError(f"--keys is for aws, not for {system}: remove it")
         text = _read(file)
+        given = {plan: _read(name) for plan, name in _pairs("--keys", keys).items()}
         try:
-            imported = SYSTEMS[system](text)
+            imported = import_aws(text, given) if system == "aws" else SYSTEMS[system](text)
         except PolicyError as error:
             raise PolicyError(error.problems, file) from None
         try:

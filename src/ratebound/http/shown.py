@@ -24,3 +24,5 @@ class Shown:
         self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
         span = limit.burst * limit.period_us
         self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
+        if limit.calendar is not None and limit.calendar.unit.title() in KONG_UNITS:
+            self.unit = limit.calendar.unit.title()

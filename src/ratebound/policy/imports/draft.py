@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ratebound.limit import UNITS
 from ratebound.policy.identity.identify import BUILT_IN
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
@@ -29,7 +30,7 @@ class Draft:
     system: str
     settings: dict[str, Any] = field(default_factory=dict)
     identities: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tiers: list[str] = field(default_factory=list)
+    tiers: dict[str, list[str]] = field(default_factory=dict)  # with the clients of each
     overrides: list[dict[str, Any]] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)  # by name of the rule
@@ -95,11 +96,11 @@ class Draft:
         lines.append("")
         for key, value in self.settings.items():
             lines.append(f"{key}: {flow(value)}")
-        for key, block in (("identities", self.identities), ("tiers", self.tiers)):
-            if isinstance(block, dict) and block:
-                lines += [f"{key}:", *(f"  {flow(name)}: {flow(value)}" for name, value in block.items())]
-            elif block:
-                lines.append(f"{key}: {flow(block)}")
+        lines += _block("identities", self.identities)
+        if any(self.tiers.values()):
+            lines += _block("tiers", self.tiers)
+        elif self.tiers:
+            lines.append(f"tiers: {flow(list(self.tiers))}")
         for key, entries in (("overrides", self.overrides), ("rules", self.rules)):
             if entries:
                 lines += ["", f"{key}:"]
@@ -111,6 +112,10 @@ class Draft:
                     lines.append(f"{lead}{name}: {flow(value)}")
                     lead = "    "
         return Imported("\n".join(lines) + "\n", tuple(self.lost))
+
+
+def _block(key: str, entries: Mapping[str, Any]) -> list[str]:
+    return [f"{key}:", *(f"  {flow(name)}: {flow(value)}" for name, value in entries.items())] if entries else []
 
 
 def flow(value: Any) -> str:
@@ -155,6 +160,15 @@ def number(value: Any) -> float | None:
         return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def period_text(seconds: int) -> str:
+    """Return a number of seconds as the period of a limit, in the largest unit that divides it."""
+    for unit in ("day", "hour", "minute"):
+        length = UNITS[unit] // UNITS["second"]
+        if seconds % length == 0:
+            return unit if seconds == length else f"{seconds // length} {unit}s"
+    return "second" if seconds == 1 else f"{seconds} seconds"
 
 
 def quoted(text: str) -> str:

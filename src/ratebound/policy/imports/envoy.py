@@ -273,8 +273,7 @@ class _EnvoyReader:
                 draft.lose(f"{_chain(chain)} is left out: {value} cannot be the name of a tier")
                 return False
             match["tiers"] = [value]
-            if value not in draft.tiers:
-                draft.tiers.append(value)
+            draft.tiers.setdefault(value, [])
             draft.lose(f"{entry.key} is imported as the tier of a client: a verifier must return it")
         elif kind == "user":
             draft.lose(f"{_chain(chain)} is left out: a rule cannot match a single user; use an override")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ratebound.limit import MAX_COUNT, UNITS
-from ratebound.policy.imports.draft import Draft, Reference, is_true, number
+from ratebound.limit import MAX_COUNT
+from ratebound.policy.imports.draft import Draft, Reference, is_true, number, period_text
 from ratebound.policy.problem import PolicyError, Problem, shown
 
 PLAIN, ADVANCED = "rate-limiting", "rate-limiting-advanced"
@@ -58,7 +58,7 @@ def read_plugin(entity: Mapping[str, Any], draft: Draft, shared: SharedSettings)
         raise PolicyError([Problem((), f"plugin {name}: expected a mapping as config, not {shown(config)}")])
     for key in sorted(set(map(str, config)) - FIELDS):
         draft.lose(f"{name}: {key} is left out")
-    limits = _plain_limits(config, draft) if name == PLAIN else _advanced_limits(config, draft)
+    limits = _plain_limits(config) if name == PLAIN else _advanced_limits(config, draft)
     if not limits:
         raise PolicyError([Problem((), f"plugin {name}: it has no limit: expected for example 'minute: 5'")])
     by, path = _by(config, draft)
@@ -69,14 +69,12 @@ def read_plugin(entity: Mapping[str, Any], draft: Draft, shared: SharedSettings)
     return KongPlugin("; ".join(limits), by, path, str(config.get("error_message") or ""), failure)
 
 
-def _plain_limits(config: Mapping[str, Any], draft: Draft) -> list[str]:
+def _plain_limits(config: Mapping[str, Any]) -> list[str]:
     found = []
     for unit in PERIODS:
         if config.get(unit) is not None:
-            found.append(f"{_whole_number(config[unit], unit)}/{unit} fixed-window")
-            if unit in CALENDAR:
-                days = "30" if unit == "month" else "365"
-                draft.lose(f"Kong counts by calendar {unit}; in this policy a {unit} is {days} days")
+            period = f"calendar-{unit}" if unit in CALENDAR else f"{unit} fixed-window"
+            found.append(f"{_whole_number(config[unit], unit)}/{period}")
     return found
 
 
@@ -91,7 +89,7 @@ def _advanced_limits(config: Mapping[str, Any], draft: Draft) -> list[str]:
         draft.lose("Kong's sliding windows count denied requests too; in this policy a denied request costs nothing")
     algorithm = "sliding-counter" if sliding else "fixed-window"
     return [
-        f"{_whole_number(count, 'limit')}/{_period(_whole_number(size, 'window_size'))} {algorithm}"
+        f"{_whole_number(count, 'limit')}/{period_text(_whole_number(size, 'window_size'))} {algorithm}"
         for count, size in zip(counts, sizes, strict=True)
     ]
 
@@ -101,14 +99,6 @@ def _whole_number(value: Any, label: str) -> int:
     if found is None or not found.is_integer() or found < 1:
         raise PolicyError([Problem((), f"{label}: expected a whole number of at least 1, not {shown(value)}")])
     return min(int(found), MAX_COUNT)  # no client reaches more than that anyway
-
-
-def _period(seconds: int) -> str:
-    for unit in ("day", "hour", "minute"):
-        length = UNITS[unit] // UNITS["second"]
-        if seconds % length == 0:
-            return unit if seconds == length else f"{seconds // length} {unit}s"
-    return "second" if seconds == 1 else f"{seconds} seconds"
 
 
 def _by(config: Mapping[str, Any], draft: Draft) -> tuple[Any, str]:

@@ -288,5 +288,7 @@ def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "", failure: 
 
 
 def _period(limit: Limit) -> str:
+    if limit.has_slots:
+        return limit.algorithm
     first, second, *_ = [*limit.text.partition("/")[2].split(), ""]
     return f"{first}-{second}" if first.isdecimal() else first
