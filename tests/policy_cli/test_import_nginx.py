@@ -1,4 +1,4 @@
-"""nginx's limit_req as a policy that grants what nginx grants."""
+"""nginx's limit_req and limit_conn as a policy that grants what nginx grants."""
 
 import random
 
@@ -20,7 +20,9 @@ http {
     limit_req_zone $limit_key zone=site:10m rate=10r/s;
     limit_req_zone $binary_remote_addr zone=login:10m rate=6r/m;   # one in ten seconds
     limit_req_zone $server_name zone=perserver:10m rate=100r/s;
+    limit_conn_zone $binary_remote_addr zone=addr:10m;
     limit_req_status 429;
+    limit_conn_status 429;
     server {
         listen 80;
         server_name example.com;
@@ -55,7 +57,9 @@ def test_a_site_is_granted_what_nginx_grants(clock: FakeClock) -> None:
     assert passes(site, request("/login", "POST", peer=CLIENT)) == 3, "a location with its own limit inherits none"
     clock.advance(10)
     assert passes(site, request("/login", "POST", peer=CLIENT)) == 1
-    assert passes(site, request("/static/logo", peer=CLIENT)) == 21
+    assert passes(site, request("/static/logo", peer=CLIENT)) == 5, "these requests do not end"
+    clock.advance(60)
+    assert passes(site, request("/static/logo", peer=CLIENT)) == 5, "their slots were held for one lease"
     assert passes(site, request("/", peer="192.0.2.77")) == 200, "an empty key is not counted"
 
 
@@ -74,8 +78,8 @@ def test_the_address_comes_from_trusted_proxies() -> None:
 
 def test_what_stays_behind_is_told_with_its_line() -> None:
     told = lost(import_nginx(SITE))
-    assert "line 19: location ~ \\.php$ is left out: it cannot be expressed as a pattern" in told
-    assert "line 20: limit_conn limits concurrent connections" in told
+    assert "line 21: location ~ \\.php$ is left out: it cannot be expressed as a pattern" in told
+    assert "limit_conn" not in told
     assert "processes do not share memory://" in told
 
 
@@ -320,12 +324,94 @@ def test_a_dry_run_in_one_location_ends_there() -> None:
     assert passes(site, request("/b")) == 2
 
 
+CONNECTIONS = "limit_conn_zone $binary_remote_addr zone=addr:1m; limit_conn_zone $server_name zone=site:1m;"
+
+
+def connections(server: str) -> Imported:
+    return import_nginx(f"{CONNECTIONS} limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s; {server}")
+
+
+def test_limit_conn_is_a_number_of_concurrent_requests() -> None:
+    imported = connections("server { limit_conn addr 10; }")
+    assert "    limits: 10 concurrent\n" in imported.text
+    assert passes(gate(imported), request()) == 10
+    assert passes(gate(imported), *(request(peer=f"192.0.2.{n}") for n in range(1, 100)), most=99) == 99
+
+
+def test_several_limit_conn_of_a_level_all_apply() -> None:
+    site = gate(connections("server { limit_conn addr 2; limit_conn site 5; }"))
+    clients = [request(peer=f"192.0.2.{n}") for n in range(1, 9)]
+    assert [passes(site, client) for client in clients] == [2, 2, 1, 0, 0, 0, 0, 0]
+
+
+def test_a_level_inherits_limit_conn_and_limit_req_separately() -> None:
+    site = gate(
+        connections(
+            "limit_conn addr 3; server { limit_req zone=z burst=5 nodelay;"
+            " location /conn/ { limit_conn addr 2; } location /req/ { limit_req zone=z burst=1 nodelay; } }"
+        )
+    )
+    assert [passes(site, request(path, peer=f"192.0.2.{n}")) for n, path in enumerate(("/", "/conn/", "/req/"), 1)] == [
+        3,
+        2,
+        2,
+    ]
+
+
+def test_a_count_by_server_name_is_one_for_each_server() -> None:
+    imported = connections(
+        "limit_conn site 3; server { server_name one.example; } server { server_name two.example; limit_conn site 4; }"
+    )
+    site = gate(imported)
+    clients = [request(host=host, peer=f"192.0.2.{n}") for n in (1, 2) for host in ("one.example", "two.example")]
+    assert [passes(site, client) for client in clients] == [3, 4, 0, 0]
+    assert "zone site counts several servers together" not in lost(imported)
+
+
+def test_a_dry_run_of_limit_conn_refuses_nothing_but_limit_req_does() -> None:
+    imported = connections(
+        "server { limit_conn addr 2; limit_conn_dry_run on; limit_req zone=z burst=6 nodelay;"
+        " location /held/ { limit_conn_dry_run off; } }"
+    )
+    assert passes(gate(imported), request("/")) == 7
+    assert passes(gate(imported), request("/held/x")) == 2
+
+
+@pytest.mark.parametrize(
+    ("directives", "status"),
+    [
+        ("limit_conn_status 429; limit_req_status 429;", 429),
+        ("limit_conn_status 444; limit_req_status 444;", 444),
+        ("limit_conn_status 429;", None),
+        ("limit_conn_status 429; limit_req_status 503;", None),
+        ("limit_conn_status 503;", 503),
+    ],
+)
+def test_one_status_is_for_both(directives: str, status: int | None) -> None:
+    imported = connections(f"{directives} server {{ limit_conn addr 2; limit_req zone=z; }}")
+    assert (f"rejection: {{status: {status}}}" in imported.text) is (status is not None)
+    assert ("limit_req_status and limit_conn_status are [429, 503] in different places" in lost(imported)) is (
+        status is None
+    )
+
+
+def test_a_very_large_limit_conn_is_the_most_of_a_policy() -> None:
+    imported = connections("server { limit_conn addr 65535; }")
+    assert "limit_conn addr 65535 is imported as 10000" in lost(imported)
+    assert "10000 concurrent" in imported.text
+
+
 @pytest.mark.parametrize(
     ("text", "words", "line"),
     [
         ("server { limit_req zone=none; }", "this text has no limit_req_zone 'none'", 1),
         ("limit_req_zone $a zone=z:1m;", "expected a key, zone=name:size and rate=10r/s", 1),
         ("limit_req_zone $a zone=z:1m rate=0r/s;", "cannot be zero", 1),
+        ("server { limit_conn none 5; }", "this text has no limit_conn_zone 'none'", 1),
+        (f"{CONNECTIONS} limit_req zone=addr;", "this text has no limit_req_zone 'addr'", 1),
+        (f"{CONNECTIONS}\nlimit_conn addr;", "limit_conn: expected a zone and a whole number of at least 1", 2),
+        (f"{CONNECTIONS} limit_conn addr 0;", "limit_conn: expected a zone and a whole number of at least 1", 1),
+        ("limit_conn_zone $a;", "limit_conn_zone: expected a key and zone=name:size", 1),
         ("\nserver {", "is a ';' or a '}' missing", 2),
         ("}", "unexpected '}'", 1),
         ("{", "without a name", 1),

@@ -1,7 +1,8 @@
 """A real nginx beside the policy that is imported from its configuration: both admit the same.
 
 Requests come in bursts that are short beside the rates, each from an address of its own (127.0.0.0/8), so that neither
-the speed of the machine nor an earlier burst makes a difference. A burst that took too long is sent again.
+the speed of the machine nor an earlier burst makes a difference. A burst that took too long is sent again. Where
+concurrent requests count, the response is a file that nginx sends slowly: a request ends when its client goes away.
 """
 
 import ctypes
@@ -13,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ import pytest
 from ratebound.policy import PolicyError
 from ratebound.policy.imports import import_nginx
 from ratebound.testing import FakeClock
-from tests.policy.gates import decide, gate_of, request
+from tests.policy.gates import decide, gate_of, passes, request
 from tests.policy_cli.test_import_choice import ASKED, PREFIXES
 from tests.servers import HOST, PR_SET_PDEATHSIG, free_port
 
@@ -47,6 +48,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def _nginx(http: str, folder: Path) -> Iterator[int]:
     assert NGINX is not None
     folder.mkdir()
+    (folder / "file").write_bytes(bytes(1_000_000))
     port = free_port()
     temporary = "".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     (folder / "nginx.conf").write_text(
@@ -234,4 +236,132 @@ def test_a_zone_in_several_locations_is_one_count_or_it_is_told(
         gate = gate_of(imported.text)
         here = [bool(decide(gate, request(path, host="x.example"))) for path in paths]
         if asked_in_turn(port, paths) != here:
+            assert any("counts several locations together" in line for line in imported.lost), (paths, http)
+
+
+SLOW = "limit_rate_after 8k; limit_rate 1k; try_files /file =404;"
+CONNECTIONS = "".join(f"limit_conn_zone $binary_remote_addr zone={name}:1m;" for name in "abc")
+
+
+class Held:
+    """A request whose response goes on until it is closed, unless it was rejected."""
+
+    def __init__(self, port: int, client: str, path: str = "/", host: str = "x.example") -> None:
+        self.asked = Asked(port, client, path, host)
+        answer = self.asked.socket.recv(64).split()
+        assert answer[1] in (b"200", b"503"), answer
+        self.admitted = answer[1] == b"200"
+        if not self.admitted:
+            self.close()
+
+    def close(self) -> None:
+        self.asked.socket.close()
+
+
+Hold = Callable[..., Held]
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    """Sends requests that go on until the end of the test."""
+    with ExitStack() as running:
+        yield lambda port, client, host="x.example": running.enter_context(closing(Held(port, client, host=host)))
+
+
+def held(port: int, paths: Iterable[str]) -> list[bool]:
+    """Which requests nginx admits while those before them go on."""
+    client = next(_clients)
+    with ExitStack() as running:
+        sent = [running.enter_context(closing(Held(port, client, path))) for path in paths]
+        return [one.admitted for one in sent]
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_as_many_run_at_once_as_in_nginx(start: Start, count: int) -> None:
+    http = f"{CONNECTIONS} server {{ listen PORT; limit_conn a {count}; {SLOW} }}"
+    theirs = held(start(http), ["/"] * (count + 3))
+    assert theirs == ours(import_nginx(http).text, count + 3) == [True] * count + [False] * 3
+
+
+def test_a_request_that_has_ended_makes_room_as_in_nginx(start: Start, hold: Hold) -> None:
+    http = f"{CONNECTIONS} server {{ listen PORT; limit_conn a 3; {SLOW} }}"
+    port, client, gate = start(http), next(_clients), gate_of(import_nginx(http).text)
+    theirs = [hold(port, client) for _ in range(4)]
+    mine = [decide(gate, request()) for _ in range(4)]
+    assert [one.admitted for one in theirs] == [bool(one) for one in mine]
+    for place in (0, 2):
+        theirs[place].close()
+        decision = mine[place].decision
+        assert decision is not None
+        gate._decider.release(decision)
+    deadline = time.monotonic() + 20
+    running = [theirs[1]]
+    while len(running) < 3 and time.monotonic() < deadline:  # nginx takes a moment to see that a client has gone
+        running += [one for one in [hold(port, client)] if one.admitted]
+    assert len(running) == 3
+    assert not hold(port, client).admitted
+    assert passes(gate, request()) == 2
+
+
+def test_several_counts_apply_at_once_as_in_nginx(start: Start, hold: Hold) -> None:
+    http = (
+        f"{CONNECTIONS} limit_conn_zone $server_name zone=site:1m; limit_conn site 5;"
+        f"server {{ listen PORT; server_name one.example; limit_conn site 5; limit_conn a 2; {SLOW} }}"
+        f"server {{ listen PORT; server_name two.example; {SLOW} }}"
+    )
+    port, gate = start(http), gate_of(import_nginx(http).text)
+    running = []
+    for number, host in enumerate(["one.example", "two.example", "one.example", "one.example", "two.example"]):
+        client, peer = next(_clients), f"192.0.2.{number}"
+        running += [hold(port, client, host) for _ in range(4)]
+        mine = [bool(decide(gate, request(host=host, peer=peer))) for _ in range(4)]
+        assert [one.admitted for one in running[-4:]] == mine, (number, host)
+    assert sum(one.admitted for one in running) == 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_concurrent_requests_of_a_location_are_those_of_nginx(start: Start, seed: int) -> None:
+    dice = random.Random(seed)
+
+    def uses() -> str:
+        zones = dice.sample("abc", dice.choice([0, 1, 1, 2]))
+        requests = dice.choice(["", "", f"limit_req zone=r burst={dice.randrange(1, 9)} nodelay;"])
+        return "".join(f"limit_conn {zone} {dice.randrange(1, 9)};" for zone in zones) + requests
+
+    places: dict[tuple[str, str], str] = {}
+    for _ in range(5):
+        mark, path = dice.choice(["", "", "=", "^~"]), dice.choice(PREFIXES)
+        places.setdefault((mark.replace("^~", ""), path), f"location {mark} {path} {{ {uses()} {SLOW} }}")
+    rate = "limit_req_zone $binary_remote_addr zone=r:1m rate=1r/m;"
+    http = f"{CONNECTIONS} {rate} server {{ listen PORT; {uses()} {SLOW} {''.join(places.values())} }}"
+    try:
+        text = import_nginx(http).text
+    except PolicyError:
+        text = "rules: [{name: free, limits: unlimited}]"
+    port = start(http)
+    for path in ASKED:
+        assert held(port, [path] * 11) == ours(text, 11, path), (path, http, text)
+
+
+CONN_USES = ["limit_conn a 1;", "limit_conn a 3;", "limit_conn b 2;", "limit_conn a 3; limit_conn_dry_run on;", ""]
+
+
+@pytest.mark.parametrize("whole", CONN_USES)
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(CONN_USES, repeat=2)))
+def test_concurrent_requests_of_several_locations_are_one_count_or_it_is_told(
+    start: Start, whole: str, first: str, second: str
+) -> None:
+    http = (
+        f"{CONNECTIONS} server {{ listen PORT; {whole} {SLOW}"
+        f" location = /1 {{ {first} {SLOW} }} location = /2 {{ {second} {SLOW} }} }}"
+    )
+    try:
+        imported = import_nginx(http)
+    except PolicyError:
+        return
+    port = start(http)
+    for paths in (["/1"] * 3 + ["/2"] * 3, ["/2", "/1"] * 3, ["/", "/1", "/2"] * 2):
+        gate = gate_of(imported.text)
+        here = [bool(decide(gate, request(path, host="x.example"))) for path in paths]
+        if held(port, paths) != here:
             assert any("counts several locations together" in line for line in imported.lost), (paths, http)

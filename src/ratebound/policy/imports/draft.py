@@ -11,7 +11,9 @@ from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.problem import PolicyError, Problem
 
-PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_/.+-]*(?: [A-Za-z0-9_/.+-]+)*|[0-9]+/[a-z0-9][A-Za-z0-9 -]*[A-Za-z0-9]")
+PLAIN = re.compile(
+    r"[A-Za-z/][A-Za-z0-9_/.+-]*(?: [A-Za-z0-9_/.+-]+)*|[0-9]+/[a-z0-9][A-Za-z0-9 -]*[A-Za-z0-9]|[0-9]+ concurrent"
+)
 WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # some YAML parsers do not read these as strings
 NAME_LENGTH = 40
 

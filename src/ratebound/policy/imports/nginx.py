@@ -1,4 +1,7 @@
-"""The importer for nginx: `limit_req_zone` and `limit_req`, by server and location.
+"""The importer for nginx: `limit_req` and `limit_conn` with their zones, by server and location.
+
+`limit_conn` counts the requests that a server is working on, whatever connections they came on: HTTP/2 and HTTP/3 have
+several on one. So it is a limit of concurrent requests. `limit_req` is a rate.
 
 `burst=N` in nginx admits N requests besides the one that the rate allows, so it is `burst N+1` in a policy. With
 `nodelay` they are served at once, a token bucket; without it they wait, a leaky bucket. nginx applies the limits of one
@@ -9,6 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ratebound.limit import MAX_SLOTS
 from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
 from ratebound.policy.imports.nginx_keys import ZoneKey, ZoneKeyReader
 from ratebound.policy.imports.nginx_servers import Server, arrange
@@ -19,9 +23,9 @@ from ratebound.policy.problem import PolicyError, Problem
 RATE = re.compile(r"rate=([0-9]{1,12})r/([sm])")
 RANKS = {"=": 0, "^~": 1, "~": 2, "~*": 2, "": 3}
 EVERYTHING = 4
+DEFAULT_STATUS = 503
 # Directives that are not imported, with the reason.
 OTHERS = {
-    "limit_conn": "limit_conn limits concurrent connections, not the rate of requests",
     "limit_rate": "limit_rate limits the bandwidth of a response",
     "auth_request": "auth_request sends a request to another server",
     "include": "include names another file: import that file too, or merge the files first",
@@ -29,24 +33,36 @@ OTHERS = {
 
 
 class Zone(NamedTuple):
-    """A zone: its key and its rate."""
+    """A zone: its key, and its rate, which is empty for the zone of a limit_conn."""
 
     key: ZoneKey
-    rate: str
+    rate: str = ""
 
 
-class LimitReq(NamedTuple):
-    """One limit_req: its zone, and its limits in the notation of a policy."""
+class ZoneUse(NamedTuple):
+    """One limit_req or limit_conn: its zone, and its limits in the notation of a policy. `dry` is True if rejections
+    are only logged."""
 
     zone: str
     limits: str
+    dry: bool = False
 
 
 class LevelLimits(NamedTuple):
-    """The limits at one level of the configuration. `dry` is True if they are only logged."""
+    """The limits at one level of the configuration. nginx inherits limit_req and limit_conn separately."""
 
-    requests: tuple[LimitReq, ...] = ()
-    dry: bool = False
+    requests: tuple[ZoneUse, ...] = ()
+    connections: tuple[ZoneUse, ...] = ()
+    dry_requests: bool = False
+    dry_connections: bool = False
+
+    @property
+    def uses(self) -> tuple[ZoneUse, ...]:
+        """Return all limits of the level."""
+        return (
+            *(use._replace(dry=self.dry_requests) for use in self.requests),
+            *(use._replace(dry=self.dry_connections) for use in self.connections),
+        )
 
 
 class Location(NamedTuple):
@@ -61,7 +77,7 @@ class Location(NamedTuple):
     @property
     def limited(self) -> bool:
         """Return True if the location has any limit."""
-        return bool(self.level.requests)
+        return bool(self.level.uses)
 
     def reaches(self, other: "Location") -> bool:
         """Return True if its patterns may match some paths of the other location."""
@@ -86,9 +102,9 @@ class _NginxReader:
         inner = [one for top in tops for one in top.inner or ()]
         self.keys = ZoneKeyReader(inner, self.draft)
         self.zones: dict[str, Zone] = {}
-        self.statuses: set[int] = set()
+        self.statuses: dict[str, set[int]] = {"limit_req": set(), "limit_conn": set()}
         for one in inner:
-            if one.name == "limit_req_zone":
+            if one.name in ("limit_req_zone", "limit_conn_zone"):
                 self._zone(one)
         self.top = LevelLimits()
         for top in tops:
@@ -110,14 +126,15 @@ class _NginxReader:
             places.append([*loose, Location(EVERYTHING, (), "", self.top)])
             limited.append(any(place.limited for place in places[-1]))
         zones = [
-            zone for one in order for zone in {r.zone for place in places[one.place] for r in place.level.requests}
+            zone for one in order for zone in {use.zone for place in places[one.place] for use in place.level.uses}
         ]
-        for zone in dict.fromkeys(zone for zone in zones if zones.count(zone) > 1):
+        several = [zone for zone in dict.fromkeys(zones) if zones.count(zone) > 1]
+        for zone in (zone for zone in several if not self.zones[zone].key.per_server):
             draft.lose(f"zone {zone} counts several servers together; this policy counts each server separately")
         for number, server in enumerate(order):
             ends = any(limited[later.place] and server.reaches(later) for later in order[number + 1 :])
             self._write([place._replace(hosts=server.hosts) for place in places[server.place]], ends=ends)
-        self._status()
+        self._status({"limit_req" if self.zones[zone].rate else "limit_conn" for zone in zones})
         if draft.rules:
             draft.lose(
                 "nginx's workers share their zones, but processes do not share memory://: with several processes, write"
@@ -128,29 +145,61 @@ class _NginxReader:
     def _zone(self, one: Directive) -> None:
         words = {word.partition("=")[0]: word for word in one.words[1:]}
         rate = RATE.fullmatch(words.get("rate", ""))
-        if rate is None or "zone" not in words:
+        name = words.get("zone", "").removeprefix("zone=").partition(":")[0]
+        if one.name == "limit_conn_zone":
+            if not name:
+                raise PolicyError([Problem((), "limit_conn_zone: expected a key and zone=name:size", one.line)])
+            self.zones[name] = Zone(self.keys.read(one.words[0], name))
+            return
+        if rate is None or not name:
             raise PolicyError([Problem((), "limit_req_zone: expected a key, zone=name:size and rate=10r/s", one.line)])
-        name = words["zone"].removeprefix("zone=").partition(":")[0]
         if int(rate.group(1)) < 1:
             raise PolicyError([Problem((), "limit_req_zone: the rate cannot be zero", one.line)])
         unit = "second" if rate.group(2) == "s" else "minute"
         self.zones[name] = Zone(self.keys.read(one.words[0], name), f"{int(rate.group(1))}/{unit}")
 
     def _level(self, block: Directive, above: LevelLimits) -> LevelLimits:
-        """Return the limits at one level. A level with a limit_req of its own inherits none from above."""
-        own = tuple(self._request(one) for one in block.all("limit_req"))
-        dry = above.dry
-        for one in block.all("limit_req_dry_run"):
-            dry = one.words[:1] == ("on",)
-        for one in block.all("limit_req_status"):
-            if one.words and one.words[0].isdecimal():
-                self.statuses.add(int(one.words[0]))
-        return LevelLimits(tuple(dict.fromkeys(own)) or above.requests, dry)
+        """Return the limits at one level. A level with a limit_req of its own inherits no limit_req from above, and one
+        with a limit_conn no limit_conn."""
+        requests = tuple(dict.fromkeys(self._request(one) for one in block.all("limit_req")))
+        connections = tuple(dict.fromkeys(self._connection(one) for one in block.all("limit_conn")))
+        for name, statuses in self.statuses.items():
+            for one in block.all(f"{name}_status"):
+                if one.words and one.words[0].isdecimal():
+                    statuses.add(int(one.words[0]))
+        return LevelLimits(
+            requests or above.requests,
+            connections or above.connections,
+            _is_on(block, "limit_req_dry_run", above.dry_requests),
+            _is_on(block, "limit_conn_dry_run", above.dry_connections),
+        )
 
-    def _request(self, one: Directive) -> LimitReq:
+    def _connection(self, one: Directive) -> ZoneUse:
+        name, count, *_ = (*one.words, "", "")
+        if name not in self.zones or self.zones[name].rate:
+            raise PolicyError(
+                [Problem((), f"limit_conn: this text has no limit_conn_zone {name!r}: import both together", one.line)]
+            )
+        if not (count.isascii() and count.isdecimal() and len(count) < 13 and int(count)):
+            raise PolicyError(
+                [
+                    Problem(
+                        (),
+                        "limit_conn: expected a zone and a whole number of at least 1: 'limit_conn addr 10'",
+                        one.line,
+                    )
+                ]
+            )
+        if int(count) > MAX_SLOTS:
+            self.draft.lose(
+                f"line {one.line}: limit_conn {name} {count} is imported as {MAX_SLOTS}, the most of a policy"
+            )
+        return ZoneUse(name, f"{min(int(count), MAX_SLOTS)} concurrent")
+
+    def _request(self, one: Directive) -> ZoneUse:
         words = {word.partition("=")[0]: word.partition("=")[2] for word in one.words}
         name = words.get("zone", "")
-        if name not in self.zones:
+        if name not in self.zones or not self.zones[name].rate:
             raise PolicyError(
                 [Problem((), f"limit_req: this text has no limit_req_zone {name!r}: import both together", one.line)]
             )
@@ -165,7 +214,7 @@ class _NginxReader:
                 " they wait too"
             )
         limits = f"{self.zones[name].rate} burst {burst + 1}{'' if at_once else ' leaky-bucket'}"
-        return LimitReq(name, limits)
+        return ZoneUse(name, limits)
 
     def _server_locations(self, server: Directive, above: LevelLimits) -> list[Location]:
         """Return the locations of a server in the order in which nginx chooses them, at last the server itself."""
@@ -188,7 +237,7 @@ class _NginxReader:
             if mark in ("~", "~*"):
                 paths = from_regex(path)
                 if paths is None:
-                    if level != above or level.requests:
+                    if level != above or level.uses:
                         self.draft.lose(
                             f"line {one.line}: location {mark} {path} is left out: it cannot be expressed as a pattern"
                         )
@@ -226,15 +275,13 @@ class _NginxReader:
         """
         since = len(self.draft.rules)
         ahead = [inner for inner in places if any(_lacks(inner, outer) for outer in places)]
-        if len({place.level.dry for place in places}) > 1:
-            ahead = places
         for place in reversed(places):  # a location that one of them would match must come before it
             if any(one.reaches(place) and _precedence(place) < _precedence(one) for one in ahead):
                 ahead = [one for one in places if one in ahead or one is place]
         together = [place for place in places if place not in ahead]
-        counted = [request.zone for place in ahead for request in place.level.requests]
-        requests = dict.fromkeys(request for place in together for request in place.level.requests)
-        counted += [request.zone for request in requests]  # two bursts are two rules, and thus two counts
+        counted = [use.zone for place in ahead for use in place.level.uses]
+        uses = dict.fromkeys(use for place in together for use in place.level.uses)
+        counted += [use.zone for use in uses]  # two bursts are two rules, and thus two counts
         for zone in dict.fromkeys(zone for zone in counted if counted.count(zone) > 1):
             self.draft.lose(
                 f"zone {zone} counts several locations together; this policy counts some of them separately, so a"
@@ -243,37 +290,37 @@ class _NginxReader:
         for place in ahead:
             self._write_ahead(place, last=place is places[-1])
         # The rules for the whole server come last: the last one may end the search.
-        for request in sorted(requests, key=lambda one: one in places[-1].level.requests):
-            holding = [place for place in together if request in place.level.requests]
+        for use in sorted(uses, key=lambda one: one in places[-1].level.uses):
+            holding = [place for place in together if use in place.level.uses]
             whole = any(place.rank == EVERYTHING for place in holding)
             paths = [] if whole else [path for place in holding for path in place.paths]
-            self._rule(request, dict.fromkeys(paths), holding[-1])
+            self._rule(use, dict.fromkeys(paths), holding[-1])
         if ends:
             self.draft.end(f"end {'-'.join(places[-1].hosts[:1])}", _match((), places[-1].hosts), since)
 
     def _write_ahead(self, place: Location, *, last: bool) -> None:
-        for request in place.level.requests[:-1]:
-            self._rule(request, place.paths, place)
+        for use in place.level.uses[:-1]:
+            self._rule(use, place.paths, place)
         if place.limited:
-            self._rule(place.level.requests[-1], place.paths, place, final=not last)
+            self._rule(place.level.uses[-1], place.paths, place, final=not last)
         elif not last:
             match = _match(place.paths, place.hosts)
             self.draft.add(f"free {place.prefix}", match=match, limits="unlimited", final=True)
 
-    def _rule(self, request: LimitReq, paths: Iterable[str], place: Location, *, final: bool = False) -> None:
-        key = self.zones[request.zone].key
-        partly = place.level.dry or bool(key.methods)  # it cannot end the search for every request of the location
+    def _rule(self, use: ZoneUse, paths: Iterable[str], place: Location, *, final: bool = False) -> None:
+        key = self.zones[use.zone].key
+        partly = use.dry or bool(key.methods)  # it cannot end the search for every request of the location
         match = _match(paths, place.hosts) | ({"methods": list(key.methods)} if key.methods else {})
         name = self.draft.add(
-            request.zone,
+            use.zone,
             match=match,
             by=key.by,
-            limits=request.limits,
-            mode="shadow" if place.level.dry else "",
+            limits=use.limits,
+            mode="shadow" if use.dry else "",
             final=final and not partly,
         )
         if final and partly:
-            self.draft.add(f"end {request.zone}", match=_match(paths, place.hosts), limits="unlimited", final=True)
+            self.draft.add(f"end {use.zone}", match=_match(paths, place.hosts), limits="unlimited", final=True)
         for network in key.unlimited if name else ():
             known = next((one for one in self.draft.overrides if one["client"] == network), None)
             if known is None:
@@ -303,14 +350,17 @@ class _NginxReader:
         else:
             self.draft.settings["trusted"] = {"single": {header.lower(): ranges}}
 
-    def _status(self) -> None:
+    def _status(self, names: set[str]) -> None:
         """Set the status of rejections. A policy has one; nginx may have another at each level."""
-        if len(self.statuses) == 1:
-            self.draft.settings["rejection"] = {"status": self.statuses.pop()}
-        elif self.statuses:
-            self.draft.lose(f"limit_req_status is {sorted(self.statuses)} at different levels; this policy uses 429")
+        found = {status for name in names for status in self.statuses[name] or {DEFAULT_STATUS}}
+        if not any(self.statuses.values()):
+            self.draft.lose(f"nginx rejects with status {DEFAULT_STATUS} by default; this policy uses 429")
+        elif len(found) == 1:
+            self.draft.settings["rejection"] = {"status": found.pop()}
         else:
-            self.draft.lose("nginx rejects with status 503 by default; this policy uses 429")
+            self.draft.lose(
+                f"limit_req_status and limit_conn_status are {sorted(found)} in different places; this policy uses 429"
+            )
 
     def _note_ignored(self, block: Directive) -> None:
         for one in block.inner or ():
@@ -322,7 +372,13 @@ class _NginxReader:
 def _lacks(inner: Location, outer: Location) -> bool:
     """Return True if the rules of the outer location would limit the inner one more than nginx does."""
     nested = inner is not outer and outer.reaches(inner) and _precedence(inner) < _precedence(outer)
-    return nested and bool(set(outer.level.requests) - set(inner.level.requests))
+    return nested and bool(set(outer.level.uses) - set(inner.level.uses))
+
+
+def _is_on(block: Directive, name: str, above: bool) -> bool:
+    for one in block.all(name):
+        above = one.words[:1] == ("on",)
+    return above
 
 
 def _precedence(place: Location) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The keys of nginx's zones as identities: from the variables of a `limit_req_zone` to the `by` of a rule."""
+"""The keys of nginx's zones as identities: from the variables of a zone to the `by` of a rule."""
 
 import re
 from typing import NamedTuple
@@ -29,6 +29,7 @@ class ZoneKey(NamedTuple):
     by: str
     unlimited: tuple[str, ...] = ()  # address ranges that are not counted
     methods: tuple[str, ...] = ()  # the only methods that are counted; empty for all
+    per_server: bool = False  # each server has a count of its own
 
 
 class ZoneKeyReader:
@@ -40,11 +41,11 @@ class ZoneKeyReader:
         self._geos = {one.words[-1].lstrip("$"): one for one in tops if one.name == "geo" and one.words}
 
     def read(self, text: str, zone: str) -> ZoneKey:
-        """Return the key of a zone; `text` is the first argument of its `limit_req_zone`."""
+        """Return the key of a zone; `text` is the first argument of its directive."""
         names = [one or other for one, other in VARIABLE.findall(text)]
         if len(names) == 1 and names[0] in self._maps and VARIABLE.fullmatch(text):
             return self._map_key(self._maps[names[0]], zone)
-        return ZoneKey(self._by(names, zone))
+        return ZoneKey(self._by(names, zone), per_server="server_name" in names)
 
     def _map_key(self, block: Directive, zone: str) -> ZoneKey:
         """Return the key of a `map $a $key { … }`. nginx does not count requests with an empty key."""
