@@ -283,6 +283,7 @@ def test_what_stays_behind_is_told() -> None:
         'Identity("api-key", ID, TIER)',
         "add paths that need none to 'exempt'",
         "have no stage in front",
+        "/pets/mine counts as /pets/{id} unless it has one",
         "throttles of the account and of API stages",
         "processes do not share memory://",
     ):

@@ -307,6 +307,11 @@ class _AwsReader:
         )
         if any(plan.methods for plan in self.plans):
             lose("paths of methods have no stage in front: if clients send one, as in /prod/pets, add it to the paths")
+        if any("{" in method.path for plan in self.plans for method in plan.methods):
+            lose(
+                "usage plans name only the resources with a throttle of their own: in this policy /pets/mine counts as"
+                " /pets/{id} unless it has one"
+            )
         if len(self.stages) > 1:
             lose(
                 f"the plans are for {len(self.stages)} API stages; this policy does not distinguish them: its limits"
