@@ -241,7 +241,9 @@ KEYS = json.dumps(
         "items": [
             {"id": "k1k1k1k1k1", "type": "API_KEY", "value": "SECRET-of-ann", "name": "Ann"},
             {"id": "k2k2k2k2k2", "type": "API_KEY", "name": "Bob", "enabled": False},
-            {"id": "SECRET-of-old-key-0123456789", "type": "API_KEY", "name": "Old"},
+            {"id": "SECRETofoldkey0123456789", "type": "API_KEY", "name": "Old"},
+            {"id": "SECRETofold", "type": "API_KEY", "name": "Older", "value": "SECRETofold"},
+            {"id": "k1k1k1k1k1", "type": "API_KEY", "name": "Ann"},
         ]
     }
 )
@@ -254,7 +256,8 @@ def test_keys_are_listed_by_their_ids_and_never_by_their_values(name: str) -> No
     assert tree["tiers"] == {"Basic": ["api-key:k1k1k1k1k1"], "Pro-2026": []}
     assert "SECRET" not in imported.text + lost(imported)
     assert "k2k2k2k2k2 of plan" in lost(imported)
-    assert "API key Old" in lost(imported)
+    assert "API key Old of plan" in lost(imported)
+    assert "API key Older of plan" in lost(imported)
     store = gate(imported, owners={"s1": "k1k1k1k1k1", "bob": Identity("api-key", "k3", "Pro-2026")})
     assert [passes(store, keyed(key)) for key in ("s1", "bob", "s2")] == [20, 40, 0]
 
@@ -366,8 +369,23 @@ def test_text_that_is_no_json_says_which_command_prints_it(text: str) -> None:
 def test_keys_of_an_unknown_plan_are_refused() -> None:
     with pytest.raises(PolicyError, match=r"keys of the plan 'Gold': expected the id or name of one of Basic, Pro"):
         import_aws(PLANS, {"Gold": KEYS})
-    with pytest.raises(PolicyError, match="aws apigateway get-usage-plan-keys"):
-        import_aws(PLANS, {"Basic": "{"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\n{", "keys of the plan 'Basic', line 2: cannot read this as JSON"),
+        ("{}", "keys of the plan 'Basic': expected a list of API keys"),
+        ('{"items": [5]}', "expected a list of API keys"),
+        ("5", "expected a list of API keys"),
+        (PLANS, "expected a list of API keys"),
+    ],
+)
+def test_keys_that_cannot_be_read_say_which_command_prints_them(text: str, words: str) -> None:
+    with pytest.raises(PolicyError, match="aws apigateway get-usage-plan-keys") as refused:
+        import_aws(PLANS, {"Basic": text})
+    assert words in str(refused.value)
+    assert refused.value.problems[0].line is None, "the line would be taken for one of the plans"
 
 
 VALUES = st.none() | st.booleans() | st.integers(-5, 10**13) | st.floats() | st.text(max_size=8)

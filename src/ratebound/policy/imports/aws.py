@@ -30,7 +30,7 @@ EVERYTHING = ("*/*", "/*/*")
 MOST_SECONDS = MAX_PERIOD // UNITS["second"]
 FINEST_RATE = 1_000_000  # a rate that would need a longer period is rounded to a fraction with this denominator
 LEAST_RATE = Decimal("0.00000001")  # one request in three years
-KEY_LENGTH = 16  # ids have ten characters; the id of an old API key is the key itself
+KEY_ID = re.compile("[A-Za-z0-9]{1,16}")  # ids have ten characters; the id of an old API key is the key itself
 
 
 class UsagePlan(NamedTuple):
@@ -259,7 +259,7 @@ class _AwsReader:
         return [text]
 
     def _members(self, keys: Mapping[str, str]) -> dict[str, list[str]]:
-        """Return the clients of each tier, as `api-key:ID`. The values of the keys, which are secrets, are not read."""
+        """Return the clients of each tier, as `api-key:ID`. The values of keys are secrets and are not among them."""
         found: dict[str, list[str]] = {plan.tier: [] for plan in self.plans}
         owners: dict[str, str] = {}
         for name, text in keys.items():
@@ -269,11 +269,9 @@ class _AwsReader:
                 raise PolicyError(
                     [Problem((), f"keys of the plan {name!r}: expected the id or name of one of {known}")]
                 )
-            tree = _parse(text, KEYS)
-            tree = tree if isinstance(tree, Mapping) else {"items": tree}
-            for key in _listed(tree, "items", ("keys", name), self.problems):
+            for key in _keys_in(text, name):
                 client, shown_name = str(key.get("id") or ""), str(key.get("name") or "without a name")
-                if not client or ("value" in key and key["value"] == client) or len(client) > KEY_LENGTH:
+                if not KEY_ID.fullmatch(client) or client == key.get("value"):
                     self.draft.lose(
                         f"the API key {shown_name} of plan {name} is left out: its id may be the key itself, which is a"
                         " secret"
@@ -284,9 +282,8 @@ class _AwsReader:
                     self.draft.lose(
                         f"the API key {client} is in several plans; in this policy it is in {owners[client]}"
                     )
-                else:
+                elif f"api-key:{client}" not in found[plan.tier]:
                     found[plan.tier].append(f"api-key:{client}")
-        self.problems.check()
         return found
 
     def _add_notes(self) -> None:
@@ -369,6 +366,26 @@ def _plans_in(tree: Any) -> list[tuple[Place, Mapping[str, Any]]]:
     if not plans:
         raise PolicyError([Problem((), f"there is no usage plan: check the region of: {PLANS}")])
     return plans
+
+
+def _keys_in(text: str, plan: str) -> list[Mapping[str, Any]]:
+    """Return the API keys in the output of a command. Raises PolicyError without a line, which is that of another
+    file."""
+    try:
+        tree = _parse(text, KEYS)
+    except PolicyError as error:
+        (problem,) = error.problems
+        line = "" if problem.line is None else f", line {problem.line}"
+        raise PolicyError([Problem((), f"keys of the plan {plan!r}{line}: {problem.message}")]) from None
+    keys = tree.get("items") if isinstance(tree, Mapping) else tree
+    if (
+        not isinstance(keys, list)
+        or not all(isinstance(key, Mapping) for key in keys)
+        or any(key.keys() & {"apiStages", "throttle", "quota"} for key in keys)
+    ):
+        message = f"keys of the plan {plan!r}: expected a list of API keys: the output of: {KEYS}"
+        raise PolicyError([Problem((), message)])
+    return keys
 
 
 def _listed(tree: Mapping[str, Any], key: str, place: Place, problems: Problems) -> list[Mapping[str, Any]]:
