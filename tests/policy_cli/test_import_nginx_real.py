@@ -19,6 +19,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from h2.connection import H2Connection
+from h2.events import ResponseReceived
 
 from ratebound.policy import PolicyError
 from ratebound.policy.imports import import_nginx
@@ -365,3 +367,22 @@ def test_concurrent_requests_of_several_locations_are_one_count_or_it_is_told(
         here = [bool(decide(gate, request(path, host="x.example"))) for path in paths]
         if held(port, paths) != here:
             assert any("counts several locations together" in line for line in imported.lost), (paths, http)
+
+
+def test_each_request_of_an_http_2_connection_counts_in_nginx(start: Start) -> None:
+    http = f"{CONNECTIONS} server {{ listen PORT http2; limit_conn a 3; {SLOW} }}"
+    connection, statuses = H2Connection(), dict[int, bytes]()
+    connection.initiate_connection()
+    for stream in (1, 3, 5, 7, 9):
+        headers = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "x.example")]
+        connection.send_headers(stream, headers, end_stream=True)
+    with socket.create_connection((HOST, start(http)), 20, source_address=(next(_clients), 0)) as sent:
+        sent.sendall(connection.data_to_send())
+        while len(statuses) < 5:
+            received = sent.recv(65536)
+            assert received, "nginx closed the connection"
+            for event in connection.receive_data(received):
+                if isinstance(event, ResponseReceived):
+                    statuses[event.stream_id] = dict(event.headers)[b":status"]
+    theirs = [statuses[stream] == b"200" for stream in sorted(statuses)]
+    assert theirs == ours(import_nginx(http).text, 5) == [True] * 3 + [False] * 2
