@@ -212,6 +212,17 @@ def test_the_method_is_that_of_api_gateway(seed: int) -> None:
             assert found == _routed(throttles, path, method, 40), (path, method, throttles)
 
 
+def test_a_throttle_for_all_methods_comes_last() -> None:
+    throttles = {
+        name: {"rateLimit": 1, "burstLimit": n} for n, name in enumerate(("*/*", "/b/*", "/{x}/GET", "/a/GET"), 2)
+    }
+    text = json.dumps(plan(apiStages=[{"apiId": "x", "stage": "prod", "throttle": throttles}]))
+    asked = [("/z/z", "GET"), ("/b", "POST"), ("/c", "GET"), ("/a", "GET"), ("/a", "POST")]
+    store = gate(import_aws(text))
+    assert [passes(store, keyed("ann", *one)) for one in asked[:4]] == [2, 3, 4, 5]
+    assert passes(gate(import_aws(text)), keyed("ann", *asked[4])) == 2
+
+
 def _routed(throttles: Mapping[str, Any], path: str, method: str, whole: int) -> int:
     """What the most specific of the resources gives: literal segments before {name}, these before {proxy+}."""
     best: tuple[list[int], bool, int] | None = None
@@ -342,6 +353,10 @@ def test_names_of_plans_become_names_of_tiers() -> None:
         (plan(apiStages=5), "apiStages: expected a list of objects, not 5"),
         (plan(apiStages=[{"throttle": 5}]), r"apiStages\[0\].throttle: expected methods like '/pets/GET', not 5"),
         (plan(apiStages=[{"throttle": {"/pets": {}}}]), "cannot read the method '/pets'"),
+        (
+            plan(apiStages=[{"throttle": {"/pets/GET": {"rateLimit": "x"}}}]),
+            r"apiStages\[0\].throttle./pets/GET.rateLimit: expected 0, or a number",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_told_by_place(tree: Any, words: str) -> None:

@@ -57,6 +57,7 @@ class ApiMethod(NamedTuple):
     def precedence(self) -> tuple[list[int], bool, str, str]:
         """Return a sort key: API Gateway prefers the first method that matches in this order."""
         ranks = [2 if _is_proxy(segment) else int(_is_parameter(segment)) for segment in self.segments]
+        ranks = [3] if self.path in EVERYTHING else ranks
         return ranks, not self.verb, self.path, self.verb
 
     @property
@@ -133,7 +134,7 @@ class _AwsReader:
         if not names:
             self.problems.add(place, f"expected a usage plan with an id and a name, as '{PLANS}' prints it")
             return
-        limits = self._throttle(place, plan.get("throttle"), names[-1])
+        limits = self._throttle((*place, "throttle"), plan.get("throttle"), names[-1])
         limits += self._quota((*place, "quota"), plan.get("quota"), names[-1])
         methods: dict[ApiMethod, str] = {}
         for number, stage in enumerate(_listed(plan, "apiStages", place, self.problems)):
@@ -162,7 +163,6 @@ class _AwsReader:
         """Return the limit of a throttle: its rate, and its burst as the size of a token bucket."""
         if throttle is None:
             return []
-        place = (*place, "throttle")
         if not isinstance(throttle, Mapping):
             self.problems.add(place, f"expected rateLimit and burstLimit, not {shown(throttle)}")
             return []
@@ -224,10 +224,10 @@ class _AwsReader:
             return
         for name, throttle in throttles.items():
             path, _, verb = name.rpartition("/")
-            method = ApiMethod(path or "/", "" if verb == "ANY" else verb)
+            method = ApiMethod(path or "/", "" if verb in ("ANY", "*") else verb)
             if name in EVERYTHING:
                 method = ApiMethod(name, "")
-            elif verb not in (*METHODS, "ANY"):
+            elif verb not in (*METHODS, "ANY", "*"):
                 self.problems.add(
                     (*place, "throttle"), f"cannot read the method {shown(name)}: expected for example '/pets/GET'"
                 )
