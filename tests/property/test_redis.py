@@ -5,15 +5,19 @@ import random
 import struct
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratebound import Limit
-from ratebound.limit import Ask, Group, Mode, Spent
+from ratebound.calendar_period import Calendar
+from ratebound.kernels.concurrency import Slots
+from ratebound.kernels.packing import unpacked
+from ratebound.limit import GRANT, NOT_GIVEN, UNITS, Ask, Extra, Group, Mode, Spent
 from ratebound.outcome import Row
-from ratebound.settling import settlement, spent_of
+from ratebound.settling import settlement, spent_of, undoing
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock
 from tests.packed_kernels import Packed, evaluate_rows
@@ -41,27 +45,112 @@ class Plain:
         self.states.update(zip(slots, states, strict=True))
         return rows
 
+    def reset(self, group: Group) -> None:
+        for key, asked, *_ in group:
+            for limit in asked:
+                self.states.pop((limit.scope, key), None)
+
+    def holders(self, key: str, limit: Limit) -> list[tuple[int, int]]:
+        state = unpacked(limit.numbers, self.states.get((limit.scope, key)))
+        assert isinstance(state, Slots)
+        return state.holders(self.clock.now)
+
+
+# Days on which something happens: the clocks change, at midnight in some zones; a leap day; ends of months and years.
+DAYS = (
+    "2023-02-28",
+    "2023-04-28",
+    "2023-10-27",
+    "2024-02-29",
+    "2024-03-10",
+    "2024-03-31",
+    "2024-04-30",
+    "2024-10-27",
+    "2024-12-31",
+    "2017-10-15",
+)
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Sao_Paulo",  # its clocks changed at midnight
+    "Africa/Cairo",  # so do these
+    "Asia/Kathmandu",
+    "Australia/Lord_Howe",
+    "Pacific/Kiritimati",
+    "Pacific/Pago_Pago",
+)
+HOUR, DAY = UNITS["hour"], UNITS["day"]
+
+
+def starts() -> st.SearchStrategy[int]:
+    """An instant within two days of one of `DAYS`."""
+    days = st.sampled_from(DAYS).map(lambda day: round(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()))
+    return st.tuples(days, st.integers(-2 * DAY, 2 * DAY)).map(lambda pair: pair[0] * 1_000_000 + pair[1])
+
+
+@st.composite
+def quotas(draw: st.DrawFn) -> Limit:
+    """A quota by the calendar, or a metered fixed window."""
+    count, over = draw(st.one_of(st.integers(1, 12), st.integers(1, 10**12))), draw(st.sampled_from(["deny", "allow"]))
+    unit = draw(st.sampled_from(["day", "week", "month", "month", "year", ""]))
+    if not unit:
+        return Limit(count, draw(st.sampled_from([1_000, HOUR, DAY, 7 * DAY + 1])), 0, "fixed-window", over="allow")
+    begin = draw(st.one_of(st.integers(1, 31), st.integers(28, 31))) if unit == "month" else 1
+    begin = draw(st.integers(1, 7)) if unit == "week" else begin
+    return Limit(count, calendar=Calendar(unit, draw(st.sampled_from(ZONES)), begin), over=over)
+
+
+@st.composite
+def slot_limits(draw: st.DrawFn) -> Limit:
+    lease = draw(st.sampled_from([1_000_000, 60_000_000, DAY]))
+    return Limit(draw(st.integers(1, 4)), lease, 0, "concurrent", draw(st.sampled_from(["", "", "other"])))
+
+
+def any_limit() -> st.SearchStrategy[Limit]:
+    return st.one_of(limits(), quotas(), slot_limits())
+
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(limits(), min_size=2, max_size=4), st.booleans(), st.data())
 def test_any_history_of_groups_is_answered_alike(
     redis_url_server: Server, pool: list[Limit], rotates: bool, data: st.DataObject
 ) -> None:
-    clock = FakeClock(START)
+    check_history(redis_url_server, pool, rotates, START, data)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    st.lists(st.one_of(quotas(), slot_limits()), min_size=1, max_size=3),
+    st.lists(any_limit(), min_size=1, max_size=2),
+    st.booleans(),
+    starts(),
+    st.data(),
+)
+def test_any_history_with_quotas_and_slots_is_answered_alike(
+    redis_url_server: Server, pool: list[Limit], others: list[Limit], rotates: bool, start: int, data: st.DataObject
+) -> None:
+    check_history(redis_url_server, pool + others, rotates, start, data)
+
+
+def check_history(server: Server, pool: list[Limit], rotates: bool, start: int, data: st.DataObject) -> None:
+    """Ask Python and Redis the same questions, with jumps of the clock, resets and settlements between them."""
+    clock = FakeClock(start)
     python = Plain(clock)
-    url = f"{redis_url_server.url}?prefix=diff{next(runs)}-&timeout=5&connect_timeout=5"
+    url = f"{server.url}?prefix=diff{next(runs)}-&timeout=5&connect_timeout=5"
     before, after = (
         RedisStorage(url + options, clock=clock)
         for options in (("&secret=b", "&secret=a&old_secret=b") if rotates else ("", ""))
     )
     steps = data.draw(st.integers(1, 8))
     rotated_at = data.draw(st.integers(0, steps))
-    spends: list[Spent] = [(START, START, 0, 0)]
+    spends: list[Spent] = [(start, start, 0, 0)]
     granted: list[tuple[Group, list[Row]]] = []
     with closing(before), closing(after):
         for step in range(steps):
+            redis = before if step < rotated_at else after
             limit = data.draw(st.sampled_from(pool))
-            clock.now += data.draw(st.one_of(st.just(0), gaps(limit)))  # the states of shorter limits last, too
+            clock.now += data.draw(st.one_of(st.just(0), gaps(limit), to_the_next_window(limit, clock.now)))
             if data.draw(st.integers(0, 9)) == 0:
                 clock.now -= data.draw(near(1, 1_000, limit.period_us, 3 * limit.period_us, 10**14))
             mode: Mode = data.draw(st.sampled_from(["spend", "spend", "spend", "force", "force", "peek"]))
@@ -71,13 +160,28 @@ def test_any_history_of_groups_is_answered_alike(
             ]
             if mode == "force" and granted and data.draw(st.booleans()):
                 group, rows = data.draw(st.sampled_from(granted))
-                groups = [settlement(group, rows, [data.draw(near(0, cost, 2 * cost)) for _, _, cost, *_ in group])]
+                if data.draw(st.booleans()):
+                    groups = [undoing(group, rows)]
+                else:
+                    groups = [settlement(group, rows, [data.draw(near(0, cost, 2 * cost)) for _, _, cost, *_ in group])]
             expected = python.evaluate(groups, mode)
-            redis = before if step < rotated_at else after
             assert [list(rows) for rows in redis.evaluate(groups, mode)] == expected
+            if limit.has_slots:
+                assert redis.holders("a", limit) == python.holders("a", limit)
             spends = [spent_of(row) for rows in expected for row in rows]
             if mode == "spend":
                 granted += [(g, rows) for g, rows in zip(groups, expected, strict=True) if all(row[0] for row in rows)]
+            if data.draw(st.integers(0, 19)) == 0:
+                redis.reset(groups[0])
+                python.reset(groups[0])
+
+
+def to_the_next_window(limit: Limit, now: int) -> st.SearchStrategy[int]:
+    """Microseconds until a window of a quota ends, or until the one after it does. For other limits, an hour."""
+    if limit.numbers.windows is None:
+        return st.just(HOUR)
+    _, end, after = limit.numbers.windows.at(now)
+    return st.tuples(st.sampled_from([end - now, after - now]), st.integers(-1, 1)).map(lambda pair: max(sum(pair), 0))
 
 
 @st.composite
@@ -87,10 +191,25 @@ def asks(draw: st.DrawFn, pool: list[Limit], mode: Mode, spends: list[Spent]) ->
     limits, limit, key = tuple(asked), draw(st.sampled_from(asked)), draw(st.sampled_from("aaab"))
     cost = draw(costs(limit))
     if mode == "force":
+        cost = draw(st.sampled_from([cost, -cost]))
         given = draw(st.booleans())
-        spent = [draw(st.sampled_from(spends)) for _ in limits] if given else None
-        return key, limits, draw(st.sampled_from([cost, -cost])), None, spent
-    return key, limits, cost, draw(st.one_of(st.none(), near(0, limit.period_us, 3 * limit.period_us))), None
+        extras = [draw(forced_extras(limit, cost, spends)) for limit in limits] if given else None
+        return key, limits, cost, None, extras
+    extras = None
+    if any(limit.has_slots for limit in limits) and (mode == "spend" or draw(st.booleans())):
+        extras = [draw(SLOTS) if limit.has_slots else NOT_GIVEN for limit in limits]
+    return key, limits, cost, draw(st.one_of(st.none(), near(0, limit.period_us, 3 * limit.period_us))), extras
+
+
+SLOTS = st.sampled_from([0, 1, 2, 3, 2**53 - 1]).map(lambda slot: (slot, 0, 0, 0))
+
+
+def forced_extras(limit: Limit, cost: int, spends: list[Spent]) -> st.SearchStrategy[Extra]:
+    if limit.has_slots:
+        return st.one_of(SLOTS, st.just(NOT_GIVEN))
+    if limit.is_quota and cost > 0:
+        return st.sampled_from([*spends, GRANT])
+    return st.sampled_from(spends)
 
 
 @pytest.mark.parametrize("rotates", [False, True], ids=["", "while a secret is changed"])
