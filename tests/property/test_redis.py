@@ -213,6 +213,31 @@ def forced_extras(limit: Limit, cost: int, spends: list[Spent]) -> st.SearchStra
 
 
 @pytest.mark.parametrize("rotates", [False, True], ids=["", "while a secret is changed"])
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_that_touch_many_slots_of_one_key_are_answered_alike(
+    seed: int, rotates: bool, redis_url_server: Server
+) -> None:
+    """Several slots in a group, some held and some not, with leases of two lengths: nothing is read as a whole."""
+    choose = random.Random(seed)
+    limits = [Limit(5, lease, 0, "concurrent") for lease in (10_000_000, 4_000_000)]
+    clock = FakeClock(START)
+    python = Plain(clock)
+    options = "&secret=a&old_secret=b" if rotates else ""
+    url = f"{redis_url_server.url}?prefix=slots{next(runs)}-&timeout=5&connect_timeout=5{options}"
+    with closing(RedisStorage(url, clock=clock)) as redis:
+        for _ in range(600):
+            clock.now += choose.choice([0, 0, 1, 500_000, 1_000_000, 3_000_000])
+            mode: Mode = choose.choice(["spend", "spend", "peek", "force"])
+            group: list[Ask] = []
+            for _ in range(choose.randint(1, 4)):
+                sign = choose.choice([-1, 1, 1, 1]) if mode == "force" else 1
+                slots = [(choose.randrange(10), 0, 0, 0)]
+                group.append(("k", (choose.choice(limits),), sign, None, slots))
+            assert [list(rows) for rows in redis.evaluate([group], mode)] == python.evaluate([group], mode)
+            assert redis.holders("k", limits[0]) == python.holders("k", limits[0])
+
+
+@pytest.mark.parametrize("rotates", [False, True], ids=["", "while a secret is changed"])
 @pytest.mark.parametrize("most", [1, 3], ids=["each costs one", "costs differ"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_long_log_is_answered_alike_wherever_it_is_touched(

@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from ratebound import Check, Limiter, StorageError, parse_limit
-from ratebound.limit import ALGORITHMS
-from ratebound.storage import Storage
+from ratebound.limit import ALGORITHMS, NOT_GIVEN, Mode
+from ratebound.storage import Storage, holders_of
 from ratebound.storage.redis.keys import Keys
 from tests.redis.bare import KINDS, bare_async_limiter, bare_limiter
 from tests.servers import HOST, Server, redis_server, wait_until
@@ -245,6 +245,21 @@ def test_the_rights_that_the_manual_gives_are_enough_and_the_user_sees_no_other_
             assert limiter.hit("k", cost=96)
             limiter.reset("k")
             assert limiter.peek("k").remaining == 100
+            check_rights_for_quotas_and_slots(storage)
+
+
+def check_rights_for_quotas_and_slots(storage: Storage) -> None:
+    """Renew, deny, list and release slots beside a quota: every command that the script has for them."""
+    limits = (parse_limit("100/calendar-month"), parse_limit("1 concurrent"))
+
+    def hit(slot: int, mode: Mode = "spend", cost: int = 1) -> list[bool]:
+        extras = [NOT_GIVEN, (slot, 0, 0, 0)]
+        return [row[0] for row in storage.evaluate(((("k", limits, cost, None, extras),),), mode)[0]]
+
+    assert hit(1) == hit(1) == [True, True]
+    assert hit(2) == [True, False]
+    assert [slot for slot, _ in holders_of(storage)("k", limits[1])] == [1]
+    assert hit(2, "force") == hit(1, "force", -1) == [True, True]
 
 
 def test_a_server_that_takes_no_more_clients_is_told(kind: Callable[[str], Storage], url: str, server: Server) -> None:
