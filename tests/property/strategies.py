@@ -1,6 +1,7 @@
 """What Hypothesis draws from: limits of all kinds and sizes, and gaps between requests."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -114,3 +115,54 @@ def gaps(limit: Limit) -> st.SearchStrategy[int]:
 
 def costs(limit: Limit) -> st.SearchStrategy[int]:
     return near(1, limit.burst, limit.burst // 2).map(lambda cost: max(cost, 1))
+
+
+# Days on which something happens: the clocks change, at midnight in some zones; a leap day; ends of months and years.
+DAYS = (
+    "2023-02-28",
+    "2023-04-28",
+    "2023-10-27",
+    "2024-02-29",
+    "2024-03-10",
+    "2024-03-31",
+    "2024-04-30",
+    "2024-10-27",
+    "2024-12-31",
+    "2017-10-15",
+)
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Sao_Paulo",  # its clocks changed at midnight
+    "Africa/Cairo",  # so do these
+    "Asia/Kathmandu",
+    "Australia/Lord_Howe",
+    "Pacific/Kiritimati",
+    "Pacific/Pago_Pago",
+)
+HOUR, DAY = UNITS["hour"], UNITS["day"]
+
+
+def starts() -> st.SearchStrategy[int]:
+    """An instant within two days of one of `DAYS`."""
+    days = st.sampled_from(DAYS).map(lambda day: round(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()))
+    return st.tuples(days, st.integers(-2 * DAY, 2 * DAY)).map(lambda pair: pair[0] * 1_000_000 + pair[1])
+
+
+@st.composite
+def quotas(draw: st.DrawFn) -> Limit:
+    """A quota by the calendar, or a metered fixed window."""
+    count, over = draw(st.one_of(st.integers(1, 12), st.integers(1, 10**12))), draw(st.sampled_from(["deny", "allow"]))
+    unit = draw(st.sampled_from(["day", "week", "month", "month", "year", ""]))
+    if not unit:
+        return Limit(count, draw(st.sampled_from([1_000, HOUR, DAY, 7 * DAY + 1])), 0, "fixed-window", over="allow")
+    begin = draw(st.one_of(st.integers(1, 31), st.integers(28, 31))) if unit == "month" else 1
+    begin = draw(st.integers(1, 7)) if unit == "week" else begin
+    return Limit(count, calendar=Calendar(unit, draw(st.sampled_from(ZONES)), begin), over=over)
+
+
+@st.composite
+def slot_limits(draw: st.DrawFn) -> Limit:
+    lease = draw(st.sampled_from([1_000_000, 60_000_000, DAY]))
+    return Limit(draw(st.integers(1, 4)), lease, 0, "concurrent", draw(st.sampled_from(["", "", "other"])))

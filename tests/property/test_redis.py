@@ -5,14 +5,12 @@ import random
 import struct
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratebound import Limit
-from ratebound.calendar_period import Calendar
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import GRANT, NOT_GIVEN, UNITS, Ask, Extra, Group, Mode, Spent
@@ -21,7 +19,7 @@ from ratebound.settling import settlement, spent_of, undoing
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock
 from tests.packed_kernels import Packed, evaluate_rows
-from tests.property.strategies import START, costs, gaps, limits, near
+from tests.property.strategies import START, costs, gaps, limits, near, quotas, slot_limits, starts
 from tests.servers import Server
 
 runs = itertools.count()
@@ -56,61 +54,6 @@ class Plain:
         return state.holders(self.clock.now)
 
 
-# Days on which something happens: the clocks change, at midnight in some zones; a leap day; ends of months and years.
-DAYS = (
-    "2023-02-28",
-    "2023-04-28",
-    "2023-10-27",
-    "2024-02-29",
-    "2024-03-10",
-    "2024-03-31",
-    "2024-04-30",
-    "2024-10-27",
-    "2024-12-31",
-    "2017-10-15",
-)
-ZONES = (
-    "UTC",
-    "Europe/Berlin",
-    "America/New_York",
-    "America/Sao_Paulo",  # its clocks changed at midnight
-    "Africa/Cairo",  # so do these
-    "Asia/Kathmandu",
-    "Australia/Lord_Howe",
-    "Pacific/Kiritimati",
-    "Pacific/Pago_Pago",
-)
-HOUR, DAY = UNITS["hour"], UNITS["day"]
-
-
-def starts() -> st.SearchStrategy[int]:
-    """An instant within two days of one of `DAYS`."""
-    days = st.sampled_from(DAYS).map(lambda day: round(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()))
-    return st.tuples(days, st.integers(-2 * DAY, 2 * DAY)).map(lambda pair: pair[0] * 1_000_000 + pair[1])
-
-
-@st.composite
-def quotas(draw: st.DrawFn) -> Limit:
-    """A quota by the calendar, or a metered fixed window."""
-    count, over = draw(st.one_of(st.integers(1, 12), st.integers(1, 10**12))), draw(st.sampled_from(["deny", "allow"]))
-    unit = draw(st.sampled_from(["day", "week", "month", "month", "year", ""]))
-    if not unit:
-        return Limit(count, draw(st.sampled_from([1_000, HOUR, DAY, 7 * DAY + 1])), 0, "fixed-window", over="allow")
-    begin = draw(st.one_of(st.integers(1, 31), st.integers(28, 31))) if unit == "month" else 1
-    begin = draw(st.integers(1, 7)) if unit == "week" else begin
-    return Limit(count, calendar=Calendar(unit, draw(st.sampled_from(ZONES)), begin), over=over)
-
-
-@st.composite
-def slot_limits(draw: st.DrawFn) -> Limit:
-    lease = draw(st.sampled_from([1_000_000, 60_000_000, DAY]))
-    return Limit(draw(st.integers(1, 4)), lease, 0, "concurrent", draw(st.sampled_from(["", "", "other"])))
-
-
-def any_limit() -> st.SearchStrategy[Limit]:
-    return st.one_of(limits(), quotas(), slot_limits())
-
-
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(limits(), min_size=2, max_size=4), st.booleans(), st.data())
 def test_any_history_of_groups_is_answered_alike(
@@ -122,7 +65,7 @@ def test_any_history_of_groups_is_answered_alike(
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     st.lists(st.one_of(quotas(), slot_limits()), min_size=1, max_size=3),
-    st.lists(any_limit(), min_size=1, max_size=2),
+    st.lists(st.one_of(limits(), quotas(), slot_limits()), min_size=1, max_size=2),
     st.booleans(),
     starts(),
     st.data(),
@@ -179,7 +122,7 @@ def check_history(server: Server, pool: list[Limit], rotates: bool, start: int, 
 def to_the_next_window(limit: Limit, now: int) -> st.SearchStrategy[int]:
     """Microseconds until a window of a quota ends, or until the one after it does. For other limits, an hour."""
     if limit.numbers.windows is None:
-        return st.just(HOUR)
+        return st.just(UNITS["hour"])
     _, end, after = limit.numbers.windows.at(now)
     return st.tuples(st.sampled_from([end - now, after - now]), st.integers(-1, 1)).map(lambda pair: max(sum(pair), 0))
 

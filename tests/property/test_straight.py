@@ -10,8 +10,9 @@ from ratebound import Limit, MemoryStorage
 from ratebound.limit import MAX_COUNT
 from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
 from ratebound.policy.model.rule import Mode
+from ratebound.slots import extras_of
 from ratebound.testing import FakeClock
-from tests.property.strategies import limits
+from tests.property.strategies import limits, quotas, slot_limits
 
 PATHS = ["/", "/a", "/A", "/a/", "/a/b", "/a%2Fb", "/a//b", "/a/../a/b", "/c", "http://x.test/a", "*", ""]
 PATTERNS = st.lists(st.sampled_from(["/", "/a", "/{x}", "/a/{x}", "/a/**", "/**"]), max_size=2, unique=True)
@@ -165,7 +166,7 @@ def test_a_user_that_has_to_be_awaited_is_awaited_once() -> None:
 
 
 @given(
-    held=st.lists(limits(), min_size=1, max_size=3),
+    held=st.lists(st.one_of(limits(), quotas(), slot_limits()), min_size=1, max_size=3),
     asked=st.lists(
         st.tuples(
             st.lists(st.sampled_from(["a", "b", "c" * 300]), min_size=1, max_size=2, unique=True),
@@ -184,6 +185,9 @@ def test_memory_answers_at_once_what_it_evaluates(held: list[Limit], asked: list
     quick, long = MemoryStorage(clock=clock), MemoryStorage(clock=clock)
     for keys, cost, patience, gap in asked:
         clock.now += gap
-        group = [(key, tuple(held[place:]) or tuple(held), cost, patience, None) for place, key in enumerate(keys)]
+        group = []
+        for place, key in enumerate(keys):
+            kept = tuple(held[place:]) or tuple(held)
+            group.append((key, kept, cost, patience, extras_of(kept)))
         assert list(quick.at_once(group)) == list(long.evaluate([group])[0])
     assert quick.keys == long.keys
