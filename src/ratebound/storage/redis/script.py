@@ -67,22 +67,27 @@ class OutsideWindows(list[Found | None]):
         self.now = now
 
     def undecided(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the groups that were not decided."""
-        return [group for group, each in zip(groups, self, strict=True) if each is None]
+        """Return the groups that were not decided. Raises NotOurs if one of them has no quota."""
+        found = [group for group, each in zip(groups, self, strict=True) if each is None]
+        if not all(any(limit.is_quota for _, limits, *_ in group for limit in limits) for group in found):
+            raise NotOurs(NOT_OURS)
+        return found
 
-    def completed(self, again: Sequence[Found]) -> list[Found]:
-        """Return all answers, with those to `undecided` in their places."""
+    def completed(self, again: Sequence[Found] | StorageError) -> list[Found]:
+        """Return all answers, with those to `undecided` in their places, or with the error of asking for them."""
+        if isinstance(again, StorageError):
+            return [again if each is None else each for each in self]
         rest = iter(again)
         return [next(rest) if each is None else each for each in self]
 
-    def refused(self) -> list[Found]:
-        """Return all answers, with an error for each group that was not decided."""
+    def refusal(self) -> StorageError:
+        """Return the error for groups that were asked twice and not decided."""
         at = (EPOCH + timedelta(microseconds=self.now)).isoformat(timespec="seconds")
         text = (
             f"the clock of the Redis server says {at}, and is outside of the calendar periods around the time that it"
             " said just before; check that its clock is set by NTP and does not jump"
         )
-        return [StorageError(text, undone=True, outage=False) if each is None else each for each in self]
+        return StorageError(text, undone=True, outage=False)
 
 
 def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None, at: int | None = None) -> list[Any]:

@@ -173,13 +173,19 @@ class RedisStorage:
             reply, replicas = reply
         try:
             found = script.answers(reply, len(groups))
+            if isinstance(found, script.OutsideWindows):
+                rest = found.undecided(groups)
         except script.NotOurs:
             self._forget()
             raise
         if isinstance(found, script.OutsideWindows):
-            ends = begin + self.address.timeout
-            again = None if at is not None else self._call(found.undecided(groups), mode, found.now, ends)
-            found = found.refused() if again is None else found.completed(again)
+            again: list[script.Found] | StorageError
+            try:
+                ends = begin + self.address.timeout
+                again = found.refusal() if at is not None else self._call(rest, mode, found.now, ends)
+            except StorageError as error:
+                again = error
+            found = found.completed(again)
         return found if replicas is None else script.known_to_replicas(found, replicas, self.address.replicas)
 
     def _run(self, arguments: list[Any], begin: float, until: float | None = None, waits: bool = False) -> Any:
@@ -343,12 +349,18 @@ class AsyncRedisStorage:
             reply, replicas = reply
         try:
             found = script.answers(reply, len(groups))
+            if isinstance(found, script.OutsideWindows):
+                rest = found.undecided(groups)
         except script.NotOurs as error:
             self._loop().forget(error)
             raise
         if isinstance(found, script.OutsideWindows):
-            again = None if at is not None else await self._call(found.undecided(groups), mode, found.now, due)
-            found = found.refused() if again is None else found.completed(again)
+            again: list[script.Found] | StorageError
+            try:
+                again = found.refusal() if at is not None else await self._call(rest, mode, found.now, due)
+            except StorageError as error:
+                again = error
+            found = found.completed(again)
         return found if replicas is None else script.known_to_replicas(found, replicas, self.address.replicas)
 
     async def _run(self, arguments: list[Any], due: float, waits: bool = False) -> Any:

@@ -1,7 +1,8 @@
 -- Mirror of kernels/concurrency.py, but the slots are not read as a whole: they are a sorted set of ids by expiry.
--- State is {latest expiry, live = number of live slots, key = name of the set (nil if it has nothing to read), over = {id =
--- expiry, or false if released}, size = entries in over, own = {id = true}}. `over` lies on top of the set; `own` are the
--- entries that this call has changed and `save` writes. Nothing is written before the group is decided.
+-- State is {latest expiry or now, live = number of live slots, key = name of the set (nil if no slot of it is live), over =
+-- {id = expiry, or false if released}, size = entries in over, own = {id = true}}. `over` lies on top of the set; `own` are
+-- the entries that this call has changed and `save` writes. Nothing is written before the group is decided. There is a
+-- state even if no slot is held: a change then removes what has expired.
 local function make_concurrency()
 
 local function digits(number) return string.format('%.0f', number) end
@@ -15,9 +16,8 @@ end
 
 local function load(key)
   local live = call('ZCOUNT', key, LIVE, '+inf')
-  if live == 0 then return nil end
-  local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-  return {tonumber(last[2]), live = live, key = key, over = {}, size = 0, own = {}}
+  local last = live > 0 and call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or now
+  return {tonumber(last), live = live, key = live > 0 and key or nil, over = {}, size = 0, own = {}}
 end
 
 -- While a secret is being changed, a process that knows one of the names holds and releases its slots under that name
@@ -34,7 +34,7 @@ local function load_both(key, other)
       state[1] = max(state[1], expiry)
     end
   end
-  return state.live > 0 and state or nil
+  return state
 end
 
 local function save(key, state, ttl)
@@ -51,11 +51,10 @@ end
 
 -- Return the expiry of a slot that is held, else false.
 local function expiry_of(state, id)
-  if not state then return false end
   if state.over[id] ~= nil then return state.over[id] end
   local score = state.key and call('ZSCORE', state.key, digits(id))
   local expiry = score and tonumber(score)
-  return expiry and expiry > now and expiry
+  return expiry and expiry > now and expiry or false
 end
 
 local function latest(state)
@@ -91,8 +90,7 @@ local function expiry_at(state, place)
 end
 
 -- Return the state with a slot held until `expiry`, or released if that is false.
-local function with(state, id, expiry)
-  local before = state or {now, live = 0, over = {}, size = 0, own = {}}
+local function with(before, id, expiry)
   local after = {before[1], live = before.live, key = before.key, over = {}, size = before.size, own = {[id] = true}}
   for slot, till in pairs(before.over) do after.over[slot] = till end
   for slot in pairs(before.own) do after.own[slot] = true end
@@ -109,12 +107,11 @@ local function repair(limit, state, now)
 end
 
 local function standing(limit, state, now)
-  if not state or state.live == 0 then return limit.count, 0 end
   return max(limit.count - state.live, 0), state[1] - now
 end
 
 local function turn_after(limit, state, now, front, cost)
-  local over = (state and state.live or 0) - limit.count
+  local over = state.live - limit.count
   return over < 0 and 0 or expiry_at(state, over) - now
 end
 
@@ -126,7 +123,7 @@ end
 
 -- Take the slot `limit.id`, or renew it. Without an id, for a peek, only answer.
 local function spend(limit, state, now, cost, patience, lead)
-  local is_free = not state or state.live < limit.count
+  local is_free = state.live < limit.count
   if limit.id == NEVER then return state, answer(limit, state, now, is_free) end
   if not is_free and not expiry_of(state, limit.id) then return state, answer(limit, state, now, false) end
   state = with(state, limit.id, now + limit.period_us)
@@ -134,10 +131,9 @@ local function spend(limit, state, now, cost, patience, lead)
 end
 
 local function force(limit, state, now, cost, spent)
-  if spent.at >= 0 and cost > 0 then
-    state = with(state, spent.at, now + limit.period_us)
-  elseif spent.at >= 0 and cost < 0 and expiry_of(state, spent.at) then
-    state = with(state, spent.at, false)
+  if spent.at >= 0 then
+    local expiry = cost > 0 and now + limit.period_us or cost == 0 and expiry_of(state, spent.at)
+    state = with(state, spent.at, expiry)
   end
   return state, answer(limit, state, now, true)
 end
