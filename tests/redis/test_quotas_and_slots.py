@@ -1,6 +1,7 @@
 """Quotas and slots on a real Redis: one trip, a TTL on every key, calendars by the server's clock, changed secrets."""
 
 import itertools
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -13,14 +14,18 @@ from ratebound.clock import SECOND
 from ratebound.limit import GRANT, Ask, Group, Mode
 from ratebound.storage import Storage, holders_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.redis import script
+from ratebound.storage.redis.keys import Keys
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import Blocking, ask
 from tests.redis.bare import KINDS
 from tests.servers import Server
 
+Kind = type[RedisStorage] | type[AsyncRedisStorage]
 runs = itertools.count()
 SLOW = "timeout=5&connect_timeout=5"
 DAY = 86_400 * SECOND
+START = 1_700_000_000 * SECOND
 MONTH = parse_limit("10/calendar-month in Europe/Berlin from 15")
 SLOTS = parse_limit("3 concurrent")
 ALL_KINDS = (
@@ -107,35 +112,71 @@ def test_a_server_whose_clock_is_outside_of_all_windows_is_asked_once_more(
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 3, "with the right clock, one call is enough"
 
 
-class JumpingClock:
-    """A storage whose server has another time in every call. No server can be made to have that."""
+class Replies:
+    """What a server answers whose clock jumps, or that fails, between two calls. No server can be made to do that."""
 
-    def __init__(self, kind: type[RedisStorage] | type[AsyncRedisStorage], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls = 0
+    def __init__(self, kind: Kind, monkeypatch: pytest.MonkeyPatch, *replies: Any) -> None:
+        self.left = list(replies)
         if kind is RedisStorage:
-            monkeypatch.setattr(kind, "_execute", lambda *_, **__: self.answer())
+            monkeypatch.setattr(kind, "_execute", lambda *_, **__: self.next())
         else:
-            monkeypatch.setattr(kind, "_execute", self.answer_async)
+            monkeypatch.setattr(kind, "_execute", self.next_async)
 
-    def answer(self) -> list[int]:
-        self.calls += 1
-        return [self.calls * 1_000 * DAY]
+    def next(self) -> Any:
+        reply = self.left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
-    async def answer_async(self, *_: Any, **__: Any) -> list[int]:
-        return self.answer()
+    async def next_async(self, *_: Any, **__: Any) -> Any:
+        return self.next()
 
 
-@pytest.mark.parametrize("kind", [RedisStorage, AsyncRedisStorage])
-def test_a_server_whose_clock_is_outside_again_is_told(
-    kind: type[RedisStorage] | type[AsyncRedisStorage], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = JumpingClock(kind, monkeypatch)
-    made: Any = kind("redis://localhost")
-    storage: Storage = made if kind is RedisStorage else Blocking(made)
-    with closing(storage), pytest.raises(StorageError, match=r"clock of the Redis server says 1975-.*NTP") as caught:
+@pytest.fixture(params=[RedisStorage, AsyncRedisStorage])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+def opened(kind: Kind) -> Storage:
+    storage: Any = kind("redis://localhost")
+    return storage if kind is RedisStorage else Blocking(storage)
+
+
+def test_a_server_whose_clock_is_outside_again_is_told(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = Replies(kind, monkeypatch, [1_000 * DAY], [2_000 * DAY])
+    with closing(opened(kind)) as storage, pytest.raises(StorageError, match=r"Redis server says 1975-.*NTP") as caught:
         ask(storage, "k", MONTH)
-    assert clock.calls == 2
+    assert replies.left == []
     assert (caught.value.undone, caught.value.outage) == (True, False)
+
+
+def test_a_second_call_that_fails_takes_no_answer_of_the_first_away(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = [START, 1, 9, 0, 60, 0, 0, 0]
+    Replies(kind, monkeypatch, [[row], [START]], StorageError("gone", undone=True))
+    groups: list[Group] = [(("k", (limit,), 1, None, None),) for limit in (parse_limit("10/day"), MONTH)]
+    with closing(opened(kind)) as storage, pytest.raises(StorageError, match="gone") as caught:
+        storage.evaluate(groups)
+    assert caught.value.answers
+    assert not caught.value.undone
+    assert caught.value.answers[0] == [(True, 9, 0, 60, 0, START, 0, 0, None)]
+
+
+def test_a_time_instead_of_an_answer_about_rates_is_not_ours(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = Replies(kind, monkeypatch, [START])
+    with closing(opened(kind)) as storage, pytest.raises(StorageError, match="does not answer like Redis"):
+        ask(storage, "k", "10/day")
+    assert replies.left == []
+
+
+def test_rates_are_on_the_wire_as_they_were() -> None:
+    """One record of eleven doubles for each limit: programs of two versions may share one Redis."""
+    limits = (parse_limit("10/minute burst 20"), parse_limit("5/day fixed-window"))
+    *_, sent = script.arguments((((("k", limits, 1, None, None)),),), "spend", Keys(), None)
+    rows = [(1, 0, 10, 60 * SECOND, 20, 1, -1), (2, 3, 5, DAY, 5, 1, -1)]
+    assert sent == b"".join(struct.pack("<11d", *row, -1, -1, -1, -1) for row in rows)
 
 
 def test_a_slot_without_an_id_is_refused_and_nothing_is_held(storage: Storage) -> None:
@@ -250,15 +291,15 @@ def test_a_group_over_several_hash_slots_leaves_no_slot_behind(redis_cluster: An
             storage.reset([take(key, one, 0) for key in keys])
 
 
-GUARDS: dict[str, Callable[[str], Any]] = {
-    "threads": lambda url: GuardedStorage(RedisStorage(url)),
-    "tasks": lambda url: Blocking(AsyncGuardedStorage(AsyncRedisStorage(url))),
+GUARDS: dict[str, Callable[..., Any]] = {
+    "threads": lambda url, failure="local": GuardedStorage(RedisStorage(url), failure=failure),
+    "tasks": lambda url, failure="local": Blocking(AsyncGuardedStorage(AsyncRedisStorage(url), failure=failure)),
 }
 
 
-@pytest.mark.parametrize("kind", GUARDS)
-def test_holders_are_those_of_the_server_and_without_it_those_of_the_process(kind: str, fresh_redis: Server) -> None:
-    with closing(GUARDS[kind](f"{fresh_redis.url}?{SLOW}")) as storage:
+@pytest.mark.parametrize("guard", GUARDS)
+def test_holders_are_those_of_the_server_and_without_it_those_of_the_process(guard: str, fresh_redis: Server) -> None:
+    with closing(GUARDS[guard](f"{fresh_redis.url}?{SLOW}")) as storage:
         assert allowed(storage, take("k", SLOTS, 1)) == [True]
         assert held(storage, "k") == [1]
         fresh_redis.kill()
@@ -266,12 +307,10 @@ def test_holders_are_those_of_the_server_and_without_it_those_of_the_process(kin
         assert held(storage, "k") == [2]
 
 
-@pytest.mark.parametrize("kind", [GuardedStorage, AsyncGuardedStorage])
-def test_without_the_server_holders_raise_in_the_failure_mode_raise(kind: Any, fresh_redis: Server) -> None:
-    inner = RedisStorage if kind is GuardedStorage else AsyncRedisStorage
-    guarded = kind(inner(f"{fresh_redis.url}?{SLOW}"), failure="raise")
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_server_holders_raise_in_the_failure_mode_raise(guard: str, fresh_redis: Server) -> None:
     fresh_redis.kill()
-    with closing(guarded if kind is GuardedStorage else Blocking(guarded)) as storage, pytest.raises(StorageError):
+    with closing(GUARDS[guard](f"{fresh_redis.url}?{SLOW}", "raise")) as storage, pytest.raises(StorageError):
         held(storage, "k")
 
 

@@ -59,19 +59,13 @@ class NotOurs(StorageError):
 class OutsideWindows(list[Found | None]):
     """The answers of a call in which `now`, the server's clock, was outside of the windows that some groups were sent.
 
-    Such a group has None, and nothing of it was decided.
+    Such a group has None, and nothing of it was decided. They are `undecided`, in order.
     """
 
-    def __init__(self, found: Sequence[Found | None], now: int) -> None:
+    def __init__(self, found: Sequence[Found | None], groups: Sequence[Group], now: int) -> None:
         super().__init__(found)
+        self.undecided = [group for group, each in zip(groups, found, strict=True) if each is None]
         self.now = now
-
-    def undecided(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the groups that were not decided. Raises NotOurs if one of them has no quota."""
-        found = [group for group, each in zip(groups, self, strict=True) if each is None]
-        if not all(any(limit.is_quota for _, limits, *_ in group for limit in limits) for group in found):
-            raise NotOurs(NOT_OURS)
-        return found
 
     def completed(self, again: Sequence[Found] | StorageError) -> list[Found]:
         """Return all answers, with those to `undecided` in their places, or with the error of asking for them."""
@@ -195,40 +189,44 @@ def _packed(group: Group, keys: Keys, names: list[bytes], mode: Mode, at: int | 
     return b"".join(records)
 
 
-def answers(reply: Sequence[Any], groups: int) -> "list[Found] | OutsideWindows":
+def answers(reply: Sequence[Any], groups: Sequence[Group]) -> list[Found] | OutsideWindows:
     """Return one entry for each group: its rows, or its error. Raises NotOurs.
 
-    Return OutsideWindows, which is no plain list, if a group has to be asked once more.
+    Return OutsideWindows if a group has to be asked once more.
     """
     try:
-        if groups == 1:
+        if len(groups) == 1:
             return [[_row(*reply)] if type(reply[0]) is int else [_row(*row) for row in reply]]
         found: list[Found] = [
             _refused(block) if isinstance(block, bytes) else [_row(*row) for row in block] for block in reply
         ]
     except (TypeError, IndexError, ValueError):
         return _outside_windows(reply, groups)
-    if len(found) != groups:
+    if len(found) != len(groups):
         raise NotOurs(NOT_OURS)
     return found
 
 
-def _outside_windows(reply: Any, groups: int) -> OutsideWindows:
-    """Return the answers in a reply that has the server's time, alone, for some groups. Raises NotOurs."""
+def _outside_windows(reply: Any, groups: Sequence[Group]) -> OutsideWindows:
+    """Return the answers in a reply that has the server's time, alone, for some groups with quotas. Raises NotOurs."""
     now: int | None = None
     found: list[Found | None] = []
     try:
-        for block in [reply] if groups == 1 else reply:
-            if len(block) == 1 and type(block[0]) is int:
+        for block, group in zip([reply] if len(groups) == 1 else reply, groups, strict=True):
+            if len(block) == 1 and type(block[0]) is int and _has_quota(group):
                 now = block[0]
                 found.append(None)
             else:
                 found.append(_refused(block) if isinstance(block, bytes) else [_row(*row) for row in block])
     except (TypeError, IndexError, ValueError):
         now = None
-    if now is None or len(found) != groups:
+    if now is None:
         raise NotOurs(NOT_OURS)
-    return OutsideWindows(found, now)
+    return OutsideWindows(found, groups, now)
+
+
+def _has_quota(group: Group) -> bool:
+    return any(limit.is_quota for _, limits, *_ in group for limit in limits)
 
 
 def holders_arguments(key: str, limit: Limit, keys: Keys, now: int | None) -> list[Any]:

@@ -172,9 +172,7 @@ class RedisStorage:
         if waits:
             reply, replicas = reply
         try:
-            found = script.answers(reply, len(groups))
-            if isinstance(found, script.OutsideWindows):
-                rest = found.undecided(groups)
+            found = script.answers(reply, groups)
         except script.NotOurs:
             self._forget()
             raise
@@ -182,7 +180,7 @@ class RedisStorage:
             again: list[script.Found] | StorageError
             try:
                 ends = begin + self.address.timeout
-                again = found.refusal() if at is not None else self._call(rest, mode, found.now, ends)
+                again = found.refusal() if at is not None else self._call(found.undecided, mode, found.now, ends)
             except StorageError as error:
                 again = error
             found = found.completed(again)
@@ -348,16 +346,14 @@ class AsyncRedisStorage:
         if waits:
             reply, replicas = reply
         try:
-            found = script.answers(reply, len(groups))
-            if isinstance(found, script.OutsideWindows):
-                rest = found.undecided(groups)
+            found = script.answers(reply, groups)
         except script.NotOurs as error:
             self._loop().forget(error)
             raise
         if isinstance(found, script.OutsideWindows):
             again: list[script.Found] | StorageError
             try:
-                again = found.refusal() if at is not None else await self._call(rest, mode, found.now, due)
+                again = found.refusal() if at is not None else await self._call(found.undecided, mode, found.now, due)
             except StorageError as error:
                 again = error
             found = found.completed(again)
