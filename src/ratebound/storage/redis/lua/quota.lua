@@ -80,6 +80,7 @@ local function spend(limit, state, now, cost, patience, lead)
 end
 
 local function force(limit, state, now, cost, spent)
+  state = repair(limit, state, now)
   local present = present_of(limit, state, now)
   local total, change = limit.count + present[5], 0
   local before = max(present[2] - total, 0)
@@ -97,10 +98,9 @@ local function force(limit, state, now, cost, spent)
 end
 
 local function turn_after(limit, state, now, front, cost)
-  if limit.metered then return 0 end
-  if cost > limit.count then return NEVER end
   local late = front + cost - (standing(limit, state, now))
-  if late <= 0 then return 0 end
+  if limit.metered or late <= 0 then return 0 end
+  if cost > limit.count then return NEVER end
   local is_ahead = state and state[3] > limit.index
   return ((late <= limit.count and not is_ahead) and limit.finish or limit.after) - now
 end
