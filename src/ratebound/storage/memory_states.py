@@ -396,11 +396,7 @@ class States:
 
         A peek only checks that one can be dropped. Return True if there is room.
         """
-        largest, most = table, -1
-        for each in self._tables.values():
-            if len(each.states) + each.extra > most:
-                largest, most = each, len(each.states) + each.extra
-        for payer in (largest, table):
+        for payer in (self._largest(table), table):
             index = payer.victim(spare, now) if payer.ring else -1
             if index >= 0:
                 if mode != "peek":
@@ -409,16 +405,27 @@ class States:
                 return True
         return False
 
-    def _shrink(self, spare: set[Key], now: int) -> None:
-        """Drop states until the weight is within the cap again, a few at a time.
+    def _largest(self, table: Table) -> Table:
+        """Return the table with the largest weight, or the given one if there is none.
 
-        A state has grown, or the cap was lowered. Of a few keys none is dropped: the one that has grown would be among
-        them, and would be given its whole quota again.
+        Of a few keys only the number counts: the one that has grown would be dropped, and given its whole quota again.
         """
+        largest, most = table, -1
+        for each in self._tables.values():
+            weight = len(each.states)
+            if weight > SAMPLE:
+                weight += each.extra
+            if weight > most:
+                largest, most = each, weight
+        return largest
+
+    def _shrink(self, spare: set[Key], now: int) -> None:
+        """Drop a few states if the weight exceeds the cap: a state has grown, or the cap was lowered."""
         for _ in range(SAMPLE):
-            if self.weight <= self.max_keys or self.keys <= SAMPLE:
+            if self.weight <= self.max_keys:
                 return
-            if not self._make_room(next(iter(self._tables.values())), spare, "spend", now):
+            table = self._largest(next(iter(self._tables.values())))
+            if len(table.states) <= SAMPLE or not self._make_room(table, spare, "spend", now):
                 return
 
     def _sweep(self, now: int) -> None:
