@@ -89,12 +89,16 @@ class Limit:
         if type(self.count) is not int or not 1 <= self.count <= MAX_COUNT:
             raise InvalidLimit(f"count must be a whole number from 1 to {MAX_COUNT}, not {self.count!r}")
         put = object.__setattr__
+        if self.calendar is not None and not isinstance(self.calendar, Calendar):
+            raise InvalidLimit(f"calendar must be a Calendar, not {self.calendar!r}: for example Calendar('month')")
         if not self.algorithm:
             put(self, "algorithm", self._default_algorithm())
         if (self.algorithm == CALENDAR) != (self.calendar is not None):
             raise InvalidLimit("a calendar belongs to the algorithm 'calendar': for example '10000/calendar-month'")
-        if self.calendar is not None and not self.period_us:
-            put(self, "period_us", LENGTHS[self.calendar.unit])
+        if not self.period_us and (self.calendar is not None or self.algorithm == CONCURRENT):
+            put(self, "period_us", LEASE if self.calendar is None else LENGTHS[self.calendar.unit])
+        if self.calendar is not None and self.period_us != LENGTHS[self.calendar.unit]:
+            raise InvalidLimit(f"period must not be given, since its calendar gives the period: not {self.period_us!r}")
         if type(self.period_us) is not int or not 1 <= self.period_us <= MAX_PERIOD:
             raise InvalidLimit(
                 f"period must be a whole number of microseconds, at most ten years of them, not {self.period_us!r};"

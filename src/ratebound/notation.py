@@ -146,10 +146,10 @@ class _LimitReader:
         options = self.options(CALENDAR_OPTIONS)
         day = options.get("from", "1")
         begin = WEEKDAYS.index(day) + 1 if day in WEEKDAYS else int(day)
+        if "from" in options and unit in ("day", "year"):
+            raise _Unfit(f"a calendar {unit} takes no 'from'")
         if "from" in options and (day in WEEKDAYS) != (unit == "week"):
             expected = "a weekday, like 'from monday'" if unit == "week" else "a day of the month, like 'from 15'"
-            if unit in ("day", "year"):
-                expected = "no 'from'"
             raise _Unfit(f"a calendar {unit} takes {expected}")
         try:
             calendar = Calendar(unit, options.get("in", "UTC"), begin)
@@ -168,9 +168,12 @@ class _LimitReader:
 
     def period(self) -> int:
         """Return a time in microseconds, like '10 minutes', and step over it."""
-        multiple = self.number("a number of units", "a period cannot be zero") if self.token.isdecimal() else 1
-        if multiple != 1 and self.token.lower() in CALENDAR_NAMES:
-            self.fail("a calendar period takes no number: it is one day, week, month or year")
+        has_multiple = self.token.isdecimal()
+        multiple = self.number("a number of units", "a period cannot be zero") if has_multiple else 1
+        if self.token.lower() in CALENDAR_NAMES:
+            if has_multiple and self.example == EXAMPLE:
+                self.fail("a calendar period takes no number: it is one day, week, month or year")
+            self.fail("expected a length of time, which a calendar period is not")
         return multiple * self.unit()
 
     def number(self, what: str, zero: str) -> int:

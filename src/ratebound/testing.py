@@ -664,6 +664,8 @@ def a_clock_near_the_end_of_a_window_makes_no_second_quota(storage: Storage, clo
     clock.now = midnight + DAY - 1
     assert not ask(storage, "a", limit).allowed
     clock.now = midnight - 3 * DAY
+    refused = ask(storage, "a", limit, 0, "force", extra=(1, 1, 0, 1))
+    assert (refused.remaining, refused.reset_after_us) == (0, DAY)
     denied = ask(storage, "a", limit)
     assert (denied.allowed, denied.retry_after_us) == (False, DAY)
     clock.now += DAY
@@ -723,6 +725,8 @@ def a_grant_is_for_one_window(storage: Storage, clock: FakeClock) -> None:
         assert ask(storage, key, limit, 11).retry_after_us is None, key
         assert ask(storage, key, limit, 10).remaining == 0, key
         clock.now -= DAY // 2
+    ask(storage, "in line", "10/calendar-day", 5, "force", extra=GRANT)
+    assert ask(storage, "in line", "10/calendar-day", 15, "peek", patience=0).allowed, "a waiter may have them, too"
     assert ask(storage, "metered", "10/calendar-day over allow", 5, "force", extra=GRANT).remaining == 15
     assert ask(storage, "metered", "10/calendar-day over allow", 16).part == 1
 

@@ -32,7 +32,7 @@ PAIRS: list[tuple[type, type]] = [
 # What only one of a pair has: threads that a child process renews, the twin, the event loops.
 ONLY_SYNC: dict[type, set[str]] = {
     Decider: {"twin_storage"},
-    MemoryStorage: {"async_twin", "at_once", "renew", "keys", "max_keys", "evicted", "overflowed"},
+    MemoryStorage: {"async_twin", "at_once", "renew", "keys", "max_keys", "weight", "evicted", "overflowed"},
     RedisStorage: {"async_twin", "renew"},
     GuardedStorage: {"async_twin"},
 }

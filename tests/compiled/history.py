@@ -3,8 +3,9 @@
     python -m tests.compiled.history SEED DECISIONS [SEEDS]
 
 prints `compiled` or `pure`, and then one line for each decision, for SEEDS seeds from SEED on. Half of a history asks a
-storage everything that it can be asked: several keys and limits at once, costs, patience, peeks, settlements, resets,
-steps of the clock in both directions, few keys and many. The other half does with limiters what users do.
+storage everything that it can be asked: several keys and limits at once, costs, patience, peeks, settlements, undoing,
+slots that are held and released, grants, resets, steps of the clock in both directions, few keys and many. The other
+half does with limiters what users do.
 """
 
 import copy
@@ -16,24 +17,42 @@ from typing import Any
 
 import ratebound
 from ratebound import Check, Decision, Limit, Limiter, RateLimited
+from ratebound.calendar_period import Calendar
 from ratebound.errors import RateboundError
-from ratebound.settling import settlement
+from ratebound.limit import GRANT, NOT_GIVEN
+from ratebound.settling import settlement, undoing
+from ratebound.slots import slots_of
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock
 
 ALGORITHMS = ("token-bucket", "gcra", "leaky-bucket", "fixed-window", "sliding-log", "sliding-counter")
 PERIODS = (1, 7, 1_000, 999_983, 1_000_000, 60_000_000, 86_400_000_000)
 COUNTS = (1, 2, 3, 7, 10, 100, 1_000, 10_000, 10**9)
+ZONES = ("UTC", "Europe/Berlin", "America/Santiago", "Pacific/Apia", "Asia/Kolkata")
 STARTS = (1_700_000_000_000_000,) * 5 + (0, 10**9, 2**61, -(10**15))
+LAST = 2**57  # microseconds: no calendar has later days
 ODD_COSTS: tuple[Any, ...] = (0, -1, True, 1.0, None, 10**12, 10**12 + 1, 2**64, -(2**70), "1")
 
 
 def limits(chance: random.Random) -> list[Limit]:
-    """Return limits of every algorithm; some share a scope and differ in count."""
+    """Return limits of every kind; some share a scope and differ in count, zone, metering or lease."""
     found = []
     for number in range(chance.randint(2, 9)):
-        algorithm = chance.choice(ALGORITHMS)
+        algorithm = chance.choice((*ALGORITHMS, "quota", "metered", "concurrent"))
         count, period = chance.choice(COUNTS), chance.choice(PERIODS)
+        if algorithm == "quota":
+            unit = chance.choice(("day", "week", "month", "year"))
+            begin = {"week": chance.randint(1, 7), "month": chance.randint(1, 31)}.get(unit, 1)
+            calendar = Calendar(unit, chance.choice(ZONES), begin)
+            found.append(Limit(count, calendar=calendar, over=chance.choice(("deny", "allow"))))
+            continue
+        if algorithm == "metered":
+            found.append(Limit(count, period, algorithm="fixed-window", over="allow"))
+            continue
+        if algorithm == "concurrent":
+            lease = chance.choice((1_000_000, 60_000_000))
+            found.append(Limit(min(count, 100), lease, algorithm=algorithm, name=chance.choice(("", "shared"))))
+            continue
         burst = max(1, count * chance.choice((1, 1, 2, 5)) // chance.choice((1, 2)))
         name = chance.choice(("", "", f"n{number}", "shared"))
         if algorithm in ALGORITHMS[:3] and burst * period <= count * 10**15:
@@ -51,6 +70,8 @@ def history(seed: int, decisions: int) -> Iterator[str]:
         random.seed(chance.random())  # eviction samples from it
         pool = limits(chance)
         clock = FakeClock(chance.choice(STARTS))
+        if clock.now > LAST:
+            pool = [limit for limit in pool if limit.calendar is None] or [Limit(1, 1, 1, "gcra")]
         storage = MemoryStorage(max_keys=chance.choice((3, 20, 1_000)), clock=clock)
         keys = [f"k{number}" for number in range(chance.choice((1, 2, 30)))] + ["long" * 100]
         play = chance.choice((_asked_storage, _used_limiters))
@@ -74,20 +95,34 @@ def _asked_storage(
                 allowed.append((group, rows))
         elif act < 0.85 or not allowed:
             (rows,) = storage.evaluate((group,), "peek")
-        elif act < 0.97:
+        elif act < 0.92:
             settled, answers = allowed.pop(chance.randrange(len(allowed)))
             costs = [chance.randint(0, 2 * ask[2]) for ask in settled]
             (rows,) = storage.evaluate((settlement(settled, answers, costs),), "force")
+        elif act < 0.94:
+            (rows,) = storage.evaluate((undoing(*allowed.pop(chance.randrange(len(allowed)))),), "force")
+        elif act < 0.96:
+            (rows,) = storage.evaluate((slots_of(chance.choice(allowed)[0], chance.choice((1, -1))),), "force")
+        elif act < 0.97:
+            granted = [
+                (key, asked, cost, None, [GRANT if limit.is_quota else NOT_GIVEN for limit in asked])
+                for key, asked, cost, *_ in group
+            ]
+            (rows,) = storage.evaluate((granted,), "force")
         else:
             storage.reset(group)
             rows = []
-        yield f"{act:.3f} {list(rows)}"
+        yield f"{act:.3f} {list(rows)} {storage.weight}"
 
 
 def _used_limiters(
     chance: random.Random, pool: list[Limit], clock: FakeClock, storage: MemoryStorage, keys: list[str]
 ) -> Iterator[str]:
-    """Use limiters that share a storage, some of them one scope with different counts, as tiers do."""
+    """Use limiters that share a storage, some of them one scope with different counts, as tiers do.
+
+    Slots are left to the other half: a limiter chooses their ids at random.
+    """
+    pool = [limit for limit in pool if not limit.has_slots] or [Limit(1, 1, 1, "gcra")]
     heard: list[str] = []
 
     def listener(event: Any) -> None:
@@ -223,7 +258,11 @@ def _group(chance: random.Random, pool: list[Limit], keys: list[str]) -> Any:
         scopes = {limit.scope: limit for limit in chance.sample(pool, chance.randint(1, len(pool)))}
         cost = chance.choice((1, 1, 1, 2, 3, max(limit.count for limit in scopes.values()) // 2 + 1))
         patience = chance.choice((None, None, None, 0, 10, chance.choice(pool).period_us))
-        asks.append((chance.choice(keys), tuple(scopes.values()), cost, patience, None))
+        asked = tuple(scopes.values())
+        extras = None
+        if any(limit.has_slots for limit in asked):
+            extras = [(chance.randrange(20), 0, 0, 0) if limit.has_slots else NOT_GIVEN for limit in asked]
+        asks.append((chance.choice(keys), asked, cost, patience, extras))
     return asks
 
 

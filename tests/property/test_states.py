@@ -1,7 +1,7 @@
 """What every kernel promises of its states: what is pure, what changes, and what copies and packed numbers keep.
 
-The states are reached by spends with and without patience, places ahead of others, forced costs, settlements in any
-order, and steps of the clock in both directions.
+The states are reached by spends with and without patience, places ahead of others, forced costs, grants, slots taken
+and released, settlements in any order, and steps of the clock in both directions.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from ratebound import Limit, MemoryStorage
 from ratebound.decision import Plan
 from ratebound.kernels import group_law
+from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.packing import packed, unpacked
-from ratebound.kernels.state import State
-from ratebound.limit import Spent
+from ratebound.kernels.state import UNTOUCHED, State
+from ratebound.limit import CALENDAR, GRANT, Spent
 from ratebound.settling import spent_of
 from ratebound.testing import FakeClock
-from tests.property.strategies import START, costs, for_each, gaps, limits
+from tests.property.strategies import KINDS, METERED, START, costs, for_each, gaps, limits, slots
 
 
 class Walk:
@@ -42,7 +43,15 @@ class Walk:
         """Change the state in one of the ways that storages do."""
         numbers, cost, period = self.limit.numbers, self.draw(costs(self.limit)), self.limit.period_us
         way = self.draw(st.sampled_from(["spend", "spend", "patient", "settle", "force"]))
-        if way == "spend":
+        if isinstance(self.state, Slots):
+            extra = self.draw(slots(self.limit))
+            if way in ("spend", "patient"):
+                self.state.take(numbers, self.now, extra)
+            else:
+                self.state.force(numbers, self.now, cost if way == "force" else -cost, extra)
+        elif way == "force" and self.limit.is_quota and self.draw(st.booleans()):
+            self.state.force(numbers, self.now, cost, GRANT)
+        elif way == "spend":
             self.keep(cost, self.state.spend(numbers, self.now, cost, None, 0))
         elif way == "patient":
             patience = self.draw(st.sampled_from([0, period, 5 * period]))
@@ -63,7 +72,7 @@ class Walk:
         return (self.state if state is None else state).pack(self.limit.numbers)
 
 
-@for_each()
+@for_each(KINDS)
 def test_questions_change_nothing_and_fits_says_what_a_spend_does(limit: Limit, data: st.DataObject) -> None:
     walk, numbers = Walk(limit, data), limit.numbers
     for cost in walk:
@@ -82,7 +91,7 @@ def test_questions_change_nothing_and_fits_says_what_a_spend_does(limit: Limit, 
         assert fits is exact or before != after_repair
 
 
-@for_each()
+@for_each(KINDS)
 def test_a_denial_changes_nothing_but_what_a_repair_does(limit: Limit, data: st.DataObject) -> None:
     walk, numbers = Walk(limit, data), limit.numbers
     for cost in walk:
@@ -96,7 +105,7 @@ def test_a_denial_changes_nothing_but_what_a_repair_does(limit: Limit, data: st.
         assert walk.pack(again) == walk.pack(repaired)
 
 
-@for_each()
+@for_each(KINDS)
 def test_a_copy_shares_nothing_with_its_state(limit: Limit, data: st.DataObject) -> None:
     walk = Walk(limit, data)
     for _ in walk:
@@ -109,12 +118,12 @@ def test_a_copy_shares_nothing_with_its_state(limit: Limit, data: st.DataObject)
         assert walk.pack(moved) == after
 
 
-@for_each()
+@for_each(KINDS)
 def test_a_packed_state_is_unpacked_as_it_was(limit: Limit, data: st.DataObject) -> None:
     walk, numbers = Walk(limit, data), limit.numbers
     for cost in walk:
         kept = packed(numbers, walk.state)
-        assert (kept is None) is (walk.state.expires < 0)
+        assert (kept is None) is (walk.state.expires == UNTOUCHED)
         found = unpacked(numbers, kept)
         assert packed(numbers, found) == kept
         for patience in (None, limit.period_us):
@@ -124,7 +133,7 @@ def test_a_packed_state_is_unpacked_as_it_was(limit: Limit, data: st.DataObject)
             assert packed(numbers, mine) == packed(numbers, other)
 
 
-@given(drawn=st.lists(limits(), min_size=1, max_size=4), data=st.data())
+@given(drawn=st.lists(limits((*KINDS[:6], CALENDAR, METERED)), min_size=1, max_size=4), data=st.data())
 def test_memory_decides_one_key_as_the_group_law_does(drawn: list[Limit], data: st.DataObject) -> None:
     """The limits of one key are decided without copies; a group that is denied or repaired must not show that."""
     held = tuple({limit.scope: limit for limit in drawn}.values())

@@ -236,7 +236,7 @@ def test_a_grant_can_be_corrected_as_long_as_it_is_in_the_ledger() -> None:
         taken = ledger.take()
         for each in taken:
             ledger.put_back(*each)
-        return {key: debt.units for (key, _), debt in taken}
+        return {entry[0]: debt.units for entry, debt in taken}
 
     first = ledger.add((entry, 4), (other, 2))
     ledger.correct(entry, -1, first)

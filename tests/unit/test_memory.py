@@ -7,7 +7,7 @@ import pytest
 
 from ratebound import Check, Limiter, MemoryStorage, parse_limit
 from ratebound.clock import SECOND
-from ratebound.limit import ALGORITHMS, BUCKETS, Group, Limit, Mode
+from ratebound.limit import ALGORITHMS, BUCKETS, GRANT, Group, Limit, Mode
 from ratebound.numbers import Numbers
 from ratebound.outcome import Row
 from ratebound.storage.memory_states import Table
@@ -716,3 +716,52 @@ def test_a_state_that_expires_at_the_first_instant_of_the_clock_is_stored() -> N
     limit = Limit(2, 1, 2, "gcra")
     storage.evaluate([(("a", (limit,), 1, None, None), ("b", (limit,), 1, None, None))])
     assert held(storage) == 2
+
+
+def test_a_key_with_granted_units_is_not_the_least_used(clock: FakeClock) -> None:
+    """Dropped, it would lose them."""
+    quota = parse_limit("10/calendar-month")
+    storage = MemoryStorage(max_keys=2, clock=clock)
+    ask(storage, "granted", quota, 500, "force", extra=GRANT)
+    ask(storage, "used", quota, 9)
+    for number in range(20):
+        ask(storage, f"new{number}", quota)
+    assert ask(storage, "granted", quota, mode="peek").remaining == 510
+
+
+def test_a_log_that_grows_takes_room_from_others_and_not_from_itself(clock: FakeClock) -> None:
+    log, rate = parse_limit("1000/hour sliding-log"), parse_limit("10/hour burst 10")
+    storage = MemoryStorage(max_keys=100, clock=clock)
+    for number in range(90):
+        ask(storage, f"k{number}", rate)
+    for _ in range(800):
+        clock.now += 1
+        ask(storage, "log", log)
+    clock.advance(1)
+    for _ in range(20):
+        clock.advance(0.01)
+        ask(storage, "nobody", rate, mode="peek")
+    assert storage.weight <= 100
+    assert storage.weight == storage.keys + 800 // 16
+    assert ask(storage, "log", log, mode="peek").remaining == 200
+
+
+def test_a_single_key_that_outgrows_the_cap_keeps_its_state(clock: FakeClock) -> None:
+    """Without its state it would be given its whole quota again."""
+    log = parse_limit("400/hour sliding-log")
+    storage = MemoryStorage(max_keys=3, clock=clock)
+    for _ in range(500):
+        clock.advance(0.01)
+        ask(storage, "log", log)
+    assert not ask(storage, "log", log).allowed
+
+
+def test_a_lowered_cap_is_kept_before_long(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    for number in range(200):
+        ask(storage, f"k{number}", "10/hour burst 10")
+    storage.max_keys = 50
+    for _ in range(40):
+        clock.advance(0.01)
+        ask(storage, "nobody", "10/hour burst 10", mode="peek")
+    assert storage.weight == storage.keys <= 50

@@ -1,5 +1,8 @@
 """Text in, limits out: what is read, how it is printed, and what a mistake is told."""
 
+import copy
+import pickle
+import re
 import tracemalloc
 
 import limits as peer
@@ -8,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound import InvalidLimit, Limit, parse_limit, parse_limits
-from ratebound.limit import ALGORITHMS, MAX_COUNT, MAX_PERIOD, UNITS
-from tests.property.strategies import limits
+from ratebound.calendar_period import LENGTHS, Calendar
+from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, MAX_COUNT, MAX_PERIOD, UNITS, limit_set
+from tests.property.strategies import KINDS, limits
 
 SECOND, MINUTE, HOUR, DAY = (UNITS[unit] for unit in ("second", "minute", "hour", "day"))
 
@@ -47,17 +51,140 @@ def test_short_units_are_read(unit: str) -> None:
     assert parse_limit(f"3/2{unit.upper()}").period_us == 2 * parse_limit(f"3/{unit}").period_us
 
 
+@pytest.mark.parametrize(
+    ("text", "calendar", "over", "name"),
+    [
+        ("10000/calendar-month", Calendar("month"), "deny", "10000/calendar-month"),
+        ("10000 per calendar-month", Calendar("month"), "deny", "10000/calendar-month"),
+        (
+            "5/Calendar-Day IN Europe/Berlin",
+            Calendar("day", "Europe/Berlin"),
+            "deny",
+            "5/calendar-day in Europe/Berlin",
+        ),
+        (
+            "5/calendar-month from 15 in Europe/Berlin",
+            Calendar("month", "Europe/Berlin", 15),
+            "deny",
+            "5/calendar-month in Europe/Berlin from 15",
+        ),
+        ("5/calendar-month from 031", Calendar("month", begin=31), "deny", "5/calendar-month from 31"),
+        ("5/calendar-month from 1 in UTC", Calendar("month"), "deny", "5/calendar-month"),
+        ("5/calendar-week from Sunday", Calendar("week", begin=7), "deny", "5/calendar-week from sunday"),
+        ("5/calendar-week from monday", Calendar("week"), "deny", "5/calendar-week"),
+        ("5/calendar-year over allow", Calendar("year"), "allow", "5/calendar-year over allow"),
+        ("5/calendar-year over deny", Calendar("year"), "deny", "5/calendar-year"),
+        ("5/calendar-day in Etc/GMT+5 as q", Calendar("day", "Etc/GMT+5"), "deny", "q"),
+        ("5/calendar-day in America/Port-au-Prince", Calendar("day", "America/Port-au-Prince"), "deny", None),
+        (
+            "5/calendar-day in America/Argentina/Buenos_Aires",
+            Calendar("day", "America/Argentina/Buenos_Aires"),
+            "deny",
+            None,
+        ),
+    ],
+)
+def test_quotas_are_read(text: str, calendar: Calendar, over: str, name: str | None) -> None:
+    limit = parse_limit(text)
+    assert (limit.count, limit.calendar, limit.over) == (int(text.split("/")[0].split()[0]), calendar, over)
+    assert (limit.algorithm, limit.period_us) == (CALENDAR, LENGTHS[calendar.unit])
+    assert limit.name == (text if name is None else name)
+    assert limit.is_quota
+    assert limit.metered is (over == "allow")
+    assert not limit.has_slots
+
+
+def test_metered_windows_are_read() -> None:
+    limit = parse_limit("5/hour fixed-window over allow")
+    assert (limit.algorithm, limit.period_us, limit.over, str(limit)) == (
+        "fixed-window",
+        HOUR,
+        "allow",
+        "5/hour fixed-window over allow",
+    )
+    assert limit.is_quota
+    assert parse_limit("5/hour over allow", default="fixed-window") == limit
+    assert not parse_limit("5/hour fixed-window over deny").is_quota
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "lease", "shown"),
+    [
+        ("3 concurrent", 3, MINUTE, "3 concurrent"),
+        ("3 CONCURRENT for 1 minute", 3, MINUTE, "3 concurrent"),
+        ("3concurrent", 3, MINUTE, "3 concurrent"),
+        ("3 concurrent for 10 minutes", 3, 10 * MINUTE, "3 concurrent for 10 minutes"),
+        ("3 concurrent for 10min as exports", 3, 10 * MINUTE, "3 concurrent for 10 minutes as exports"),
+        ("10000 concurrent for day", 10_000, DAY, "10000 concurrent for 1 day"),
+        ("1 concurrent for 1500 ms", 1, 1_500_000, "1 concurrent for 1500 milliseconds"),
+    ],
+)
+def test_slots_are_read(text: str, count: int, lease: int, shown: str) -> None:
+    limit = parse_limit(text)
+    assert (limit.count, limit.period_us, limit.burst, limit.algorithm) == (count, lease, count, CONCURRENT)
+    assert str(limit) == shown
+    assert limit.has_slots
+    assert not limit.is_quota
+    assert not limit.numbers.plain
+
+
+def test_all_kinds_stand_in_one_text() -> None:
+    text = "10/second burst 20; 10000/calendar-month in Europe/Berlin from 15; 3 concurrent for 10 minutes"
+    assert "; ".join(map(str, parse_limits(text))) == text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_shared"),
+    [
+        ("5/calendar-month", "9/calendar-month in Asia/Tokyo from 15 over allow", True),
+        ("5/calendar-month", "5/calendar-day", False),
+        ("5/calendar-day", "5/day fixed-window over allow", False),
+        ("5/day fixed-window", "5/day fixed-window over allow", False),
+        ("3 concurrent", "9 concurrent for 1 hour", True),
+        ("3 concurrent", "3 concurrent as exports", False),
+        ("3 concurrent as calendar", "3/calendar-day as calendar", False),
+    ],
+)
+def test_limits_that_share_a_state_are_refused_on_one_key(one: str, other: str, is_shared: bool) -> None:
+    pair = parse_limit(one), parse_limit(other)
+    assert (pair[0].scope == pair[1].scope) is is_shared
+    if is_shared:
+        with pytest.raises(InvalidLimit, match="would share one count"):
+            limit_set(pair)
+    else:
+        assert limit_set(pair) == pair
+
+
 def test_several_limits_stand_in_one_text() -> None:
     for text in ("10/second; 500/hour", "10/second, 500/hour", "10/second|500/hour"):
         assert [str(limit) for limit in parse_limits(text)] == ["10/second", "500/hour"]
 
 
-@given(limits())
+def renamed(limit: Limit, name: str) -> Limit:
+    numbers = (limit.count, limit.period_us, limit.burst, limit.algorithm)
+    return Limit(*numbers, name, large=True, calendar=limit.calendar, over=limit.over)
+
+
+@given(limits(KINDS))
 def test_printing_and_parsing_round_trip(limit: Limit) -> None:
     assert parse_limit(str(limit)) == limit
-    named = Limit(limit.count, limit.period_us, limit.burst, limit.algorithm, "a.name:1/x_-", large=True)
+    named = renamed(limit, "a.name:1/x_-")
     assert parse_limit(str(named)) == named
     assert parse_limits(f"{limit}; {named}") == [limit, named]
+
+
+@given(limits(KINDS))
+def test_a_limit_is_a_value(limit: Limit) -> None:
+    for each in (limit, renamed(limit, "named")):
+        for same in (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each))):
+            assert (same, hash(same), repr(same), str(same)) == (each, hash(each), repr(each), str(each))
+            assert (same.scope, same.numbers.plain, same.numbers.metered) == (
+                each.scope,
+                each.numbers.plain,
+                each.metered,
+            )
+            assert (same.numbers.windows is None) is (not each.is_quota)
+    assert limit != renamed(limit, "other")
 
 
 WORDS = st.sampled_from(["/", " / ", "per", " per ", " PER ", "PER"])
@@ -147,6 +274,106 @@ def test_a_bad_text_is_told_what_is_wrong_and_where(text: str) -> None:
     assert "at position" in message
     assert "^" in message
     assert "'100/minute'" in message  # an example that works
+
+
+BAD_QUOTAS_AND_SLOTS = {
+    "0/calendar-month": "zero",
+    "5/calendar": "did you mean 'calendar-",
+    "5/calendar-months": "did you mean 'calendar-month'",
+    "5/calendar-hour": "did you mean 'calendar-",
+    "5/calendar month": "unknown unit 'calendar'",
+    "5/2 calendar-month": "a calendar period takes no number",
+    "5/1 calendar-month": "a calendar period takes no number",
+    "5/calendar-month in": "a time zone, like Europe/Berlin",
+    "5/calendar-month in 5": "a time zone, like Europe/Berlin",
+    "5/calendar-month in Europe/Atlantis": "unknown time zone 'Europe/Atlantis'",
+    "5/calendar-month in Europe": "unknown time zone 'Europe'",
+    "5/calendar-month in ../../etc/passwd": "a time zone, like Europe/Berlin",
+    "5/calendar-month in UTC in UTC": "in is given twice",
+    "5/calendar-month from": "a day of the month or a weekday after 'from'",
+    "5/calendar-month from 0": "a day cannot be zero",
+    "5/calendar-month from 32": "begins on a day from 1 to 31, not 32",
+    "5/calendar-month from -1": "a day of the month or a weekday after 'from'",
+    "5/calendar-month from 1 from 2": "from is given twice",
+    "5/calendar-month from monday": "a calendar month takes a day of the month, like 'from 15'",
+    "5/calendar-week from 1": "a calendar week takes a weekday, like 'from monday'",
+    "5/calendar-week from mondays": "a day of the month or a weekday after 'from'",
+    "5/calendar-day from 1": "a calendar day takes no 'from'",
+    "5/calendar-year from 1": "a calendar year takes no 'from'",
+    "5/calendar-year from sunday": "a calendar year takes no 'from'",
+    "5/calendar-month burst 9": "unknown word 'burst'",
+    "5/calendar-month fixed-window": "unknown word 'fixed-window'",
+    "5/calendar-month large": "unknown word 'large'",
+    "5/calendar-month for 1 hour": "unknown word 'for'",
+    "5/calendar-month over": "'allow' or 'deny' after 'over'",
+    "5/calendar-month over quota": "'allow' or 'deny' after 'over'",
+    "5/calendar-month over allow over allow": "over is given twice",
+    "5/calendar-month frm 15": "did you mean 'from'",
+    "5/minute over allow": "'over allow' needs windows, and sliding-log has none",
+    "5/minute burst 9 over allow": "'over allow' needs windows, and token-bucket has none",
+    "5/minute in Europe/Berlin": "unknown word 'in'",
+    "5/month from 15": "unknown word 'from'",
+    "concurrent": "count",
+    "0 concurrent": "zero",
+    "10001 concurrent": "at most 10000 can be concurrent, not 10001",
+    "3 concurent": "'/' or 'per' after the count, which is a whole number, or 'concurrent'",
+    "3 concurrent/minute": "unknown word '/'",
+    "3 concurrent for": "unit",
+    "3 concurrent for 0 minutes": "zero",
+    "3 concurrent for ever": "unknown unit 'ever'",
+    "3 concurrent for 1 calendar-day": "expected a length of time",
+    "3 concurrent for calendar-day": "expected a length of time",
+    "3 concurrent for 999 ms": "from 1 second to 1 day",
+    "3 concurrent for 25 hours": "from 1 second to 1 day",
+    "3 concurrent for 1 hour for 2 hours": "for is given twice",
+    "3 concurrent burst 5": "unknown word 'burst'",
+    "3 concurrent over allow": "unknown word 'over'",
+    "3 concurrent gcra": "unknown word 'gcra'",
+}
+
+
+@pytest.mark.parametrize("text", BAD_QUOTAS_AND_SLOTS)
+def test_a_bad_quota_or_slot_is_told_what_is_wrong_and_where(text: str) -> None:
+    with pytest.raises(InvalidLimit) as caught:
+        parse_limits(text)
+    message = str(caught.value)
+    assert BAD_QUOTAS_AND_SLOTS[text] in message
+    assert repr(text)[:60] in message
+    assert "at position" in message
+    assert "^" in message
+    examples = re.findall(r"'([^']+)'", message.splitlines()[-1])
+    assert examples, "no example that works"
+    assert all(parse_limit(example) for example in examples)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"count": 5, "calendar": "month"}, "calendar must be a Calendar"),
+        ({"count": 5, "calendar": Calendar("day"), "algorithm": "gcra"}, "belongs to the algorithm 'calendar'"),
+        ({"count": 5, "period_us": HOUR, "algorithm": "calendar"}, "belongs to the algorithm 'calendar'"),
+        ({"count": 5, "calendar": Calendar("day"), "period_us": HOUR}, "its calendar gives the period"),
+        ({"count": 5, "calendar": Calendar("day"), "burst": 9}, "calendar has no burst"),
+        (
+            {"count": 5, "period_us": HOUR, "algorithm": "fixed-window", "over": "quota"},
+            "over must be 'deny' or 'allow'",
+        ),
+        ({"count": 5, "period_us": HOUR, "algorithm": "fixed-window", "over": None}, "over must be 'deny' or 'allow'"),
+        ({"count": 5, "period_us": HOUR, "algorithm": "gcra", "over": "allow"}, "'over allow' needs windows"),
+        ({"count": 10_001, "period_us": HOUR, "algorithm": "concurrent"}, "at most 10000 can be concurrent"),
+        ({"count": 5, "period_us": 999_999, "algorithm": "concurrent"}, "from 1 second to 1 day"),
+        ({"count": 5, "period_us": HOUR, "burst": 9, "algorithm": "concurrent"}, "concurrent has no burst"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, object], why: str) -> None:
+    with pytest.raises(InvalidLimit) as caught:
+        Limit(**given)  # type: ignore[arg-type]
+    assert why in str(caught.value)
+
+
+def test_a_lease_and_the_length_of_a_period_have_defaults() -> None:
+    assert Limit(3, algorithm="concurrent") == parse_limit("3 concurrent")
+    assert Limit(3, calendar=Calendar("week")) == parse_limit("3/calendar-week")
 
 
 def test_the_place_is_that_of_the_mistake() -> None:

@@ -13,7 +13,10 @@ from ratebound import (
     Limiter,
     MemoryStorage,
     parse_limit,
+    parse_limits,
 )
+from ratebound.arguments import group_of
+from ratebound.decider import Decider
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import MAX_ROUNDS
 from ratebound.limit import ALGORITHMS
@@ -191,3 +194,58 @@ def test_the_search_for_an_instant_that_suits_several_buckets_is_bounded(clock: 
     storage.evaluate(((("k", pair, 1, 10**8, None),),))
     sys.setprofile(None)
     assert spends <= 2 * (MAX_ROUNDS + 4)
+
+
+def held(storage: MemoryStorage, key: str = "a") -> int:
+    return len(storage.holders(key, parse_limit("2 concurrent")))
+
+
+def test_settling_corrects_rates_and_quotas_and_leaves_slots_alone(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("10/minute; 100/calendar-month; 2 concurrent", storage=storage)
+    settled = limiter.settle(limiter.hit("a", cost=6), cost=2)
+    assert [outcome.remaining for outcome in settled.outcomes] == [8, 98, 1]
+    assert held(storage) == 1
+    assert [outcome.remaining for outcome in limiter.settle(limiter.hit("a"), cost=0).outcomes] == [8, 98, 0]
+    assert held(storage) == 2, "a slot is held until it is released"
+
+
+def test_releasing_a_decision_frees_its_slots_and_nothing_else(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    decider = Decider(storage)
+    limits = tuple(parse_limits("10/minute; 2 concurrent"))
+    first, second, denied = [decider.decide(group_of("a", limits, 3)) for _ in range(3)]
+    assert [decision.allowed for decision in (first, second, denied)] == [True, True, False]
+    for _ in range(2):
+        decider.release(first)
+        assert held(storage) == 1
+    decider.release(denied)
+    decider.release(decider.decide(group_of("a", limits[:1], 1)))
+    assert held(storage) == 1
+    assert Limiter("10/minute", storage=storage).peek("a").remaining == 3
+
+
+def test_undoing_a_decision_refunds_and_releases_once(clock: FakeClock) -> None:
+    storage = MemoryStorage(clock=clock)
+    decider = Decider(storage)
+    limits = tuple(parse_limits("10/minute; 100/calendar-month; 2 concurrent"))
+    decision, other = [decider.decide(group_of("a", limits, 3)) for _ in range(2)]
+    denied = decider.decide(group_of("a", limits, 3))
+    decider.undo(denied)
+    decider.undo(decision)
+    rows = decider.evaluate((group_of("a", limits, 1),), "peek")[0]
+    assert [row[1] for row in rows] == [7, 97, 1]
+    with pytest.raises(ValueError, match="cannot be settled: it has been already"):
+        decider.undo(decision)
+    decider.undo(other)
+    rows = decider.evaluate((group_of("a", limits, 1),), "peek")[0]
+    assert [row[1] for row in rows] == [10, 100, 2]
+
+
+def test_the_overage_of_a_metered_quota_follows_what_is_settled(clock: FakeClock) -> None:
+    limiter = limiter_of("10/calendar-month over allow", clock)
+    first, second = limiter.hit("a", cost=8), limiter.hit("a", cost=8)
+    assert (first.overage, second.overage) == (0, 6)
+    assert limiter.settle(second, cost=4).overage == -4
+    assert limiter.settle(first, cost=20).overage == 12
+    assert limiter.peek("a").overage == 0

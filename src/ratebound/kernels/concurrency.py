@@ -73,6 +73,10 @@ class Slots(State):
         """Return an equal state."""
         return Slots(self.expires, self.held.copy())
 
+    def entries(self) -> int:
+        """Return the number of slots, those that have expired included."""
+        return len(self.held)
+
     def pack(self, limit: Numbers) -> tuple[int, ...]:
         """Return (expires, used, id, expiry, …)."""
         slots = sorted((expiry, slot) for slot, expiry in self.held.items())

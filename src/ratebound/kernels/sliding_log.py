@@ -193,6 +193,10 @@ class Log(State):
         """Return an equal state with entries of its own."""
         return Log(self.expires, self.used, self.newest_cost, None if self.older is None else self.older[:])
 
+    def entries(self) -> int:
+        """Return the number of entries, those that have left included."""
+        return 1 if self.older is None else len(self.older) // 2 + 1
+
     def pack(self, limit: Numbers) -> tuple[int, ...]:
         """Return (expires, used, instant, cost, instant, cost, …)."""
         return (self.expires, self.used, *(self.older or ()), self.expires - limit.period_us, self.newest_cost)

@@ -60,6 +60,10 @@ class State:
         """Return a state that can be changed without changing this one."""
         raise NotImplementedError
 
+    def entries(self) -> int:
+        """Return the number of entries that the state stores; 0 for a state of a constant size."""
+        return 0
+
     def pack(self, limit: Numbers) -> tuple[int, ...]:
         """Return the state as whole numbers, `expires` first. The constructor's counterpart is in packing.py."""
         raise NotImplementedError

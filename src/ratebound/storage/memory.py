@@ -16,6 +16,8 @@ from ratebound.storage.memory_states import States
 class MemoryStorage:
     """A storage of at most `max_keys` states in the memory of this process.
 
+    A state counts as 1 of them. A sliding log or the slots of one key count as 1 more for every 16 entries.
+
     It is thread-safe; `async_twin` serves tasks from the same states.
     """
 
@@ -58,7 +60,7 @@ class MemoryStorage:
 
     @property
     def max_keys(self) -> int:
-        """The largest number of states. Another one can be set."""
+        """The largest weight of all states together: their number, if none has many entries. Another can be set."""
         return self.states.max_keys
 
     @max_keys.setter
@@ -69,6 +71,11 @@ class MemoryStorage:
     def keys(self) -> int:
         """The number of states now."""
         return self.states.keys
+
+    @property
+    def weight(self) -> int:
+        """The part of `max_keys` that the states take: 1 for each, and 1 more for every 16 entries of one."""
+        return self.states.weight
 
     @property
     def evicted(self) -> int:

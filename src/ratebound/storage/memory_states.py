@@ -7,6 +7,9 @@ used of a sample of the largest table, but never a key that is denying or has wa
 do new keys share one overflow state, so a flood of keys neither grows memory nor frees a blocked client. Tiers and
 overrides give the keys of one scope different limits: each key is judged by the limit of its last check, or by a
 stricter limit of an earlier check that still denies it.
+
+The cap counts weight. A state weighs 1, and a sliding log or slots 1 more for every 16 entries. A log that grows is
+weighed when it is swept, so that a hit pays nothing for it: its weight lags by at most a minute of traffic.
 """
 
 import threading
@@ -22,6 +25,7 @@ from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
+from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Group, Limit, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
@@ -33,21 +37,36 @@ Key = str | bytes
 
 LONG_KEY: Final = 256  # characters: a longer key is stored as its digest, in bytes, which never equals a text key
 SAMPLE: Final = 8
+ENTRIES: Final = 16  # of a log, or slots, that weigh as much as a state
 SWEEP_PERIOD: Final = 10_000  # microseconds between two sweeps
 SWEEP_TABLES: Final = 8  # at most, in one sweep
 SWEEP_SHARE: Final = 6_000  # a sweep looks at one in so many keys, so a minute of traffic covers all of them
+
+
+class Weight:
+    """The weight of all states of a storage beyond 1 for each: the entries of logs and slots."""
+
+    __slots__ = ("extra",)
+
+    def __init__(self) -> None:
+        self.extra = 0
 
 
 class Table:
     """The states of one scope. The lock of `States` protects it.
 
     A key is judged by its limit in `others`, else by `limit`. `only` is `limit` while `others` is empty, else None, so
-    that a hit needs one comparison to see that there is nothing to note.
+    that a hit needs one comparison to see that there is nothing to note. `heavy` has the keys that weigh more than 1,
+    and by how much; `extra` is the sum of it.
     """
 
-    __slots__ = ("hand", "limit", "only", "others", "overflow", "ring", "states")
+    __slots__ = ("extra", "grows", "hand", "heavy", "limit", "only", "others", "overflow", "ring", "states", "total")
 
-    def __init__(self, limit: Numbers) -> None:
+    def __init__(self, limit: Numbers, total: Weight) -> None:
+        self.total = total
+        self.extra = 0
+        self.heavy: dict[Key, int] = {}
+        self.grows = limit.algorithm in ("sliding-log", "concurrent")
         self.limit = limit
         self.only: Numbers | None = limit
         self.others: dict[Key, Numbers] = {}
@@ -84,8 +103,22 @@ class Table:
         if not self.others:
             self.limit = self.only = limit
 
+    def weigh(self, key: Key, entries: int) -> None:
+        """Note the weight of a key whose state has so many entries."""
+        extra = entries // ENTRIES
+        more = extra - self.heavy.get(key, 0)
+        if more:
+            if extra:
+                self.heavy[key] = extra
+            else:
+                del self.heavy[key]
+            self.extra += more
+            self.total.extra += more
+
     def remove(self, key: Key) -> int:
         """Forget a key. Return the number of states removed, 0 or 1."""
+        if self.heavy:
+            self.weigh(key, 0)
         if self.others and self.others.pop(key, None) is not None and not self.others:
             self.only = self.limit
         return 0 if self.states.pop(key, None) is None else 1
@@ -96,9 +129,12 @@ class Table:
         for _ in range(min(looks, len(ring))):
             if self.hand >= len(ring):
                 self.hand = 0
-            state = states.get(ring[self.hand])
+            key = ring[self.hand]
+            state = states.get(key)
             if state is None or state.expires < now:
                 dropped += self.drop(self.hand)
+            elif self.grows:
+                self.weigh(key, state.entries())
             self.hand += 1  # also past a key that filled a gap: it comes from the young end of the ring
         return dropped
 
@@ -112,7 +148,8 @@ class Table:
             if state is not None and key not in spare:
                 limit = self.others.get(key, self.limit)
                 row = peek(limit, state.copy(), now, 1)
-                used = limit.burst - row[1]
+                # Units that were granted would be lost, as much as those that were used would be given again.
+                used = row[6] + row[7] if isinstance(state, QuotaWindow) else limit.burst - row[1]
                 if row[0] and used < least and not _has_waiters(limit, state, row):
                     best, least = index, used
         return best
@@ -136,6 +173,7 @@ class States:
         "_ticks",
         "_turns",
         "_unwarned",
+        "_weight",
         "evicted",
         "is_limiters",
         "keys",
@@ -151,10 +189,16 @@ class States:
         self.is_limiters = False  # a limiter counts here: a child process that goes on with it is warned
         self._ticks, self._anchor = ticking(clock)
         self._lock = new_mutex()
+        self._weight = Weight()
         self._tables: dict[str, Table] = {}
         self._turns: deque[str] = deque()  # scopes in the order in which they are swept
         self._sweep_at = 0
         self._unwarned = False
+
+    @property
+    def weight(self) -> int:
+        """The weight of the states now. At most `max_keys`, except for logs that have grown since they were swept."""
+        return self.keys + self._weight.extra
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision:
         """Spend `cost` for one key: by far the most of all calls."""
@@ -194,7 +238,7 @@ class States:
             found.append(state)
             if fit and not state.fits(limit, now, cost):
                 fit = False
-        if is_new and (self.keys + len(limits) > self.max_keys or len(key) > LONG_KEY):
+        if is_new and (self.weight + len(limits) > self.max_keys or len(key) > LONG_KEY):
             group = ((key, plan.limits, cost, None, None),)
             return Decision(group, self._evaluate(group, "spend", now))
         if not fit:  # a state that has to be repaired does not fit either, so look again
@@ -282,6 +326,7 @@ class States:
         with self._lock:
             self._tables.clear()
             self._turns.clear()
+            self._weight = Weight()
             self.keys = 0
 
     def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
@@ -300,7 +345,7 @@ class States:
                 state = table.states.get(kept)
                 key: Key | None = kept
                 needs_room = state is None and (limit.scope, kept) not in indexes and cost > 0  # a refund needs none
-                if needs_room and self.keys + new >= self.max_keys and not self._make_room(table, spare, mode, now):
+                if needs_room and self.weight + new >= self.max_keys and not self._make_room(table, spare, mode, now):
                     key, state = None, table.overflow
                     self.overflowed += 1
                 index = indexes.setdefault((limit.scope, key), len(states))
@@ -318,11 +363,15 @@ class States:
                 self._store(table, key, limit, states[i], now)
             if mode == "spend" and limit is not table.only and key is not None and key in table.states:
                 table.note(key, limit, now)
+        if self.weight > self.max_keys and mode != "peek":
+            self._shrink(spare, now)
         return rows
 
     def _add(self, table: Table, key: Key, limit: Numbers, state: State, now: int) -> None:
         table.add(key, state, limit)
         self.keys += 1 - table.sweep(2, now)
+        if table.grows:
+            table.weigh(key, state.entries())
 
     def _store(self, table: Table, key: Key | None, limit: Numbers, state: State, now: int) -> None:
         if key is None:
@@ -331,12 +380,14 @@ class States:
             self.keys -= table.remove(key)
         elif key in table.states:
             table.states[key] = state
+            if table.grows:
+                table.weigh(key, state.entries())
         elif state.expires >= now:  # else it was swept in the middle of its own group
             self._add(table, key, limit, state, now)
 
     def _new_table(self, limit: Numbers) -> Table:
         self._turns.append(limit.scope)
-        table = Table(limit)
+        table = Table(limit, self._weight)
         self._tables[limit.scope] = table
         return table
 
@@ -345,11 +396,7 @@ class States:
 
         A peek only checks that one can be dropped. Return True if there is room.
         """
-        largest, most = table, -1
-        for each in self._tables.values():
-            if len(each.states) > most:
-                largest, most = each, len(each.states)
-        for payer in (largest, table):
+        for payer in (self._largest(table), table):
             index = payer.victim(spare, now) if payer.ring else -1
             if index >= 0:
                 if mode != "peek":
@@ -357,6 +404,29 @@ class States:
                     self.evicted += 1
                 return True
         return False
+
+    def _largest(self, table: Table) -> Table:
+        """Return the table with the largest weight, or the given one if there is none.
+
+        Of a few keys only the number counts: the one that has grown would be dropped, and given its whole quota again.
+        """
+        largest, most = table, -1
+        for each in self._tables.values():
+            weight = len(each.states)
+            if weight > SAMPLE:
+                weight += each.extra
+            if weight > most:
+                largest, most = each, weight
+        return largest
+
+    def _shrink(self, spare: set[Key], now: int) -> None:
+        """Drop a few states if the weight exceeds the cap: a state has grown, or the cap was lowered."""
+        for _ in range(SAMPLE):
+            if self.weight <= self.max_keys:
+                return
+            table = self._largest(next(iter(self._tables.values())))
+            if len(table.states) <= SAMPLE or not self._make_room(table, spare, "spend", now):
+                return
 
     def _sweep(self, now: int) -> None:
         """Look at some keys of a few tables, in turn. Drop a table that has become empty."""
@@ -374,6 +444,8 @@ class States:
                     continue
                 del self._tables[scope]
             self._turns.popleft()
+        if self.weight > self.max_keys:
+            self._shrink(set(), now)
 
 
 def _has_waiters(limit: Numbers, state: State, row: Row) -> bool:

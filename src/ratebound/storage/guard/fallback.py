@@ -8,17 +8,26 @@
 
 In a group each limit follows its own mode: any `raise` raises, any `closed` denies, and the rest is decided by the
 local limits together, all or nothing.
+
+Limits that are not rates have shares of their own kind in mode `local`:
+- A calendar quota is granted at its average rate, with an hour's burst. A counter beside that bucket knows what was
+  granted in this period of the calendar, so that all of it is written back.
+- A metered quota allows everything, and all of it is written back.
+- Slots that this process holds count first, whether the storage or this process granted them. A change of a slot can be
+  repeated, so one that the storage may have missed is repeated when it is back, in every mode.
+- A grant of units must reach the storage: it raises the StorageError in every mode.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from math import ceil
 from typing import NamedTuple
 
 from ratebound.clock import SECOND, Clock, ticking
 from ratebound.errors import StorageError
-from ratebound.limit import MAX_SPAN, Ask, Group, Limit, Mode
+from ratebound.limit import GRANT, MAX_SPAN, NOT_GIVEN, UNITS, Ask, Extra, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.settling import DegradedGroup
 from ratebound.storage import Holder
@@ -28,22 +37,43 @@ LEDGER = 10_000  # entries at most
 LONG_KEY = 1_000  # characters: spends of longer keys are not recorded, so that the ledger stays small
 LEAST_WAIT = 1_000  # microseconds
 
-Entry = tuple[str, tuple[Limit, ...]]
+# What a debt is about: a key and its limits, or one slot, with the extra that names it.
+Entry = tuple[str, tuple[Limit, ...]] | tuple[str, tuple[Limit, ...], Extra]
 
 
 def share_of(limit: Limit, workers: int) -> Limit:
     """Return the limit that one of `workers` processes may grant alone.
 
-    The scope is the same, because a changed count keeps its state.
+    The scope is the same, because a changed count keeps its state. That of a calendar quota is a token bucket with a
+    name of its own, so that it shares no state with a bucket of the same period.
     """
+    if limit.metered:
+        return limit
     count, burst = -(-limit.count // workers), -(-limit.burst // workers)
+    if limit.is_quota:
+        burst = max(1, count * UNITS["hour"] // limit.period_us)
+        name = f"quota:{blake2b(limit.scope.encode(), digest_size=16).hexdigest()}"
+        return Limit(count, limit.period_us, burst, "token-bucket", name)
     burst = min(burst, MAX_SPAN * count // limit.period_us)  # rounding up may make it slightly too large to be exact
     name = limit.name if limit.named else ""
     return Limit(count, limit.period_us, burst, limit.algorithm, name, large=True)
 
 
+def counter_of(limit: Limit) -> Limit:
+    """Return the limit that counts what was granted of a quota in each of its windows, and denies nothing."""
+    if limit.metered:
+        return limit
+    name = limit.name if limit.named else ""
+    return Limit(
+        limit.count, limit.period_us, algorithm=limit.algorithm, name=name, calendar=limit.calendar, over="allow"
+    )
+
+
 class Debt(NamedTuple):
-    """Units of one ledger entry, and the number of the first grant among them."""
+    """Units of one ledger entry, and the number of the first grant among them.
+
+    Of a slot the units are 1 to hold it and -1 to release it.
+    """
 
     units: int
     since: int
@@ -76,9 +106,22 @@ class Ledger:
             return self._number
 
     def put_back(self, entry: Entry, debt: Debt) -> None:
-        """Record a debt that was taken but not written."""
+        """Record a debt that was taken but not written. A later change of the same slot stays."""
         with self._lock:
-            self._put(entry, debt)
+            if len(entry) == 2 or entry not in self._debts:
+                self._put(entry, debt)
+
+    def change_slot(self, entry: Entry, sign: int) -> None:
+        """Record that a slot is to be held or released."""
+        with self._lock:
+            self._debts.pop(entry, None)
+            self._put(entry, Debt(sign, self._number))
+
+    def forget(self, entry: Entry) -> None:
+        """Forget an entry: the storage knows a later state of it."""
+        if self._debts:
+            with self._lock:
+                self._debts.pop(entry, None)
 
     def correct(self, entry: Entry, units: int, number: int) -> None:
         """Change the units that were granted under `number` by a signed amount, if they are still here."""
@@ -122,31 +165,53 @@ class Fallback:
         self.memory = MemoryStorage(clock=self.now)
         self.ledger = Ledger()
         self._share: Callable[[Limit], Limit] = lru_cache(4_096)(lambda limit: share_of(limit, workers))
+        self._counter: Callable[[Limit], Limit] = lru_cache(4_096)(counter_of)
 
     def decide(
         self, groups: Sequence[Group], mode: Mode, error: StorageError, probe_after: float
     ) -> list[Sequence[Row]]:
         """Answer each group. `probe_after` is the time in seconds until the storage may be called again.
 
-        Raises `error` if the mode of any limit is `raise`.
+        Raises `error` if the mode of any limit is `raise`, and for a grant.
         """
-        self.raise_if_asked(groups, error)
+        self.raise_if_asked(groups, mode, error)
         wait = max(ceil(probe_after * SECOND) + 1, LEAST_WAIT)  # better slightly late than too early
-        kept = error.undone and error.outage  # a healthy storage would reject the same group again
-        return [self._decide(group, mode, str(error), wait, kept) for group in groups]
+        if mode == "force":
+            return [self._force(group, error, wait) for group in groups]
+        return [self._decide(group, mode, error, wait) for group in groups]
 
-    def raise_if_asked(self, groups: Sequence[Group], error: StorageError) -> None:
-        """Raise `error` if the failure mode of any limit is `raise`."""
-        if any(self._failure(limit) == "raise" for group in groups for limit in _limits(group)):
-            raise error
+    def raise_if_asked(self, groups: Sequence[Group], mode: Mode, error: StorageError) -> None:
+        """Raise `error` if the failure mode of any limit is `raise`, or if units are to be granted.
+
+        To hold or release a slot never raises: that is repeated when the storage is back.
+        """
+        for group in groups:
+            for _, limits, _, _, extras in group:
+                if extras is not None and GRANT in extras:
+                    raise error
+                for limit in limits:
+                    if self._failure(limit) == "raise" and not (mode == "force" and limit.has_slots):
+                        raise error
+
+    def saw(self, group: Group, mode: Mode, rows: Sequence[Row]) -> None:
+        """Note the slots that the storage granted, renewed or released for this process."""
+        if mode == "peek" or not any(extras is not None for *_, extras in group):
+            return
+        changes = slot_changes(group, mode) if all(row[0] for row in rows) else ()
+        if changes:
+            self._ask(changes, "force")
+            for key, limits, _, _, extras in changes:
+                assert extras is not None
+                self.ledger.forget((key, limits, extras[0]))
 
     def settle(self, group: DegradedGroup) -> Sequence[Row]:
         """Correct a degraded decision: in the local memory, and in the ledger if it has not been written back yet."""
         local = self._local(group)
         if group.granted:
-            for key, limits, cost, *_ in local:
-                self.ledger.correct((key, limits), cost, group.granted)
+            for entry, cost in _entries(local):
+                self.ledger.correct(entry, cost, group.granted)
         rows = self._merged(group, "force", self._ask(local, "force"), LEAST_WAIT)
+        self._repeat_later(slot_changes(group, "force"))  # the storage may hold the slot by now
         return DegradedRows(rows, group.reason)
 
     def owed(self, entry: Entry, units: int) -> Group:
@@ -155,8 +220,12 @@ class Fallback:
         It has one ask for each limit. It charges no more than the key still occupies here: grants older than a period
         are over in the storage as well.
         """
-        key, limits = entry
-        used = self._occupied(entry)
+        key, limits = entry[0], entry[1]
+        if len(entry) == 3:
+            return (
+                [(key, limits, units, None, [entry[2]])] if units < 0 or self._is_held(key, limits[0], entry[2]) else []
+            )
+        used = self._occupied(key, limits)
         return [(key, (limit,), min(units, most), None, None) for limit, most in zip(limits, used, strict=True) if most]
 
     def holders(self, group: Group, error: StorageError) -> list[Holder]:
@@ -164,53 +233,106 @@ class Fallback:
 
         Raises `error` if its failure mode is `raise`.
         """
-        self.raise_if_asked((group,), error)
+        self.raise_if_asked((group,), "peek", error)
         key, limits, *_ = group[0]
         return self.memory.holders(key, limits[0])
 
     def reset(self, group: Group) -> None:
         """Forget the local states of a group."""
-        self.memory.reset(group)
+        self.memory.reset([(key, self._shares(limits), 1, None, None) for key, limits, *_ in group])
 
-    def _occupied(self, entry: Entry) -> list[int]:
-        key, limits = entry
-        shares = tuple(map(self._share, limits))
-        rows = self.memory.evaluate((((key, shares, 1, None, None),),), "peek")[0]
-        return [share.burst - row[1] for share, row in zip(shares, rows, strict=True)]
+    def _occupied(self, key: str, limits: tuple[Limit, ...]) -> list[int]:
+        """Return the units of each limit that a key occupies here; of a quota, those of the present window."""
+        rows = self._ask([(key, limits, 1, None, None)], "peek")
+        return [
+            row[7] if limit.is_quota else self._share(limit).burst - row[1]
+            for limit, row in zip(limits, rows, strict=True)
+        ]
+
+    def _is_held(self, key: str, limit: Limit, extra: Extra) -> bool:
+        return any(holder[0] == extra[0] for holder in self.memory.holders(key, limit))
 
     def _failure(self, limit: Limit) -> str:
         return limit.failure or self.failure
 
-    def _decide(self, group: Group, mode: Mode, reason: str, wait: int, kept: bool) -> DegradedRows:
-        local = self._local(group)
-        if mode == "force":
-            # Only additional charges: a refund belongs to a spend that the storage knows, with its instants.
-            local = [(key, limits, max(cost, 0), None, None) for key, limits, cost, *_ in local]
-        closed = mode != "force" and any(self._failure(limit) == "closed" for limit in _limits(group))
+    def _decide(self, group: Group, mode: Mode, error: StorageError, wait: int) -> DegradedRows:
+        local, reason = self._local(group), str(error)
+        closed = any(self._failure(limit) == "closed" for limit in _limits(group))
         answers = self._ask(local, "peek" if closed else mode)
         rows = self._merged(group, mode, answers, wait)
+        allowed = all(row[0] for row in rows)
+        if mode == "spend" and error.outage and (allowed or not error.undone):
+            # A spend that the storage may have made, and that is denied here, must not keep its slot there.
+            self._repeat_later(slot_changes(group, mode, 1 if allowed else -1))
         if closed:
             return DegradedRows(rows, reason, closed=all(row[0] for row in answers))
-        if not kept or mode == "peek" or not all(row[0] for row in rows):
-            return DegradedRows(rows, reason)
-        grants = [((key, limits), cost) for key, limits, cost, *_ in local if cost]
-        return DegradedRows(rows, reason, granted=self.ledger.add(*grants) if grants else 0)
+        return DegradedRows(rows, reason, granted=self._owe(local, error) if allowed and mode == "spend" else 0)
+
+    def _force(self, group: Group, error: StorageError, wait: int) -> DegradedRows:
+        """Charge and hold here, and later in the storage.
+
+        Units are charged additionally only: a refund belongs to a spend that the storage knows, with its instants.
+        """
+        local = [(key, limits, max(cost, 0), None, None) for key, limits, cost, *_ in self._local(group)]
+        changes = slot_changes(group, "force")
+        self._ask(changes, "force")
+        answers = self._ask(local, "force")
+        if error.outage:
+            self._repeat_later(changes)
+        return DegradedRows(self._merged(group, "force", answers, wait), str(error), granted=self._owe(local, error))
+
+    def _owe(self, local: Sequence[Ask], error: StorageError) -> int:
+        """Record units that were granted and that the storage has certainly not seen. Return their number, or 0."""
+        kept = error.undone and error.outage  # a healthy storage would reject the same group again
+        grants = [(entry, cost) for entry, cost in _entries(local) if cost] if kept else ()
+        return self.ledger.add(*grants) if grants else 0
+
+    def _repeat_later(self, changes: Sequence[Ask]) -> None:
+        for key, limits, sign, _, extras in changes:
+            assert extras is not None
+            self.ledger.change_slot((key, limits, extras[0]), sign)
 
     def _local(self, group: Group) -> list[Ask]:
         """Return the asks whose limits are decided locally, with the limits as they are in the storage."""
         local: list[Ask] = []
-        for key, limits, cost, patience, spent in group:
+        for key, limits, cost, patience, extras in group:
             places = [i for i, limit in enumerate(limits) if self._failure(limit) == "local"]
             if places:
-                instants = None if spent is None else [spent[i] for i in places]
-                local.append((key, tuple([limits[i] for i in places]), cost, patience, instants))
+                given = None if extras is None else [extras[i] for i in places]
+                local.append((key, tuple([limits[i] for i in places]), cost, patience, given))
         return local
 
+    def _shares(self, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+        """Return the limits that are asked here: the share of each, and the counter of a quota after its share."""
+        found: list[Limit] = []
+        for limit in limits:
+            found.append(self._share(limit))
+            if _is_counted(limit):
+                found.append(self._counter(limit))
+        return tuple(found)
+
     def _ask(self, local: Sequence[Ask], mode: Mode) -> Sequence[Row]:
+        """Ask the memory of this process. Return one row for each limit."""
         if not local:
             return ()
-        shares = [(key, tuple(map(self._share, limits)), *rest) for key, limits, *rest in local]
-        return self.memory.evaluate((shares,), mode)[0]  # type: ignore[arg-type]
+        asks: list[Ask] = []
+        for key, limits, cost, patience, extras in local:
+            given: list[Extra] | None = None
+            if extras is not None:
+                given = []
+                for limit, extra in zip(limits, extras, strict=True):
+                    given += [NOT_GIVEN, extra] if _is_counted(limit) else [extra]
+            asks.append((key, self._shares(limits), cost, patience, given))
+        answers = self.memory.evaluate((asks,), mode)[0]
+        is_charged = mode == "force" or (mode == "spend" and all(row[0] for row in answers))
+        rest, rows = iter(answers), []
+        for limit in _limits(local):
+            row = next(rest)
+            if _is_counted(limit):  # its bucket decides; its counter is what can be read and settled
+                counted = next(rest)
+                row = (*row[:6], counted[6], 0, None) if is_charged else (*row[:6], *counted[6:])
+            rows.append(row)
+        return rows
 
     def _merged(self, group: Group, mode: Mode, answers: Sequence[Row], wait: int) -> list[Row]:
         """Return one row for each limit of the group, in order."""
@@ -233,3 +355,33 @@ class Fallback:
 
 def _limits(group: Group) -> Iterator[Limit]:
     return (limit for _, limits, *_ in group for limit in limits)
+
+
+def _is_counted(limit: Limit) -> bool:
+    """Return True for a quota whose share is a bucket, and has a counter beside it."""
+    return limit.is_quota and not limit.metered
+
+
+def _entries(local: Sequence[Ask]) -> list[tuple[Entry, int]]:
+    """Return the ledger's entry and the cost of each ask. Slots take no cost."""
+    found: list[tuple[Entry, int]] = []
+    for key, limits, cost, *_ in local:
+        charged = tuple([limit for limit in limits if not limit.has_slots])
+        if charged:
+            found.append(((key, charged), cost))
+    return found
+
+
+def slot_changes(group: Group, mode: Mode, sign: int = 1) -> list[Ask]:
+    """Return an ask to force for each slot that a group changes.
+
+    A spend takes its slots if `sign` is 1, and gives them back if it is -1. In mode force the cost says it.
+    """
+    found: list[Ask] = []
+    for key, limits, cost, _, extras in group:
+        if extras is not None and (cost or mode == "spend"):
+            change = sign if mode == "spend" else 1 if cost > 0 else -1
+            for limit, extra in zip(limits, extras, strict=True):
+                if limit.has_slots and extra[0] >= 0:
+                    found.append((key, (limit,), change, None, [extra]))
+    return found

@@ -130,6 +130,8 @@ class Guard:
             nodes = _nodes(group, nodes_of)
             if isinstance(group, DegradedGroup):
                 plan.answers[place] = self.fallback.settle(group)
+                if len(self.fallback.ledger) and all(self.breaker(node).closed for node in nodes):
+                    self._due = True  # a slot is to be released in the storage
             elif any(self.breaker(node).probe_after() for node in nodes):
                 not_admitted.append(Call(nodes, (group,), (place,)))
             else:
@@ -139,7 +141,7 @@ class Guard:
             (plan.calls if self.admit(call) else not_admitted).append(call)
         try:
             for call in not_admitted:
-                self.fallback.raise_if_asked(call.groups, self.out_of_reach(call))
+                self.fallback.raise_if_asked(call.groups, mode, self.out_of_reach(call))
         except StorageError:  # then the other groups are neither sent nor charged
             for call in plan.calls:
                 _release(call)
@@ -179,6 +181,8 @@ class Guard:
         error = self.heard(call, result if isinstance(result, StorageError) else None)
         if error is None:
             plan.fill(call, result)  # type: ignore[arg-type]
+            for place, group in zip(call.places, call.groups, strict=True):
+                self.fallback.saw(group, plan.mode, plan.answers[place])
         elif error.answers is None:
             self._decide(plan, call, error)
         else:
@@ -187,13 +191,21 @@ class Guard:
                     self._decide(plan, Call(call.nodes, (group,), (place,)), answer)
                 else:
                     plan.answers[place] = answer
+                    self.fallback.saw(group, plan.mode, answer)
 
     def calm(self, groups: Sequence[Group], mode: Mode) -> int:
-        """Return a ticket for the fast path: there is no trouble, and everything goes to one node. Else return 0."""
+        """Return a ticket for the fast path: there is no trouble, everything goes to one node, and no slot is taken.
+
+        Else return 0.
+        """
         if self._due or self.listeners or mode == "force" or len(self.breakers) > 1:
             return 0
         if self._parted and len(groups) > 1:
             return 0
+        for group in groups:
+            for ask in group:
+                if ask[4] is not None:  # slots: the fallback notes who holds them
+                    return 0
         return self._only.calm
 
     def lost(
@@ -274,7 +286,7 @@ class Guard:
         try:
             yield []
             left = [(ONE_NODE, *taken) for taken in ledger.take()]
-            left = [(_nodes([(*entry, 1, None, None)], nodes_of), entry, debt) for _, entry, debt in left]
+            left = [(_nodes([(entry[0], entry[1], 1, None, None)], nodes_of), entry, debt) for _, entry, debt in left]
             left.sort(key=lambda owed: owed[0])  # node by node, so that a failure concerns one node
             while left:
                 nodes, batch = left[-1][0], []
@@ -289,9 +301,9 @@ class Guard:
                         groups.append(group)
                 error = (yield groups) if groups else None
                 if error is None:
-                    self._count(nodes, sum(max(cost for _, _, cost, *_ in group) for group in groups))
+                    self._count(nodes, sum(max(cost for _, _, cost, *_ in group) for group in _charging(groups)))
                 elif error.outage:
-                    left += batch if error.undone else ()
+                    left += batch if error.undone else [owed for owed in batch if len(owed[1]) == 3]
                     while left and left[-1][0] == nodes:  # the rest of this node waits for the next write-back
                         ledger.put_back(*left.pop()[1:])
                     if isinstance(error, Blameless):
@@ -319,7 +331,7 @@ class Guard:
 
     def _decide(self, plan: CallPlan, call: Call, error: StorageError) -> None:
         plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
-        if error.undone and error.outage and all(self.breaker(node).calm for node in call.nodes):
+        if error.outage and len(self.fallback.ledger) and all(self.breaker(node).calm for node in call.nodes):
             self._due = True  # the breaker is closed, so no recovery would start the write-back of this grant
 
     def _wait(self, call: Call) -> float:
@@ -394,6 +406,11 @@ def _together(parts: Iterable[tuple[tuple[str, ...], int]]) -> list[tuple[tuple[
 
 def _nodes(group: Group, nodes_of: NodesOf | None) -> tuple[str, ...]:
     return ONE_NODE if nodes_of is None else nodes_of(group) or ONE_NODE
+
+
+def _charging(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups of a write-back that charge units: not those that hold or release a slot."""
+    return [group for group in groups if group[0][4] is None]
 
 
 def _release(call: Call) -> None:
