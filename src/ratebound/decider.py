@@ -7,14 +7,16 @@ Opening a storage, the test switch, spending, settling, listening and closing ar
 import inspect
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
 
 from ratebound.arguments import as_listeners, as_storage, unlimited
 from ratebound.decision import Decision
 from ratebound.duration import Duration
-from ratebound.events import Listener
+from ratebound.events import Listener, log
 from ratebound.fork import renew_in_children
+from ratebound.holding import Held, loop_renewers, thread_renewer
 from ratebound.limit import Group, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
@@ -26,7 +28,9 @@ from ratebound.storage.memory import states_of
 from ratebound.storage.urls import open_async_storage, open_storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
+from ratebound.waiting import slot_waiters
 
+NOT_RELEASED = "slots could not be released; they end with their lease: %s"
 S = TypeVar("S", Storage, AsyncStorage)
 
 
@@ -167,17 +171,59 @@ class Decider(_Deciding[Storage]):
         forced = settlement(decision.asks, decision.rows, costs)
         return restated(decision, costs, self.evaluate((forced,), "force")[0])
 
+    def hold(self, decision: Decision) -> Held | None:
+        """Renew the slots of an allowed decision until they are released, or until the returned object is gone.
+
+        Return None if it has no slots. Can be repeated.
+        """
+        slots = slots_of(decision.asks, 1) if decision.allowed else ()
+        return thread_renewer.hold(self, decision, slots) if slots else None
+
+    @contextmanager
+    def holding(self, decision: Decision) -> Iterator[None]:
+        """Hold the slots of an allowed decision for the body, and release them at its end.
+
+        A release that fails is logged. Then the slots end with their lease.
+        """
+        held = self.hold(decision)
+        try:
+            yield
+        finally:
+            if held is not None and not held.released:
+                try:
+                    self.release(decision)
+                except Exception as error:
+                    log.warning(NOT_RELEASED, error)
+
     def release(self, decision: Decision) -> None:
-        """Release the slots of an allowed decision. Do nothing if it has none. Can be repeated."""
-        held = slots_of(decision.asks, -1) if decision.allowed else ()
-        if held:
-            self.evaluate((held,), "force")
+        """Release the slots of an allowed decision, and renew them no longer.
+
+        Do nothing if it has none. Can be repeated. An exception of a signal handler does not stop it.
+        """
+        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        if not slots:
+            return
+        thread_renewer.forget(slots)
+        try:
+            self.evaluate_or_undo((slots,), "force")
+        except Exception:
+            raise
+        except BaseException:
+            if not isinstance(self._storage, GuardedStorage):  # a guard's call continues without its caller
+                self.evaluate((slots,), "force")
+            raise
+        finally:
+            slot_waiters.wake(slots)
 
     def undo(self, decision: Decision) -> None:
         """Undo an allowed decision: refund what it was charged, and release its slots."""
         if decision.allowed:
             settled_costs(decision, 0)
+            slots = slots_of(decision.asks, -1)
+            if slots:
+                thread_renewer.forget(slots)
             self.evaluate((undoing(decision.asks, decision.rows),), "force")
+            slot_waiters.wake(slots)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         """Ask the storage. While tests have turned limiting off, answer as if every limit were untouched.
@@ -260,17 +306,44 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         forced = settlement(decision.asks, decision.rows, costs)
         return restated(decision, costs, (await self.evaluate((forced,), "force"))[0])
 
+    def hold(self, decision: Decision) -> Held | None:
+        """Renew the slots of an allowed decision in the running event loop; see `Decider.hold`. It is not awaited."""
+        slots = slots_of(decision.asks, 1) if decision.allowed else ()
+        return loop_renewers.hold(self, decision, slots) if slots else None
+
+    @asynccontextmanager
+    async def holding(self, decision: Decision) -> AsyncIterator[None]:
+        """Hold the slots of an allowed decision for the body; see `Decider.holding`."""
+        held = self.hold(decision)
+        try:
+            yield
+        finally:
+            if held is not None and not held.released:
+                try:
+                    await self.release(decision)
+                except Exception as error:
+                    log.warning(NOT_RELEASED, error)
+
     async def release(self, decision: Decision) -> None:
-        """Release the slots of an allowed decision; see `Decider.release`."""
-        held = slots_of(decision.asks, -1) if decision.allowed else ()
-        if held:
-            await self.evaluate((held,), "force")
+        """Release the slots of an allowed decision; see `Decider.release`. A cancelled caller does not stop it."""
+        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        if not slots:
+            return
+        loop_renewers.forget(slots)
+        try:
+            await self.evaluate_or_undo((slots,), "force")
+        finally:
+            slot_waiters.wake(slots)
 
     async def undo(self, decision: Decision) -> None:
         """Undo an allowed decision; see `Decider.undo`."""
         if decision.allowed:
             settled_costs(decision, 0)
+            slots = slots_of(decision.asks, -1)
+            if slots:
+                loop_renewers.forget(slots)
             await self.evaluate((undoing(decision.asks, decision.rows),), "force")
+            slot_waiters.wake(slots)
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         """Ask the storage; see `Decider.evaluate`."""
