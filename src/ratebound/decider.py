@@ -4,11 +4,14 @@ Opening a storage, the test switch, spending, settling, listening and closing ar
 `Decider` is for threads, `AsyncDecider` for tasks: the two differ by an `await`. What does no I/O is in their base.
 """
 
+import asyncio
 import inspect
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ratebound.arguments import as_listeners, as_storage, unlimited
@@ -17,12 +20,12 @@ from ratebound.duration import Duration
 from ratebound.events import Listener, log
 from ratebound.fork import renew_in_children
 from ratebound.holding import Held, loop_renewers, thread_renewer
-from ratebound.limit import Group, Mode
+from ratebound.limit import Group, Limit, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
 from ratebound.settling import restated, settled_costs, settlement, undoing
-from ratebound.slots import slots_of
-from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of
+from ratebound.slots import Holder, holders_from, slots_of
+from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of, holders_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.memory import states_of
 from ratebound.storage.urls import open_async_storage, open_storage
@@ -186,14 +189,29 @@ class Decider(_Deciding[Storage]):
         A release that fails is logged. Then the slots end with their lease.
         """
         held = self.hold(decision)
+        if held is None:
+            yield
+            return
+        collected = False
         try:
             yield
+        except GeneratorExit:
+            collected = True
+            raise
         finally:
-            if held is not None and not held.released:
-                try:
-                    self.release(decision)
-                except Exception as error:
-                    log.warning(NOT_RELEASED, error)
+            if held.released or sys.is_finalizing():  # then other threads have stopped, and may have locks
+                pass
+            elif collected and thread_renewer.is_running:
+                # Perhaps the collector ends a generator in the middle of a call that has the storage's lock.
+                thread_renewer.call_soon(partial(self._release_quietly, decision))
+            else:
+                self._release_quietly(decision)
+
+    def _release_quietly(self, decision: Decision) -> None:
+        try:
+            self.release(decision)
+        except Exception as error:
+            log.warning(NOT_RELEASED, error)
 
     def release(self, decision: Decision) -> None:
         """Release the slots of an allowed decision, and renew them no longer.
@@ -240,6 +258,15 @@ class Decider(_Deciding[Storage]):
             return self.evaluate(groups, mode)
         self.check_open()
         return self._storage.evaluate_or_undo(groups, mode)
+
+    def holders(self, key: str, limits: tuple[Limit, ...]) -> list[Holder]:
+        """Return the slots of a key that are held now. Raises TypeError if the storage cannot list them."""
+        self.check_open()
+        found: list[Holder] = []
+        for limit in limits:
+            if limit.has_slots:
+                found += holders_from(limit, holders_of(self._storage)(key, limit))
+        return found
 
     def reset(self, group: Group) -> None:
         """Forget the states of a group. Raises StorageError when the storage could not be told."""
@@ -315,10 +342,14 @@ class AsyncDecider(_Deciding[AsyncStorage]):
     async def holding(self, decision: Decision) -> AsyncIterator[None]:
         """Hold the slots of an allowed decision for the body; see `Decider.holding`."""
         held = self.hold(decision)
+        if held is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
         try:
             yield
         finally:
-            if held is not None and not held.released:
+            if not held.released and asyncio._get_running_loop() is loop:  # else nobody runs this task any more
                 try:
                     await self.release(decision)
                 except Exception as error:
@@ -357,6 +388,15 @@ class AsyncDecider(_Deciding[AsyncStorage]):
             return await self.evaluate(groups, mode)
         self.check_open()
         return await self._storage.evaluate_or_undo(groups, mode)
+
+    async def holders(self, key: str, limits: tuple[Limit, ...]) -> list[Holder]:
+        """Return the slots of a key that are held now; see `Decider.holders`."""
+        self.check_open()
+        found: list[Holder] = []
+        for limit in limits:
+            if limit.has_slots:
+                found += holders_from(limit, await holders_of(self._storage)(key, limit))
+        return found
 
     async def reset(self, group: Group) -> None:
         """Forget the states of a group; see `Decider.reset`."""

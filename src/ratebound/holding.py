@@ -9,10 +9,11 @@ A renewer has only weak references. If a holder is gone without a release, its s
 import asyncio
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
-from weakref import WeakValueDictionary
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+from weakref import ref
 
 from ratebound.arguments import in_parts
 from ratebound.clock import SECOND
@@ -57,31 +58,35 @@ class Held:
 
 
 class Renewals:
-    """All slots that one renewer renews, by the id of the first slot of a decision. It has no clock and does no I/O."""
+    """All slots that one renewer renews, by the id of the first slot of a decision. It has no clock and does no I/O.
+
+    The collector may release slots in any thread at any moment, so no step here depends on the one before it.
+    """
 
     def __init__(self) -> None:
-        self._held: WeakValueDictionary[int, Held] = WeakValueDictionary()
+        self._held: dict[int, ref[Held]] = {}
 
     def add(self, held: Held, now: float) -> None:
         """Renew these slots from now on."""
         held.due = now + held.interval
-        self._held[_id_of(held.slots)] = held
+        self._held[_id_of(held.slots)] = ref(held)
 
     def remove(self, slots: Sequence[Ask]) -> None:
         """Renew these slots no longer."""
-        held = self._held.pop(_id_of(slots), None)
+        found = self._held.pop(_id_of(slots), None)
+        held = found() if found is not None else None
         if held is not None:
             held.released = True
 
     def remove_all(self) -> None:
         """Renew nothing any more."""
-        for held in list(self._held.values()):
+        for held in self._alive():
             held.released = True
         self._held.clear()
 
     def next_due(self) -> float | None:
         """Return the instant of the next renewal; None if nothing is held."""
-        return min((held.due for held in list(self._held.values())), default=None)
+        return min((held.due for held in self._alive()), default=None)
 
     def take_due(self, now: float) -> list[Sequence[Held]]:
         """Return what to renew now, in batches for one call each, and set when each is due again.
@@ -89,11 +94,22 @@ class Renewals:
         What would be due soon is renewed as well, so that slots are renewed together.
         """
         of_deciders: dict[int, list[Held]] = {}
-        for held in list(self._held.values()):
+        for held in self._alive():
             if held.due <= now + held.interval / 2:
                 held.due = now + held.interval
                 of_deciders.setdefault(id(held.decider), []).append(held)
         return [batch for each in of_deciders.values() for batch in in_parts(each)]
+
+    def _alive(self) -> list[Held]:
+        """Return what is still held, and drop the rest."""
+        found: list[Held] = []
+        for number, each in list(self._held.items()):
+            held = each()
+            if held is not None:
+                found.append(held)
+            elif self._held.get(number) is each:
+                self._held.pop(number, None)
+        return found
 
 
 def renewing(batch: Sequence[Held]) -> Renewing:
@@ -119,25 +135,29 @@ class ThreadRenewer:
     def renew(self) -> None:
         """Forget all slots: in a forked child the thread does not exist, and the slots are the parent's."""
         self.renewals.remove_all()
-        self._changed = threading.Condition(threading.RLock())  # reentrant: a signal handler may hold slots
+        self._lock = threading.RLock()  # reentrant: a signal handler may hold slots
+        self._inbox: SimpleQueue[Callable[[], object] | None] = SimpleQueue()  # its `put` is reentrant as well
         self._thread: threading.Thread | None = None
         self._wakes = 0.0  # when the thread looks next
 
     def hold(self, decider: Any, decision: Decision, slots: Sequence[Ask]) -> Held:
         """Renew slots from now on, until they are released or the returned object is gone."""
         held = Held(decider, decision, slots)
-        with self._changed:
-            self.renewals.add(held, time.monotonic())
+        self.renewals.add(held, time.monotonic())
+        with self._lock:
             if self._thread is None:
                 self._start()
             elif held.due < self._wakes:
-                self._changed.notify()
+                self._inbox.put(None)
         return held
 
     def forget(self, slots: Sequence[Ask]) -> None:
         """Renew these slots no longer."""
-        with self._changed:
-            self.renewals.remove(slots)
+        self.renewals.remove(slots)
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function in the thread, which exists while something is held."""
+        self._inbox.put(function)
 
     @property
     def is_running(self) -> bool:
@@ -155,20 +175,27 @@ class ThreadRenewer:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 due = self.renewals.next_due()
-                if due is None:
+                if due is None and self._inbox.empty():
                     self._thread = None
                     return
                 now = time.monotonic()
-                if due > now:
-                    self._wakes = min(due, now + IDLE)
-                    self._changed.wait(self._wakes - now)
-                    continue
-                batches = self.renewals.take_due(now)
-            for batch in batches:
+                self._wakes = now + IDLE if due is None else min(due, now + IDLE)
+            with suppress(Empty):
+                function = self._inbox.get(timeout=max(self._wakes - now, 0.0))
+                if function is not None:
+                    function()
+                continue
+            self._renew_due()
+
+    def _renew_due(self) -> None:
+        """Renew what is due. It returns before the thread waits, so that the thread keeps no holder alive meanwhile."""
+        now = time.monotonic()
+        due = self.renewals.next_due()
+        if due is not None and due <= now:
+            for batch in self.renewals.take_due(now):
                 _renew(batch)
-            del batches  # a waiting thread keeps no holder alive
 
 
 class LoopRenewer:
@@ -295,10 +322,3 @@ def _released(slots: Sequence[Ask]) -> Group:
 
 thread_renewer: Final = ThreadRenewer()
 loop_renewers: Final = LoopRenewers()
-
-
-class Holder(NamedTuple):
-    """A slot that is held. `expires_after` is in seconds; a holder that lives renews its slot before that."""
-
-    id: int
-    expires_after: float

@@ -28,10 +28,11 @@ from ratebound.drivers import drive, drive_async
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener
-from ratebound.limit import Check, Limit, limit_set
+from ratebound.limit import Check, Limit, checked_key, limit_set
 from ratebound.rate_limited import RateLimited
 from ratebound.reservation import AsyncReservation, Reservation
 from ratebound.settling import peeked
+from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, RedisClient, Storage
 from ratebound.waiting import Lines, reserves, wait_by_place, wait_for_slots, wait_in_line
 
@@ -170,6 +171,14 @@ class Limiter:
         Rates and quotas stay charged, see `settle`. Does nothing for a decision without slots.
         """
         self._decider.release(decision)
+
+    def holders(self, key: str) -> list[Holder]:
+        """Return the slots of `key` that are held now, in all processes; of each limit, the first to expire first.
+
+        While the storage is out of reach, return the slots that this process granted alone, or raise StorageError if
+        `failure` is "raise".
+        """
+        return self._decider.holders(checked_key(key), self.limits)
 
     @contextmanager
     def reserve(self, key: str, cost: int, *, timeout: Duration | None = None) -> Iterator[Reservation]:
@@ -368,6 +377,10 @@ class AsyncLimiter:
     async def release(self, decision: Decision) -> None:
         """Release the slots of an allowed decision; see `Limiter.release`. A cancelled caller does not stop it."""
         await self._decider.release(decision)
+
+    async def holders(self, key: str) -> list[Holder]:
+        """Return the slots of `key` that are held now; see `Limiter.holders`."""
+        return await self._decider.holders(checked_key(key), self.limits)
 
     @asynccontextmanager
     async def reserve(self, key: str, cost: int, *, timeout: Duration | None = None) -> AsyncIterator[AsyncReservation]:

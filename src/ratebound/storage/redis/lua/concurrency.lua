@@ -133,13 +133,17 @@ local function spend(limit, state, now, cost, patience, lead)
   return state, answer(limit, state, now, true)
 end
 
+-- The sixth number of the answer, `given`, is 1 if the slot was not held before.
 local function force(limit, state, now, cost, spent)
+  local given = spent.at >= 0 and not expiry_of(state, spent.at) and 1 or 0
   if spent.at >= 0 and cost > 0 then
     state = with(state, spent.at, now + limit.period_us)
-  elseif spent.at >= 0 and cost < 0 and expiry_of(state, spent.at) then
+  elseif spent.at >= 0 and cost < 0 and given == 0 then
     state = with(state, spent.at, false)
   end
-  return state, answer(limit, state, now, true)
+  local row = answer(limit, state, now, true)
+  row[6] = given
+  return state, row
 end
 
 -- Return id and expiry of every slot that is held, in turn.
