@@ -345,7 +345,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         if held is None:
             yield
             return
-        loop = asyncio.get_running_loop()
+        loop = asyncio._get_running_loop()
         try:
             yield
         finally:

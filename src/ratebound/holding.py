@@ -261,9 +261,14 @@ class LoopRenewers:
         self._lock = threading.RLock()
 
     def hold(self, decider: Any, decision: Decision, slots: Sequence[Ask]) -> Held:
-        """Renew slots in the running event loop; see `ThreadRenewer.hold`."""
+        """Renew slots in the running event loop; see `ThreadRenewer.hold`.
+
+        Under another kind of event loop than asyncio's they are not renewed.
+        """
         held = Held(decider, decision, slots)
-        loop = asyncio.get_running_loop()
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            return held
         with self._lock:
             if loop not in self.of_loops:
                 for other in list(self.of_loops):
@@ -275,10 +280,10 @@ class LoopRenewers:
 
     def forget(self, slots: Sequence[Ask]) -> None:
         """Renew these slots no longer."""
-        loop = asyncio.get_running_loop()
+        loop = asyncio._get_running_loop()
         with self._lock:
-            renewer = self.of_loops.get(loop)
-            if renewer is not None and renewer.remove(slots):
+            renewer = self.of_loops.get(loop) if loop is not None else None
+            if loop is not None and renewer is not None and renewer.remove(slots):
                 del self.of_loops[loop]
 
 
