@@ -336,8 +336,17 @@ def test_a_waiter_whose_answer_is_lost_leaves_no_slot_behind() -> None:
 
 
 def test_a_release_that_fails_does_not_reach_the_body(caplog: pytest.LogCaptureFixture) -> None:
-    storage = Broken()
-    limiter = Limiter("1 concurrent", storage=storage, failure="raise")
+    class Failing(MemoryStorage):
+        broken = False
+
+        def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+            if self.broken:
+                self.broken = False
+                raise RuntimeError("a mistake")
+            return super().evaluate(groups, mode)
+
+    storage = Failing(clock=FakeClock())
+    limiter = Limiter("3 concurrent", storage=storage)
     with limiter.acquire("k"):
         storage.broken = True
     assert "end with their lease" in caplog.text
