@@ -80,6 +80,12 @@ def is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
+def refuse_generator(function: Callable[..., object]) -> None:
+    """Raise TypeError for a generator: it would return, and release its slots, before its body runs."""
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name_of(function)} is a generator and cannot hold slots: use acquire inside it instead")
+
+
 def name_of(function: Callable[..., object]) -> str:
     """Return the module and the name of a function, also of one inside a partial."""
     named = getattr(function, "func", function)

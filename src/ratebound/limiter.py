@@ -23,7 +23,7 @@ from ratebound.arguments import (
 )
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision, Plan
-from ratebound.decorator import RAISE, is_async, limited, limited_async, name_of
+from ratebound.decorator import RAISE, is_async, limited, limited_async, name_of, refuse_generator
 from ratebound.drivers import drive, drive_async
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
@@ -185,7 +185,8 @@ class Limiter:
         """Spend an estimate as a context; in its body, `commit` what was used in fact.
 
         If the body ends without a commit, the estimate stays charged. Slots are held as by `acquire`. Raises
-        RateLimited, with nothing charged, if it is denied: at once, or after having waited for up to `timeout`.
+        RateLimited, with nothing charged, if it is denied: at once, or after having waited for up to `timeout`. With a
+        timeout, the delay of a leaky bucket has passed when the body runs; else it is in `decision.delay`.
         """
         decision = self.hit(key, cost=cost) if timeout is None else self.wait(key, cost=cost, timeout=timeout)
         if not decision.allowed:
@@ -235,6 +236,8 @@ class Limiter:
 
         def decorate(function: F) -> F:
             decorated: Any
+            if self._wait_in_line is wait_for_slots:
+                refuse_generator(function)
             if is_async(function):
                 decorated = self._for_tasks()._limited(function, key, cost, timeout, fallback)
             else:

@@ -15,7 +15,7 @@ from ratebound import AsyncLimiter, Check, Limiter, MemoryStorage, RateLimited, 
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.testing import FakeClock, limiting_off, nothing_sleeps
-from ratebound.waiting import FIRST_PAUSE, LONGEST_PAUSE, slot_waiters
+from ratebound.waiting import FIRST_PAUSE, LONGEST_PAUSE, SlotWaiters, slot_waiters
 from tests.limiters import limiter_of
 from tests.servers import wait_until
 from tests.waiting import virtual
@@ -409,6 +409,27 @@ def test_a_decorated_function_holds_its_slot_until_it_returns(clock: FakeClock) 
     with pytest.raises(ValueError, match="-1"):
         export(-1)
     assert free(limiter) == 1
+
+
+def test_a_generator_is_not_decorated_if_there_are_slots(clock: FakeClock) -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match=r"rows is a generator.*use acquire inside"):
+        limiter_of("1 concurrent", clock).limit(rows)
+    assert list(limiter_of("1/minute", clock).limit(rows)()) == [1]
+
+
+def test_a_release_in_a_thread_wakes_tasks_of_event_loops_that_run_and_skips_closed_ones() -> None:
+    async def main() -> None:
+        ticket = asyncio.Event()
+        waiters.enter((asyncio.get_running_loop(), "k"), ticket)
+        await asyncio.to_thread(waiters.wake, [("k", (), 1, None, None)])
+        await ticket.wait()
+
+    waiters = SlotWaiters()
+    for _ in range(2):
+        asyncio.run(main())
 
 
 def test_a_denial_inside_a_decorated_function_does_not_become_its_fallback(clock: FakeClock) -> None:
