@@ -254,10 +254,16 @@ class Decider(_Deciding[Storage]):
 
     def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
         """Return what `evaluate` does, for a waiter, which may be interrupted. Memory answers without a pause."""
-        if mode == "peek" or not switch.limiting or not isinstance(self._storage, GuardedStorage):
+        if mode != "peek" and switch.limiting and isinstance(self._storage, GuardedStorage):
+            self.check_open()
+            return self._storage.evaluate_or_undo(groups, mode)
+        try:
             return self.evaluate(groups, mode)
-        self.check_open()
-        return self._storage.evaluate_or_undo(groups, mode)
+        except BaseException:
+            if mode == "spend":  # slots are known without the answer
+                for slots in filter(None, (slots_of(group, -1) for group in groups)):
+                    self.evaluate((slots,), "force")
+            raise
 
     def holders(self, key: str, limits: tuple[Limit, ...]) -> list[Holder]:
         """Return the slots of a key that are held now. Raises TypeError if the storage cannot list them."""

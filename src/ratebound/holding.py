@@ -114,14 +114,17 @@ class Renewals:
 
 def renewing(batch: Sequence[Held]) -> Renewing:
     """Renew a batch. Yields groups to force; send back their rows, or None if that failed."""
-    answers = yield [held.slots for held in batch]
+    held = [each for each in batch if not each.released]
+    if not held:
+        return
+    answers = yield [each.slots for each in held]
     # A renewal that comes after the release has put the slot back.
-    released = [_released(held.slots) for held in batch if held.released]
+    released = [_released(each.slots) for each in held if each.released]
     if released:
         yield released
-    for held, rows in zip(batch, answers or (), strict=False):
-        if not held.released:
-            held.renewed(rows)
+    for each, rows in zip(held, answers or (), strict=False):
+        if not each.released:
+            each.renewed(rows)
 
 
 class ThreadRenewer:
@@ -174,6 +177,13 @@ class ThreadRenewer:
             self._thread = thread
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException:
+            self._thread = None  # the next slot starts another thread
+            raise
+
+    def _work(self) -> None:
         while True:
             with self._lock:
                 due = self.renewals.next_due()
@@ -186,7 +196,6 @@ class ThreadRenewer:
                 function = self._inbox.get(timeout=max(self._wakes - now, 0.0))
                 if function is not None:
                     function()
-                continue
             self._renew_due()
 
     def _renew_due(self) -> None:
@@ -289,8 +298,8 @@ class LoopRenewers:
 
 def _renew(batch: Sequence[Held]) -> None:
     flow = renewing(batch)
-    groups = next(flow)
     with suppress(StopIteration):
+        groups = next(flow)
         while True:
             answers = None
             try:
@@ -302,8 +311,8 @@ def _renew(batch: Sequence[Held]) -> None:
 
 async def _renew_async(batch: Sequence[Held]) -> None:
     flow = renewing(batch)
-    groups = next(flow)
     with suppress(StopIteration):
+        groups = next(flow)
         while True:
             answers = None
             try:

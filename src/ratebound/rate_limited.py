@@ -15,7 +15,7 @@ class Patience(NamedTuple):
 
 
 class RateLimited(RateboundError):
-    """A denial, raised by `wait`, `acquire` and decorators. `decision` has the limit and the wait."""
+    """A denial, raised by `wait`, `acquire`, `reserve` and decorators. `decision` has the limit and the wait."""
 
     def __init__(self, decision: Decision, patience: Patience | None = None) -> None:
         super().__init__(decision, patience)

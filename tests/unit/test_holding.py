@@ -212,6 +212,17 @@ def test_a_slot_that_is_released_during_its_renewal_does_not_stay(clock: FakeClo
     assert not it.lost()
 
 
+def test_a_slot_that_is_released_before_its_turn_in_a_round_is_left_alone(clock: FakeClock) -> None:
+    it = bench(clock)
+    held = [it.hold("a"), it.hold("b")]
+    clock.advance(10)
+    (batch,) = it.renewals.take_due(clock.now / 1_000_000)
+    for each in held:
+        it.renewals.remove(each.slots)
+    _renew(batch)
+    assert it.storage.calls == []
+
+
 def test_a_holder_that_is_gone_is_not_renewed(clock: FakeClock) -> None:
     it = bench(clock)
     held = it.hold()

@@ -394,6 +394,22 @@ def test_an_interruption_in_the_release_does_not_stop_it(clock: FakeClock) -> No
     assert limiter.hit("k")
 
 
+def test_an_interruption_between_a_spend_and_its_answer_leaves_no_slot_taken(clock: FakeClock) -> None:
+    class Interrupting(MemoryStorage):
+        def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+            rows = super().evaluate(groups, mode)
+            if mode == "spend" and not raised:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return rows
+
+    raised: list[int] = []
+    limiter = Limiter("1 concurrent", storage=Interrupting(clock=clock))
+    with signals(raised), pytest.raises(Stop):
+        limiter.wait("k")
+    assert raised
+    assert limiter.hit("k")
+
+
 def test_a_decorated_function_holds_its_slot_until_it_returns(clock: FakeClock) -> None:
     limiter = limiter_of("1 concurrent", clock)
 
