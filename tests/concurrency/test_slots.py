@@ -102,7 +102,7 @@ def test_slots_of_killed_processes_are_free_after_one_lease(redis_url_server: Se
         first = {holder.id: holder.expires_at for holder in limiter.holders(KEY)}
         assert len(first) == COUNT
         wait_until(lambda: all(first[held.id] < held.expires_at for held in limiter.holders(KEY)), 60, "renewals")
-        with exporters(3, url, tmp_path, text, tasks=20, rounds=2, seconds=0.02) as started:
+        with exporters(3, url, tmp_path, text, tasks=50, rounds=1, seconds=0.02) as started:
             killed.process.kill()
             killed.process.wait()
             left = limiter.holders(KEY)
@@ -112,7 +112,7 @@ def test_slots_of_killed_processes_are_free_after_one_lease(redis_url_server: Se
             started[0].told()
             started[0].process.kill()  # at work, or waiting
             found = [each.result() for each in started[1:]]
-        assert [(held, caught) for held, caught, _ in found] == [(40, False)] * 2
+        assert [(held, caught) for held, caught, _ in found] == [(50, False)] * 2
         assert not first.keys() & {held.id for held in limiter.holders(KEY)}
 
 
