@@ -8,6 +8,8 @@ from ratebound.limiter import AsyncLimiter, Limiter
 from ratebound.notation import parse_limit, parse_limits
 from ratebound.outcome import Outcome
 from ratebound.rate_limited import RateLimited
+from ratebound.reservation import AsyncReservation, Reservation
+from ratebound.slots import Holder
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 
@@ -15,9 +17,11 @@ __all__ = [
     "AsyncGuardedStorage",
     "AsyncLimiter",
     "AsyncMemoryStorage",
+    "AsyncReservation",
     "Check",
     "Decision",
     "GuardedStorage",
+    "Holder",
     "InvalidCost",
     "InvalidKey",
     "InvalidLimit",
@@ -27,6 +31,7 @@ __all__ = [
     "Outcome",
     "RateLimited",
     "RateboundError",
+    "Reservation",
     "StorageError",
     "compiled",
     "parse_limit",

@@ -3,7 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ratebound.clock import microseconds
 from ratebound.duration import Duration, as_seconds
@@ -17,6 +17,7 @@ from ratebound.outcome import Row
 from ratebound.rate_limited import Patience
 from ratebound.slots import extras_of
 
+T = TypeVar("T")
 Limits = str | Limit | Iterable[Limit]
 
 
@@ -85,8 +86,8 @@ def groups_of(keys: Iterable[str], limits: tuple[Limit, ...], cost: object) -> l
     return [group_of(key, limits, cost) for key in keys]
 
 
-def in_parts(groups: Sequence[Group]) -> list[Sequence[Group]]:
-    """Cut groups into calls that hold up nobody else for long."""
+def in_parts(groups: Sequence[T]) -> list[Sequence[T]]:
+    """Cut groups, or what stands for them, into calls that hold up nobody else for long."""
     return [groups[start : start + MANY] for start in range(0, len(groups), MANY)]
 
 

@@ -4,29 +4,36 @@ Opening a storage, the test switch, spending, settling, listening and closing ar
 `Decider` is for threads, `AsyncDecider` for tasks: the two differ by an `await`. What does no I/O is in their base.
 """
 
+import asyncio
 import inspect
+import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ratebound.arguments import as_listeners, as_storage, unlimited
 from ratebound.decision import Decision
 from ratebound.duration import Duration
-from ratebound.events import Listener
+from ratebound.events import Listener, log
 from ratebound.fork import renew_in_children
-from ratebound.limit import Group, Mode
+from ratebound.holding import Held, loop_renewers, thread_renewer
+from ratebound.limit import Group, Limit, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
 from ratebound.settling import restated, settled_costs, settlement, undoing
-from ratebound.slots import slots_of
-from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of
+from ratebound.slots import Holder, holders_from, slots_of
+from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of, holders_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.memory import states_of
 from ratebound.storage.urls import open_async_storage, open_storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
+from ratebound.waiting import slot_waiters
 
+NOT_RELEASED = "slots could not be released; they end with their lease: %s"
 S = TypeVar("S", Storage, AsyncStorage)
 
 
@@ -167,17 +174,74 @@ class Decider(_Deciding[Storage]):
         forced = settlement(decision.asks, decision.rows, costs)
         return restated(decision, costs, self.evaluate((forced,), "force")[0])
 
+    def hold(self, decision: Decision) -> Held | None:
+        """Renew the slots of an allowed decision until they are released, or until the returned object is gone.
+
+        Return None if it has no slots. Can be repeated.
+        """
+        slots = slots_of(decision.asks, 1) if decision.allowed else ()
+        return thread_renewer.hold(self, decision, slots) if slots else None
+
+    @contextmanager
+    def holding(self, decision: Decision) -> Iterator[None]:
+        """Hold the slots of an allowed decision for the body, and release them at its end.
+
+        A release that fails is logged. Then the slots end with their lease.
+        """
+        held = self.hold(decision)
+        if held is None:
+            yield
+            return
+        collected = False
+        try:
+            yield
+        except GeneratorExit:
+            collected = True
+            raise
+        finally:
+            if held.released or sys.is_finalizing():  # then other threads have stopped, and may have locks
+                pass
+            elif collected and thread_renewer.is_running:
+                # Perhaps the collector ends a generator in the middle of a call that has the storage's lock.
+                thread_renewer.call_soon(partial(self._release_quietly, decision))
+            else:
+                self._release_quietly(decision)
+
+    def _release_quietly(self, decision: Decision) -> None:
+        try:
+            self.release(decision)
+        except Exception as error:
+            log.warning(NOT_RELEASED, error)
+
     def release(self, decision: Decision) -> None:
-        """Release the slots of an allowed decision. Do nothing if it has none. Can be repeated."""
-        held = slots_of(decision.asks, -1) if decision.allowed else ()
-        if held:
-            self.evaluate((held,), "force")
+        """Release the slots of an allowed decision, and renew them no longer.
+
+        Do nothing if it has none. Can be repeated. An exception of a signal handler does not stop it.
+        """
+        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        if not slots:
+            return
+        thread_renewer.forget(slots)
+        try:
+            self.evaluate_or_undo((slots,), "force")
+        except Exception:
+            raise
+        except BaseException:
+            if not isinstance(self._storage, GuardedStorage):  # a guard's call continues without its caller
+                self.evaluate((slots,), "force")
+            raise
+        finally:
+            slot_waiters.wake(slots)
 
     def undo(self, decision: Decision) -> None:
         """Undo an allowed decision: refund what it was charged, and release its slots."""
         if decision.allowed:
             settled_costs(decision, 0)
+            slots = slots_of(decision.asks, -1)
+            if slots:
+                thread_renewer.forget(slots)
             self.evaluate((undoing(decision.asks, decision.rows),), "force")
+            slot_waiters.wake(slots)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         """Ask the storage. While tests have turned limiting off, answer as if every limit were untouched.
@@ -190,10 +254,25 @@ class Decider(_Deciding[Storage]):
 
     def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
         """Return what `evaluate` does, for a waiter, which may be interrupted. Memory answers without a pause."""
-        if mode == "peek" or not switch.limiting or not isinstance(self._storage, GuardedStorage):
+        if mode != "peek" and switch.limiting and isinstance(self._storage, GuardedStorage):
+            self.check_open()
+            return self._storage.evaluate_or_undo(groups, mode)
+        try:
             return self.evaluate(groups, mode)
+        except BaseException:
+            if mode == "spend":  # slots are known without the answer
+                for slots in filter(None, (slots_of(group, -1) for group in groups)):
+                    self.evaluate((slots,), "force")
+            raise
+
+    def holders(self, key: str, limits: tuple[Limit, ...]) -> list[Holder]:
+        """Return the slots of a key that are held now. Raises TypeError if the storage cannot list them."""
         self.check_open()
-        return self._storage.evaluate_or_undo(groups, mode)
+        found: list[Holder] = []
+        for limit in limits:
+            if limit.has_slots:
+                found += holders_from(limit, holders_of(self._storage)(key, limit))
+        return found
 
     def reset(self, group: Group) -> None:
         """Forget the states of a group. Raises StorageError when the storage could not be told."""
@@ -260,17 +339,48 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         forced = settlement(decision.asks, decision.rows, costs)
         return restated(decision, costs, (await self.evaluate((forced,), "force"))[0])
 
+    def hold(self, decision: Decision) -> Held | None:
+        """Renew the slots of an allowed decision in the running event loop; see `Decider.hold`. It is not awaited."""
+        slots = slots_of(decision.asks, 1) if decision.allowed else ()
+        return loop_renewers.hold(self, decision, slots) if slots else None
+
+    @asynccontextmanager
+    async def holding(self, decision: Decision) -> AsyncIterator[None]:
+        """Hold the slots of an allowed decision for the body; see `Decider.holding`."""
+        held = self.hold(decision)
+        if held is None:
+            yield
+            return
+        loop = asyncio._get_running_loop()
+        try:
+            yield
+        finally:
+            if not held.released and asyncio._get_running_loop() is loop:  # else nobody runs this task any more
+                try:
+                    await self.release(decision)
+                except Exception as error:
+                    log.warning(NOT_RELEASED, error)
+
     async def release(self, decision: Decision) -> None:
-        """Release the slots of an allowed decision; see `Decider.release`."""
-        held = slots_of(decision.asks, -1) if decision.allowed else ()
-        if held:
-            await self.evaluate((held,), "force")
+        """Release the slots of an allowed decision; see `Decider.release`. A cancelled caller does not stop it."""
+        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        if not slots:
+            return
+        loop_renewers.forget(slots)
+        try:
+            await self.evaluate_or_undo((slots,), "force")
+        finally:
+            slot_waiters.wake(slots)
 
     async def undo(self, decision: Decision) -> None:
         """Undo an allowed decision; see `Decider.undo`."""
         if decision.allowed:
             settled_costs(decision, 0)
+            slots = slots_of(decision.asks, -1)
+            if slots:
+                loop_renewers.forget(slots)
             await self.evaluate((undoing(decision.asks, decision.rows),), "force")
+            slot_waiters.wake(slots)
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         """Ask the storage; see `Decider.evaluate`."""
@@ -284,6 +394,15 @@ class AsyncDecider(_Deciding[AsyncStorage]):
             return await self.evaluate(groups, mode)
         self.check_open()
         return await self._storage.evaluate_or_undo(groups, mode)
+
+    async def holders(self, key: str, limits: tuple[Limit, ...]) -> list[Holder]:
+        """Return the slots of a key that are held now; see `Decider.holders`."""
+        self.check_open()
+        found: list[Holder] = []
+        for limit in limits:
+            if limit.has_slots:
+                found += holders_from(limit, await holders_of(self._storage)(key, limit))
+        return found
 
     async def reset(self, group: Group) -> None:
         """Forget the states of a group; see `Decider.reset`."""

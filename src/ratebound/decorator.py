@@ -1,8 +1,9 @@
-"""The decorator: each call of a function waits for its turn first."""
+"""The decorator: each call of a function waits for its turn first, and has its slots until it returns."""
 
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 from ratebound.decision import Decision
@@ -17,24 +18,26 @@ RAISE: Any = object()
 
 def limited(
     wait: Callable[..., Decision],
+    holding: Callable[[Decision], AbstractContextManager[None]],
     function: Callable[P, R],
     key: Any,
     cost: Any,
     timeout: Duration | None,
     fallback: Any,
 ) -> Callable[P, R]:
-    """Return the function with a wait in front of it; see `Limiter.limit`."""
+    """Return the function with a wait in front of it, holding its slots while it runs; see `Limiter.limit`."""
     key_of, cost_of = _key_function(key, function), _cost_function(cost)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
+            decision = wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
         except RateLimited:
             if fallback is RAISE:
                 raise
         else:
-            return function(*args, **kwargs)
+            with holding(decision):
+                return function(*args, **kwargs)
         return fallback(*args, **kwargs) if callable(fallback) else fallback  # type: ignore[no-any-return]
 
     return call
@@ -42,24 +45,26 @@ def limited(
 
 def limited_async(
     wait: Callable[..., Awaitable[Decision]],
+    holding: Callable[[Decision], AbstractAsyncContextManager[None]],
     function: Callable[P, Awaitable[R]],
     key: Any,
     cost: Any,
     timeout: Duration | None,
     fallback: Any,
 ) -> Callable[P, Awaitable[R]]:
-    """Return the async function with an awaited wait in front of it; see `Limiter.limit`."""
+    """Return the async function with an awaited wait in front of it; see `limited`."""
     key_of, cost_of = _key_function(key, function), _cost_function(cost)
 
     @functools.wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            await wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
+            decision = await wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
         except RateLimited:
             if fallback is RAISE:
                 raise
         else:
-            return await function(*args, **kwargs)
+            async with holding(decision):
+                return await function(*args, **kwargs)
         value: Any = fallback(*args, **kwargs) if callable(fallback) else fallback
         return await value if inspect.isawaitable(value) else value  # type: ignore[no-any-return]
 
@@ -73,6 +78,12 @@ def is_async(function: Callable[..., object]) -> bool:
     if inspect.isasyncgenfunction(function):
         raise TypeError(f"{name_of(function)} is an async generator: call wait inside it instead")
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def refuse_generator(function: Callable[..., object]) -> None:
+    """Raise TypeError for a generator: it would return, and release its slots, before its body runs."""
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name_of(function)} is a generator and cannot hold slots: use acquire inside it instead")
 
 
 def name_of(function: Callable[..., object]) -> str:

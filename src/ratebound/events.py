@@ -1,4 +1,4 @@
-"""The events that listeners receive: decisions, storage calls, outages and recoveries.
+"""The events that listeners receive: decisions, storage calls, outages, recoveries and lost slots.
 
 A listener is any function of one event. It runs in the thread or task where the event happens, so it must be quick and
 must not block. An exception in a listener is logged and does not change the decision. Ready-made listeners are in
@@ -53,5 +53,14 @@ class Shadowed(NamedTuple):
     allowed: bool
 
 
-Event = Decided | Called | Degraded | Recovered | Shadowed
+class SlotLost(NamedTuple):
+    """The storage had lost a slot while its holder was at work: a reset, a failover, or a renewal that came too late.
+
+    It is held again, even above the count. `decision` is the one that took it.
+    """
+
+    decision: Decision
+
+
+Event = Decided | Called | Degraded | Recovered | Shadowed | SlotLost
 Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts

@@ -23,15 +23,18 @@ from ratebound.arguments import (
 )
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision, Plan
-from ratebound.decorator import RAISE, is_async, limited, limited_async, name_of
+from ratebound.decorator import RAISE, is_async, limited, limited_async, name_of, refuse_generator
 from ratebound.drivers import drive, drive_async
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener
-from ratebound.limit import Check, Limit, limit_set
+from ratebound.limit import Check, Limit, checked_key, limit_set
+from ratebound.rate_limited import RateLimited
+from ratebound.reservation import AsyncReservation, Reservation
 from ratebound.settling import peeked
+from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, RedisClient, Storage
-from ratebound.waiting import Lines, reserves, wait_by_place, wait_in_line
+from ratebound.waiting import Lines, reserves, wait_by_place, wait_for_slots, wait_in_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 ONE = 1
@@ -76,6 +79,7 @@ class Limiter:
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
         self._plan = Plan(limit_set(limits))
         self._reserves = reserves(self._plan.limits)
+        self._wait_in_line = wait_for_slots if any(limit.has_slots for limit in self._plan.limits) else wait_in_line
         if self._twin is not None:
             self._twin.limits = self._plan.limits
 
@@ -139,19 +143,56 @@ class Limiter:
         that are never too long: `retry_after` may be too short, and a late waiter may be refused only at its timeout.
 
         A waiter that is interrupted or cancelled gives its place back, also while the storage is being asked.
+
+        A slot can be released at any time, so a waiter for one is refused only at its timeout. The slot is then held
+        for one lease, or until `release`; `acquire` holds it for as long as its body runs.
         """
         ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
         patience = as_patience(timeout, self.max_delay)
         if self._reserves:
             flow = wait_by_place(key, limits, cost, patience)
         else:
-            flow = wait_in_line(key, limits, cost, patience, self._lines, (None, key), threading.Event())
+            flow = self._wait_in_line(key, limits, cost, patience, self._lines, (None, key), threading.Event())
         return drive(flow, self._decider.evaluate_or_undo, self._sleep, self._decider.listeners)
 
     @contextmanager
     def acquire(self, key: str, *, cost: int = ONE, timeout: Duration | None = None) -> Iterator[Decision]:
-        """Wait as a context: the body runs once its turn has come."""
-        yield self.wait(key, cost=cost, timeout=timeout)
+        """Wait as a context: the body runs once its turn has come.
+
+        Slots are renewed while the body runs, and released at its end, however it ends.
+        """
+        decision = self.wait(key, cost=cost, timeout=timeout)
+        with self._decider.holding(decision):
+            yield decision
+
+    def release(self, decision: Decision) -> None:
+        """Release the slots of an allowed decision, for work that does not end where it began. Can be repeated.
+
+        Rates and quotas stay charged, see `settle`. Does nothing for a decision without slots.
+        """
+        self._decider.release(decision)
+
+    def holders(self, key: str) -> list[Holder]:
+        """Return the slots of `key` that are held now, in all processes; of each limit, the first to expire first.
+
+        While the storage is out of reach, return the slots that this process granted alone, or raise StorageError if
+        `failure` is "raise".
+        """
+        return self._decider.holders(checked_key(key), self.limits)
+
+    @contextmanager
+    def reserve(self, key: str, cost: int, *, timeout: Duration | None = None) -> Iterator[Reservation]:
+        """Spend an estimate as a context; in its body, `commit` what was used in fact.
+
+        If the body ends without a commit, the estimate stays charged. Slots are held as by `acquire`. Raises
+        RateLimited, with nothing charged, if it is denied: at once, or after having waited for up to `timeout`. With a
+        timeout, the delay of a leaky bucket has passed when the body runs; else it is in `decision.delay`.
+        """
+        decision = self.hit(key, cost=cost) if timeout is None else self.wait(key, cost=cost, timeout=timeout)
+        if not decision.allowed:
+            raise RateLimited(decision)
+        with self._decider.holding(decision):
+            yield Reservation(self._decider, decision)
 
     def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent of the limiter's own limits, or of `limits` if it was checked against others.
@@ -188,17 +229,19 @@ class Limiter:
 
         `key` and `cost` may be functions of the call's arguments; without a key, all calls of the function
         share one. Past the timeout RateLimited is raised, or `fallback` is returned, called first with the
-        same arguments if it can be called.
+        same arguments if it can be called. A call holds its slots until it returns.
         """
 
         as_patience(timeout, self.max_delay)
 
         def decorate(function: F) -> F:
             decorated: Any
+            if self._wait_in_line is wait_for_slots:
+                refuse_generator(function)
             if is_async(function):
-                decorated = limited_async(self._for_tasks().wait, function, key, cost, timeout, fallback)
+                decorated = self._for_tasks()._limited(function, key, cost, timeout, fallback)
             else:
-                decorated = limited(self.wait, function, key, cost, timeout, fallback)
+                decorated = limited(self.wait, self._decider.holding, function, key, cost, timeout, fallback)
             return decorated  # type: ignore[no-any-return]
 
         return decorate if function is None else decorate(function)
@@ -233,16 +276,13 @@ class Limiter:
                     storage=self._decider.twin_storage(),
                     max_delay=self.max_delay,
                     listeners=self._decider.listeners,
-                    sleep=self._async_sleep,
+                    sleep=asyncio.sleep if self._sleep is time.sleep else self._async_sleep,
                 )
                 self._decider.adopt(self._twin._decider)
             return self._twin
 
     async def _async_sleep(self, seconds: float) -> None:
-        if self._sleep is time.sleep:
-            await asyncio.sleep(seconds)
-        else:
-            self._sleep(seconds)
+        self._sleep(seconds)
 
 
 class AsyncLimiter:
@@ -277,6 +317,7 @@ class AsyncLimiter:
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
         self._plan = Plan(limit_set(limits))
         self._reserves = reserves(self._plan.limits)
+        self._wait_in_line = wait_for_slots if any(limit.has_slots for limit in self._plan.limits) else wait_in_line
 
     @property
     def storage(self) -> AsyncStorage:
@@ -326,13 +367,33 @@ class AsyncLimiter:
             flow = wait_by_place(key, limits, cost, patience)
         else:
             place = (asyncio.get_running_loop(), key)
-            flow = wait_in_line(key, limits, cost, patience, self._lines, place, asyncio.Event())
+            flow = self._wait_in_line(key, limits, cost, patience, self._lines, place, asyncio.Event())
         return await drive_async(flow, self._decider.evaluate_or_undo, self._sleep, self._decider.listeners)
 
     @asynccontextmanager
     async def acquire(self, key: str, *, cost: int = ONE, timeout: Duration | None = None) -> AsyncIterator[Decision]:
         """Wait as a context; see `Limiter.acquire`."""
-        yield await self.wait(key, cost=cost, timeout=timeout)
+        decision = await self.wait(key, cost=cost, timeout=timeout)
+        async with self._decider.holding(decision):
+            yield decision
+
+    async def release(self, decision: Decision) -> None:
+        """Release the slots of an allowed decision; see `Limiter.release`. A cancelled caller does not stop it."""
+        await self._decider.release(decision)
+
+    async def holders(self, key: str) -> list[Holder]:
+        """Return the slots of `key` that are held now; see `Limiter.holders`."""
+        return await self._decider.holders(checked_key(key), self.limits)
+
+    @asynccontextmanager
+    async def reserve(self, key: str, cost: int, *, timeout: Duration | None = None) -> AsyncIterator[AsyncReservation]:
+        """Spend an estimate as a context; see `Limiter.reserve`."""
+        waits = timeout is not None
+        decision = await self.wait(key, cost=cost, timeout=timeout) if waits else await self.hit(key, cost=cost)
+        if not decision.allowed:
+            raise RateLimited(decision)
+        async with self._decider.holding(decision):
+            yield AsyncReservation(self._decider, decision)
 
     async def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent; see `Limiter.reset`."""
@@ -369,7 +430,7 @@ class AsyncLimiter:
         def decorate(function: F) -> F:
             if not is_async(function):
                 raise TypeError(f"{name_of(function)} is not an async def: decorate it with Limiter.limit")
-            decorated: Any = limited_async(self.wait, function, key, cost, timeout, fallback)
+            decorated: Any = self._limited(function, key, cost, timeout, fallback)
             return decorated  # type: ignore[no-any-return]
 
         return decorate if function is None else decorate(function)
@@ -382,6 +443,9 @@ class AsyncLimiter:
         """Close what this event loop has open. From now on the limiter raises RuntimeError; see `Limiter.close`."""
         self._decider.shut()
         await self._decider.close()
+
+    def _limited(self, function: Any, *options: Any) -> Any:
+        return limited_async(self.wait, self._decider.holding, function, *options)
 
     async def __aenter__(self) -> Self:
         self._decider.enter()

@@ -13,8 +13,9 @@ class Outcome(NamedTuple):
     untouched. `at_us` is the storage's clock at the decision.
 
     The other fields are for settling. `given` is the time that refunds had given back to a bucket; for a fixed window,
-    the instant since which it counts. `part` is the fraction of the instant at which this spend's place in a bucket
-    ends. `ahead_us` is that instant, in microseconds from `at_us`; None if it equals `reset_after_us`.
+    the instant since which it counts; for a slot that was forced, 1 if it was not held before. `part` is the fraction
+    of the instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from
+    `at_us`; None if it equals `reset_after_us`.
     """
 
     allowed: bool

@@ -15,7 +15,7 @@ class Patience(NamedTuple):
 
 
 class RateLimited(RateboundError):
-    """A denial, raised by `wait`, `acquire` and decorators. `decision` has the limit and the wait."""
+    """A denial, raised by `wait`, `acquire`, `reserve` and decorators. `decision` has the limit and the wait."""
 
     def __init__(self, decision: Decision, patience: Patience | None = None) -> None:
         super().__init__(decision, patience)
@@ -29,9 +29,13 @@ class RateLimited(RateboundError):
         if wait is None:
             return f"over the limit {limit}; no wait can help because the cost exceeds the limit"
         if self.patience is None:
+            if limit.has_slots:
+                return f"all slots of '{limit}' are taken; set timeout= to wait for one"
             return f"over the limit {limit}; retry in {wait:.6g} s"
         argument, given, _ = self.patience
         longer = "a longer timeout=" if argument == "timeout" else "timeout=, or max_delay=math.inf"
+        if limit.has_slots:
+            return f"all slots of '{limit}' are taken: none was released within {argument}={given} s; set {longer}"
         return (
             f"over the limit {limit}: it would not pass within {argument}={given} s;"
             f" retry in {wait:.6g} s, or set {longer}"

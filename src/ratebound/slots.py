@@ -1,11 +1,28 @@
-"""Slots of concurrent requests: their ids, and what to force in a storage to hold or release them."""
+"""Slots of concurrent requests: their ids, who holds them, and what to force in a storage to hold or release them."""
 
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from random import SystemRandom
+from typing import NamedTuple
 
 from ratebound.limit import NOT_GIVEN, Ask, Extra, Group, Limit
 
 _random = SystemRandom()  # the system's own: forked processes must not choose the same ids
 ID_BITS = 53  # a double, and so Lua, holds it exactly
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Holder(NamedTuple):
+    """One slot that is held. It is free at `expires_at`, by the storage's clock, unless it is renewed until then."""
+
+    limit: Limit
+    id: int
+    expires_at: datetime
+
+
+def holders_from(limit: Limit, slots: Iterable[tuple[int, int]]) -> list[Holder]:
+    """Return the holders of the slots that a storage lists: (id, expiry in microseconds)."""
+    return [Holder(limit, slot, EPOCH + timedelta(microseconds=expiry)) for slot, expiry in slots]
 
 
 def extras_of(limits: tuple[Limit, ...]) -> list[Extra] | None:

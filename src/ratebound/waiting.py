@@ -4,6 +4,9 @@ Where every limit is a bucket, a waiter takes a place in the future and sleeps u
 fair between all who share the storage. Other limits have no places, so waiters on one key stand in line
 inside this process, and the first of them sleeps for retry_after. A waiter that cannot pass in time, behind all those
 in front, is refused at once, as far as `_after_those_in_front` can tell. No waiter ever holds up another key.
+
+Nobody can know when a slot is released, so a waiter for a slot is not refused before its timeout. The first in line
+tries again when a slot is released in this process, and every now and then for the sake of other processes.
 """
 
 import threading
@@ -11,23 +14,35 @@ from asyncio import AbstractEventLoop
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from random import uniform
+from typing import Final, NamedTuple, Protocol
 
 from ratebound.clock import seconds
 from ratebound.decision import Decision
+from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import BUCKETS, Ask, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.rate_limited import Patience, RateLimited
 from ratebound.settling import undoing
+from ratebound.slots import extras_of, slots_of
 from ratebound.switch import switch
+
+FIRST_PAUSE: Final = 0.005  # seconds between two tries for a slot
+LONGEST_PAUSE: Final = 0.25
 
 
 class Ticket(Protocol):
-    """A threading.Event or an asyncio.Event: set when its holder has become the first in line."""
+    """A threading.Event or an asyncio.Event: set when its holder has become the first in line.
+
+    A waiter for a slot clears its ticket then. It is set again when a slot is released.
+    """
 
     def set(self) -> None:
         """Wake the holder."""
+
+    def clear(self) -> None:
+        """Let the holder wait again."""
 
 
 class Evaluate(NamedTuple):
@@ -50,7 +65,14 @@ class Turn(NamedTuple):
     seconds: float
 
 
-Step = Evaluate | Sleep | Turn
+class Pause(NamedTuple):
+    """Step: wait until the ticket is set, or sleep if that is simulated."""
+
+    ticket: Ticket
+    seconds: float
+
+
+Step = Evaluate | Sleep | Turn | Pause
 Place = tuple[AbstractEventLoop | None, str]  # one line for each key and event loop: a ticket is set in its own
 Flow = Generator[Step, object, Decision]
 
@@ -158,6 +180,48 @@ class Lines:
                 del self._lines[loop]
 
 
+class SlotWaiters:
+    """All waiters of this process that try for a slot, by key. Limiters share one object: they may share slots."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Forget all waiters. A child process has none of its parent's."""
+        self._lock = threading.RLock()  # reentrant for the same reason as the lock of `Lines`
+        self._waiting: dict[str, dict[Ticket, AbstractEventLoop | None]] = {}
+
+    def enter(self, place: Place, ticket: Ticket) -> None:
+        """Set the ticket from now on whenever a slot of the key is released."""
+        loop, key = place
+        with self._lock:
+            self._waiting.setdefault(key, {})[ticket] = loop
+
+    def leave(self, place: Place, ticket: Ticket) -> None:
+        """Set the ticket no longer."""
+        with self._lock:
+            waiting = self._waiting.get(place[1], {})
+            waiting.pop(ticket, None)
+            if not waiting:
+                self._waiting.pop(place[1], None)
+
+    def wake(self, group: Group) -> None:
+        """Wake the waiters for slots of these keys: some were released."""
+        for key, *_ in group if self._waiting else ():
+            with self._lock:
+                waiting = list(self._waiting.get(key, {}).items())
+            for ticket, loop in waiting:
+                if loop is None:
+                    ticket.set()
+                else:
+                    with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+                        loop.call_soon_threadsafe(ticket.set)
+
+
+slot_waiters: Final = SlotWaiters()
+
+
 def reserves(limits: tuple[Limit, ...]) -> bool:
     """Return True if all limits have places in the future: they are buckets."""
     return all(limit.algorithm in BUCKETS for limit in limits)
@@ -204,6 +268,59 @@ def wait_in_line(
         lines.leave(place, ticket)
 
 
+def wait_for_slots(
+    key: str, limits: tuple[Limit, ...], cost: int, patience: Patience, lines: Lines, place: Place, ticket: Ticket
+) -> Flow:
+    """Come to the front of the line, then try until every limit allows it and a slot is free.
+
+    All tries name the same slots: if the answer to one was lost, the next one finds the slots that it took.
+    """
+    timeout = patience.microseconds
+    group = _at_once(key, limits, cost)
+    rates = tuple(limit for limit in limits if not limit.has_slots)
+    deadline: int | None = None
+    in_doubt = False  # the storage may hold slots of a try that it did not answer
+    first = lines.enter(place, ticket, cost)
+    try:
+        if not first:
+            if rates:
+                decision = yield from _after_those_in_front(key, rates, cost, lines.in_front_of(place, ticket))
+            else:
+                decision = yield from _evaluate(group, "peek")
+            deadline = decision.at + timeout
+            _refuse_if_late(decision, timeout, patience)
+            yield Turn(ticket, seconds(timeout))  # if it does not come in time: one try, past those who wait
+        slot_waiters.enter(place, ticket)
+        pause = FIRST_PAUSE
+        while True:
+            ticket.clear()  # before the try: a release during it must not be missed
+            decision = yield from _evaluate(group)
+            in_doubt = in_doubt or decision.degraded is not None
+            if decision.allowed:
+                return decision
+            deadline = decision.at + timeout if deadline is None else deadline
+            left = deadline - decision.at
+            wait = _refuse_if_late(decision, left, patience)
+            if not switch.sleeping:
+                return (yield from _evaluate(group, "force"))
+            if wait:
+                yield Sleep(seconds(wait))
+            else:
+                pauses = uniform(pause / 2, pause), seconds(left), decision.retry_after or 0.0
+                yield Pause(ticket, min(pauses))
+                pause = min(2 * pause, LONGEST_PAUSE)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if in_doubt or isinstance(error, StorageError):
+            with suppress(Exception):  # a storage that fails now must not hide why the waiter goes
+                yield Evaluate((slots_of(group, -1),), "force")
+        raise
+    finally:
+        slot_waiters.leave(place, ticket)
+        lines.leave(place, ticket)
+
+
 def _after_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, front: int) -> Flow:
     """Ask when the turn comes if all in front are served first, each as soon as it may.
 
@@ -222,7 +339,7 @@ def _at_once(key: str, limits: tuple[Limit, ...], cost: int) -> Group:
     """
     queues = tuple(limit for limit in limits if limit.queues)
     others = tuple(limit for limit in limits if not limit.queues)
-    group: list[Ask] = [(key, others, cost, None, None)]
+    group: list[Ask] = [(key, others, cost, None, extras_of(others))]
     if queues:
         group.append((key, queues, cost, 0, None))
     return group
@@ -233,15 +350,30 @@ def _evaluate(group: Group, mode: Mode = "spend") -> Flow:
     return Decision(group, answers[0])
 
 
-def _refuse_if_late(decision: Decision, left: int, patience: Patience) -> None:
-    """Raise RateLimited if the turn is further away than `left`; it says when the same wait would do."""
-    waits = [row[2] for row in decision.rows if not row[0]]
-    if any(wait is None or wait > left for wait in waits):
-        rows = [
-            row if row[0] or row[2] is None else (False, row[1], max(row[2] - patience.microseconds, 0), *row[3:])
-            for row in decision.rows
-        ]
+def _refuse_if_late(decision: Decision, left: int, patience: Patience) -> int:
+    """Return how long the rates and quotas of a denial want to be waited for; 0 if only slots deny it.
+
+    Raises RateLimited if that is more than `left`, or if nothing is left; it says when the same wait would do. A slot
+    says when its lease ends, since it can be released earlier.
+    """
+    longest = 0
+    rows: list[Row] = []
+    late = False
+    for limit, row in zip(decision.limits, decision.rows, strict=True):
+        wait = row[2]
+        if row[0] or limit.has_slots:
+            late = late or (not row[0] and left <= 0)
+            rows.append(row)
+        elif wait is None:
+            late = True
+            rows.append(row)
+        else:
+            late = late or wait > left
+            longest = max(longest, wait)
+            rows.append((False, row[1], max(wait - patience.microseconds, 0), *row[3:]))
+    if late:
         raise RateLimited(Decision(decision.asks, _like(decision.rows, rows)), patience)
+    return longest
 
 
 def _like(rows: Sequence[Row], made: Sequence[Row]) -> Sequence[Row]:

@@ -9,9 +9,11 @@ from ratebound import (
     AsyncGuardedStorage,
     AsyncLimiter,
     AsyncMemoryStorage,
+    AsyncReservation,
     GuardedStorage,
     Limiter,
     MemoryStorage,
+    Reservation,
 )
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.policy import AsyncGate, Gate
@@ -22,6 +24,7 @@ from ratebound.web.gate import AsyncWebGate, WebGate
 PAIRS: list[tuple[type, type]] = [
     (Limiter, AsyncLimiter),
     (Decider, AsyncDecider),
+    (Reservation, AsyncReservation),
     (Gate, AsyncGate),
     (WebGate, AsyncWebGate),
     (Storage, AsyncStorage),

@@ -315,9 +315,10 @@ def test_the_async_limiter_gives_the_same_answers(clock: FakeClock) -> None:
 
 def test_the_public_names_are_these() -> None:
     assert set(ratebound.__all__) == {
-        "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "Check", "Decision", "GuardedStorage",
-        "InvalidCost", "InvalidKey", "InvalidLimit", "Limit", "Limiter", "MemoryStorage", "Outcome", "RateLimited",
-        "RateboundError", "StorageError", "compiled", "parse_limit", "parse_limits",
+        "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "AsyncReservation", "Check", "Decision",
+        "GuardedStorage", "Holder", "InvalidCost", "InvalidKey", "InvalidLimit", "Limit", "Limiter", "MemoryStorage",
+        "Outcome", "RateLimited", "RateboundError", "Reservation", "StorageError", "compiled", "parse_limit",
+        "parse_limits",
     }  # fmt: skip
 
 

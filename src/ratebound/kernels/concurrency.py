@@ -43,15 +43,20 @@ class Slots(State):
         return self._row(limit, now, len(live) < limit.count, live)
 
     def force(self, limit: Numbers, now: int, cost: int, spent: Spent | None) -> Row:
-        """Hold the slot that `spent` names even above the count, or release it if `cost` is negative."""
+        """Hold the slot that `spent` names even above the count, or release it if `cost` is negative.
+
+        `given` of the row is 1 if the slot was not held before.
+        """
         live = self._live(now)
+        given = 0
         if spent is not None and spent[0] >= 0:
+            given = 0 if spent[0] in live else 1
             if cost > 0:
                 live[spent[0]] = now + limit.period_us
             elif cost < 0:
                 live.pop(spent[0], None)
             self._hold(live)
-        return self._row(limit, now, True, live)
+        return self._row(limit, now, True, live, given)
 
     def standing(self, limit: Numbers, now: int) -> tuple[int, int]:
         """Return (remaining, reset_after)."""
@@ -96,10 +101,10 @@ class Slots(State):
         over = len(live) - limit.count
         return 0 if over < 0 else sorted(live.values())[over] - now
 
-    def _row(self, limit: Numbers, now: int, allowed: bool, live: dict[int, int]) -> Row:
+    def _row(self, limit: Numbers, now: int, allowed: bool, live: dict[int, int], given: int = 0) -> Row:
         wait = 0 if allowed else self._wait(limit, now, live)
         reset_after = max(live.values()) - now if live else 0
-        return (allowed, max(limit.count - len(live), 0), wait, reset_after, 0, now, 0, 0, None)
+        return (allowed, max(limit.count - len(live), 0), wait, reset_after, 0, now, given, 0, None)
 
 
 def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:

@@ -9,7 +9,7 @@ import threading
 
 from ratebound.clock import Clock
 from ratebound.decision import Decision
-from ratebound.events import Decided, Degraded, Event, Recovered
+from ratebound.events import Decided, Degraded, Event, Recovered, SlotLost
 from ratebound.fork import renew_in_children
 from ratebound.limit import UNITS, Limit
 from ratebound.observe.client import denied_keys, naming
@@ -45,7 +45,7 @@ class LogListener:
         self._budget = (Limit(per_minute, UNITS["minute"], burst=per_minute),)
         self._storage = MemoryStorage(clock=clock)
         self._lock = threading.Lock()
-        self._suppressed = {"denied": 0, "degraded": 0, "recovered": 0}
+        self._suppressed = {"denied": 0, "degraded": 0, "recovered": 0, "slot_lost": 0}
         renew_in_children(self)
 
     def __call__(self, event: Event) -> None:
@@ -60,6 +60,9 @@ class LogListener:
             fields = {"node": event.node, "seconds": event.seconds, "written_back": event.written_back}
             text = f"{_named(event.node)} decides again after %(seconds).3g s; %(written_back)d units written back"
             self._say(logging.WARNING, "recovered", text, fields)
+        elif isinstance(event, SlotLost):
+            fields = {"limit": ", ".join(limit.name for limit in event.decision.limits if limit.has_slots)}
+            self._say(logging.WARNING, "slot_lost", "a slot of %(limit)s was lost and is held again", fields)
 
     def renew(self) -> None:
         """Replace the lock in a forked child: the thread that may have held it does not exist there."""

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from queue import Empty
@@ -365,7 +365,7 @@ class AsyncGuardedStorage:
         self._nodes_of = _nodes_of(inner)
         self._writers: set[asyncio.Task[None]] = set()
         self._closers: set[asyncio.Task[None]] = set()
-        self._calls: set[asyncio.Task[None]] = set()  # of waiters: an event loop keeps only weak references to tasks
+        self._calls: set[asyncio.Task[Any]] = set()  # of waiters: an event loop keeps only weak references to tasks
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Answer each group by the deadline.
@@ -389,17 +389,22 @@ class AsyncGuardedStorage:
         call that has not begun by then is not made.
         """
         answer: asyncio.Future[list[Sequence[Row]]] = asyncio.get_running_loop().create_future()
-        call = answer.get_loop().create_task(self._answer_or_undo(groups, mode, answer), name="ratebound-wait")
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        self._start(self._answer_or_undo(groups, mode, answer))
         try:
             return await answer
         except asyncio.CancelledError:
             # The answer may have come in the same turn of the loop: then the call has left it here.
             if not answer.cancelled() and answer.exception() is None and mode == "spend":
-                with suppress(Exception):  # a storage that fails now must not hide the cancellation
-                    await self.evaluate(_undoing(groups, answer.result()), "force")
+                undo = self._start(self.evaluate(_undoing(groups, answer.result()), "force"))
+                await asyncio.wait([undo])  # in a task of its own: the caller may be cancelled again
+                undo.exception()  # a storage that fails now must not hide the cancellation
             raise
+
+    def _start(self, call: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(call, name="ratebound-wait")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
 
     async def _answer_or_undo(
         self, groups: Sequence[Group], mode: Mode, answer: "asyncio.Future[list[Sequence[Row]]]"

@@ -130,12 +130,17 @@ local function spend(limit, state, now, cost, patience, lead)
   return state, answer(limit, state, now, true)
 end
 
+-- The sixth number of the answer, `given`, is 1 if the slot was not held before.
 local function force(limit, state, now, cost, spent)
+  local given = 0
   if spent.at >= 0 then
-    local expiry = cost > 0 and now + limit.period_us or cost == 0 and expiry_of(state, spent.at)
-    state = with(state, spent.at, expiry)
+    local before = expiry_of(state, spent.at)
+    given = before and 0 or 1
+    state = with(state, spent.at, cost > 0 and now + limit.period_us or cost == 0 and before)
   end
-  return state, answer(limit, state, now, true)
+  local row = answer(limit, state, now, true)
+  row[6] = given
+  return state, row
 end
 
 -- Return id and expiry of every slot that is held, in turn.
