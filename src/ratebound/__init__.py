@@ -10,6 +10,7 @@ from ratebound.outcome import Outcome
 from ratebound.rate_limited import RateLimited
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
+from ratebound.usage import Usage
 
 __all__ = [
     "AsyncGuardedStorage",
@@ -28,6 +29,7 @@ __all__ = [
     "RateLimited",
     "RateboundError",
     "StorageError",
+    "Usage",
     "compiled",
     "parse_limit",
     "parse_limits",
