@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.web.charge_by_result import Charge, charge_function
 from ratebound.web.endpoint_rules import EndpointRules, SeenUsers
@@ -22,6 +23,12 @@ CLASH = (
     "the new policy cannot be combined with the limits of %r: the previous policy stays in force there. Correct the"
     " policy or these limits, and load the policy again"
 )
+
+
+def _is_of_request(one: CompiledRule) -> bool:
+    """Return True if a rule of a limit inside of a handler has functions for the request that is being handled."""
+    functions = [function for parts in one.by for kind in parts for function in kind.functions]
+    return one.rule.computed is not None or any(getattr(function, "is_looked_up", False) for function in functions)
 
 
 class EndpointRulesTable:
@@ -66,6 +73,21 @@ class EndpointRulesTable:
         if rules is None or rules.base is not base:
             rules = self._alone[endpoint] = self._renew(rules, base, endpoint, True)
         return rules
+
+    def all_rules(self) -> list[CompiledRule]:
+        """Return the rules of the policy and those of all endpoints that were met, each name once.
+
+        Limits inside of a handler are left out if they have functions that look at the request that it handles.
+        """
+        found = {one.rule.name: one for one in self._current().rules}
+        for endpoint in list(self.full):
+            for one in self.of(endpoint).compiled.rules if endpoint is not None else ():
+                found.setdefault(one.rule.name, one)
+        for endpoint in list(self._alone):
+            for one in self.alone(endpoint).compiled.rules if endpoint is not None else ():
+                if not _is_of_request(one):
+                    found.setdefault(one.rule.name, one)
+        return list(found.values())
 
     def check(self, limit: RouteLimit) -> None:
         """Raise ValueError for a limit that the policy cannot be combined with, wherever it will stand."""

@@ -1,0 +1,78 @@
+"""The page that tells a caller its own usage, in the manner of GitHub's `/rate_limit`, for all adapters."""
+
+import json
+import logging
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ratebound.errors import StorageError
+from ratebound.policy.runtime.usage import RuleAsk
+from ratebound.usage import Usage, usage_ask
+from ratebound.web.flow import Flow, Step
+from ratebound.web.passed import Passed
+
+log = logging.getLogger("ratebound")
+
+HEADERS = {"Cache-Control": "no-store"}  # it is about one caller, and soon wrong
+CONTENT_TYPE = "application/json"
+
+
+class Page(NamedTuple):
+    """A response with a body of JSON."""
+
+    status: int
+    body: bytes
+
+
+def read_page(read_usage: Step) -> Flow[Page]:
+    """Return the page for the usage that `read_usage` returns; a 503 if it raises StorageError."""
+    try:
+        return Page(200, _encoded(usage_document((yield read_usage))))
+    except StorageError:
+        log.exception("the usage of a client could not be read")
+        return Page(503, _encoded({"message": "Usage is not available now. Try again later."}))
+
+
+def usage_document(usages: Iterable[Usage]) -> dict[str, Any]:
+    """Return the content of the page: `resources` by the name of the limit, and as `rate` the most pressing of them.
+
+    `degraded` is true if the storage was out of reach.
+    """
+    found = list(usages)
+    document: dict[str, Any] = {
+        "resources": {usage.name: _resource(usage) for usage in found},
+        "rate": _resource(min(found, key=_left)) if found else None,
+    }
+    if any(usage.degraded for usage in found):
+        document["degraded"] = True
+    return document
+
+
+def _resource(usage: Usage) -> dict[str, Any]:
+    return {
+        "limit": usage.quota,
+        "used": usage.used,
+        "remaining": usage.remaining,
+        "reset": math.ceil(usage.resets_at.timestamp()),
+        "resource": usage.name,
+    }
+
+
+def _left(usage: Usage) -> tuple[bool, float]:
+    """Return the order of pressure: slots and metered limits come last, else what is nearest to exhaustion first."""
+    return usage.limit.has_slots or usage.limit.metered, usage.remaining / usage.quota
+
+
+def _encoded(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def asks_of(passed: Passed) -> list[RuleAsk]:
+    """Return the asks that show the usage of all limits that a request was checked against."""
+    return [
+        RuleAsk(rule.name, usage_ask(key, limits))
+        for verdict in passed.verdicts
+        if verdict.decision is not None
+        for rule, (key, limits, *_) in zip(verdict.asked, verdict.decision.asks, strict=True)
+    ]
