@@ -13,7 +13,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Usage(NamedTuple):
-    """What a key has used of one limit.
+    """The usage of one limit by one key.
 
     `quota` is the count plus the units that were `granted` in this window; for buckets it is the burst. `used` may
     exceed it if the limit is metered. For slots `used` is the number that is held. `resets_at` is the end of the

@@ -23,7 +23,7 @@ from ratebound.usage import checked_units, grant_ask, no_quota, quotas_among, us
 
 
 class RuleAsk(NamedTuple):
-    """What a storage is asked for one rule and one client."""
+    """The name of a rule, and an ask for the limits that it has for one client."""
 
     rule: str
     ask: Ask
