@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi import Depends, FastAPI, Header
+from fastapi.responses import JSONResponse
 
 from ratebound import MemoryStorage
 from ratebound.testing import FakeClock
@@ -142,6 +143,28 @@ def test_a_page_says_that_the_storage_was_not_asked(clock: FakeClock) -> None:
         faulty.error = None
     assert page["degraded"] is True
     assert set(used(page).values()) == {0}
+
+
+def test_the_page_has_the_names_that_clients_see_in_headers(clock: FakeClock) -> None:
+    names = {"monthly/calendar-month": "requests-per-month"}
+    options = {"policy": {**POLICY, "headers": {"names": names}}, "storage": MemoryStorage(clock=clock)}
+    with SITES["flask"](**options) as site:
+        assert site.page(**ANN)["resources"].keys() == {"requests-per-month", "rest/minute", "export/calendar-day"}
+
+
+def test_the_answer_to_a_rejection_can_tell_the_usage(clock: FakeClock) -> None:
+    app = FastAPI()
+    limits = RateLimits("1/calendar-day", storage=MemoryStorage(clock=clock), app=app)
+
+    @app.exception_handler(429)
+    async def rejected(request: Any, error: Exception) -> JSONResponse:
+        return JSONResponse(brief(await limits.usage(request)), 429)
+
+    async def ask() -> None:
+        await fetch(app, "GET", "/")
+        assert json.loads((await fetch(app, "GET", "/")).body) == {"default/calendar-day": 1}
+
+    asyncio.run(ask())
 
 
 def test_a_policy_without_limits_for_the_caller_has_an_empty_page(clock: FakeClock) -> None:

@@ -176,7 +176,7 @@ class RateLimitMiddleware:
         limits that all clients share. `user` is the user, if the middleware does not know it.
         """
         if not all_rules:
-            return await self.gate.usage_of_passed((scope.get("state") or {}).get(STATE))
+            return await self.gate.usage_after((scope.get("state") or {}).get(STATE))
         known = self.user(scope) if user is None else user_id(user)
         return await self.gate.usage(request_view(scope, known, None, self._wire))
 

@@ -131,12 +131,12 @@ class _GateBase:
         self.read_endpoints()
         return self._table.all_rules()
 
-    def asks_of(self, passed: object) -> list[RuleAsk]:
+    def asks_of(self, answer: object) -> list[RuleAsk]:
         """Return the asks that show the usage of the limits that a request was checked against. Raises RuntimeError if
         this gate has not checked it."""
-        if not self.owns(passed):
-            raise RuntimeError("these limits have not checked this request: install them in the application around it")
-        return asks_of(passed)
+        if isinstance(answer, Rejected) or self.owns(answer):
+            return asks_of(answer)
+        raise RuntimeError("these limits have not checked this request: install them in the application around it")
 
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise ValueError if an endpoint's limits cannot be combined with the policy."""
@@ -232,9 +232,9 @@ class WebGate(_GateBase):
         """Return the usage of all limits that count the client of this request, on any request; see `Gate.usage`."""
         return self.gate.usage(view, all_rules=True, rules=self.known_rules())
 
-    def usage_of_passed(self, passed: object) -> list[Usage]:
-        """Return the usage of the limits that a request was checked against."""
-        return self.gate.read_usage(self.asks_of(passed))
+    def usage_after(self, answer: object) -> list[Usage]:
+        """Return the usage of the limits that a request was checked against, from its Passed or Rejected."""
+        return self.gate.read_usage(self.asks_of(answer))
 
     def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
         """Return the usage of all limits that count a client, endpoints' own included; see `Gate.usage_of`."""
@@ -318,9 +318,9 @@ class AsyncWebGate(_GateBase):
         """Return the usage of all limits that count the client of this request; see `WebGate.usage`."""
         return await self.gate.usage(view, all_rules=True, rules=self.known_rules())
 
-    async def usage_of_passed(self, passed: object) -> list[Usage]:
-        """Return the usage of the limits that a request was checked against."""
-        return await self.gate.read_usage(self.asks_of(passed))
+    async def usage_after(self, answer: object) -> list[Usage]:
+        """Return the usage of the limits that a request was checked against; see `WebGate.usage_after`."""
+        return await self.gate.read_usage(self.asks_of(answer))
 
     async def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
         """Return the usage of all limits that count a client; see `Gate.usage_of`."""

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ratebound.errors import StorageError
@@ -11,6 +11,7 @@ from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.usage import Usage, usage_ask
 from ratebound.web.flow import Flow, Step
 from ratebound.web.passed import Passed
+from ratebound.web.rejected import Rejected
 
 log = logging.getLogger("ratebound")
 
@@ -25,37 +26,40 @@ class Page(NamedTuple):
     body: bytes
 
 
-def read_page(read_usage: Step) -> Flow[Page]:
+def read_page(gate: Any, read_usage: Step) -> Flow[Page]:
     """Return the page for the usage that `read_usage` returns; a 503 if it raises StorageError."""
     try:
-        return Page(200, _encoded(usage_document((yield read_usage))))
+        usages = yield read_usage
+        return Page(200, _encoded(usage_document(usages, gate.policy.response_headers.names)))
     except StorageError:
         log.exception("the usage of a client could not be read")
         return Page(503, _encoded({"message": "Usage is not available now. Try again later."}))
 
 
-def usage_document(usages: Iterable[Usage]) -> dict[str, Any]:
-    """Return the content of the page: `resources` by the name of the limit, and as `rate` the most pressing of them.
+def usage_document(usages: Iterable[Usage], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of the page: `resources` by name, and as `rate` the most pressing of them.
 
-    `degraded` is true if the storage was out of reach.
+    `names` maps names of limits to those that clients see, as in headers. `degraded` is true if the storage was out of
+    reach.
     """
     found = list(usages)
+    resources = [_resource(usage, names.get(usage.name, usage.name)) for usage in found]
     document: dict[str, Any] = {
-        "resources": {usage.name: _resource(usage) for usage in found},
-        "rate": _resource(min(found, key=_left)) if found else None,
+        "resources": {one["resource"]: one for one in resources},
+        "rate": resources[min(range(len(found)), key=lambda index: _left(found[index]))] if found else None,
     }
     if any(usage.degraded for usage in found):
         document["degraded"] = True
     return document
 
 
-def _resource(usage: Usage) -> dict[str, Any]:
+def _resource(usage: Usage, name: str) -> dict[str, Any]:
     return {
         "limit": usage.quota,
         "used": usage.used,
         "remaining": usage.remaining,
         "reset": math.ceil(usage.resets_at.timestamp()),
-        "resource": usage.name,
+        "resource": name,
     }
 
 
@@ -68,11 +72,11 @@ def _encoded(document: object) -> bytes:
     return json.dumps(document).encode()
 
 
-def asks_of(passed: Passed) -> list[RuleAsk]:
+def asks_of(answer: Passed | Rejected) -> list[RuleAsk]:
     """Return the asks that show the usage of all limits that a request was checked against."""
     return [
         RuleAsk(rule.name, usage_ask(key, limits))
-        for verdict in passed.verdicts
+        for verdict in (answer.verdicts if isinstance(answer, Passed) else [answer.verdict])
         if verdict.decision is not None
         for rule, (key, limits, *_) in zip(verdict.asked, verdict.decision.asks, strict=True)
     ]

@@ -128,7 +128,7 @@ class RateLimitMiddleware:
         limits that all clients share. `user` is the user, if the middleware does not know it.
         """
         if not all_rules:
-            return self.gate.usage_of_passed(environ.get(PASSED))
+            return self.gate.usage_after(environ.get(PASSED))
         known = self.user(environ) if user is None else user_id(user)
         return self.gate.usage(request_view(environ, known, None, self._wire))
 

@@ -179,7 +179,7 @@ class DjangoLimits:
         """Find the usage of a client; see `usage`."""
         request = getattr(request, "_request", request)  # of the REST framework
         if not all_rules:
-            found: list[Usage] = yield partial(caller.gate.usage_of_passed, visit_of(request).answer)
+            found: list[Usage] = yield partial(caller.gate.usage_after, visit_of(request).answer)
             return found
         view = request_view(request)
         view.reread(paths_of(request))

@@ -14,5 +14,6 @@ from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 @exempt
 def usage_page(request: Any) -> Any:
     """Tell the caller its own usage of all limits, as JSON. It costs nothing, except for early rules."""
-    page = run(read_page(partial(configured_limits().usage, request, all_rules=True)))
+    limits = configured_limits()
+    page = run(read_page(limits.gate, partial(limits.usage, request, all_rules=True)))
     return HttpResponse(page.body, status=page.status, headers=HEADERS, content_type=CONTENT_TYPE)

@@ -166,7 +166,7 @@ class RateLimits:
         limits that all clients share. `user` is the user, if only a dependency knows it.
         """
         if not all_rules:
-            return await self.gate.usage_of_passed(request.scope.get("state", {}).get(STATE))
+            return await self.gate.usage_after(request.scope.get("state", {}).get(STATE))
         return await self.gate.usage(self._client_view(request.scope, user))
 
     def usage_page(self, user: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -178,7 +178,7 @@ class RateLimits:
 
         async def usage_page(request: Request, user: Any = None) -> Response:
             view = self._client_view(request.scope, user)
-            page = await run_async(read_page(functools.partial(self.gate.usage, view)))
+            page = await run_async(read_page(self.gate, functools.partial(self.gate.usage, view)))
             return Response(page.body, page.status, HEADERS, CONTENT_TYPE)
 
         usage_page.__signature__ = _page_signature(user)  # type: ignore[attr-defined]

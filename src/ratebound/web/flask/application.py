@@ -287,11 +287,11 @@ class LimitedFlask:
         """Return the usage of a client; see `RateLimits.usage`."""
         if all_rules:
             return self.gate.usage(self._client_view(request, user))
-        return self.gate.usage_of_passed(self.visit_of(request.environ).answer)
+        return self.gate.usage_after(self.visit_of(request.environ).answer)
 
     def usage_page(self, request: flask.Request) -> Any:
         """Return the response that tells a caller its own usage."""
-        page = run(read_page(partial(self.gate.usage, self._client_view(request, None))))
+        page = run(read_page(self.gate, partial(self.gate.usage, self._client_view(request, None))))
         return self._app.response_class(page.body, page.status, HEADERS, content_type=CONTENT_TYPE)
 
     def _client_view(self, request: flask.Request, user: Any) -> RequestView:
