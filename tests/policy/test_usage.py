@@ -192,6 +192,12 @@ def test_a_name_that_nothing_counts_by_raises(names: Any, message: str) -> None:
             call(names)
 
 
+def test_a_kind_that_a_verifier_returns_and_does_not_declare_is_told() -> None:
+    gate = gate_of(policy(monthly(), identities={"api-key": Source(verify=KEYS.get)}))
+    with pytest.raises(ValueError, match=r"no rule counts by team: .*; or declare .* 'kinds: \[team\]'"):
+        gate.reset("team:7")
+
+
 def test_an_unknown_rule_or_tier_raises_with_the_nearest_name() -> None:
     gate = gate_of(policy(monthly()))
     with pytest.raises(ValueError, match="unknown rule 'montly'.*'monthly'"):

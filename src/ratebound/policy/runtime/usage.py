@@ -135,7 +135,7 @@ class ClientLimits:
         counted = [(one, identity_in(one.by, self._client)) for one in chosen]
         self._counted = [(one, who) for one, who in counted if who is not None]
         if not self._counted:
-            raise ValueError(_not_counted(chosen, self._client, rule))
+            raise ValueError(_not_counted(chosen, self._client, rule, policy))
         keys = [one.key for one in self._client]
         address = next((one.client.ip for one in self._client if one.client is not None), None)
         self._overrides = [override for override, _ in policy.overridden.find(keys, address)]
@@ -191,9 +191,13 @@ def _overridden(override: Override, one: CompiledRule) -> Plan:
     return with_failure_cached(one.rule.plan(override.limits, one.counter_windows), one.failure)
 
 
-def _not_counted(rules: Iterable[CompiledRule], client: NamedClient, rule: str | None) -> str:
+def _not_counted(rules: Iterable[CompiledRule], client: NamedClient, rule: str | None, policy: Policy) -> str:
     """Return the message for a client that no rule counts."""
     named = " + ".join(one.label for one in client)
     known = dict.fromkeys(" + ".join(kind.name for kind in parts) for one in rules for parts in one.by)
     what = "no rule counts" if rule is None else f"the rule {rule!r} does not count"
-    return f"{what} by {named}: expected {' or '.join(known) or 'a policy with rules'}"
+    unknown = [one.label for one in client if one.client is None and not one.sources]
+    hint = ""
+    if unknown and policy.identities:
+        hint = f"; or declare the kind in the source that returns it, 'kinds: [{unknown[0]}]'"
+    return f"{what} by {named}: expected {' or '.join(known) or 'a policy with rules'}{hint}"
