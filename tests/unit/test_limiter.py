@@ -317,7 +317,7 @@ def test_the_public_names_are_these() -> None:
     assert set(ratebound.__all__) == {
         "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "Check", "Decision", "GuardedStorage",
         "InvalidCost", "InvalidKey", "InvalidLimit", "Limit", "Limiter", "MemoryStorage", "Outcome", "RateLimited",
-        "RateboundError", "StorageError", "compiled", "parse_limit", "parse_limits",
+        "RateboundError", "StorageError", "Usage", "compiled", "parse_limit", "parse_limits",
     }  # fmt: skip
 
 
