@@ -201,7 +201,7 @@ def test_lists_say_something_else_of_single_clients() -> None:
 def test_plans_have_monthly_quotas_and_the_largest_is_metered() -> None:
     customers = {f"k-{tier}": Identity("customer", tier, tier) for tier in ("free", "pro", "enterprise")}
     clock = FakeClock()
-    gate = example_gate("quotas.yaml", clock, find_customer=customers.get)
+    gate = example_gate("monthly_plans.yaml", clock, find_customer=customers.get)
 
     def quota(key: str) -> tuple[int, bool]:
         _, monthly = gate.usage(request("/api/report", headers={"x-api-key": key}))
@@ -213,7 +213,7 @@ def test_plans_have_monthly_quotas_and_the_largest_is_metered() -> None:
 
 def test_the_page_about_quotas_shows_the_example() -> None:
     page = (EXAMPLES.parents[1] / "docs" / "quotas.md").read_text()
-    assert f"```yaml\n{(EXAMPLES / 'quotas.yaml').read_text()}```" in page
+    assert f"```yaml\n{(EXAMPLES / 'monthly_plans.yaml').read_text()}```" in page
 
 
 @pytest.mark.parametrize("name", ["endpoints.toml", "endpoints.json"])
