@@ -7,10 +7,21 @@ from typing import Any
 import pytest
 
 from ratebound import InvalidCost, InvalidLimit, MemoryStorage, StorageError, Usage
-from ratebound.policy import AsyncGate, Gate, Identity, Override, Policy, RequestView, Rule, Source
+from ratebound.policy import (
+    ANY_FUNCTION,
+    AsyncGate,
+    Gate,
+    Identity,
+    Override,
+    Policy,
+    RequestView,
+    Rule,
+    Source,
+    load_policy,
+)
 from ratebound.policy.match.conditions import Match
 from ratebound.testing import FakeClock
-from tests.policy.gates import gate_of, request
+from tests.policy.gates import EXAMPLES, gate_of, request
 from tests.unit.faulty import DOWN, Prompt
 
 KEYS = {"k1": Identity("", "acme", "pro"), "k2": Identity("team", "7")}
@@ -50,6 +61,30 @@ def test_usage_of_a_request_has_the_limits_of_all_rules_that_apply() -> None:
     assert found[0].resets_at == datetime(2023, 12, 1, tzinfo=UTC)
     assert brief(gate.usage(request("/", user="bob"))) == {"monthly/calendar-month": (10, 1)}
     assert brief(gate.usage(request("/", user="carl"))) == {"monthly/calendar-month": (10, 0)}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
+@pytest.mark.parametrize("path", ["/", "/auth/login", "/api/v1/x", "/search", "/health", "/upload", "/admin/users"])
+def test_usage_has_the_limits_that_the_verdict_has(name: str, path: str) -> None:
+    loaded = load_policy(EXAMPLES / name, functions=ANY_FUNCTION, environ={})
+    views = [
+        request(path, method, peer=peer, user=user)
+        for method in ("GET", "POST")
+        for peer in ("192.0.2.1", "192.0.2.10", "198.51.100.9", "10.0.0.1")
+        for user in (None, "ann", "acme", "batch", "mallory", "monitoring")
+    ]
+    for view in views:
+        gate = gate_of(loaded)
+        verdict = gate.decide(view)
+        verdicts = [one for one in (verdict.earlier, verdict) if one is not None and one.decision is not None]
+        charged = [
+            (rule.name, limit, outcome.remaining)
+            for one in verdicts
+            if one.decision is not None
+            for rule, limit, outcome in zip(one.rules, one.decision.limits, one.decision.outcomes, strict=True)
+        ]
+        if verdict.allowed:
+            assert [(usage.rule, usage.limit, usage.remaining) for usage in gate.usage(view)] == charged
 
 
 def test_usage_of_all_rules_does_not_look_at_the_path_and_leaves_out_what_all_clients_share() -> None:
