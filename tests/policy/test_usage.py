@@ -103,6 +103,15 @@ def test_usage_of_all_rules_does_not_look_at_the_path_and_leaves_out_what_all_cl
     assert list(brief(gate.usage(request("/usage", user="bob")))) == ["everybody/second"]
 
 
+def test_nobody_reads_the_usage_of_another_by_what_a_function_of_a_rule_looks_at() -> None:
+    rules = [Rule("login", "5/hour", by=lambda view: view.header("x-account")), Rule("rest", "9/minute")]
+    gate = gate_of(policy(*rules))
+    victim = request(headers={"x-account": "victim"})
+    gate.decide(victim)
+    assert list(brief(gate.usage(victim, all_rules=True))) == ["rest/minute"]
+    assert brief(gate.usage(victim)) == {"login/hour": (5, 1), "rest/minute": (9, 1)}
+
+
 def test_usage_charges_nothing_and_tells_no_listener() -> None:
     told: list[object] = []
     gate = gate_of(policy(Rule("one", "1/minute")), listeners=[told.append])

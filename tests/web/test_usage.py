@@ -6,12 +6,14 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import flask
 import pytest
 from fastapi import Depends, FastAPI, Header
 from fastapi.responses import JSONResponse
 
 from ratebound import MemoryStorage
 from ratebound.testing import FakeClock
+from ratebound.web import flask as flask_limits
 from ratebound.web.fastapi import RateLimits
 from tests.unit.faulty import DOWN, AsyncFaulty, Prompt
 from tests.web.drivers import fetch
@@ -150,6 +152,26 @@ def test_the_page_has_the_names_that_clients_see_in_headers(clock: FakeClock) ->
     options = {"policy": {**POLICY, "headers": {"names": names}}, "storage": MemoryStorage(clock=clock)}
     with SITES["flask"](**options) as site:
         assert site.page(**ANN)["resources"].keys() == {"requests-per-month", "rest/minute", "export/calendar-day"}
+
+
+def test_limits_inside_of_a_view_are_shown_once_they_were_checked(clock: FakeClock) -> None:
+    app = flask.Flask("parts")
+    limits = flask_limits.RateLimits(app, storage=MemoryStorage(clock=clock))
+    app.add_url_rule("/rate_limit", view_func=limits.usage_page())
+
+    @app.get("/mail/<int:count>")
+    def mail(count: int) -> str:
+        with limits.limit("5/calendar-day", name="mail"), limits.limit(f"{count}/minute", name="varying"):
+            return "sent"
+
+    client = app.test_client()
+    assert client.get("/rate_limit").json == {"resources": {}, "rate": None}
+    assert [client.get(f"/mail/{count}").status_code for count in (3, 4)] == [200, 200]
+    assert used(client.get("/rate_limit").json) == {"mail/calendar-day": 2}
+    limits.reset("127.0.0.1", "mail")
+    limits.reset("127.0.0.1", "varying")
+    assert used(client.get("/rate_limit").json) == {"mail/calendar-day": 0}
+    assert client.get("/mail/1").status_code == 200
 
 
 def test_the_answer_to_a_rejection_can_tell_the_usage(clock: FakeClock) -> None:

@@ -25,12 +25,6 @@ CLASH = (
 )
 
 
-def _is_of_request(one: CompiledRule) -> bool:
-    """Return True if a rule of a limit inside of a handler has functions for the request that is being handled."""
-    functions = [function for parts in one.by for kind in parts for function in kind.functions]
-    return one.rule.computed is not None or any(getattr(function, "is_looked_up", False) for function in functions)
-
-
 class EndpointRulesTable:
     """The rules of every endpoint that one gate has met; compiled anew when the policy changes."""
 
@@ -74,10 +68,11 @@ class EndpointRulesTable:
             rules = self._alone[endpoint] = self._renew(rules, base, endpoint, True)
         return rules
 
-    def all_rules(self) -> list[CompiledRule]:
+    def all_rules(self, *, callable_now: bool = False) -> list[CompiledRule]:
         """Return the rules of the policy and those of all endpoints that were met, each name once.
 
-        Limits inside of a handler are left out if they have functions that look at the request that it handles.
+        With `callable_now` rules of limits inside of a handler are left out if a function finds their limits: it looks
+        at the request that the handler handles.
         """
         found = {one.rule.name: one for one in self._current().rules}
         for endpoint in list(self.full):
@@ -85,7 +80,7 @@ class EndpointRulesTable:
                 found.setdefault(one.rule.name, one)
         for endpoint in list(self._alone):
             for one in self.alone(endpoint).compiled.rules if endpoint is not None else ():
-                if not _is_of_request(one):
+                if one.rule.computed is None or not callable_now:
                     found.setdefault(one.rule.name, one)
         return list(found.values())
 

@@ -126,10 +126,11 @@ class _GateBase:
         """Return True if this gate let the request pass, and not another one around it."""
         return isinstance(passed, Passed) and passed.terms.owner is self.gate
 
-    def known_rules(self) -> list[CompiledRule]:
-        """Return the rules of the policy and of all endpoints that are known, each name once."""
+    def known_rules(self, *, callable_now: bool = False) -> list[CompiledRule]:
+        """Return the rules of the policy and of all endpoints that are known, each name once; see `all_rules` of
+        EndpointRulesTable."""
         self.read_endpoints()
-        return self._table.all_rules()
+        return self._table.all_rules(callable_now=callable_now)
 
     def asks_of(self, answer: object) -> list[RuleAsk]:
         """Return the asks that show the usage of the limits that a request was checked against. Raises RuntimeError if
@@ -230,7 +231,7 @@ class WebGate(_GateBase):
 
     def usage(self, view: RequestView) -> list[Usage]:
         """Return the usage of all limits that count the client of this request, on any request; see `Gate.usage`."""
-        return self.gate.usage(view, all_rules=True, rules=self.known_rules())
+        return self.gate.usage(view, all_rules=True, rules=self.known_rules(callable_now=True))
 
     def usage_after(self, answer: object) -> list[Usage]:
         """Return the usage of the limits that a request was checked against, from its Passed or Rejected."""
@@ -316,7 +317,7 @@ class AsyncWebGate(_GateBase):
 
     async def usage(self, view: RequestView) -> list[Usage]:
         """Return the usage of all limits that count the client of this request; see `WebGate.usage`."""
-        return await self.gate.usage(view, all_rules=True, rules=self.known_rules())
+        return await self.gate.usage(view, all_rules=True, rules=self.known_rules(callable_now=True))
 
     async def usage_after(self, answer: object) -> list[Usage]:
         """Return the usage of the limits that a request was checked against; see `WebGate.usage_after`."""

@@ -242,8 +242,9 @@ class Gate(_PolicyGate):
         """Return what the client of a request has used of each limit that applies to the request. Charges nothing.
 
         With `all_rules` it is every limit that counts this client, whatever the path, method, host or headers of the
-        request; limits that all clients share are left out then. Shadows are always left out. `rules` are the compiled
-        rules to look at, instead of the policy's.
+        request. Then limits that all clients share are left out, and those of rules that count by a function of their
+        own, which may look at the name of another client. Shadows are always left out. `rules` are the compiled rules
+        to look at, instead of the policy's.
         """
         compiled, flow = self._usage_flow(request, all_rules, rules)
         return self.read_usage(self._deliberate(compiled, flow))

@@ -21,6 +21,8 @@ from ratebound.policy.runtime.fast_path import is_exempt, readings_of
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step, verified
 from ratebound.usage import checked_units, grant_ask, no_quota, quotas_among, usage_ask
 
+CALL = "call."  # the names of identities that a function in a rule finds begin with it
+
 
 class RuleAsk(NamedTuple):
     """The name of a rule, and an ask for the limits that it has for one client."""
@@ -35,7 +37,9 @@ def asks_of_request(
     """Return the asks that show the usage of a request's client: of the rules that apply to this request, or of all of
     these `rules` that count the client on any request. Yields what must be awaited.
 
-    Of `rules`, those that count all clients together are left out: a client is shown its own usage.
+    Of `rules`, two kinds are left out, because a client is shown its own usage: those that count all clients together,
+    and those that count by a function in the rule itself, which may look at anything that the client sends, such as the
+    name of another account.
     """
     if switch != "on":
         return []
@@ -90,9 +94,11 @@ def _counting(
 
 
 def _is_for(one: CompiledRule, address: Address | None, tier: str | None) -> bool:
-    """Return True if a rule counts a client of this address and tier on any request."""
+    """Return True if a rule counts a client of this address and tier on any request, by an identity of its own."""
     match = one.match
     if match.tiers and tier not in match.tiers:
+        return False
+    if any(kind.name.startswith(CALL) for parts in one.by for kind in parts):
         return False
     return match.networks is None or (address is not None and address in match.networks)
 

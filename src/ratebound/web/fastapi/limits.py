@@ -170,9 +170,10 @@ class RateLimits:
         return await self.gate.usage(self._client_view(request.scope, user))
 
     def usage_page(self, user: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        """Return an endpoint that tells callers their own usage of all limits, as JSON: `app.get("/rate_limit")(
-        limits.usage_page())`, or `Route("/rate_limit", limits.usage_page())`. It costs nothing, except for early rules.
+        """Return an endpoint that tells callers their own usage of all limits, as JSON. It costs nothing, except for
+        early rules.
 
+        FastAPI: `app.get("/rate_limit")(limits.usage_page())`. Starlette: `Route("/rate_limit", limits.usage_page())`.
         `user` is a dependency of FastAPI that returns the user.
         """
 

@@ -147,8 +147,8 @@ class RateLimits:
         self.gate.reset(identity, rule)
 
     def usage_page(self) -> Callable[[], Any]:
-        """Return a view that tells callers their own usage of all limits, as JSON: `app.add_url_rule("/rate_limit",
-        view_func=limits.usage_page())`. It costs nothing, except for early rules."""
+        """Return a view that tells callers their own usage of all limits, as JSON. It costs nothing, except for early
+        rules: `app.add_url_rule("/rate_limit", view_func=limits.usage_page())`."""
 
         def usage_page() -> Any:
             return limited_application().usage_page(current_request())
