@@ -26,31 +26,40 @@ class Page(NamedTuple):
     body: bytes
 
 
+def _encoded(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+UNAVAILABLE = Page(503, _encoded({"message": "Usage is not available now. Try again later."}))
+
+
 def read_page(gate: Any, read_usage: Step) -> Flow[Page]:
-    """Return the page for the usage that `read_usage` returns; a 503 if it raises StorageError."""
+    """Return the page for the usage that `read_usage` returns; a 503 if the storage could not be asked, because what
+    this process knows alone is not what was used."""
     try:
         usages = yield read_usage
-        return Page(200, _encoded(usage_document(usages, gate.policy.response_headers.names)))
     except StorageError:
         log.exception("the usage of a client could not be read")
-        return Page(503, _encoded({"message": "Usage is not available now. Try again later."}))
+        return UNAVAILABLE
+    if any(usage.degraded for usage in usages):
+        return UNAVAILABLE
+    return Page(200, _encoded(usage_document(usages, gate.policy.response_headers.names)))
 
 
 def usage_document(usages: Iterable[Usage], names: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of the page: `resources` by name, and as `rate` the most pressing of them.
 
-    `names` maps names of limits to those that clients see, as in headers. `degraded` is true if the storage was out of
-    reach.
+    `names` maps names of limits to those that clients see, as in headers.
     """
-    found = list(usages)
-    resources = [_resource(usage, names.get(usage.name, usage.name)) for usage in found]
-    document: dict[str, Any] = {
-        "resources": {one["resource"]: one for one in resources},
-        "rate": resources[min(range(len(found)), key=lambda index: _left(found[index]))] if found else None,
-    }
-    if any(usage.degraded for usage in found):
-        document["degraded"] = True
-    return document
+    resources: dict[str, Any] = {}
+    rate: tuple[tuple[bool, float], str] | None = None
+    for usage in usages:
+        shown = names.get(usage.name, usage.name)
+        name = usage.name if shown in resources else shown
+        resources[name] = _resource(usage, name)
+        if rate is None or _left(usage) < rate[0]:
+            rate = _left(usage), name
+    return {"resources": resources, "rate": None if rate is None else resources[rate[1]]}
 
 
 def _resource(usage: Usage, name: str) -> dict[str, Any]:
@@ -66,10 +75,6 @@ def _resource(usage: Usage, name: str) -> dict[str, Any]:
 def _left(usage: Usage) -> tuple[bool, float]:
     """Return the order of pressure: slots and metered limits come last, else what is nearest to exhaustion first."""
     return usage.limit.has_slots or usage.limit.metered, usage.remaining / usage.quota
-
-
-def _encoded(document: object) -> bytes:
-    return json.dumps(document).encode()
 
 
 def asks_of(answer: Passed | Rejected) -> list[RuleAsk]:
