@@ -18,8 +18,10 @@ class Usage(NamedTuple):
     `quota` is the count plus the units that were `granted` in this window; for buckets it is the burst. `used` may
     exceed it if the limit is metered. For slots `used` is the number that is held. `resets_at` is the end of the
     present window for a quota, else the instant at which the limit is as if untouched. `previous` is what was used in
-    the window before; None for limits that are not quotas. `degraded` is the reason why the storage was not asked;
-    None if it was. `rule` is the name of the rule, if a policy has the limit.
+    the window before; None for limits that are not quotas. `rule` is the name of the rule, if a policy has the limit.
+
+    `degraded` is the reason why the storage was not asked; None if it was. Then `remaining` is what this process may
+    grant by its failure mode, and `used` is the rest of the quota.
     """
 
     name: str
