@@ -12,6 +12,7 @@ from ratebound.reservation import AsyncReservation, Reservation
 from ratebound.slots import Holder
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
+from ratebound.usage import Usage
 
 __all__ = [
     "AsyncGuardedStorage",
@@ -33,6 +34,7 @@ __all__ = [
     "RateboundError",
     "Reservation",
     "StorageError",
+    "Usage",
     "compiled",
     "parse_limit",
     "parse_limits",

@@ -279,6 +279,15 @@ class Decider(_Deciding[Storage]):
         self.check_open()
         self._storage.reset(group)
 
+    def force_or_raise(self, group: Group) -> None:
+        """Force a group. Raises StorageError, in every failure mode, when the storage could not be told."""
+        self.check_open()
+        storage = self._storage
+        if isinstance(storage, GuardedStorage):
+            storage.force_or_raise(group)
+        else:
+            storage.evaluate((group,), "force")
+
     def close(self) -> None:
         """Close the storage. The decider itself stays as open as it is."""
         self._storage.close()
@@ -408,6 +417,15 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         """Forget the states of a group; see `Decider.reset`."""
         self.check_open()
         await self._storage.reset(group)
+
+    async def force_or_raise(self, group: Group) -> None:
+        """Force a group, in every failure mode by the storage itself; see `Decider.force_or_raise`."""
+        self.check_open()
+        storage = self._storage
+        if isinstance(storage, AsyncGuardedStorage):
+            await storage.force_or_raise(group)
+        else:
+            await storage.evaluate((group,), "force")
 
     async def close(self) -> None:
         """Close what this event loop has open in the storage."""

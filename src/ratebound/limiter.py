@@ -34,6 +34,7 @@ from ratebound.reservation import AsyncReservation, Reservation
 from ratebound.settling import peeked
 from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, RedisClient, Storage
+from ratebound.usage import Usage, granting, usages_of
 from ratebound.waiting import Lines, reserves, wait_by_place, wait_for_slots, wait_in_line
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -193,6 +194,21 @@ class Limiter:
             raise RateLimited(decision)
         with self._decider.holding(decision):
             yield Reservation(self._decider, decision)
+
+    def usage(self, key: str) -> list[Usage]:
+        """Return what `key` has used of each limit, in order. Charges nothing, and takes one trip to the storage."""
+        group = group_of(key, self.limits, ONE)
+        return usages_of(group, self._decider.evaluate((group,), "peek")[0])
+
+    def grant(self, key: str, units: int, *, name: str | None = None) -> list[Usage]:
+        """Add units to what `key` may use of the limiter's quotas in their present windows, or only of the quota with
+        this `name`. Return the usage of all limits after that.
+
+        Quotas are limits by the calendar and metered limits. Raises InvalidLimit if there is none, and StorageError,
+        in every failure mode, when the storage could not be told.
+        """
+        self._decider.force_or_raise(granting(key, self.limits, units, name))
+        return self.usage(key)
 
     def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent of the limiter's own limits, or of `limits` if it was checked against others.
@@ -394,6 +410,16 @@ class AsyncLimiter:
             raise RateLimited(decision)
         async with self._decider.holding(decision):
             yield AsyncReservation(self._decider, decision)
+
+    async def usage(self, key: str) -> list[Usage]:
+        """Return what `key` has used of each limit; see `Limiter.usage`."""
+        group = group_of(key, self.limits, ONE)
+        return usages_of(group, (await self._decider.evaluate((group,), "peek"))[0])
+
+    async def grant(self, key: str, units: int, *, name: str | None = None) -> list[Usage]:
+        """Add units to what `key` may use of quotas in their present windows; see `Limiter.grant`."""
+        await self._decider.force_or_raise(granting(key, self.limits, units, name))
+        return await self.usage(key)
 
     async def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent; see `Limiter.reset`."""

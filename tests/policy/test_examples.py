@@ -198,6 +198,24 @@ def test_lists_say_something_else_of_single_clients() -> None:
     assert decide(gate, request("/admin/users")).kind == "deny"
 
 
+def test_plans_have_monthly_quotas_and_the_largest_is_metered() -> None:
+    customers = {f"k-{tier}": Identity("customer", tier, tier) for tier in ("free", "pro", "enterprise")}
+    clock = FakeClock()
+    gate = example_gate("monthly_plans.yaml", clock, find_customer=customers.get)
+
+    def quota(key: str) -> tuple[int, bool]:
+        _, monthly = gate.usage(request("/api/report", headers={"x-api-key": key}))
+        return monthly.quota, monthly.limit.metered
+
+    assert [quota(key) for key in customers] == [(1000, False), (100_000, False), (1_000_000, True)]
+    assert quota("unknown") == (1000, False)
+
+
+def test_the_page_about_quotas_shows_the_example() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "quotas.md").read_text()
+    assert f"```yaml\n{(EXAMPLES / 'monthly_plans.yaml').read_text()}```" in page
+
+
 @pytest.mark.parametrize("name", ["endpoints.toml", "endpoints.json"])
 def test_toml_and_json_say_the_same(name: str) -> None:
     gate = example_gate(name)

@@ -317,8 +317,8 @@ def test_the_public_names_are_these() -> None:
     assert set(ratebound.__all__) == {
         "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "AsyncReservation", "Check", "Decision",
         "GuardedStorage", "Holder", "InvalidCost", "InvalidKey", "InvalidLimit", "Limit", "Limiter", "MemoryStorage",
-        "Outcome", "RateLimited", "RateboundError", "Reservation", "StorageError", "compiled", "parse_limit",
-        "parse_limits",
+        "Outcome", "RateLimited", "RateboundError", "Reservation", "StorageError", "Usage", "compiled",
+        "parse_limit", "parse_limits",
     }  # fmt: skip
 
 

@@ -8,10 +8,12 @@ def main() -> None:
     try:
         from ratebound.cli.app import app
         from ratebound.cli.policy import policy
+        from ratebound.cli.state import state
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("click", "rich"):
             raise
         sys.stderr.write('click and rich are not installed. Run: pip install "ratebound[cli]"\n')
         raise SystemExit(2) from None
     app.add_command(policy)
+    app.add_command(state)
     app(prog_name="ratebound")

@@ -14,6 +14,7 @@ from ratebound.policy import RequestView
 from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
+from ratebound.usage import Usage
 from ratebound.web.asgi_plain_path import enter_plain, is_scripted, peer_of
 from ratebound.web.asgi_response import AsgiResponse, as_fields
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
@@ -25,7 +26,7 @@ from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
-from ratebound.web.user import User, found_user_id, identified, user_is_given
+from ratebound.web.user import User, found_user_id, identified, user_id, user_is_given
 from ratebound.web.visit import Visit
 from ratebound.web.websocket import connect
 
@@ -140,6 +141,7 @@ class RateLimitMiddleware:
 
     `user` is a function of the scope that returns who is authenticated. `messages` limits the messages of each
     WebSocket connection; a client that sends more is disconnected. `gate` is a shared gate, instead of a policy.
+    `usage_of`, `grant` and `reset` are those of the gate: `await middleware.reset("user:42")`.
     """
 
     def __init__(
@@ -164,6 +166,19 @@ class RateLimitMiddleware:
             self._wire = self._wire._replace(no_user=user_is_given)
         self.messages = messages_endpoint(messages)
         self.gate.prepare(self.messages)
+        self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
+
+    async def usage(self, scope: Scope, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
+        """Return what the client of a request has used of each limit that the request was checked against. Charges
+        nothing.
+
+        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
+        limits that all clients share. `user` is the user, if the middleware does not know it.
+        """
+        if not all_rules:
+            return await self.gate.usage_after((scope.get("state") or {}).get(STATE))
+        known = self.user(scope) if user is None else user_id(user)
+        return await self.gate.usage(request_view(scope, known, None, self._wire))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
         kind, gate = scope["type"], self.gate

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.web.charge_by_result import Charge, charge_function
 from ratebound.web.endpoint_rules import EndpointRules, SeenUsers
@@ -66,6 +67,22 @@ class EndpointRulesTable:
         if rules is None or rules.base is not base:
             rules = self._alone[endpoint] = self._renew(rules, base, endpoint, True)
         return rules
+
+    def all_rules(self, *, callable_now: bool = False) -> list[CompiledRule]:
+        """Return the rules of the policy and those of all endpoints that were met, each name once.
+
+        With `callable_now` rules of limits inside of a handler are left out if a function finds their limits: it looks
+        at the request that the handler handles.
+        """
+        found = {one.rule.name: one for one in self._current().rules}
+        for endpoint in list(self.full):
+            for one in self.of(endpoint).compiled.rules if endpoint is not None else ():
+                found.setdefault(one.rule.name, one)
+        for endpoint in list(self._alone):
+            for one in self.alone(endpoint).compiled.rules if endpoint is not None else ():
+                if one.rule.computed is None or not callable_now:
+                    found.setdefault(one.rule.name, one)
+        return list(found.values())
 
     def check(self, limit: RouteLimit) -> None:
         """Raise ValueError for a limit that the policy cannot be combined with, wherever it will stand."""

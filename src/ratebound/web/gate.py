@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, Unpack
 
@@ -20,8 +20,11 @@ from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, R
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
+from ratebound.policy.runtime.compiled_rules import CompiledRule
+from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.policy.schema import KEYS
 from ratebound.switch import switch
+from ratebound.usage import Usage
 from ratebound.web.charge_by_result import Charge
 from ratebound.web.endpoint_rules_table import EndpointRulesTable
 from ratebound.web.flow import run, run_async
@@ -30,6 +33,7 @@ from ratebound.web.passed import Passed
 from ratebound.web.plain_path import PlainPath
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
+from ratebound.web.usage_page import asks_of
 from ratebound.web.visit import check_rules, give_back, settle
 
 log = logging.getLogger("ratebound")
@@ -96,6 +100,7 @@ class _GateBase:
         self.rules_for = self._table.of  # an endpoint's rules, under the policy in force
         self.rules_alone = self._table.alone
         self._closes = not hasattr(storage, "evaluate")
+        self.read_endpoints: Callable[[], object] = lambda: None  # set by adapters that know endpoints in advance
 
     @property
     def decide_by(self) -> Callable[..., Any]:
@@ -120,6 +125,19 @@ class _GateBase:
     def owns(self, passed: object) -> TypeGuard[Passed]:
         """Return True if this gate let the request pass, and not another one around it."""
         return isinstance(passed, Passed) and passed.terms.owner is self.gate
+
+    def known_rules(self, *, callable_now: bool = False) -> list[CompiledRule]:
+        """Return the rules of the policy and of all endpoints that are known, each name once; see `all_rules` of
+        EndpointRulesTable."""
+        self.read_endpoints()
+        return self._table.all_rules(callable_now=callable_now)
+
+    def asks_of(self, answer: object) -> list[RuleAsk]:
+        """Return the asks that show the usage of the limits that a request was checked against. Raises RuntimeError if
+        this gate has not checked it."""
+        if isinstance(answer, Rejected) or self.owns(answer):
+            return asks_of(answer)
+        raise RuntimeError("these limits have not checked this request: install them in the application around it")
 
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise ValueError if an endpoint's limits cannot be combined with the policy."""
@@ -211,6 +229,28 @@ class WebGate(_GateBase):
         """Undo what was charged in the late stage: the request was rejected after all."""
         run(give_back(self, passed))
 
+    def usage(self, view: RequestView) -> list[Usage]:
+        """Return the usage of all limits that count the client of this request, on any request; see `Gate.usage`."""
+        return self.gate.usage(view, all_rules=True, rules=self.known_rules(callable_now=True))
+
+    def usage_after(self, answer: object) -> list[Usage]:
+        """Return the usage of the limits that a request was checked against, from its Passed or Rejected."""
+        return self.gate.read_usage(self.asks_of(answer))
+
+    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+        """Return the usage of all limits that count a client, endpoints' own included; see `Gate.usage_of`."""
+        return self.gate.usage_of(identity, tier=tier, rules=self.known_rules())
+
+    def grant(
+        self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        return self.gate.grant(identity, units, rule=rule, tier=tier, rules=self.known_rules())
+
+    def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
+        """Forget what a client has spent, of limits of endpoints too; see `Gate.reset`."""
+        self.gate.reset(identity, rule=rule, rules=self.known_rules())
+
     def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""
         if passed.delay and switch.sleeping:
@@ -274,6 +314,28 @@ class AsyncWebGate(_GateBase):
     async def give_back(self, passed: Passed) -> None:
         """Undo what was charged in the late stage; see `WebGate.give_back`."""
         await run_async(give_back(self, passed))
+
+    async def usage(self, view: RequestView) -> list[Usage]:
+        """Return the usage of all limits that count the client of this request; see `WebGate.usage`."""
+        return await self.gate.usage(view, all_rules=True, rules=self.known_rules(callable_now=True))
+
+    async def usage_after(self, answer: object) -> list[Usage]:
+        """Return the usage of the limits that a request was checked against; see `WebGate.usage_after`."""
+        return await self.gate.read_usage(self.asks_of(answer))
+
+    async def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+        """Return the usage of all limits that count a client; see `Gate.usage_of`."""
+        return await self.gate.usage_of(identity, tier=tier, rules=self.known_rules())
+
+    async def grant(
+        self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        return await self.gate.grant(identity, units, rule=rule, tier=tier, rules=self.known_rules())
+
+    async def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
+        """Forget what a client has spent; see `Gate.reset`."""
+        await self.gate.reset(identity, rule=rule, rules=self.known_rules())
 
     async def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""

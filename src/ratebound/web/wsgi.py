@@ -9,13 +9,14 @@ from ratebound.http.header_plan import Pairs
 from ratebound.policy import RequestView
 from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
 from ratebound.policy.match.request import ANONYMOUS, Wire
+from ratebound.usage import Usage
 from ratebound.web.body import wsgi_body
 from ratebound.web.flow import run
 from ratebound.web.gate import WebGate
 from ratebound.web.options import AnyPolicy, Options, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
-from ratebound.web.user import User, found_user_id, identified, user_is_given
+from ratebound.web.user import User, found_user_id, identified, user_id, user_is_given
 from ratebound.web.visit import Visit
 from ratebound.web.wsgi_plain_path import PASSED as PASSED
 from ratebound.web.wsgi_plain_path import check_plain
@@ -101,7 +102,7 @@ class RateLimitMiddleware:
     options are those of `WebGate`.
 
     `user` is a function of the environ that returns who is authenticated. A handler sees the decision in
-    `environ["ratebound.passed"]`.
+    `environ["ratebound.passed"]`. `usage_of`, `grant` and `reset` are those of the gate: `middleware.reset("user:42")`.
     """
 
     def __init__(
@@ -117,6 +118,19 @@ class RateLimitMiddleware:
         self.gate = checked_gate(gate, policy, options) or WebGate(policy, **options)
         self.user = user if user is user_of else identified(user, "the environ")
         self._wire = WIRE if user is user_of else WIRE._replace(no_user=user_is_given)
+        self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
+
+    def usage(self, environ: Environ, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
+        """Return what the client of a request has used of each limit that the request was checked against. Charges
+        nothing.
+
+        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
+        limits that all clients share. `user` is the user, if the middleware does not know it.
+        """
+        if not all_rules:
+            return self.gate.usage_after(environ.get(PASSED))
+        known = self.user(environ) if user is None else user_id(user)
+        return self.gate.usage(request_view(environ, known, None, self._wire))
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         gate, around = self.gate, environ.get(PASSED)

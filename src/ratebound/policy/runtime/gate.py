@@ -5,29 +5,36 @@ How a verdict is found is in general_path.py. What is left in each class is what
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeVar
 
+from ratebound.arguments import in_parts
 from ratebound.clock import microseconds
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
 from ratebound.events import Listener, Shadowed, log
 from ratebound.limit import MAX_PERIOD, Group
+from ratebound.outcome import Row
 from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Rule, Stage
 from ratebound.policy.problem import check_choice
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
+from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.fast_path import Asked
-from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
+from ratebound.policy.runtime.general_path import CompiledPolicy, Step
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
+from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
+from ratebound.usage import Usage, usages_of
+
+T = TypeVar("T")
 
 
 class _Source(PolicyInForce):
@@ -152,6 +159,20 @@ class _PolicyGate:
         """Decide by this policy from now on. Counts are kept, except where an algorithm or a period has changed."""
         self._source.use(policy)
 
+    def _client_limits(
+        self, identity: str | Sequence[str], tier: str | None, rule: str | None, rules: Iterable[CompiledRule] | None
+    ) -> ClientLimits:
+        compiled = self.current()
+        return ClientLimits(compiled.policy, compiled.rules if rules is None else rules, identity, tier=tier, rule=rule)
+
+    def _usage_flow(
+        self, request: RequestView, all_rules: bool, rules: Sequence[CompiledRule] | None
+    ) -> tuple[CompiledPolicy, Generator[Step, Any, list[RuleAsk]]]:
+        compiled = self.current()
+        looked_at = (compiled.rules if rules is None else rules) if all_rules else None
+        turned = self._source.switch or compiled.policy.switch
+        return compiled, asks_of_request(compiled, request, turned, looked_at)
+
     def _bounded(self, compiled: CompiledPolicy, groups: Sequence[Group]) -> Sequence[Group]:
         """Return what to ask the storage: groups whose queues are no longer than `max_delay` allows."""
         if self._patience is None or not compiled.may_queue:
@@ -215,6 +236,79 @@ class Gate(_PolicyGate):
         settled = self._decider.settle(decision, cost)
         return verdict if settled is decision else verdict.with_decision(settled)
 
+    def usage(
+        self, request: RequestView, *, all_rules: bool = False, rules: Sequence[CompiledRule] | None = None
+    ) -> list[Usage]:
+        """Return what the client of a request has used of each limit that applies to the request. Charges nothing.
+
+        With `all_rules` it is every limit that counts this client, whatever the path, method, host or headers of the
+        request. Then limits that all clients share are left out, and those of rules that count by a function of their
+        own, which may look at the name of another client. Shadows are always left out. `rules` are the compiled rules
+        to look at, instead of the policy's.
+        """
+        compiled, flow = self._usage_flow(request, all_rules, rules)
+        return self.read_usage(self._deliberate(compiled, flow))
+
+    def usage_of(
+        self,
+        identity: str | Sequence[str],
+        *,
+        tier: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Usage]:
+        """Return what a client has used of each limit that counts it: `gate.usage_of("user:42")`.
+
+        `identity` is spelled as in the lists of a policy: "user:42", "203.0.113.7", "api-key:acme", "jwt:sub:42".
+        "prefix:203.0.113.7" is the prefix of an address, and "global" all clients together. A rule that counts by
+        several identities takes a list: ["user:42", "203.0.113.7"].
+
+        The limits are those of the client's override or of its tier: the one that the policy's lists give it, else
+        `tier`, else the default. Raises ValueError if no rule counts by the identity.
+        """
+        return self.read_usage(self._client_limits(identity, tier, None, rules).usage())
+
+    def grant(
+        self,
+        identity: str | Sequence[str],
+        units: int,
+        *,
+        rule: str | None = None,
+        tier: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Usage]:
+        """Add units to what a client may use in the present windows of its quotas: those of all rules that count by
+        this identity, or of one `rule`. Return the usage of these rules after that. See `usage_of` for the names.
+
+        Raises ValueError if no rule counts by the identity, InvalidLimit if none has a quota, and StorageError, in
+        every failure mode, when the storage could not be told.
+        """
+        limits = self._client_limits(identity, tier, rule, rules)
+        self._decider.force_or_raise(limits.granting(units))
+        return self.read_usage(limits.usage())
+
+    def reset(
+        self,
+        identity: str | Sequence[str],
+        *,
+        rule: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> None:
+        """Forget what a client has spent of the limits of all rules that count by this identity, or of one `rule`: in
+        all tiers and overrides. See `usage_of` for the names.
+
+        Limits that a function returns are forgotten only if another limit of the rule has the same period and
+        algorithm. Raises ValueError if no rule counts by the identity, and StorageError, in every failure mode, when
+        the storage could not be told.
+        """
+        self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
+
+    def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
+        """Return the usage that asks show, from one trip to the storage for every 100 of them."""
+        answers: list[Sequence[Row]] = []
+        for part in in_parts([(ask,) for _, ask in asks]):
+            answers += self._decider.evaluate(part, "peek")
+        return _usages(asks, answers)
+
     def close(self) -> None:
         """Close the storage."""
         self._decider.close()
@@ -251,7 +345,7 @@ class Gate(_PolicyGate):
             _tell(decider.listeners, verdict, begin)
         return verdict
 
-    def _deliberate(self, compiled: CompiledPolicy, flow: Deliberation) -> Verdict:
+    def _deliberate(self, compiled: CompiledPolicy, flow: Generator[Step, Any, T]) -> T:
         try:
             step = next(flow)
             while True:
@@ -310,6 +404,54 @@ class AsyncGate(_PolicyGate):
         settled = await self._decider.settle(decision, cost)
         return verdict if settled is decision else verdict.with_decision(settled)
 
+    async def usage(
+        self, request: RequestView, *, all_rules: bool = False, rules: Sequence[CompiledRule] | None = None
+    ) -> list[Usage]:
+        """Return what the client of a request has used of each limit; see `Gate.usage`."""
+        compiled, flow = self._usage_flow(request, all_rules, rules)
+        return await self.read_usage(await self._deliberate(compiled, flow))
+
+    async def usage_of(
+        self,
+        identity: str | Sequence[str],
+        *,
+        tier: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Usage]:
+        """Return what a client has used of each limit that counts it; see `Gate.usage_of`."""
+        return await self.read_usage(self._client_limits(identity, tier, None, rules).usage())
+
+    async def grant(
+        self,
+        identity: str | Sequence[str],
+        units: int,
+        *,
+        rule: str | None = None,
+        tier: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Usage]:
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        limits = self._client_limits(identity, tier, rule, rules)
+        await self._decider.force_or_raise(limits.granting(units))
+        return await self.read_usage(limits.usage())
+
+    async def reset(
+        self,
+        identity: str | Sequence[str],
+        *,
+        rule: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> None:
+        """Forget what a client has spent; see `Gate.reset`."""
+        await self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
+
+    async def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
+        """Return the usage that asks show; see `Gate.read_usage`."""
+        answers: list[Sequence[Row]] = []
+        for part in in_parts([(ask,) for _, ask in asks]):
+            answers += await self._decider.evaluate(part, "peek")
+        return _usages(asks, answers)
+
     async def close(self) -> None:
         """Close the storage."""
         await self._decider.close()
@@ -346,7 +488,7 @@ class AsyncGate(_PolicyGate):
             _tell(decider.listeners, verdict, begin)
         return verdict
 
-    async def _deliberate(self, compiled: CompiledPolicy, flow: Deliberation) -> Verdict:
+    async def _deliberate(self, compiled: CompiledPolicy, flow: Generator[Step, Any, T]) -> T:
         try:
             step = next(flow)
             while True:
@@ -368,6 +510,11 @@ def checked_stage(stage: str) -> str:
     if stage not in ("early", "late"):
         raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
     return stage
+
+
+def _usages(asks: Sequence[RuleAsk], answers: Sequence[Sequence[Row]]) -> list[Usage]:
+    pairs = zip(asks, answers, strict=True)
+    return [usage for (rule, ask), rows in pairs for usage in usages_of((ask,), rows, [rule])]
 
 
 def _refuse_to_await(answer: Any) -> NoReturn:

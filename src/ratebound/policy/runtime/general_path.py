@@ -243,7 +243,7 @@ class CompiledPolicy:
                 return Verdict(Grounds("exempt", policy, stage), client)
             if not self.clients.are_empty:
                 if stage == "late" and self.clients.kinds:
-                    yield from self._look_up(request, found)
+                    yield from self.look_up(request, found)
                 if self.clients.block.find(found.keys, client.ip):
                     return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
                 if self.clients.allow.find(found.keys, client.ip):
@@ -259,12 +259,12 @@ class CompiledPolicy:
             rule = compiled.rule
             who = resolve(compiled.by, request, found, rule.name)
             while isinstance(who, PendingVerification):
-                yield from _verified(who, found)
+                yield from verified(who, found)
                 who = resolve(compiled.by, request, found, rule.name)
             assert who is not None  # the address is always there
             plan = compiled.flat
             if plan is None or found.overrides:
-                plan = yield from self._plan(compiled, request, found, who)
+                plan = yield from self.plan_for(compiled, request, found, who)
             in_shadow = rule.mode == "shadow" or switch == "shadow"
             if plan == "deny" and not in_shadow:
                 return Verdict(Grounds("deny", policy, stage, (rule,)), client, False, identities=(who,))
@@ -304,13 +304,13 @@ class CompiledPolicy:
         proxies = self.policy.proxies
         return proxies.client_address(request.peer, request.headers if proxies.believes else ())
 
-    def _look_up(self, request: RequestView, found: RequestIdentities) -> Generator[Step, Any, None]:
+    def look_up(self, request: RequestView, found: RequestIdentities) -> Generator[Step, Any, None]:
         """Note the keys of all identities that a list of clients may name."""
         keys = []
         for kind in self.clients.kinds:
             identity = take(kind, request, found)
             if isinstance(identity, PendingVerification):
-                yield from _verified(identity, found)
+                yield from verified(identity, found)
                 identity = take(kind, request, found)
             if isinstance(identity, Identity):
                 keys.append(identity.key)
@@ -318,9 +318,10 @@ class CompiledPolicy:
                     keys.append(f"{kind.name}:{identity.value}")
         found.keys = keys
 
-    def _plan(
+    def plan_for(
         self, compiled: CompiledRule, request: RequestView, found: RequestIdentities, who: Identity
     ) -> Generator[Step, Any, Plan]:
+        """Return what a rule allows the client: by an override, a function, its tier, or to everybody."""
         rule = compiled.rule
         for _, plans in found.overrides:
             if rule.name in plans:
@@ -361,7 +362,7 @@ class CompiledPolicy:
         for parts in policy.alternatives:
             identity = resolve((parts,), request, found)
             while isinstance(identity, PendingVerification):
-                yield from _verified(identity, found)
+                yield from verified(identity, found)
                 identity = resolve((parts,), request, found)
             if identity is not None and identity.tier is not None:
                 if identity.tier in policy.tier_names:
@@ -392,7 +393,8 @@ def _functions_of(rules: Sequence[CompiledRule]) -> Iterator[Callable[..., Any]]
             yield rule.rule.computed.function
 
 
-def _verified(pending: PendingVerification, found: RequestIdentities) -> Generator[Step, Any, None]:
+def verified(pending: PendingVerification, found: RequestIdentities) -> Generator[Step, Any, None]:
+    """Note the answer of a verification. One that fails counts as None."""
     try:
         found.verified[pending.source] = unwrapped((yield pending.answer))
     except Exception:

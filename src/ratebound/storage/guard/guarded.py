@@ -171,14 +171,16 @@ class GuardedStorage:
         Raises StorageError if the storage is out of reach, in every failure mode: then only this process has forgotten
         them.
         """
-        guard = self.guard
-        guard.fallback.reset(group)
-        call = guard.call_for(group, self._nodes_of)
-        result = self._answer(partial(self.inner.reset, group))
-        guard.heard(call, result if isinstance(result, StorageError) else None)
-        self._write_back()
-        if isinstance(result, StorageError):
-            raise result
+        self.guard.fallback.reset(group)
+        self._call_or_raise(group, partial(self.inner.reset, group))
+
+    def force_or_raise(self, group: Group) -> None:
+        """Force a group in the storage.
+
+        Raises StorageError if the storage is out of reach, in every failure mode. It may have been told all the same,
+        unless `undone` of the error is True.
+        """
+        self._call_or_raise(group, partial(self.inner.evaluate, (group,), "force"))
 
     def holders(self, key: str, limit: Limit) -> list[Holder]:
         """Return (id, expiry) of each slot of a key that is held now; see `ratebound.storage`.
@@ -244,6 +246,15 @@ class GuardedStorage:
                 guard.finish(plan, call, self._reply(job, ends))
         self._write_back()
         return plan.answers
+
+    def _call_or_raise(self, group: Group, function: Callable[[], Any]) -> None:
+        guard = self.guard
+        call = guard.call_for(group, self._nodes_of)
+        result = self._answer(function)
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        if isinstance(result, StorageError):
+            raise result
 
     def _answer(self, function: Callable[[], Any]) -> Any:
         """Return the storage's answer to one call, or a StorageError. Raises only the caller's own mistakes."""
@@ -427,14 +438,12 @@ class AsyncGuardedStorage:
 
     async def reset(self, group: Group) -> None:
         """Forget the states here and in the storage; see `GuardedStorage.reset`."""
-        guard = self.guard
-        guard.fallback.reset(group)
-        call = guard.call_for(group, self._nodes_of)
-        result = await self._answer(self.inner.reset, group)
-        guard.heard(call, result if isinstance(result, StorageError) else None)
-        self._write_back()
-        if isinstance(result, StorageError):
-            raise result
+        self.guard.fallback.reset(group)
+        await self._call_or_raise(group, self.inner.reset, group)
+
+    async def force_or_raise(self, group: Group) -> None:
+        """Force a group in the storage; see `GuardedStorage.force_or_raise`."""
+        await self._call_or_raise(group, self.inner.evaluate, (group,), "force")
 
     async def holders(self, key: str, limit: Limit) -> list[Holder]:
         """Return the slots of a key that are held now; see `GuardedStorage.holders`."""
@@ -495,6 +504,15 @@ class AsyncGuardedStorage:
                 guard.finish(plan, call, result)
         self._write_back()
         return plan.answers
+
+    async def _call_or_raise(self, group: Group, function: Callable[..., Any], *arguments: Any) -> None:
+        guard = self.guard
+        call = guard.call_for(group, self._nodes_of)
+        result = await self._answer(function, *arguments)
+        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self._write_back()
+        if isinstance(result, StorageError):
+            raise result
 
     async def _answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the storage's answer to one call, or a StorageError.

@@ -10,6 +10,7 @@ try:
     from ratebound.web.django.configuration import Settings, aclose, client_address, close, configured_limits
     from ratebound.web.django.decorator import exempt, limit
     from ratebound.web.django.middleware import RateLimitMiddleware
+    from ratebound.web.django.usage_page import usage_page
 except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] not in ("asgiref", "django"):
         raise
@@ -24,4 +25,5 @@ __all__ = [
     "configured_limits",
     "exempt",
     "limit",
+    "usage_page",
 ]

@@ -3,7 +3,9 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -17,12 +19,14 @@ from django.utils.module_loading import import_string
 
 from ratebound.policy import Policy, PolicyFile
 from ratebound.policy.functions import check_takes, is_awaitable
+from ratebound.usage import Usage
 from ratebound.web.body import django_body
 from ratebound.web.django.calling import apart, at_once, awaited
 from ratebound.web.django.flows import Caller
-from ratebound.web.django.request import paths_of, visit_of
+from ratebound.web.django.request import at_hand, paths_of, request_view, visit_of
 from ratebound.web.django.view_limits import METHODS, ViewLimits
 from ratebound.web.endpoint_rules import EndpointRules
+from ratebound.web.flow import Flow, run, run_async
 from ratebound.web.gate import AsyncWebGate, WebGate, as_policy
 from ratebound.web.options import AnyPolicy, GateOptions, PolicyOptions, check_options
 from ratebound.web.rejected import Rejected
@@ -63,6 +67,7 @@ class DjangoLimits:
         self._policy: Policy | PolicyFile = as_policy(policy, options)
         is_async_sleep = bool(sleep) and inspect.iscoroutinefunction(sleep["sleep"])
         self.gate = WebGate(self._policy, **gate_options, **({} if is_async_sleep else sleep))
+        self.gate.read_endpoints = partial(self._read_views, self.gate)
         self.threads = Caller(self, self.gate, at_once, self.find_user, is_task=False)
         self._task_options = {**gate_options, **(sleep if is_async_sleep else {})}
         self._tasks: Caller | None = None
@@ -78,6 +83,7 @@ class DjangoLimits:
             with _lock:
                 if self._tasks is None:
                     made = AsyncWebGate(policy, storage=self.gate.gate.storage, **options)
+                    made.read_endpoints = partial(self._read_views, made)
                     self._tasks = Caller(self, made, apart, self.find_user_async, is_task=True)
         gate, own = self._tasks.gate, self.gate
         if gate.gate.switch != own.gate.switch:
@@ -127,6 +133,68 @@ class DjangoLimits:
             if found is not None and found.route is not None:
                 visit.view.route = self.views.template(found.route)
         return rules
+
+    def usage(self, request: Any, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
+        """Return what the client of a request has used of each limit that the request was checked against. Charges
+        nothing.
+
+        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
+        limits that all clients share. `user` is the user, if it is not `request.user`.
+        """
+        return run(self.usage_flow(request, self.threads, all_rules, user))
+
+    async def ausage(self, request: Any, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
+        """Return what `usage` does, in a task."""
+        return await run_async(self.usage_flow(request, self.tasks, all_rules, user))
+
+    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+        """Return the usage of all limits that count a client: `usage_of("user:42")`; see `Gate.usage_of`."""
+        return self.gate.usage_of(identity, tier=tier)
+
+    async def ausage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+        """Return what `usage_of` does, in a task."""
+        return await self.tasks.gate.usage_of(identity, tier=tier)  # type: ignore[no-any-return]
+
+    def grant(
+        self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        return self.gate.grant(identity, units, rule, tier=tier)
+
+    async def agrant(
+        self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
+        """Do what `grant` does, in a task."""
+        return await self.tasks.gate.grant(identity, units, rule, tier=tier)  # type: ignore[no-any-return]
+
+    def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
+        """Forget what a client has spent, of limits of views too; see `Gate.reset`."""
+        self.gate.reset(identity, rule)
+
+    async def areset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
+        """Do what `reset` does, in a task."""
+        await self.tasks.gate.reset(identity, rule)
+
+    def usage_flow(self, request: Any, caller: Caller, all_rules: bool, user: Any) -> Flow[list[Usage]]:
+        """Find the usage of a client; see `usage`."""
+        request = getattr(request, "_request", request)  # of the REST framework
+        if not all_rules:
+            found: list[Usage] = yield partial(caller.gate.usage_after, visit_of(request).answer)
+            return found
+        view = request_view(request)
+        view.reread(paths_of(request))
+        view.user = user_id(user) if user is not None else (yield partial(caller.find_user, request))
+        with at_hand(request, is_task=caller.is_task):
+            found = yield partial(caller.gate.usage, view)
+        return found
+
+    def _read_views(self, gate: Any) -> None:
+        """Make the limits of all views in the root URLconf known to a gate, once. The middleware reports mistakes."""
+        gate.read_endpoints = lambda: None
+        for view in _views(_root_urlconf()):
+            for method in METHODS:
+                with suppress(ValueError):
+                    gate.prepare(self.views.of(view, method).endpoint)
 
     def find_user(self, request: Any) -> User:
         """Return who is logged in. Called only where a rule needs it, as it may read the database."""

@@ -94,6 +94,11 @@ class LimitedApplication:
         found = table.path_params(scope["type"], scope.get("method", "GET"), route_path(scope), host_of(scope))
         return {**scope.get("path_params", {}), **found}
 
+    def read_routes_once(self) -> None:
+        """Read the application's routes, unless they were read before."""
+        if self._table is None:
+            self.read_routes()
+
     def read_routes(self, *, prepare: bool = True) -> RouteTable:
         """Read the application's routes. Raises ValueError if limits of one cannot be combined with the policy."""
         routes = self.app.router.routes

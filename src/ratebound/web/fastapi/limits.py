@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from ratebound.policy import Computed, RequestView
 from ratebound.policy.match.reading import apart
 from ratebound.switch import switch
+from ratebound.usage import Usage
 from ratebound.web.asgi import messages_endpoint, reject, request_view, user_of
 from ratebound.web.asgi_types import STATE, VISIT, Receive, Scope, Send
 from ratebound.web.body import starlette_body
@@ -42,6 +43,7 @@ from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit, declare, declared, exempt, join, route_limit
 from ratebound.web.rule_names import FunctionNames, short_name
+from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 from ratebound.web.user import check_user, identified, names_user, user_id, user_is_given
 from ratebound.web.visit import Visit
 from ratebound.web.websocket import POLICY_VIOLATION
@@ -68,7 +70,8 @@ class RateLimits:
 
     The application's own handler for the status or for RateLimitExceeded answers a rejection, if there is one.
     `user` is a function of the scope that returns who is authenticated; `messages` limits the messages of each
-    WebSocket connection. Functions of limits take the RequestView, or nothing.
+    WebSocket connection. Functions of limits take the RequestView, or nothing. `usage_of`, `grant` and `reset` are
+    those of the gate: `await limits.reset("user:42")`.
     """
 
     def __init__(
@@ -96,6 +99,8 @@ class RateLimits:
         self.current: Current = ContextVar("ratebound", default=None)
         self.keeps_body = False  # True if a limit that reads the body may be checked late
         self._mark = object()
+        self.gate.read_endpoints = self._read_new_routes
+        self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
         if app is not None:
             self.install(app)
 
@@ -152,6 +157,46 @@ class RateLimits:
         for one in with_originals(function):
             exempt(one)
         return function
+
+    async def usage(self, request: HTTPConnection, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
+        """Return what the client of a request has used of each limit that the request was checked against. Charges
+        nothing.
+
+        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
+        limits that all clients share. `user` is the user, if only a dependency knows it.
+        """
+        if not all_rules:
+            return await self.gate.usage_after(request.scope.get("state", {}).get(STATE))
+        return await self.gate.usage(self._client_view(request.scope, user))
+
+    def usage_page(self, user: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """Return an endpoint that tells callers their own usage of all limits, as JSON. It costs nothing, except for
+        early rules.
+
+        FastAPI: `app.get("/rate_limit")(limits.usage_page())`. Starlette: `Route("/rate_limit", limits.usage_page())`.
+        `user` is a dependency of FastAPI that returns the user.
+        """
+
+        async def usage_page(request: Request, user: Any = None) -> Response:
+            view = self._client_view(request.scope, user)
+            page = await run_async(read_page(self.gate, functools.partial(self.gate.usage, view)))
+            return Response(page.body, page.status, HEADERS, CONTENT_TYPE)
+
+        usage_page.__signature__ = _page_signature(user)  # type: ignore[attr-defined]
+        return self.exempt(usage_page)
+
+    def _client_view(self, scope: Scope, user: Any) -> RequestView:
+        """Return a request whose handler runs, for rules that do not look at its path."""
+        known = self.user(scope) if user is None else user_id(user)
+        view = request_view(scope, known, None, ROUTED._replace(no_user=user_is_given))
+        running = self.current.get()
+        if running is not None:
+            view.reread(running.view.paths)
+        return view
+
+    def _read_new_routes(self) -> None:
+        for application in self.applications:
+            application.read_routes_once()
 
     def read_routes(self) -> None:
         """Read the routes of all applications. Raises ValueError if limits cannot be combined with the policy."""
@@ -391,10 +436,22 @@ def _signature(user: Callable[..., Any] | None) -> inspect.Signature:
         inspect.Parameter("response", keyword, annotation=Response),
     ]
     if user is not None:
-        from fastapi import Depends
-
-        parameters.append(inspect.Parameter("user", keyword, default=Depends(user)))
+        parameters.append(_user_parameter(user))
     return inspect.Signature(parameters)
+
+
+def _page_signature(user: Callable[..., Any] | None) -> inspect.Signature:
+    """Return the arguments that a framework passes to a usage page."""
+    parameters = [inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)]
+    if user is not None:
+        parameters.append(_user_parameter(user))
+    return inspect.Signature(parameters, return_annotation=Response)
+
+
+def _user_parameter(user: Callable[..., Any]) -> inspect.Parameter:
+    from fastapi import Depends
+
+    return inspect.Parameter("user", inspect.Parameter.KEYWORD_ONLY, default=Depends(user))
 
 
 async def _awaited(unchecked: Unchecked) -> None:

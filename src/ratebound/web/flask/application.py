@@ -17,6 +17,7 @@ from werkzeug.exceptions import HTTPException, default_exceptions
 from ratebound.decision import Decision
 from ratebound.policy import RequestView, Verdict
 from ratebound.policy.functions import is_awaitable
+from ratebound.usage import Usage
 from ratebound.web.body import flask_body
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.flask.plain_path import LimitedRoute, PlainRequests
@@ -28,6 +29,7 @@ from ratebound.web.rejected import Rejected
 from ratebound.web.request_limits import PartEndpoints
 from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.rule_names import method_name
+from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 from ratebound.web.user import user_id
 from ratebound.web.visit import Visit
 from ratebound.web.wsgi import PASSED, WIRE, request_view
@@ -99,6 +101,7 @@ class LimitedFlask:
         self.plain = PlainRequests(gate, self.key, self.wire, self._table)
         self._check_request = _checking_hook(self, self._table)
         self._is_watching = False
+        gate.read_endpoints = self._read_routes_once
         self._watch()
         app.before_request(self._check_request)
         app.wsgi_app = self.plain.responding(app.wsgi_app)  # type: ignore[method-assign]
@@ -165,16 +168,19 @@ class LimitedFlask:
 
     def find(self, name: str | None, method: str) -> LimitedRoute:
         """Return the rules of an endpoint, under the policy as it is now."""
-        if not self._table:
-            self._watch()
-            made = {key: self._make(*declared) for key, declared in self._routes.all()}
-            self._table.update(made)  # all or nothing: a mistake raises at every request
+        self._read_routes_once()
         if (name, method) not in self._table and (name is None or method not in METHODS):
             method = OTHER
         known = self._table.get((name, method))
         declared = self._routes.of(name, method) if known is None else (known.endpoint, known.declared)
         route = self._table[name, method] = self._make(*declared)
         return route
+
+    def _read_routes_once(self) -> None:
+        if not self._table:
+            self._watch()
+            made = {key: self._make(*declared) for key, declared in self._routes.all()}
+            self._table.update(made)  # all or nothing: a mistake raises at every request
 
     def _make(self, endpoint: Endpoint | None, declared: tuple[RouteLimit, ...]) -> LimitedRoute:
         rules = self.gate.rules_for(endpoint)
@@ -276,6 +282,27 @@ class LimitedFlask:
             _mark(error, rejected, visit)
             raise
         raise _mark(HTTPException(response=response), rejected, visit)
+
+    def usage(self, request: flask.Request, *, all_rules: bool, user: Any) -> list[Usage]:
+        """Return the usage of a client; see `RateLimits.usage`."""
+        if all_rules:
+            return self.gate.usage(self._client_view(request, user))
+        return self.gate.usage_after(self.visit_of(request.environ).answer)
+
+    def usage_page(self, request: flask.Request) -> Any:
+        """Return the response that tells a caller its own usage."""
+        page = run(read_page(self.gate, partial(self.gate.usage, self._client_view(request, None))))
+        return self._app.response_class(page.body, page.status, HEADERS, content_type=CONTENT_TYPE)
+
+    def _client_view(self, request: flask.Request, user: Any) -> RequestView:
+        """Return a request whose view runs, for rules that do not look at its path."""
+        view = request_view(request.environ, wire=self.wire)
+        find = self._options.user
+        if user is None and find is not None:
+            self.gate.current().note_client(view)
+            user = self._finished(find(view))
+        view.user = user_id(user)
+        return view
 
     def reject(self, rejected: Rejected, breach: Callable[..., Any] | None = None) -> Any:
         """Return the response of `on_breach`, or raise an error that Flask knows how to answer."""

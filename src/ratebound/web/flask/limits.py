@@ -12,6 +12,7 @@ import flask
 from flask.views import View
 
 from ratebound.policy.functions import check_takes
+from ratebound.usage import Usage
 from ratebound.web.flask.application import LimitedFlask, LimitedPart, current_request, limited_application
 from ratebound.web.flask.routes import Routes, listed
 from ratebound.web.functions import taking_request
@@ -121,6 +122,38 @@ class RateLimits:
         if len(self._applications) == 1 and not flask.has_app_context():
             return self._applications[0].gate
         return limited_application().gate
+
+    def usage(self, request: flask.Request | None = None, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
+        """Return what the client of a request has used of each limit that the request was checked against. Charges
+        nothing. Without a request it is the current one.
+
+        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
+        limits that all clients share. `user` is the user, if it is not the one that the `user` of these limits returns.
+        """
+        return limited_application().usage(request or current_request(), all_rules=all_rules, user=user)
+
+    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+        """Return the usage of all limits that count a client: `limits.usage_of("user:42")`; see `Gate.usage_of`."""
+        return self.gate.usage_of(identity, tier=tier)
+
+    def grant(
+        self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        return self.gate.grant(identity, units, rule, tier=tier)
+
+    def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
+        """Forget what a client has spent, of limits of views too; see `Gate.reset`."""
+        self.gate.reset(identity, rule)
+
+    def usage_page(self) -> Callable[[], Any]:
+        """Return a view that tells callers their own usage of all limits, as JSON. It costs nothing, except for early
+        rules: `app.add_url_rule("/rate_limit", view_func=limits.usage_page())`."""
+
+        def usage_page() -> Any:
+            return limited_application().usage_page(current_request())
+
+        return mark_exempt(usage_page)
 
     @checking_call
     def limit(

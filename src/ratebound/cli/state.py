@@ -1,0 +1,238 @@
+"""The command `ratebound state`: read, grant and reset what clients have used, in the storage of an application."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import click
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from ratebound.cli.app import _console
+from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ, _mistakes
+from ratebound.cli.policy_functions import functions_from
+from ratebound.cli.words import number
+from ratebound.errors import RateboundError, StorageError
+from ratebound.limiter import Limiter
+from ratebound.policy import Gate
+from ratebound.policy.load.loader import load_policy
+from ratebound.storage.secrecy import split_url
+from ratebound.usage import Usage
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Client(Protocol):
+    """A client whose states are read or changed."""
+
+    def usage(self) -> list[Usage]: ...
+
+    def grant(self, units: int) -> list[Usage]: ...
+
+    def reset(self) -> None: ...
+
+
+class _LimiterClient:
+    """A key of a limiter."""
+
+    def __init__(self, limiter: Limiter, key: str, name: str | None) -> None:
+        self._limiter = limiter
+        self._key = key
+        self._name = name
+
+    def usage(self) -> list[Usage]:
+        return self._limiter.usage(self._key)
+
+    def grant(self, units: int) -> list[Usage]:
+        return self._limiter.grant(self._key, units, name=self._name)
+
+    def reset(self) -> None:
+        self._limiter.reset(self._key, limits=[one for one in self._limiter.limits if self._name in (None, one.name)])
+
+
+class _PolicyClient:
+    """A client of a policy, by its identities."""
+
+    def __init__(self, gate: Gate, identity: Sequence[str], rule: str | None, tier: str | None) -> None:
+        self._gate = gate
+        self._identity = identity
+        self._rule = rule
+        self._tier = tier
+
+    def usage(self) -> list[Usage]:
+        found = self._gate.usage_of(self._identity, tier=self._tier)
+        return [usage for usage in found if self._rule in (None, usage.rule)]
+
+    def grant(self, units: int) -> list[Usage]:
+        return self._gate.grant(self._identity, units, rule=self._rule, tier=self._tier)
+
+    def reset(self) -> None:
+        self._gate.reset(self._identity, rule=self._rule)
+
+
+def _options(command: F) -> F:
+    """Add the options that all commands have."""
+    for option in (
+        click.option("--json", "shape", flag_value="json", help="The same as --format json."),
+        FORMAT,
+        FUNCTIONS,
+        ENVIRON,
+        click.option("--tier", help="The tier of the client, where the policy's lists do not give it one."),
+        click.option("--only", metavar="NAME", help="Only this rule of the policy, or this limit."),
+        click.option("--default-algorithm", metavar="NAME", help="That of the limiter, if it was given one."),
+        click.option("--policy", "file", type=click.Path(dir_okay=False), help="The policy that KEY is a client of."),
+        click.option("--limits", help="The limits of the limiter, as they are written in the code."),
+        click.option("--storage", metavar="URL", help="The storage of the application; by default that of the policy."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(short_help="Read, grant and reset what clients have used.")
+def state() -> None:
+    """Read, grant and reset what clients have used, in the storage of a running application.
+
+    KEY is the key of a limiter with --limits. With --policy it is an identity as in the lists of the policy: user:42,
+    203.0.113.7, api-key:acme. For a rule that counts by several identities at once, give all of them.
+    """
+
+
+@state.command(short_help="Show what a client has used of each limit.")
+@click.argument("key", nargs=-1, required=True)
+@_options
+def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
+    """Show what KEY has used of each limit. Nothing is charged.
+
+    For example: ratebound state usage user:42 --storage redis://localhost --limits "10000/calendar-month"
+    """
+    with _client(key, **options) as client:
+        _show(client.usage(), shape)
+
+
+@state.command(short_help="Add units to a client's quotas, in their present windows.")
+@click.argument("key", nargs=-1, required=True)
+@click.argument("units", type=int)
+@_options
+def grant(key: tuple[str, ...], units: int, shape: str, **options: Any) -> None:
+    """Add UNITS to what KEY may use of its quotas in their present windows, and show its usage then.
+
+    For example: ratebound state grant user:42 500 --policy policy.yaml --only monthly
+    """
+    with _client(key, **options) as client:
+        _show(client.grant(units), shape)
+
+
+@state.command(short_help="Forget what a client has spent.")
+@click.argument("key", nargs=-1, required=True)
+@_options
+def reset(key: tuple[str, ...], shape: str, **options: Any) -> None:
+    """Forget what KEY has spent, and show its usage then.
+
+    For example: ratebound state reset user:42 --policy policy.yaml
+    """
+    with _client(key, **options) as client:
+        client.reset()
+        _show(client.usage(), shape)
+
+
+@contextmanager
+def _client(
+    key: tuple[str, ...],
+    *,
+    storage: str | None,
+    limits: str | None,
+    file: str | None,
+    default_algorithm: str | None,
+    only: str | None,
+    tier: str | None,
+    environ: tuple[str, ...],
+    module: str | None,
+) -> Iterator[_Client]:
+    """Open the storage for one command. A mistake exits with status 2, and a storage that fails with status 1."""
+    with _mistakes():
+        try:
+            if (limits is None) == (file is None):
+                raise RateboundError("expected either --limits, for the key of a limiter, or --policy, for an identity")
+            if file is not None:
+                policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+                with Gate(policy, storage=_shared(storage or policy.storage)) as gate:
+                    yield _PolicyClient(gate, key, only, tier)
+            elif len(key) > 1:
+                raise RateboundError("a limiter has one key: several identities are for --policy")
+            else:
+                assert limits is not None
+                where = _shared(storage)
+                with Limiter(limits, storage=where, default_algorithm=default_algorithm, failure="raise") as limiter:
+                    _check_name(limiter, only)
+                    yield _LimiterClient(limiter, key[0], only)
+        except StorageError as error:
+            click.echo(f"the storage could not be reached: {error}", err=True)
+            raise SystemExit(1) from None
+        except RateboundError:
+            raise
+        except ValueError as error:
+            raise RateboundError(str(error)) from None
+
+
+def _shared(storage: str | None) -> str:
+    """Return the URL of a storage that other processes see. Raises RateboundError for others."""
+    if storage is None:
+        raise RateboundError(
+            "expected --storage, the URL that the application uses: for example redis://localhost:6379/0"
+        )
+    if split_url(storage).scheme == "memory":
+        raise RateboundError(
+            "memory:// is inside of the application's process, and this command cannot see it: use limiter.usage(key)"
+            " there, or a storage like redis://localhost:6379/0"
+        )
+    return storage
+
+
+def _check_name(limiter: Limiter, only: str | None) -> None:
+    names = [limit.name for limit in limiter.limits]
+    if only is not None and only not in names:
+        raise RateboundError(f"no limit is named {only!r}: expected one of {', '.join(names)}")
+
+
+def _show(usages: list[Usage], shape: str) -> None:
+    for one in usages:
+        if one.degraded is not None:
+            raise StorageError(one.degraded)
+    if shape == "json":
+        click.echo(json.dumps([_document(one) for one in usages], ensure_ascii=False, indent=2))
+    else:
+        show_usage(usages, _console())
+
+
+def _document(one: Usage) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "rule": one.rule or None,
+        "limit": one.limit.text,
+        "quota": one.quota,
+        "used": one.used,
+        "remaining": one.remaining,
+        "granted": one.granted,
+        "previous": one.previous,
+        "resets_at": one.resets_at.isoformat(),
+    }
+
+
+def show_usage(usages: Sequence[Usage], console: Console) -> None:
+    """Print a table of usages, one line for each limit."""
+    if not usages:
+        console.print("no limit counts this client")
+        return
+    table = Table(box=SIMPLE, pad_edge=False)
+    table.add_column("limit", overflow="fold")
+    for name in ("used", "quota", "remaining", "before"):
+        table.add_column(name, justify="right")
+    table.add_column("resets at (UTC)", no_wrap=True)
+    for one in usages:
+        previous = "" if one.previous is None else number(one.previous)
+        quota = number(one.quota) + (f" (+{number(one.granted)})" if one.granted else "")
+        ends = f"{one.resets_at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(one.name, number(one.used), quota, number(one.remaining), previous, ends)
+    console.print(table)

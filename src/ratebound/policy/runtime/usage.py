@@ -1,0 +1,209 @@
+"""Usage under a policy: the limits that count a request or a named client, as asks. No I/O.
+
+Shadows are left out, and rules that deny or leave a client unlimited: there is nothing to use.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ratebound.errors import InvalidLimit
+from ratebound.http.prefix import Address
+from ratebound.limit import Ask, Group, Limit
+from ratebound.policy.identity.identify import PendingVerification, RequestIdentities, resolve
+from ratebound.policy.identity.named_client import NamedClient, identity_in, read_client
+from ratebound.policy.match.conditions import methods_of
+from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.model.policy import Override, Policy
+from ratebound.policy.model.rule import Plan, Rule
+from ratebound.policy.problem import nearest
+from ratebound.policy.runtime.compiled_rules import CompiledRule, plan_of, with_failure_cached
+from ratebound.policy.runtime.fast_path import is_exempt, readings_of
+from ratebound.policy.runtime.general_path import CompiledPolicy, Step, verified
+from ratebound.usage import checked_units, grant_ask, no_quota, quotas_among, usage_ask
+
+CALL = "call."  # the names of identities that a function in a rule finds begin with it
+
+
+class RuleAsk(NamedTuple):
+    """The name of a rule, and an ask for the limits that it has for one client."""
+
+    rule: str
+    ask: Ask
+
+
+def asks_of_request(
+    compiled: CompiledPolicy, request: RequestView, switch: str, rules: Sequence[CompiledRule] | None = None
+) -> Generator[Step, Any, list[RuleAsk]]:
+    """Return the asks that show the usage of a request's client: of the rules that apply to this request, or of all of
+    these `rules` that count the client on any request. Yields what must be awaited.
+
+    Of `rules`, two kinds are left out, because a client is shown its own usage: those that count all clients together,
+    and those that count by a function in the rule itself, which may look at anything that the client sends, such as the
+    name of another account.
+    """
+    if switch != "on":
+        return []
+    before = request.found
+    compiled.note_client(request)
+    found: RequestIdentities = request.found
+    try:
+        asks: list[RuleAsk] = []
+        for stage in ("early", "late") if rules is not None or not _is_exempt(compiled, request) else ():
+            for one in (yield from _counting(compiled, request, found, stage, rules)):
+                who = yield from _identified(one, request, found)
+                plan = yield from compiled.plan_for(one, request, found, who)
+                if isinstance(plan, tuple) and (rules is None or who.kind != "global"):
+                    asks.append(RuleAsk(one.rule.name, usage_ask(who.key, plan)))
+        return asks
+    finally:
+        request.found = before
+
+
+def _is_exempt(compiled: CompiledPolicy, request: RequestView) -> bool:
+    return bool(compiled.policy.exempt) and is_exempt(
+        compiled.exempt, request, readings_of(request), methods_of(request), request.found.client
+    )
+
+
+def _counting(
+    compiled: CompiledPolicy,
+    request: RequestView,
+    found: RequestIdentities,
+    stage: str,
+    rules: Sequence[CompiledRule] | None,
+) -> Generator[Step, Any, list[CompiledRule]]:
+    """Return the enforced rules of a stage that count the client: none if a list blocks or allows it."""
+    policy, lists, client = compiled.policy, compiled.clients, found.client
+    if not lists.are_empty:
+        if stage == "late" and lists.kinds:
+            yield from compiled.look_up(request, found)
+        if lists.block.find(found.keys, client.ip) or lists.allow.find(found.keys, client.ip):
+            return []
+        found.overrides = policy.overridden.find(found.keys, client.ip)
+    stage_rules = compiled.stages[stage]
+    of_stage = [one for one in rules or () if one.rule.stage == stage]
+    tier = None
+    if stage_rules.wants_tier or any(one.match.tiers for one in of_stage):
+        tier = yield from compiled.tier(request, found, None)
+    if rules is None:
+        readings, methods = readings_of(request), methods_of(request)
+        of_stage = stage_rules.applying(request, readings, methods, client.ip, tier)
+    else:
+        of_stage = [one for one in of_stage if _is_for(one, client.ip, tier)]
+    return [one for one in of_stage if one.rule.mode == "enforce"]
+
+
+def _is_for(one: CompiledRule, address: Address | None, tier: str | None) -> bool:
+    """Return True if a rule counts a client of this address and tier on any request, by an identity of its own."""
+    match = one.match
+    if match.tiers and tier not in match.tiers:
+        return False
+    if any(kind.name.startswith(CALL) for parts in one.by for kind in parts):
+        return False
+    return match.networks is None or (address is not None and address in match.networks)
+
+
+def _identified(one: CompiledRule, request: RequestView, found: RequestIdentities) -> Generator[Step, Any, Identity]:
+    who = resolve(one.by, request, found, one.rule.name)
+    while isinstance(who, PendingVerification):
+        yield from verified(who, found)
+        who = resolve(one.by, request, found, one.rule.name)
+    assert who is not None  # the address is always there
+    return who
+
+
+class ClientLimits:
+    """The limits of the rules that count a named client; see `read_client` for the names.
+
+    `tier` is the client's tier, where no list of the policy names it. `rule` is the only rule to look at.
+
+    Raises ValueError if a name cannot be read, or if no rule counts by it; also for a tier or a rule that does not
+    exist.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rules: Iterable[CompiledRule],
+        names: str | Sequence[str],
+        *,
+        tier: str | None = None,
+        rule: str | None = None,
+    ) -> None:
+        if tier is not None and tier not in policy.tier_names:
+            raise ValueError(f"unknown tier {tier!r}: {nearest(tier, policy.tier_names)}")
+        self._policy = policy
+        self._client = read_client(names, policy.kinds)
+        known = {one.rule.name: one for one in rules}
+        if rule is not None and rule not in known:
+            raise ValueError(f"unknown rule {rule!r}: {nearest(rule, known)}")
+        chosen = list(known.values()) if rule is None else [known[rule]]
+        counted = [(one, identity_in(one.by, self._client)) for one in chosen]
+        self._counted = [(one, who) for one, who in counted if who is not None]
+        if not self._counted:
+            raise ValueError(_not_counted(chosen, self._client, rule, policy))
+        keys = [one.key for one in self._client]
+        address = next((one.client.ip for one in self._client if one.client is not None), None)
+        self._overrides = [override for override, _ in policy.overridden.find(keys, address)]
+        tiers = [override.tier for override in self._overrides if override.tier is not None]
+        self._tier = next(iter([*tiers, *policy.members.find(keys, address)]), tier)
+
+    def usage(self) -> list[RuleAsk]:
+        """Return the asks that show the usage of the client."""
+        asks = []
+        for one, who in self._counted:
+            plan = self._plan(one) if one.rule.mode == "enforce" else "unlimited"
+            if isinstance(plan, tuple):
+                asks.append(RuleAsk(one.rule.name, usage_ask(who.key, plan)))
+        return asks
+
+    def granting(self, units: object) -> Group:
+        """Return what to force to grant units in the quotas. Raises InvalidLimit if there are none."""
+        given = checked_units(units)
+        found = [(who.key, tuple(quotas_among(self._limits(one)))) for one, who in self._counted]
+        group = [grant_ask(key, quotas, given) for key, quotas in found if quotas]
+        if not group:
+            raise InvalidLimit(no_quota((), None))
+        return group
+
+    def spent(self) -> Group:
+        """Return asks for all limits that the client may have spent of, candidates and shadows included."""
+        found = [(who.key, tuple(self._limits(one, one.candidates.values()))) for one, who in self._counted]
+        return [usage_ask(key, limits) for key, limits in found if limits]
+
+    def _plan(self, one: CompiledRule) -> Plan:
+        for override in self._overrides:
+            if _has_limits(override, one.rule):
+                return _overridden(override, one)
+        return plan_of(one.plans, self._tier, self._policy.default_tier)
+
+    def _limits(self, one: CompiledRule, more: Iterable[Plan] = ()) -> Iterator[Limit]:
+        """Yield the limits of a rule, each state once: those of the client first, then those of other tiers and of
+        overrides, which it may have had before."""
+        overrides = [override for override in self._policy.overrides if _has_limits(override, one.rule)]
+        plans = [self._plan(one), *one.plans.values(), *(_overridden(each, one) for each in overrides), *more]
+        scopes: dict[str, Limit] = {}
+        for plan in plans:
+            for limit in plan if isinstance(plan, tuple) else ():
+                scopes.setdefault(limit.scope, limit)
+        yield from scopes.values()
+
+
+def _has_limits(override: Override, rule: Rule) -> bool:
+    return override.limits is not None and (not override.rules or rule.name in override.rules)
+
+
+def _overridden(override: Override, one: CompiledRule) -> Plan:
+    return with_failure_cached(one.rule.plan(override.limits, one.counter_windows), one.failure)
+
+
+def _not_counted(rules: Iterable[CompiledRule], client: NamedClient, rule: str | None, policy: Policy) -> str:
+    """Return the message for a client that no rule counts."""
+    named = " + ".join(one.label for one in client)
+    known = dict.fromkeys(" + ".join(kind.name for kind in parts) for one in rules for parts in one.by)
+    what = "no rule counts" if rule is None else f"the rule {rule!r} does not count"
+    unknown = [one.label for one in client if one.client is None and not one.sources]
+    hint = ""
+    if unknown and policy.identities:
+        hint = f"; or declare the kind in the source that returns it, 'kinds: [{unknown[0]}]'"
+    return f"{what} by {named}: expected {' or '.join(known) or 'a policy with rules'}{hint}"

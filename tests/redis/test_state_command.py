@@ -1,0 +1,160 @@
+"""The command `ratebound state`, on a real Redis: what it shows, grants and resets, and what it says to a mistake."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ratebound import Limiter
+from ratebound.cli.state import state
+from ratebound.policy import Gate, RequestView, load_policy
+from tests.servers import Server
+
+runs = itertools.count()
+LIMITS = "10000/calendar-month as monthly; 100/minute"
+POLICY = """\
+identities:
+  api-key: {verify: find_customer}
+tiers: {pro: ["user:ann"]}
+rules:
+  - {name: monthly, limits: {pro: 5000/calendar-month, default: 100/calendar-month}, by: user}
+  - {name: rate, limits: 20/minute, by: user}
+  - {name: pair, limits: 30/minute, by: user+address}
+"""
+
+
+@pytest.fixture
+def url(redis_url_server: Server) -> str:
+    return f"{redis_url_server.url}?timeout=5&connect_timeout=5&prefix=state{next(runs)}-"
+
+
+def run(*arguments: str, width: int = 100) -> Result:
+    return CliRunner().invoke(state, arguments, env={"COLUMNS": str(width)})
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return {one["name"]: one for one in json.loads(done.stdout)}
+
+
+@pytest.fixture
+def policy(tmp_path: Path, url: str) -> str:
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"storage: {url}\n{POLICY}")
+    return str(file)
+
+
+def spend(policy: str, user: str, times: int = 1) -> None:
+    with Gate(load_policy(policy, functions={"find_customer": lambda key: key})) as gate:
+        for _ in range(times):
+            assert gate.decide(RequestView("GET", "/", peer="192.0.2.1", user=user))
+
+
+def test_usage_of_a_key_is_what_its_limiter_has_counted(url: str) -> None:
+    with Limiter(LIMITS, storage=url) as limiter:
+        limiter.hit("user:42", cost=7)
+        (monthly, _) = limiter.usage("user:42")
+    found = document("usage", "user:42", "--storage", url, "--limits", LIMITS)
+    assert found["monthly"] == {
+        "name": "monthly",
+        "rule": None,
+        "limit": "10000/calendar-month",
+        "quota": 10000,
+        "used": 7,
+        "remaining": 9993,
+        "granted": 0,
+        "previous": 0,
+        "resets_at": monthly.resets_at.isoformat(),
+    }
+    assert (found["100/minute"]["used"], found["100/minute"]["previous"]) == (7, None)
+
+
+def test_people_see_a_table(url: str) -> None:
+    with Limiter(LIMITS, storage=url) as limiter:
+        limiter.hit("user:42", cost=7)
+        (monthly, _) = limiter.grant("user:42", 500)
+    done = run("usage", "user:42", "--storage", url, "--limits", LIMITS)
+    lines = [line.split("  ") for line in done.output.splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert ["limit", "used", "quota", "remaining", "before", "resets at (UTC)"] in cells
+    ends = f"{monthly.resets_at:%Y-%m-%d %H:%M:%S}"
+    assert ["monthly", "7", "10,500 (+500)", "10,493", "0", ends] in cells
+
+
+def test_a_grant_and_a_reset_are_seen_by_the_limiter(url: str) -> None:
+    where = ("--storage", url, "--limits", LIMITS)
+    with Limiter(LIMITS, storage=url) as limiter:
+        limiter.hit("user:42", cost=7)
+        granted = document("grant", "user:42", "500", *where)
+        assert granted["monthly"]["quota"] == limiter.usage("user:42")[0].quota == 10500
+        left = document("reset", "user:42", *where, "--only", "100/minute")
+        assert (left["monthly"]["used"], left["100/minute"]["used"]) == (7, 0)
+        assert document("reset", "user:42", *where)["monthly"]["used"] == limiter.usage("user:42")[0].used == 0
+
+
+def test_a_client_of_a_policy_is_named_by_its_identity(policy: str) -> None:
+    spend(policy, "bob", 3)
+    found = document("usage", "user:bob", "--policy", policy)
+    assert {name: (one["rule"], one["quota"], one["used"]) for name, one in found.items()} == {
+        "monthly/calendar-month": ("monthly", 100, 3),
+        "rate/minute": ("rate", 20, 3),
+    }
+    assert document("usage", "user:bob", "--policy", policy, "--tier", "pro")["monthly/calendar-month"]["quota"] == 5000
+    assert document("usage", "user:ann", "--policy", policy)["monthly/calendar-month"]["quota"] == 5000
+    assert document("usage", "user:bob", "192.0.2.1", "--policy", policy)["pair/minute"]["used"] == 3
+
+
+def test_grants_and_resets_of_a_policy_may_name_a_rule(policy: str) -> None:
+    spend(policy, "bob", 3)
+    granted = document("grant", "user:bob", "40", "--policy", policy, "--only", "monthly")
+    assert granted["monthly/calendar-month"]["quota"] == 140
+    assert list(document("reset", "user:bob", "--policy", policy, "--only", "rate")) == ["rate/minute"]
+    found = document("usage", "user:bob", "--policy", policy)
+    assert (found["rate/minute"]["used"], found["monthly/calendar-month"]["used"]) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["usage", "a"], "expected either --limits"),
+        (["usage", "a", "--limits", "1/minute", "--policy", "x.yaml"], "expected either --limits"),
+        (["usage", "a", "--limits", "1/minute"], "expected --storage"),
+        (["usage", "a", "--limits", "1/minute", "--storage", "memory://"], "this command cannot see it"),
+        (["usage", "a", "--limits", "1/minute", "--storage", "http://x"], "cannot open storage 'http://x'"),
+        (["usage", "a", "--limits", "1/fortnight", "--storage", "redis://x"], "1/fortnight"),
+        (["usage", "a", "b", "--limits", "1/minute", "--storage", "redis://x"], "a limiter has one key"),
+        (["grant", "a", "5", "--limits", "1/minute", "--storage", "redis://x"], "there is none: use a calendar period"),
+        (["grant", "a", "0", "--limits", "1/calendar-day", "--storage", "redis://x"], "units must be a whole number"),
+        (["reset", "a", "--limits", "1/minute", "--only", "b", "--storage", "redis://x"], "no limit is named 'b'"),
+    ],
+)
+def test_a_mistake_is_told_with_status_2(arguments: list[str], message: str) -> None:
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["usage", "session:x"], "no rule counts by session"),
+        (["usage", "user"], "names no client"),
+        (["reset", "user:1", "--only", "montly"], "unknown rule 'montly'"),
+        (["usage", "user:1", "--tier", "prö"], "unknown tier 'prö'"),
+    ],
+)
+def test_a_mistake_about_a_policy_is_told_with_status_2(arguments: list[str], message: str, policy: str) -> None:
+    done = run(*arguments, "--policy", policy)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("command", [["usage", "a"], ["reset", "a"], ["grant", "a", "5"]])
+def test_a_storage_that_is_out_of_reach_is_told_with_status_1(command: list[str]) -> None:
+    done = run(*command, "--storage", "redis://127.0.0.1:1/0", "--limits", "5/calendar-day")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "the storage could not be reached" in done.stderr
