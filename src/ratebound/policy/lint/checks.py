@@ -3,7 +3,7 @@
 The texts are in known_mistakes.py; the checks of logins are in credentials.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
 
 from ratebound.http.prefix import parse_network
@@ -89,9 +89,8 @@ def _health_check(policy: Policy) -> Iterator[Advice]:
     if policy.allow or any(_is_free(path, policy) for path in HEALTH):
         return
     for place, rule in enumerate(policy.rules):
-        slow = [
-            limit for _, plan in plans_of(rule) for limit in _denying(plan) if limit.period_us > limit.count * PROBE
-        ]
+        denying = [limit for _, plan in plans_of(rule) for limit in _denying(plan)]
+        slow = [limit for limit in denying if limit.period_us > limit.count * PROBE]
         if slow and _is_broad(rule) and (not rule.match.methods or "GET" in rule.match.methods):
             wrong = f"rule {rule.name!r} with '{slow[0].text}' also limits health checks; none of their usual paths is"
             wrong += " exempt"
@@ -231,6 +230,7 @@ def _begin(pattern: Pattern) -> str | None:
 
 def _limit_shapes(policy: Policy) -> Iterator[Advice]:
     """Yield the warnings about bursts, periods and algorithms within the limits of one rule."""
+    spreading = [rule for rule in policy.rules if _spreads(rule)]
     for place, rule in enumerate(policy.rules):
         for tier, plan in plans_of(rule):
             at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
@@ -252,32 +252,33 @@ def _limit_shapes(policy: Policy) -> Iterator[Advice]:
                     yield advice("large-log", at, wrong)
             if limits and not slots and min(limit.burst for limit in limits) >= AT_ONCE:
                 quick = min(limits, key=lambda limit: limit.period_us)
-                if quick.period_us >= UNITS["hour"] and not any(map(_spreads, _rules_over(policy, rule))):
+                if quick.period_us >= UNITS["hour"] and not _is_covered(rule, spreading):
                     wrong = f"'{quick.text}' is the limit of rule {rule.name!r} with the shortest period"
                     yield advice("all-at-once", at, wrong)
 
 
-def _rules_over(policy: Policy, rule: Rule) -> Iterator[Rule]:
-    """Yield the other enforced rules that apply to every request of a rule."""
-    for other in policy.rules:
-        is_kept = not other.default or rule.default
-        if other is not rule and other.mode == "enforce" and is_kept and covers(other.match, rule.match):
-            yield other
+def _is_covered(rule: Rule, others: Sequence[Rule]) -> bool:
+    """Return True if one of the others applies to every request of the rule."""
+    return any(
+        other is not rule and (not other.default or rule.default) and covers(other.match, rule.match)
+        for other in others
+    )
 
 
 def _spreads(rule: Rule) -> bool:
-    """Return True if no tier of a rule can spend a large quota within a second."""
+    """Return True if a rule lets no client spend a large quota within a second, whatever its tier."""
     plans = [_limits(plan) for plan in rule.plans.values()]
-    return all(
+    return rule.mode == "enforce" and all(
         any(limit.has_slots or (limit.period_us < UNITS["hour"] and not limit.metered) for limit in limits)
         for limits in plans
     )
 
 
 def _metered_alone(policy: Policy) -> Iterator[Advice]:
+    limiting = [rule for rule in policy.rules if limits_something(rule)]
     for place, rule in enumerate(policy.rules):
         metered = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.metered]
-        if metered and not limits_something(rule) and not any(map(limits_something, _rules_over(policy, rule))):
+        if metered and rule not in limiting and not _is_covered(rule, limiting):
             wrong = f"rule {rule.name!r} meters '{metered[0].text}', and no other rule limits the same requests"
             yield advice("metered-alone", ("rules", place), wrong)
 

@@ -103,8 +103,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "Add a limit with a short period, for example '10/second burst 20; 10000/day'.",
     ),
     "short-lease": (
-        "A process that pauses for longer than the lease, for example because its event loop is blocked, loses its slots"
-        " while the requests still run.",
+        "A process that pauses for longer than the lease, for example with a blocked event loop, loses its slots while"
+        " their requests still run.",
         "Leave the lease out: it is one minute, and a slot is free as soon as its request ends. It only counts if a"
         " process dies.",
     ),
