@@ -60,7 +60,7 @@ def test_the_next_window_is_that_of_the_calendar(text: str, first: str, then: st
 @pytest.mark.parametrize("text", ["10000/calendar-month over allow", "1000/day fixed-window over allow"])
 def test_metering_is_said_to_deny_nothing(text: str) -> None:
     told = explained(text)
-    assert "denies nothing" in told
+    assert "Denies nothing." in told
     assert "decision.overage" in told
     assert "█" not in told
 

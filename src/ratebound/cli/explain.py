@@ -34,7 +34,7 @@ PROMISES = {
     "calendar": "Counts to {count} in each {windows}; the whole count is there again when the next one begins.",
     "concurrent": "At most {count} requests at the same time. A request holds its slot until it ends.",
 }
-METERED = "Counts in each {windows} and denies nothing: units above {count} are counted and reported as overage."
+METERED = "Denies nothing. Counts in each {windows}, and reports units above {count} as overage."
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 INDENT = "   "
@@ -159,7 +159,7 @@ def _facts_of_slots(limit: Limit) -> list[tuple[str, str]]:
             f"{duration(limit.period_us)}, renewed while the request runs; if its process dies, the slot is free again"
             " within that time",
         ),
-        ("always asking gets", f"depends on how long requests take: if {duration(tenth)} each, {rate} a second"),
+        ("throughput", f"depends on how long requests take: {rate} a second if each takes {duration(tenth)}"),
         ("retry after", "not known, because a slot is free when a request ends; a rule may give its own 'retry'"),
     ]
 
