@@ -84,7 +84,7 @@ class Limit:
     failure: str = field(default="", compare=False)
     calendar: Calendar | None = None
     over: str = "deny"
-    retry_us: int = field(default=0, compare=False)
+    retry_us: int = 0
 
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
     numbers: Numbers = field(init=False, repr=False, compare=False)  # what kernels compute with

@@ -33,8 +33,8 @@ RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}")
 DEFAULT = "default"  # in limits by tier: the key for clients of every other tier
 
 
-class LimitOptions(NamedTuple):
-    """What a rule says of all its limits: their failure mode, whether they are metered, and when to retry a slot."""
+class RuleTerms(NamedTuple):
+    """The terms of a rule for all its limits: their failure mode, metering, and the time to retry for a slot."""
 
     failure: str = ""
     over: str = "deny"
@@ -174,8 +174,8 @@ class Rule:
         put(self, "plans", self._plans(self.written, self.counter_windows, wrong))
         wrong.check()
 
-    def _options(self) -> LimitOptions:
-        return LimitOptions(self.failure, self.over, round((self.retry or 0) * SECOND))
+    def _options(self) -> RuleTerms:
+        return RuleTerms(self.failure, self.over, round((self.retry or 0) * SECOND))
 
     def _has_slots(self) -> bool:
         plans = [*self.plans.values(), *self.candidates.values()]
@@ -187,7 +187,7 @@ class Rule:
         windows: frozenset[Window],
         problems: Problems,
         prefix: str = "",
-        options: LimitOptions | None = None,
+        options: RuleTerms | None = None,
     ) -> dict[str, Plan]:
         plans = {}
         options = options or self._options()
@@ -298,18 +298,18 @@ def _window(limit: Limit) -> Window:
 
 
 @lru_cache(maxsize=4096)
-def _plan_of_text(rule: str, text: str, windows: frozenset[Window], options: LimitOptions) -> Plan:
+def _plan_of_text(rule: str, text: str, windows: frozenset[Window], options: RuleTerms) -> Plan:
     return _plan(rule, _read_text(text), windows, "", options)
 
 
-def _plan(rule: str, written: WrittenLimits, windows: frozenset[Window], prefix: str, options: LimitOptions) -> Plan:
+def _plan(rule: str, written: WrittenLimits, windows: frozenset[Window], prefix: str, options: RuleTerms) -> Plan:
     if isinstance(written, str):
         return written
     limits = [_with_options(rule, limit, options) for limit in _with_algorithms(written, windows)]
     return named_limits(rule, limits, prefix)
 
 
-def _with_options(rule: str, limit: Limit, options: LimitOptions) -> Limit:
+def _with_options(rule: str, limit: Limit, options: RuleTerms) -> Limit:
     """Return a limit as the rule wants it. Raises InvalidLimit if it cannot be metered."""
     changes: dict[str, Any] = {}
     if options.failure:
