@@ -151,7 +151,8 @@ class Rule:
             )
         if isinstance(self.cost, int):
             self._check_cost(self.cost, problems)
-        if self.retry and not problems.found and self.computed is None and not self._has_slots():
+        is_read = not any(problem.place[:1] in (("limits",), ("candidate",)) for problem in problems.found)
+        if self.retry and is_read and self.computed is None and not self._has_slots():
             problems.add(
                 ("retry",),
                 "it is for slots, and this rule has none: leave it out, or add a limit like '3 concurrent'; other"
