@@ -1,12 +1,15 @@
 """Every known mistake is told of a policy that makes it, and not of one that does not."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ratebound import parse_limit
-from ratebound.policy import ANY_FUNCTION, load_policy, read_policy
+from ratebound.policy import ANY_FUNCTION, Match, Policy, PolicyError, Rule, load_policy, read_policy
 from ratebound.policy.lint.checks import advise
 from ratebound.policy.lint.known_mistakes import MISTAKES, Advice
 from ratebound.policy.lint.redundant_limit import is_redundant, most_within
+from ratebound.policy.model.rule import Mode
 from ratebound.testing import FakeClock
 from tests.policy.gates import EXAMPLES, decide, gate_of, request
 
@@ -377,3 +380,32 @@ def test_the_most_that_a_limit_admits() -> None:
 def test_slots_by_address_are_no_mistake() -> None:
     text = "rules: [{name: a, by: address, match: {paths: /export}, limits: 3 concurrent}, {name: b, limits: 9/second}]"
     assert told(text) == []
+
+
+KINDS = st.lists(
+    st.sampled_from([*LIMITS, "500/calendar-year", "2/day fixed-window over allow"]), min_size=1, max_size=3
+)
+
+
+@given(
+    limits=st.lists(st.one_of(KINDS, st.just("deny"), st.just("unlimited")), min_size=1, max_size=4),
+    paths=st.lists(st.sampled_from(["/login", "/x", "/x/{rest*}", ""]), min_size=4, max_size=4),
+    by=st.lists(st.sampled_from(["address", "user", "global"]), min_size=4, max_size=4),
+    modes=st.lists(st.sampled_from(["enforce", "shadow"]), min_size=4, max_size=4),
+)
+def test_every_combination_of_limits_can_be_checked(
+    limits: list[list[str] | str], paths: list[str], by: list[str], modes: list[Mode]
+) -> None:
+    rules = []
+    for place, one in enumerate(limits):
+        match = Match(paths=[paths[place]]) if paths[place] else Match()
+        try:
+            rules.append(Rule(f"r{place}", one, match=match, by=by[place], mode=modes[place]))
+        except PolicyError:  # two limits that share a state
+            return
+    for warning in advise(Policy(rules=rules)):
+        assert (warning.why, warning.instead) == MISTAKES[warning.name]
+        if warning.name in ("redundant-limit", "all-at-once", "burst-out-of-reach"):
+            assert "over allow" not in warning.wrong
+        if warning.name in ("all-at-once", "burst-out-of-reach", "health-check-limited"):
+            assert "concurrent" not in warning.wrong
