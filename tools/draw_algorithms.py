@@ -1,6 +1,9 @@
-"""Draw docs/pictures: one SVG for each algorithm, with the same traffic, decided by the real kernels.
+"""Draw docs/pictures: one SVG for each algorithm, decided by the real kernels.
 
     python tools/draw_algorithms.py
+
+Rates and the calendar quota show the same traffic; for the quota, seconds are stretched to months. Slots have their own
+traffic, because it matters how long a request takes.
 
 The output depends on the kernels alone, so a test can compare it with the committed pictures.
 """
@@ -10,9 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from ratebound.calendar_period import local_time
 from ratebound.cli.traffic import CYCLE, Event, bursty, busiest, play, standing_at, variants
 from ratebound.clock import SECOND
-from ratebound.limit import Limit
+from ratebound.kernels.group_law import evaluate
+from ratebound.kernels.packing import unpacked
+from ratebound.limit import Limit, Mode
 from ratebound.notation import parse_limit
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -22,9 +28,54 @@ UNTIL = CYCLE * LIMIT.period_us
 WIDTH, HEIGHT = 760, 306
 LEFT, RIGHT = 124, 740
 ASKED, GOES, STATE, FLOOR = 96, 156, 184, 270  # base lines of the dots, top and base line of the state
-SLICE = LIMIT.period_us // 24  # requests within it are stacked
+QUOTA = parse_limit("10/calendar-month in Europe/Berlin")
+JANUARY = 2023 * 12  # the ordinal of the first month that is drawn
+SLOTS = parse_limit("3 concurrent for 1 second")
 DOT = 3.0
 GREEN, RED, BLUE, INK, FAINT = "#1a7f37", "#cf222e", "#0969da", "#24292f", "#8c959f"
+
+# (arrival, running time) in milliseconds. The process of the one without a running time dies 150 ms after its arrival.
+WORK: tuple[tuple[int, int | None], ...] = (
+    (200, 900), (350, 500), (500, 1600), (700, 300), (800, 300), (900, 300), (1050, 200), (1150, None),
+    (1250, 400), (1400, 200), (1700, 300), (1800, 300), (2200, 500), (2250, 1200), (2300, 250), (2400, 200),
+    (2600, 600), (2650, 300), (2750, 500), (2900, 300), (3300, 500), (3350, 300), (3500, 200), (3600, 150),
+)  # fmt: skip
+DIES_AFTER = 150_000
+
+
+class Scene(NamedTuple):
+    """The time that a picture shows: from `begin` to the last of `ticks`, which are marked by lines with labels.
+
+    Requests within one `slice` are stacked.
+    """
+
+    begin: int
+    ticks: Sequence[tuple[int, str]]
+    slice: int
+    unit: str
+
+    @property
+    def until(self) -> int:
+        """The last instant."""
+        return self.ticks[-1][0]
+
+    def x(self, instant: int) -> float:
+        """Return the position of an instant."""
+        return round(LEFT + (RIGHT - LEFT) * (instant - self.begin) / (self.until - self.begin), 1)
+
+
+SECONDS = Scene(0, [(i * SECOND, f"{i} s") for i in range(CYCLE + 1)], LIMIT.period_us // 24, "second")
+
+
+def _months() -> Scene:
+    calendar = QUOTA.calendar
+    assert calendar is not None
+    begins = [calendar.start_of(JANUARY + i) for i in range(CYCLE + 1)]
+    labels = [f"1 {local_time(begin, calendar.zone):%b}" for begin in begins]
+    return Scene(begins[0], list(zip(begins, labels, strict=True)), QUOTA.period_us // 24, "month")
+
+
+MONTHS = _months()
 
 
 class Gauge(NamedTuple):
@@ -54,23 +105,43 @@ GAUGES = {
         "burst 5 = 500 ms",
     ),
     "leaky-bucket": Gauge(("places taken", "in the queue"), _used, lambda limit: limit.burst, "burst 5"),
+    "calendar": Gauge(("used in", "this month"), _used, lambda limit: limit.count, "count 10"),
+    "concurrent": Gauge(("slots", "held"), _used, lambda limit: limit.count, "count 3"),
 }
 
 
 def draw_pictures() -> dict[str, str]:
     """Return the SVG text of every picture by file name."""
     arrivals = bursty(LIMIT, UNTIL)
-    return {f"{algorithm}.svg": draw(limit, play(limit, arrivals)) for algorithm, limit in variants(LIMIT).items()}
+    pictures = {
+        f"{algorithm}.svg": draw(limit, play(limit, arrivals), SECONDS) for algorithm, limit in variants(LIMIT).items()
+    }
+    pictures["calendar.svg"] = draw(QUOTA, play(QUOTA, [_in_months(arrives) for arrives in arrivals]), MONTHS)
+    pictures["concurrent.svg"] = draw_slots()
+    return pictures
 
 
-def draw(limit: Limit, events: Sequence[Event]) -> str:
+def _in_months(arrives: int) -> int:
+    """Return the instant that is as far in its month as `arrives` is in its second."""
+    month, rest = divmod(arrives, SECOND)
+    begin, end = MONTHS.ticks[month][0], MONTHS.ticks[month + 1][0]
+    return begin + (end - begin) * rest // SECOND
+
+
+def draw(limit: Limit, events: Sequence[Event], scene: Scene) -> str:
     """Return one picture as SVG text."""
     goes = [event.goes for event in events if event.allowed]
     most, _ = busiest(goes, limit.period_us)
     delay = max(event.goes - event.arrives for event in events)
-    told = f"{len(goes)} of {len(events)} admitted, at most {most} in any second"
+    told = f"{len(goes)} of {len(events)} admitted, at most {most} in any {scene.unit}"
     if delay:
         told += f", up to {delay // 1000} ms late"
+    marks = [*_asked(events, scene), _text(16, GOES, "goes ahead"), *_dots(goes, GOES, scene)]
+    return _drawn(limit, events, scene, told, marks)
+
+
+def _drawn(limit: Limit, events: Sequence[Event], scene: Scene, told: str, marks: Sequence[str]) -> str:
+    """Return a picture of these marks, with its frame, its legend and its state."""
     numbers = str(limit).removesuffix(f" {limit.algorithm}")
     gauge = GAUGES[limit.algorithm]
     parts = [
@@ -80,26 +151,91 @@ def draw(limit: Limit, events: Sequence[Event]) -> str:
         f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="8" fill="#ffffff" stroke="#d0d7de"/>',
         f'<text x="16" y="26" font-size="15" font-weight="bold" fill="{INK}">{limit.algorithm}</text>',
         _text(RIGHT, 26, f"{numbers}: {told}", "end"),
-        *_clock(limit),
+        *_clock(scene),
         _text(16, ASKED, "asked"),
-        *_asked(events),
-        _text(16, GOES, "goes ahead"),
-        *_dots(goes, GOES),
+        *marks,
         _text(16, (STATE + FLOOR) // 2 - 2, gauge.label[0]),
         _text(16, (STATE + FLOOR) // 2 + 13, gauge.label[1]),
-        *_state(limit, events, gauge),
+        *_state(limit, events, gauge, scene),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _clock(limit: Limit) -> list[str]:
+class Held(NamedTuple):
+    """A slot: taken, given back or expired, and the instant at which its process died, if it did."""
+
+    begin: int
+    end: int
+    died: int | None
+
+
+def draw_slots() -> str:
+    """Return the picture of slots as SVG text."""
+    events, held = play_slots()
+    admitted = [event for event in events if event.allowed and event.goes >= 0]
+    asked = [event for event in events if event.goes >= 0]
+    told = f"{len(admitted)} of {len(asked)} admitted, never more than {SLOTS.count} at once"
+    marks = [*_asked(asked, SECONDS), _text(16, GOES, "running"), *_bars(held)]
+    return _drawn(SLOTS, events, SECONDS, told, marks)
+
+
+def play_slots() -> tuple[list[Event], list[Held]]:
+    """Play WORK on the kernel: take a slot, renew it every third of its lease, release it. Return what happened.
+
+    An event that is no request goes ahead at -1.
+    """
+    steps: list[tuple[int, str, int]] = [(arrives * 1000, "take", i) for i, (arrives, _) in enumerate(WORK)]
+    states = [unpacked(SLOTS.numbers, None)]
+    events: list[Event] = []
+    held: list[Held] = []
+    while steps:
+        steps.sort()
+        now, step, slot = steps.pop(0)
+        mode: Mode = "force" if step == "release" else "spend"
+        ask = ("picture", (SLOTS,), -1 if step == "release" else 1, None, [(slot, 0, 0, 0)])
+        allowed = evaluate([ask], mode, [0], states, now)[0][0]
+        events.append(Event(now, allowed, now if step == "take" else -1, states[0].copy()))
+        if step != "take" or not allowed:
+            continue
+        lasts = WORK[slot][1]
+        if lasts is None:
+            held.append(Held(now, now + SLOTS.period_us, now + DIES_AFTER))
+            continue
+        end = now + lasts * 1000
+        held.append(Held(now, end, None))
+        steps += [(renewal, "renew", slot) for renewal in range(now, end, SLOTS.period_us // 3)][1:]
+        steps.append((end, "release", slot))
+    return events, held
+
+
+def _bars(held: Sequence[Held]) -> list[str]:
+    """Return a bar for each slot, in the first lane that is free."""
+    lanes = [0] * SLOTS.count
+    parts = []
+    for begin, end, died in held:
+        lane = next(lane for lane, free in enumerate(lanes) if free <= begin)
+        lanes[lane] = end
+        y = GOES - 10 - 13 * lane
+        x, right = SECONDS.x(begin), SECONDS.x(end if died is None else died)
+        parts.append(_bar(x, y, right, f'fill="{GREEN}" fill-opacity="0.75"'))
+        if died is not None:
+            parts.append(_bar(right, y, SECONDS.x(end), f'fill="none" stroke="{RED}" stroke-dasharray="3 2"'))
+            parts.append(_text(right + 6, y + 9, "process died"))
+    return parts
+
+
+def _bar(x: float, y: float, right: float, style: str) -> str:
+    return f'<rect x="{x}" y="{y}" width="{right - x:.1f}" height="10" rx="2" {style}/>'
+
+
+def _clock(scene: Scene) -> list[str]:
     """Return the lines at which windows of the clock begin, the base lines and the legend."""
     parts = []
-    for instant in range(0, UNTIL + 1, limit.period_us):
-        x = _x(instant)
+    for instant, label in scene.ticks:
+        x = scene.x(instant)
         parts.append(f'<path d="M{x} 44V{FLOOR + 4}" stroke="{FAINT}" stroke-width="0.8" stroke-dasharray="2 3"/>')
-        parts.append(_text(x, FLOOR + 20, f"{instant // SECOND} s", "middle"))
+        parts.append(_text(x, FLOOR + 20, label, "middle"))
     for y in (ASKED + 4, GOES + 4, FLOOR):
         parts.append(f'<path d="M{LEFT} {y}H{RIGHT}" stroke="{FAINT}" stroke-width="0.8"/>')
     parts.append(f'<circle cx="{LEFT + 6}" cy="52" r="{DOT}" fill="{GREEN}"/>')
@@ -109,38 +245,40 @@ def _clock(limit: Limit) -> list[str]:
     return parts
 
 
-def _asked(events: Sequence[Event]) -> list[str]:
+def _asked(events: Sequence[Event], scene: Scene) -> list[str]:
     parts = []
-    for (x, y), event in zip(_places([event.arrives for event in events], ASKED), events, strict=True):
+    for (x, y), event in zip(_places([event.arrives for event in events], ASKED, scene), events, strict=True):
         parts.append(_dot(x, y) if event.allowed else _cross(x, y))
     return parts
 
 
-def _dots(instants: Sequence[int], base: int) -> list[str]:
-    return [_dot(x, y) for x, y in _places(instants, base)]
+def _dots(instants: Sequence[int], base: int, scene: Scene) -> list[str]:
+    return [_dot(x, y) for x, y in _places(instants, base, scene)]
 
 
-def _places(instants: Sequence[int], base: int) -> list[tuple[float, float]]:
+def _places(instants: Sequence[int], base: int, scene: Scene) -> list[tuple[float, float]]:
     """Return a position for the mark of each instant; marks that would overlap are stacked."""
     stacks: dict[int, int] = {}
     places = []
     for instant in instants:
-        slot = instant // SLICE
-        stacks[slot] = stacks.get(slot, 0) + 1
-        places.append((_x(slot * SLICE + SLICE // 2), base + DOT - 2 * DOT * stacks[slot] + DOT))
+        place = (instant - scene.begin) // scene.slice
+        stacks[place] = stacks.get(place, 0) + 1
+        middle = scene.begin + place * scene.slice + scene.slice // 2
+        places.append((scene.x(middle), base + DOT - 2 * DOT * stacks[place] + DOT))
     return places
 
 
-def _state(limit: Limit, events: Sequence[Event], gauge: Gauge) -> list[str]:
+def _state(limit: Limit, events: Sequence[Event], gauge: Gauge, scene: Scene) -> list[str]:
     """Return the state over time as an area, and the mark that it may not pass."""
     arrivals = {event.arrives for event in events}
-    instants = sorted({*range(0, UNTIL + 1, limit.period_us // 100), *arrivals, *(arrives - 1 for arrives in arrivals)})
+    regular = range(scene.begin, scene.until + 1, limit.period_us // 100)
+    instants = sorted({*regular, *arrivals, *(arrives - 1 for arrives in arrivals)})
     full = gauge.mark(limit)
     scale = (FLOOR - STATE - 14) / full
     points = []
     for instant in instants:
         value = gauge.value(limit, *standing_at(limit, events, instant))
-        points.append((_x(instant), round(FLOOR - value * scale, 1)))
+        points.append((scene.x(instant), round(FLOOR - value * scale, 1)))
     path = f"M{points[0][0]} {FLOOR}V{points[0][1]}"
     for (_, before), (x, y) in pairwise(points):
         path += f"H{x}V{y}" if y != before else ""
@@ -150,10 +288,6 @@ def _state(limit: Limit, events: Sequence[Event], gauge: Gauge) -> list[str]:
         f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{INK}" stroke-dasharray="5 3"/>',
         _text(LEFT + 4, y - 4, gauge.mark_label),
     ]
-
-
-def _x(instant: int) -> float:
-    return round(LEFT + (RIGHT - LEFT) * instant / UNTIL, 1)
 
 
 def _dot(x: float, y: float) -> str:

@@ -101,6 +101,11 @@ def zone_of(name: str) -> ZoneInfo:
         raise InvalidLimit(f"unknown time zone {name!r}: expected a name like 'Europe/Berlin' or 'UTC'{hint}") from None
 
 
+def local_time(instant: int, zone: str) -> datetime:
+    """Return an instant in microseconds as a datetime of a time zone."""
+    return (EPOCH + timedelta(microseconds=instant)).astimezone(zone_of(zone))
+
+
 def _has_zones() -> bool:
     try:
         ZoneInfo("Europe/Berlin")

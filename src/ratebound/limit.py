@@ -69,6 +69,9 @@ class Limit:
     `over` is "allow" for a metered limit: a fixed window or a calendar period that counts what exceeds it, and denies
     nothing.
 
+    `retry_us` is for slots: the time after which a client without a slot is told to try again. 0 means that it is told
+    no time, because nobody knows when a slot will be free.
+
     Raises InvalidLimit if the numbers are out of range or do not go together.
     """
 
@@ -81,6 +84,7 @@ class Limit:
     failure: str = field(default="", compare=False)
     calendar: Calendar | None = None
     over: str = "deny"
+    retry_us: int = 0
 
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
     numbers: Numbers = field(init=False, repr=False, compare=False)  # what kernels compute with
@@ -151,6 +155,10 @@ class Limit:
                 f"'over allow' needs windows, and {self.algorithm} has none: use a fixed-window limit,"
                 " or a calendar period like '10000/calendar-month over allow'"
             )
+        if type(self.retry_us) is not int or not 0 <= self.retry_us <= MAX_LEASE:
+            raise InvalidLimit(f"retry_us must be microseconds, at most a day of them, not {self.retry_us!r}")
+        if self.retry_us and self.algorithm != CONCURRENT:
+            raise InvalidLimit("retry_us is for slots, like '3 concurrent': other limits know when a request passes")
         if self.algorithm == CONCURRENT:
             if self.count > MAX_SLOTS:
                 raise InvalidLimit(f"at most {MAX_SLOTS} can be concurrent, not {self.count}: every slot is stored")
@@ -161,7 +169,7 @@ class Limit:
         """Pickle and copy what the limit was made of."""
         name = self.name if self.named else ""
         numbers = (self.count, self.period_us, self.burst, self.algorithm, name, True, self.failure)
-        return type(self), (*numbers, self.calendar, self.over)
+        return type(self), (*numbers, self.calendar, self.over, self.retry_us)
 
     @property
     def queues(self) -> bool:

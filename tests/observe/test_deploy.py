@@ -27,6 +27,7 @@ def exported() -> tuple[dict[str, set[str]], dict[str, str], set[str]]:
     listener, limiter = PrometheusListener(registry), Limiter("1/hour")
     listener.watch(limiter, name="api")
     listener(Decided(limiter.hit("k"), 0.1))
+    listener(Decided(Limiter("1/calendar-day over allow").hit("k", cost=2), 0.1))
     listener(Called("node", 0.1, None))
     listener(Recovered("node", 0.1, 1))
     listener(Shadowed("rule", False, True))

@@ -144,6 +144,31 @@ def test_operations_cost_what_they_ask_for() -> None:
     assert passes(gate, request("/render")) == 10
 
 
+def test_quotas_slots_and_metering_stand_in_one_policy() -> None:
+    clock = FakeClock()
+    gate = example_gate("quotas.yaml", clock)
+    api = decide(gate, request("/api/x", user="ann"))
+    assert [limit.text for limit in api.decision.limits] == [  # type: ignore[union-attr]
+        "20/second burst 50",
+        "1000/calendar-month in Europe/Berlin",
+    ]
+    assert passes(gate, request("/exports", "POST", user="ann")) == 3
+    denied = decide(gate, request("/exports", "POST", user="ann"))
+    assert denied.rule is not None
+    assert denied.rule.name == "exports"
+    response = denied.policy.rejection_format.respond(denied.decision)  # type: ignore[arg-type]
+    assert dict(response.headers)["Retry-After"] == "5"
+    clock.advance(600)
+    assert decide(gate, request("/exports", "POST", user="ann")), "the leases have ended"
+    found = []
+    for _ in range(60):
+        clock.advance(1)
+        verdict = decide(gate, request("/convert", "POST", user="ann"))
+        assert verdict.decision is not None
+        found.append(verdict.decision.overage)
+    assert found == [0] * 50 + [10] * 10
+
+
 def test_health_checks_are_not_counted() -> None:
     gate = example_gate("health.yaml")
     assert passes(gate, request("/health"), request("/ready", "HEAD"), most=100) == 100

@@ -1,12 +1,15 @@
 """Every known mistake is told of a policy that makes it, and not of one that does not."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ratebound import parse_limit
-from ratebound.policy import ANY_FUNCTION, load_policy, read_policy
+from ratebound.policy import ANY_FUNCTION, Match, Policy, PolicyError, Rule, load_policy, read_policy
 from ratebound.policy.lint.checks import advise
 from ratebound.policy.lint.known_mistakes import MISTAKES, Advice
 from ratebound.policy.lint.redundant_limit import is_redundant, most_within
+from ratebound.policy.model.rule import Mode
 from ratebound.testing import FakeClock
 from tests.policy.gates import EXAMPLES, decide, gate_of, request
 
@@ -18,9 +21,14 @@ WRONG: dict[str, list[str]] = {
         "rules: [{name: a, match: {paths: /oauth/token}, limits: 5/minute fixed-window}]",
         "rules: [{name: a, match: {paths: '/v{n}/password'}, limits: {free: 5/minute fixed-window, default: deny}}]\n"
         "tiers: [free]",
+        "rules: [{name: a, match: {paths: /login}, limits: 5/calendar-day}]",
     ],
     "login-without-account": [
         "rules: [{name: a, match: {paths: /login}, by: address, limits: 5/minute}]",
+        "rules: [{name: a, match: {paths: /login}, by: address, limits: 5/minute}, "
+        "{name: b, match: {paths: /login}, by: {call: account}, limits: 5 concurrent}]",
+        "rules: [{name: a, match: {paths: /login}, by: address, limits: 5/minute}, "
+        "{name: b, match: {paths: /login}, by: {call: account}, limits: 5/calendar-day, over: allow}]",
         "identities: {api-key: {verify: find}}\n"
         "rules: [{name: a, match: {paths: /login}, by: address, limits: 5/minute}, "
         "{name: b, by: api-key, limits: 9/second}]",
@@ -65,12 +73,27 @@ WRONG: dict[str, list[str]] = {
         "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: user, match: {paths: /x}, limits: 9/minute}]",
         "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: user, limits: 5/minute}]",
         "rules: [{name: a, limits: 5/minute fixed-window; 300/hour fixed-window}]",
+        "rules: [{name: a, limits: 1000/calendar-day; 31000/calendar-month}]",
+        "rules: [{name: a, limits: 1/hour; 5000/calendar-month in Europe/Berlin from 15}]",
+        "rules: [{name: a, by: user, limits: 2 concurrent}, {name: b, by: user, limits: 3 concurrent}]",
     ],
     "burst-out-of-reach": [
         "rules: [{name: a, limits: 10/second; 300/minute burst 50}]",
         "rules: [{name: a, limits: 10/second burst 200; 100/minute}]",
     ],
-    "all-at-once": ["rules: [{name: a, limits: 10000/day}]"],
+    "all-at-once": [
+        "rules: [{name: a, limits: 10000/day}]",
+        "rules: [{name: a, limits: 10000/calendar-month in Europe/Berlin}]",
+        "rules: [{name: a, limits: 10000/calendar-month}, {name: b, limits: 9/second, match: {paths: /x}}]",
+        "rules: [{name: a, limits: 10000/calendar-month}, {name: b, limits: 9/second, mode: shadow}]",
+    ],
+    "short-lease": ["rules: [{name: a, limits: 9/second; 3 concurrent for 2 seconds}]"],
+    "metered-alone": [
+        "rules: [{name: a, limits: 10000/calendar-month, over: allow}]",
+        "rules: [{name: a, limits: 10000/calendar-month over allow}, {name: b, limits: 9/second, mode: shadow}]",
+        "rules: [{name: a, limits: 10000/calendar-month, over: allow}, "
+        "{name: b, match: {paths: /x}, limits: 9/second}]",
+    ],
     "large-log": ["rules: [{name: a, limits: 5000/hour sliding-log}]"],
     "memory-with-workers": ["rules: [{name: a, limits: 9/second}]"],
     "missing-default": [
@@ -129,6 +152,8 @@ RIGHT: dict[str, list[str]] = {
         "allow: [10.0.0.1]\nrules: [{name: a, limits: 5/minute}]",
         "rules: [{name: h, match: {paths: /ping}, limits: unlimited, final: true}, {name: a, limits: 5/minute}]",
         "rules: [{name: a, match: {methods: POST}, limits: 5/minute}]",
+        "rules: [{name: a, limits: 3 concurrent for 10 minutes}]",
+        "rules: [{name: a, limits: 100/calendar-month over allow}]",
     ],
     "spoofable-header": ["trusted: {single: {cf-connecting-ip: [192.0.2.0/24]}}\nrules: [{name: a, limits: 9/second}]"],
     "hops-without-proxies": ["trusted: {hops: 2, proxies: [10.0.0.0/8]}\nrules: [{name: a, limits: 9/second}]"],
@@ -162,15 +187,39 @@ RIGHT: dict[str, list[str]] = {
         "overrides: [{client: user:x, rules: a, limits: 50/minute}]\n"
         "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: user, match: {paths: /x}, limits: 9/minute}]",
         "rules: [{name: a, limits: 5/minute fixed-window; 299/hour fixed-window}]",
+        "rules: [{name: a, limits: 1000/calendar-day; 30999/calendar-month}]",
+        "rules: [{name: a, limits: 1000/calendar-day; 31000/calendar-month in Asia/Tokyo}]",
+        "rules: [{name: a, limits: 5/calendar-month over allow; 9/calendar-month from 15 as other}]",
+        "rules: [{name: a, limits: 5/minute; 3 concurrent}]",
+        "rules: [{name: a, limits: 3 concurrent; 500/minute}]",
+        "rules: [{name: a, limits: 10/second; 1000/calendar-day over allow}]",
     ],
     "burst-out-of-reach": [
         "rules: [{name: a, limits: 10/second burst 20; 300/minute}]",
         "rules: [{name: a, limits: 10/second burst 20; 300/minute burst 20 gcra}]",
+        "rules: [{name: a, limits: 10/second burst 20; 3 concurrent}]",
+        "rules: [{name: a, limits: 10/second burst 20; 5/calendar-month over allow}]",
     ],
     "all-at-once": [
+        "rules: [{name: a, limits: 10/second; 10000/calendar-month}]",
+        "rules: [{name: a, limits: 10000/calendar-month}, {name: b, limits: 10/second}]",
+        "rules: [{name: a, limits: 10000/calendar-month; 3 concurrent}]",
+        "rules: [{name: a, limits: 10000/calendar-month, over: allow}]",
         "rules: [{name: a, limits: 10/second; 10000/day}]",
         "rules: [{name: a, limits: 10/day}]",
         "rules: [{name: a, limits: 100000/second}]",
+    ],
+    "short-lease": [
+        "rules: [{name: a, limits: 3 concurrent}]",
+        "rules: [{name: a, limits: 3 concurrent for 10 seconds}]",
+        "rules: [{name: a, limits: 5/2 seconds}]",
+    ],
+    "metered-alone": [
+        "rules: [{name: a, limits: 10000/calendar-month, over: allow}, {name: b, limits: 9/second}]",
+        "rules: [{name: a, limits: 10/second; 10000/calendar-month over allow}]",
+        "rules: [{name: a, match: {paths: /x/y}, limits: 5/calendar-day over allow}, "
+        "{name: b, match: {paths: '/x/{rest*}'}, limits: 3 concurrent}]",
+        "rules: [{name: a, limits: 9/calendar-day}]",
     ],
     "large-log": ["rules: [{name: a, limits: 5000/hour}]", "rules: [{name: a, limits: 1000/hour sliding-log}]"],
     "memory-with-workers": ["storage: redis://localhost\nrules: [{name: a, limits: 9/second}]"],
@@ -277,6 +326,14 @@ LIMITS = [
     "60/minute burst 5",
     "3/second burst 4 leaky-bucket",
     "700/hour burst 30",
+    "20/calendar-day",
+    "600/calendar-month",
+    "620/calendar-month",
+    "140/calendar-week from sunday",
+    "5/calendar-day in Asia/Tokyo",
+    "200/calendar-month in Asia/Tokyo from 31",
+    "3 concurrent",
+    "5/calendar-day over allow",
 ]
 
 
@@ -293,7 +350,8 @@ def test_a_redundant_limit_is_never_the_only_one_to_deny(weak: str, strict: str,
             assert verdict.decision is not None
             refusing = [o for o, rule in zip(verdict.decision.outcomes, verdict.rules, strict=True) if rule.name == "a"]
             assert any(not outcome.allowed for outcome in refusing)
-            clock.advance((0.01, 0.35, 1.7, 0.5)[step % 4])
+            slow = 3_600.0 if "calendar" in weak + strict else 0.0
+            clock.advance((0.01, 0.35, 1.7, 0.5 + slow)[step % 4])
 
 
 def test_some_pairs_of_limits_are_told_apart() -> None:
@@ -315,3 +373,39 @@ def test_the_most_that_a_limit_admits() -> None:
     assert most_within(parse_limit("10/second"), minute) == 600
     assert most_within(parse_limit("10/second fixed-window"), minute) == 610
     assert most_within(parse_limit("5/hour"), minute) == 5
+    assert most_within(parse_limit("5/calendar-month"), minute) == 10
+    assert most_within(parse_limit("5/calendar-month"), 28 * 24 * 60 * minute) == 15
+
+
+def test_slots_by_address_are_no_mistake() -> None:
+    text = "rules: [{name: a, by: address, match: {paths: /export}, limits: 3 concurrent}, {name: b, limits: 9/second}]"
+    assert told(text) == []
+
+
+KINDS = st.lists(
+    st.sampled_from([*LIMITS, "500/calendar-year", "2/day fixed-window over allow"]), min_size=1, max_size=3
+)
+
+
+@given(
+    limits=st.lists(st.one_of(KINDS, st.just("deny"), st.just("unlimited")), min_size=1, max_size=4),
+    paths=st.lists(st.sampled_from(["/login", "/x", "/x/{rest*}", ""]), min_size=4, max_size=4),
+    by=st.lists(st.sampled_from(["address", "user", "global"]), min_size=4, max_size=4),
+    modes=st.lists(st.sampled_from(["enforce", "shadow"]), min_size=4, max_size=4),
+)
+def test_every_combination_of_limits_can_be_checked(
+    limits: list[list[str] | str], paths: list[str], by: list[str], modes: list[Mode]
+) -> None:
+    rules = []
+    for place, one in enumerate(limits):
+        match = Match(paths=[paths[place]]) if paths[place] else Match()
+        try:
+            rules.append(Rule(f"r{place}", one, match=match, by=by[place], mode=modes[place]))
+        except PolicyError:  # two limits that share a state
+            return
+    for warning in advise(Policy(rules=rules)):
+        assert (warning.why, warning.instead) == MISTAKES[warning.name]
+        if warning.name in ("redundant-limit", "all-at-once", "burst-out-of-reach"):
+            assert "over allow" not in warning.wrong
+        if warning.name in ("all-at-once", "burst-out-of-reach", "health-check-limited"):
+            assert "concurrent" not in warning.wrong

@@ -22,7 +22,17 @@ BY = st.sampled_from(
     [None, "address", "user", ["user", "address"], "global", "prefix", "address + agent", ["user + agent", "address"]]
 )
 LIMITS = st.sampled_from(
-    ["2/minute", "3/minute; 5/hour", "2/minute gcra", "unlimited", "1/minute burst 3 leaky-bucket"]
+    [
+        "2/minute",
+        "3/minute; 5/hour",
+        "2/minute gcra",
+        "unlimited",
+        "1/minute burst 3 leaky-bucket",
+        "3/calendar-day in Asia/Tokyo; 5/hour",
+        "2/day fixed-window over allow",
+        "5/minute; 2 concurrent",
+        "3 concurrent; 1/minute burst 3 leaky-bucket",
+    ]
 )
 
 
@@ -112,7 +122,7 @@ def told(verdict: Verdict) -> tuple[Any, ...]:
         verdict.client,
         [rule.name for rule in verdict.asked],
         list(verdict.identities),
-        None if decision is None else (list(decision.asks), list(decision.rows)),
+        None if decision is None else ([ask[:4] for ask in decision.asks], list(decision.rows)),  # no ids of slots
         [(shadow.rule.name, shadow.allowed) for shadow in verdict.shadows],
         None if earlier is None else told(earlier),
     )

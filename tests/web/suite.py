@@ -41,6 +41,12 @@ POLICY: dict[str, Any] = {
     "identities": {"api-key": {"header": "x-api-key", "verify": find_customer, "kinds": ["customer"]}},
     "by": ["api-key", "user", "address"],
     "rules": [
+        {
+            "name": "monthly",
+            "limits": "2/calendar-month in Europe/Berlin",
+            "match": {"paths": ["/users/31"]},
+            "final": True,
+        },
         {"name": "users", "limits": "3/minute", "match": {"paths": ["/users/{id}"]}},
         {
             "name": "login",
@@ -128,8 +134,14 @@ def unreleased(users: int, rest: int) -> dict[str, str]:
     }
 
 
-def problem(detail: str, wait: int, name: str, quota: int, window: int) -> bytes:
-    limits = [{"policy": name, "quota": quota, "window": window, "remaining": 0, "retry_after": wait}]
+def of_month(left: int) -> dict[str, str]:
+    """A calendar quota has no window, and its time is the end of the month."""
+    name = '"monthly/calendar-month"'
+    return {"ratelimit-policy": f"{name};q=2", "ratelimit": f"{name};r={left};t={MONTH_ENDS}"}
+
+
+def problem(detail: str, wait: int, name: str, quota: int, window: int | None, **more: str) -> bytes:
+    limits = [{"policy": name, "quota": quota, "window": window, **more, "remaining": 0, "retry_after": wait}]
     body = {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Quota Exceeded",
@@ -143,6 +155,15 @@ def problem(detail: str, wait: int, name: str, quota: int, window: int) -> bytes
 
 
 REFUSED = {"cache-control": "no-store", "retry-after": "60"}
+MONTH_ENDS = 16 * 86_400 + 6_400 - 3_600  # seconds from the clock's beginning, in Berlin
+NO_MONTH = problem(
+    "The quota of this calendar month is used up: the next one begins at 2023-12-01T00:00:00+01:00.",
+    MONTH_ENDS,
+    "monthly/calendar-month",
+    2,
+    None,
+    period="calendar-month in Europe/Berlin",
+)
 WORDS = b"slow down"  # of an application that words its rejections, and would let a cache keep them
 WORDS_CACHE = "public, max-age=60"
 WAIT = "Too many requests: try again in 60 seconds."
@@ -163,6 +184,12 @@ TABLE: dict[str, list[Step]] = {
         Step("GET /users/4 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, NO_USERS),
         Step("GET /users/4 b", 200, shows("users/minute", 3, 60, 2, 60), b"user 4"),
         Step("GET /users/%34 a", 429, shows("users/minute", 3, 60, 0, 60) | REFUSED, NO_USERS),
+    ],
+    "a quota by the calendar tells when it begins anew": [
+        Step("GET /users/31 a", 200, of_month(1), b"user 31"),
+        Step("GET /users/31 a", 200, of_month(0), b"user 31"),
+        Step("GET /users/31 a", 429, of_month(0) | REFUSED | {"retry-after": str(MONTH_ENDS)}, NO_MONTH),
+        Step("GET /users/31 b", 200, of_month(1), b"user 31"),
     ],
     "keys of one customer share its quota, from any address, and a list may name the customer": [
         Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 2, 60), b"user 1", {"x-api-key": "key-1"}),

@@ -21,7 +21,12 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def show_demo(limit: Limit, seconds: float | None, console: Console) -> None:
-    """Print the demo of a limit. Raises RateboundError if count or `seconds` is out of range."""
+    """Print the demo of a limit. Raises RateboundError if it is no rate, or if count or `seconds` is out of range."""
+    if limit.is_quota or limit.has_slots:
+        raise RateboundError(
+            f"the demo compares algorithms of rates, and '{limit}' is none: choose a limit like '10/second burst 5';"
+            f' to see what yours does, run: ratebound explain "{limit}"'
+        )
     until = CYCLE * limit.period_us if seconds is None else _until(limit, seconds)
     if limit.count > MOST_COUNT:
         raise RateboundError(f"the demo plays every request: choose a count up to {MOST_COUNT}, not {limit.count}")

@@ -1,5 +1,6 @@
 """The command `ratebound explain`: limits in words and in a picture. The numbers come from the kernels."""
 
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from textwrap import fill, wrap
@@ -7,6 +8,7 @@ from textwrap import fill, wrap
 from rich.console import Console
 from rich.text import Text
 
+from ratebound.calendar_period import WEEKDAYS, local_time
 from ratebound.cli.saturation import (
     Look,
     first_bindings,
@@ -14,6 +16,7 @@ from ratebound.cli.saturation import (
     longest_delay,
     most_in_one_period,
     recovery,
+    saturable,
     saturate,
     steady,
     used_up,
@@ -28,7 +31,10 @@ PROMISES = {
     "fixed-window": "Counts to {count} in windows of one {period} that are aligned to the clock.",
     "sliding-log": "Stores every request: never more than {count} in any {period}, wherever it begins.",
     "sliding-counter": "Estimates the last {period} from two counters: never above {count} by its own estimate.",
+    "calendar": "Counts to {count} in each {windows}; the whole count is there again when the next one begins.",
+    "concurrent": "At most {count} requests at the same time. A request holds its slot until it ends.",
 }
+METERED = "Denies nothing. Counts in each {windows}, and reports units above {count} as overage."
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 INDENT = "   "
@@ -43,24 +49,34 @@ NICE = sorted(
 )
 
 
-def explain_limits(limits: tuple[Limit, ...], console: Console) -> None:
-    """Print each limit, their combination, and a picture of a client that always asks."""
+def explain_limits(limits: tuple[Limit, ...], console: Console, now: int | None = None) -> None:
+    """Print each limit, their combination, and a picture of a client that always asks.
+
+    `now` is the instant in microseconds from which the next windows of the calendar are told; None for the clock's.
+    """
+    now = time.time_ns() // 1000 if now is None else now
     width = max(min(console.width, 100), 24)  # a narrower terminal wraps the lines itself
     for place, limit in enumerate(limits):
         title = Text(f"{place + 1}  " if len(limits) > 1 else "").append(str(limit), style=f"bold {_colour(place)}")
         if limit.algorithm not in str(limit):
             one_line = len(title) + 2 + len(limit.algorithm) <= width
             title.append(f"{'  ' if one_line else chr(10) + INDENT}{limit.algorithm}")
-        _say(console, title, _promise(limit), _facts(limit), width)
-    bindings = first_bindings(limits)
+        _say(console, title, _promise(limit), _facts(limit, now), width)
+    # Slots and metered quotas hold nobody back over time: they are not in the picture.
+    places = [place for place, limit in enumerate(limits) if not limit.metered and not limit.has_slots]
+    drawn = [saturable(limits[place]) for place in places]
+    bindings = first_bindings(drawn) if drawn else []
     if len(limits) > 1:
         law = "A request passes if every limit allows it; if one denies, none is charged."
-        _say(console, Text("Together", style="bold"), law, _timeline(limits, bindings), width)
-    span = _span(limits, bindings)
-    aligned = any(limit.algorithm == "fixed-window" for limit in limits)
+        facts = [*_timeline([limits[place] for place in places], drawn, bindings), *_beside(limits)]
+        _say(console, Text("Together", style="bold"), law, facts, width)
+    if not drawn:
+        return
+    span = _span(drawn, bindings)
+    aligned = any(limit.algorithm == "fixed-window" for limit in drawn)
     asking = f"A client that always asks: units passed in the first {duration(span)}{' of a window' if aligned else ''}"
     console.print(fill(asking, width))
-    console.print(_picture(limits, span, width))
+    console.print(_picture(drawn, places, span, width))
 
 
 def _say(console: Console, title: Text, words: str, facts: Sequence[tuple[str, str]], width: int) -> None:
@@ -91,12 +107,32 @@ def _average(limit: Limit) -> str:
 
 
 def _promise(limit: Limit) -> str:
-    return PROMISES[limit.algorithm].format(
-        burst=number(limit.burst), count=number(limit.count), period=period_name(limit.period_us), rate=_average(limit)
+    return (METERED if limit.metered else PROMISES[limit.algorithm]).format(
+        burst=number(limit.burst),
+        count=number(limit.count),
+        period=period_name(limit.period_us),
+        rate=_average(limit),
+        windows=_windows(limit),
     )
 
 
-def _facts(limit: Limit) -> list[tuple[str, str]]:
+def _windows(limit: Limit) -> str:
+    """Return the windows of a quota for use after 'in each'."""
+    calendar = limit.calendar
+    if calendar is None:
+        return f"window of one {period_name(limit.period_us)} that is aligned to the clock"
+    begins = ""
+    if calendar.begin > 1:
+        begins = f" from {WEEKDAYS[calendar.begin - 1].capitalize()}" if calendar.unit == "week" else ""
+        begins = begins or f" from day {calendar.begin}, or the last day of a shorter month"
+    return f"calendar {calendar.unit} of {calendar.zone}{begins}"
+
+
+def _facts(limit: Limit, now: int) -> list[tuple[str, str]]:
+    if limit.has_slots:
+        return _facts_of_slots(limit)
+    if limit.is_quota:
+        return _facts_of_quota(limit, now)
     at_once, reset_after = used_up(limit)
     period = period_name(limit.period_us)
     most = most_in_one_period(limit)
@@ -112,6 +148,49 @@ def _facts(limit: Limit) -> list[tuple[str, str]]:
     return facts
 
 
+def _facts_of_slots(limit: Limit) -> list[tuple[str, str]]:
+    tenth = UNITS["second"] // 10
+    rate = number(limit.count * UNITS["second"] / tenth)
+    return [
+        ("at once", number(limit.count)),
+        ("cost", "one slot, whatever a request costs"),
+        (
+            "lease",
+            f"{duration(limit.period_us)}, renewed while the request runs; if its process dies, the slot is free again"
+            " within that time",
+        ),
+        ("throughput", f"depends on how long requests take: {rate} a second if each takes {duration(tenth)}"),
+        ("retry after", "not known, because a slot is free when a request ends; a rule may give its own 'retry'"),
+    ]
+
+
+def _facts_of_quota(limit: Limit, now: int) -> list[tuple[str, str]]:
+    facts = []
+    if limit.metered:
+        facts.append(("denies", "nothing, every request passes"))
+        facts.append(("overage", f"the units above {number(limit.count)}, in decision.overage"))
+    else:
+        facts.append(("at once", number(limit.count)))
+        most = number(2 * limit.count)
+        unit = "window" if limit.calendar is None else limit.calendar.unit
+        more = f"up to {most}: one count just before the end of a {unit}, one just after!"
+        facts.append((f"in any {unit}", more))
+    facts.append(("average rate", _average(limit)))
+    if limit.calendar is not None:
+        facts.append(("begins anew", _next_windows(limit, now)))
+    return facts
+
+
+def _next_windows(limit: Limit, now: int) -> str:
+    """Return when the next two windows of a calendar quota begin."""
+    calendar, windows = limit.calendar, limit.numbers.windows
+    assert calendar is not None
+    assert windows is not None
+    _, end, after = windows.at(now)
+    first, then = (f"{local_time(instant, calendar.zone):%Y-%m-%d %H:%M}" for instant in (end, after))
+    return f"{first} in {calendar.zone}, in {duration(end - now)}; then {then}"
+
+
 def _why_more(limit: Limit, most: int) -> str:
     if most <= limit.count:
         return ""
@@ -121,14 +200,23 @@ def _why_more(limit: Limit, most: int) -> str:
     }.get(limit.algorithm, ": a full bucket, and what refills meanwhile")
 
 
-def _timeline(limits: Sequence[Limit], bindings: Sequence[Look]) -> list[tuple[str, str]]:
-    facts = []
+def _beside(limits: Sequence[Limit]) -> list[tuple[str, str]]:
+    """Return the facts about limits that hold nobody back over time."""
+    facts = [("at any time", f"at most {number(limit.count)} by '{limit}'") for limit in limits if limit.has_slots]
+    return facts + [("never", f"'{limit}' denies nothing") for limit in limits if limit.metered]
+
+
+def _timeline(limits: Sequence[Limit], drawn: Sequence[Limit], bindings: Sequence[Look]) -> list[tuple[str, str]]:
+    """Return which of the limits binds when; `drawn` are the same as they can be saturated."""
+    facts: list[tuple[str, str]] = []
+    if not drawn:
+        return facts
     for look in bindings:
         when = f"after {duration(look.now)}" if look.now else "at once"
         facts.append((when, f"{number(look.total)} have passed, '{limits[look.binding]}' says wait"))
     for place in sorted(set(range(len(limits))) - {look.binding for look in bindings}):
-        facts.append(("never", f"'{limits[place]}' does not bind, in {duration(followed(limits))} of always asking"))
-    facts.append(("in the long run", per_time(*steady(limits))))
+        facts.append(("never", f"'{limits[place]}' does not bind, in {duration(followed(drawn))} of always asking"))
+    facts.append(("in the long run", per_time(*steady(drawn))))
     return facts
 
 
@@ -138,8 +226,11 @@ def _span(limits: Sequence[Limit], bindings: Sequence[Look]) -> int:
     return next((nice for nice in NICE if nice >= wanted), NICE[-1])
 
 
-def _picture(limits: Sequence[Limit], span: int, width: int) -> Text:
-    """Return columns of blocks as high as the units allowed by then; below them, the number of the binding limit."""
+def _picture(limits: Sequence[Limit], places: Sequence[int], span: int, width: int) -> Text:
+    """Return columns of blocks as high as the units allowed by then; below them, the number of the binding limit.
+
+    `places` are the places of the limits among all that are explained.
+    """
     columns = (width - 10) // 4 * 4
     looks = saturate(limits, span)
     sampled = []
@@ -153,7 +244,7 @@ def _picture(limits: Sequence[Limit], span: int, width: int) -> Text:
         label = {HEIGHT - 1: short(top), HEIGHT // 2 - 1: short(top / 2)}.get(line, "")
         picture.append(f"{label:>7} {'┤' if label else '│'}", style="dim")
         for look, level in zip(sampled, levels, strict=True):
-            picture.append(BLOCKS[min(max(level - 8 * line, 0), 8)], style=_colour(look.binding))
+            picture.append(BLOCKS[min(max(level - 8 * line, 0), 8)], style=_colour(places[look.binding]))
         picture.append("\n")
     picture.append(f"{'0':>7} └{'─' * columns}\n", style="dim")
     middle, end = duration(span // 2), duration(span)
@@ -164,7 +255,7 @@ def _picture(limits: Sequence[Limit], span: int, width: int) -> Text:
     if len(limits) > 1:
         picture.append(f"\n{'binds':>7}  ", style="dim")
         for look in sampled:
-            picture.append(str(look.binding + 1), style=_colour(look.binding))
+            picture.append(str(places[look.binding] + 1), style=_colour(places[look.binding]))
     return picture
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from ratebound.cli.policy_functions import is_stub
 from ratebound.errors import RateboundError
 from ratebound.http.rejection import Response
-from ratebound.limit import UNITS
+from ratebound.limit import UNITS, Ask, Group, Limit
 from ratebound.policy import Explanation, Gate, Identity, Policy, RequestView, RuleReport, Source, Verdict, explain
 from ratebound.policy.identity.identify import RequestIdentities
 from ratebound.policy.model.rule import Stage
@@ -102,15 +102,34 @@ def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> Answer
     view = asked.view()
     explanation = explain(policy, view, stage)
     day = time.time_ns() // 1000 // UNITS["day"] * UNITS["day"]  # the beginning of the clock's windows
-    gate = Gate(policy, storage=MemoryStorage(clock=lambda: day))
+    storage = MemoryStorage(clock=lambda: day)
+    gate = Gate(policy, storage=storage)
     verdict = gate.decide(asked.view(), stage)
     decision = verdict.decision
     headers = [] if decision is None else policy.response_headers.pairs(decision)
     denied = verdict
     if decision is not None and decision.allowed:
-        gate.settle(verdict, cost=[min(limit.burst for limit in ask[1]) for ask in decision.asks])
+        if any(_can_use_up(limit) for limit in decision.limits):
+            gate.settle(verdict, cost=[_whole_quota(ask) for ask in decision.asks])
+        else:
+            storage.evaluate([_all_slots(ask) for ask in decision.asks], "force")
         denied = gate.decide(asked.view(), stage)
     return Answer(stage, policy, explanation, view.found, verdict, headers, _rejection(denied, view))
+
+
+def _can_use_up(limit: Limit) -> bool:
+    return not limit.has_slots and not limit.metered
+
+
+def _whole_quota(ask: Ask) -> int:
+    """Return the cost that uses up the smallest quota of an ask that can deny."""
+    return min((limit.burst for limit in ask[1] if _can_use_up(limit)), default=ask[2])
+
+
+def _all_slots(ask: Ask) -> Group:
+    """Return what to force to hold all the slots of an ask."""
+    key, limits, *_ = ask
+    return [(key, (limit,), 1, None, [(i, 0, 0, 0)]) for limit in limits if limit.has_slots for i in range(limit.count)]
 
 
 def _rejection(verdict: Verdict, view: RequestView) -> Response | None:
@@ -229,9 +248,11 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     who = "nobody" if report.identity is None else report.identity.key
     facts = [("counts by", who + (f" (not found: {', '.join(tried)})" if tried else ""))]
     if isinstance(plan, tuple):
-        facts += [("limit", f"{limit.text}, {limit.algorithm}, named {limit.name}") for limit in plan]
+        facts += [("limit", f"{limit.text}, {_kind(limit)}, named {limit.name}") for limit in plan]
     else:
         facts.append(("limit", str(plan)))
+    if rule.retry and isinstance(plan, tuple) and any(limit.has_slots for limit in plan):
+        facts.append(("retry", f"after {rule.retry:g} s, if no slot is free"))
     cost = "computed by a function" if report.cost is None else str(report.cost)
     facts.append(("cost", cost))
     facts.append(("mode", "shadow: only reported" if rule.mode == "shadow" else rule.mode))
@@ -239,6 +260,10 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     if rule.candidates:
         facts.append(("candidate", "evaluated as well, and only reported"))
     return facts
+
+
+def _kind(limit: Limit) -> str:
+    return f"{limit.algorithm}, metered: it denies nothing" if limit.metered else limit.algorithm
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:

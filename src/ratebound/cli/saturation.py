@@ -32,6 +32,13 @@ def recovery(limit: Limit) -> int:
     return max(limit.refill_us, 1) if limit.algorithm in BUCKETS else limit.period_us
 
 
+def saturable(limit: Limit) -> Limit:
+    """Return the limit as it can be saturated: a calendar quota as a fixed window of its mean length."""
+    if limit.calendar is None:
+        return limit
+    return Limit(limit.count, limit.period_us, algorithm="fixed-window")
+
+
 def saturate(
     limits: Sequence[Limit], span: int, start: int = 0, *, opened: bool = False, looks: int = LOOKS
 ) -> list[Look]:

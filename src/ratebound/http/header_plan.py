@@ -20,9 +20,9 @@ def remaining_text(quoted: str, left: int, after: int) -> str:
 
 
 class HeaderPlan:
-    """The prepared text for one combination of limits."""
+    """The prepared text for one combination of limits. `is_usual` means that `usual` can be called."""
 
-    __slots__ = ("_numbers", "_quoted", "fixed", "held", "policies", "shown", "unique")
+    __slots__ = ("_numbers", "_quoted", "fixed", "held", "is_usual", "policies", "shown", "unique")
 
     def __init__(self, held: Sequence[Sequence[Limit]], shown: list[Shown], styles: Sequence[str]) -> None:
         self.held = held  # plans are found by identity: keeping the tuples keeps their identities unique
@@ -31,17 +31,17 @@ class HeaderPlan:
         self._quoted: str = shown[0].quoted
         named = {quota.quoted: quota for quota in shown}
         self.unique = len(named) == len(shown)
-        windows: dict[
-            int, int
-        ] = {}  # the old drafts identify policies by their quota: keep the strictest of equal ones
+        self.is_usual = len(shown) == 1 and shown[0].is_rate
+        # The old drafts identify policies by their quota: keep the strictest of equal ones. A policy needs a window.
+        windows: dict[int, int] = {}
         for quota in shown:
-            windows[quota.quota] = max(quota.window, windows.get(quota.quota, 0))
+            if quota.window is not None:
+                windows[quota.quota] = max(quota.window, windows.get(quota.quota, 0))
         self.policies = ", ".join([f"{write_integer(quota)};w={window}" for quota, window in windows.items()])
         self.fixed: Pairs = []
         if "draft-11" in styles:
-            texts = [f"{q.quoted};q={write_integer(q.quota)};w={write_integer(q.window)}" for q in named.values()]
-            self.fixed.append(("RateLimit-Policy", ", ".join(texts)))
-        elif "draft-07" in styles or "draft-06" in styles:
+            self.fixed.append(("RateLimit-Policy", ", ".join([quota.policy for quota in named.values()])))
+        elif self.policies and ("draft-07" in styles or "draft-06" in styles):
             self.fixed.append(("RateLimit-Policy", self.policies))
 
     def usual(self, left: int, reset: int) -> Pairs:
@@ -56,8 +56,8 @@ HeaderPlans = dict[int | tuple[int, ...], HeaderPlan]  # by the identities of th
 
 
 def usual_pairs(plans: HeaderPlans, decision: Decision) -> Pairs | None:
-    """Return the fields of draft-11 for an allowed decision of one limit. None if it is not such a decision, or if its
-    plan is not prepared."""
+    """Return the fields of draft-11 for an allowed decision of one rate. None if it is not such a decision, or if its
+    plan is not prepared. `plans` are those that are usual."""
     if isinstance(decision, OneLimitDecision):
         row = decision._answer
         limits = decision._plan.limits

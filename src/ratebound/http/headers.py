@@ -2,7 +2,8 @@
 
 Text that does not change between responses is prepared; a request only fills in its numbers. Waits are rounded up to
 whole seconds, so a client that obeys is never early. On a denial `t`, the reset fields and Retry-After are the wait. On
-success `t` is the time until more units are available, and a reset field the time until all are.
+success `t` is the time until more units are available, and a reset field the time until all are. Of slots nobody knows
+when one will be free, so they have no times; a rule may give one for Retry-After.
 """
 
 import random
@@ -15,12 +16,13 @@ from ratebound.decision import Decision
 from ratebound.http.caching import is_redirect, is_shareable
 from ratebound.http.header_plan import HeaderPlan, HeaderPlans, Pairs, remaining_text, usual_pairs
 from ratebound.http.shown import KONG_UNITS, Shown
-from ratebound.http.structured import write_string
+from ratebound.http.structured import MAX_INTEGER, write_string
 from ratebound.limit import Group, Limit
 from ratebound.outcome import DegradedRows, Row
 
-# One limit's answer: the limit, the remaining units, microseconds until they grow (0: full) and to reset, its row.
-Quota = tuple["Shown", int, int, int, Row]
+# One limit's answer: the limit, the remaining units, microseconds until they grow (0: full or not known) and to reset
+# (None: not known), its row.
+Quota = tuple["Shown", int, int, int | None, Row]
 
 MAX_PLANS = 4096  # limits that are made per request must not fill memory
 THREE = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
@@ -89,8 +91,9 @@ class Headers:
         self._is_usual = self.styles == ("draft-11",)
         self._shown: dict[Limit, Shown] = {}
         self._plans: HeaderPlans = {}
+        self._usual_plans: HeaderPlans = {}  # those of `_plans` that are usual
         is_usual = self._is_usual and type(self).pairs is Headers.pairs
-        self.usual_plans = self._plans if is_usual else None  # for `usual_pairs`
+        self.usual_plans = self._usual_plans if is_usual else None  # for `usual_pairs`
 
     def prepare(self, limits: Sequence[Limit]) -> None:
         """Prepare the text for requests under these limits. Otherwise the first such request does."""
@@ -121,20 +124,23 @@ class Headers:
         """
         rows = decision.rows
         if decision.allowed and self._is_usual:
-            usual = usual_pairs(self._plans, decision)
+            usual = usual_pairs(self._usual_plans, decision)
             if usual is not None:
                 return usual
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()
             if not self._writers or decision.unavailable:  # without the storage the remaining units are unknown
-                return self._retry_after(rows, spread)
+                return self._retry_after(decision, spread)
         elif not self._writers:
             return []
         plan = self._plan(decision.asks)
         degraded = isinstance(rows, DegradedRows)
         quotas: list[Quota] = []
         for shown, row in zip(plan.shown, rows, strict=True):
+            if not shown.is_rate:
+                quotas.append(of_quota_or_slots(shown, row, spread or 1.0))
+                continue
             wait = row[2]
             if wait:
                 after = reset = int(wait * (spread or 1.0))
@@ -147,7 +153,7 @@ class Headers:
         for write in self._writers:
             write(pairs, plan, quotas)
         if not decision.allowed:
-            pairs += self._retry_after(rows, spread or 1.0)
+            pairs += self._retry_after(decision, spread or 1.0)
         return pairs
 
     def suit(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
@@ -160,17 +166,20 @@ class Headers:
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
+                self._usual_plans.clear()
             held = [limits for _, limits, *_ in asks]
             plan = HeaderPlan(held, told_apart([self.shown(limit) for limits in held for limit in limits]), self.styles)
             self._plans[identity] = plan
+            if plan.is_usual:
+                self._usual_plans[identity] = plan
         return plan
 
-    def _retry_after(self, rows: Sequence[Row], spread: float) -> Pairs:
-        wait = longest_wait(rows, spread)
+    def _retry_after(self, decision: Decision, spread: float) -> Pairs:
+        wait = longest_wait(decision, spread)
         if wait is None:
             return []
         if self._dated:
-            return [("Retry-After", formatdate(float(-(-(rows[0][5] + wait) // SECOND)), usegmt=True))]
+            return [("Retry-After", formatdate(float(-(-(decision.rows[0][5] + wait) // SECOND)), usegmt=True))]
         return [("Retry-After", str(-(-wait // SECOND)))]
 
     def _draft_11(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
@@ -181,23 +190,22 @@ class Headers:
 
     def _draft_07(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, _ = decisive(quotas)
-        pairs.append(("RateLimit", f"limit={shown.quota}, remaining={left}, reset={-(-reset // SECOND)}"))
+        until = "" if reset is None else f", reset={-(-reset // SECOND)}"
+        pairs.append(("RateLimit", f"limit={shown.quota}, remaining={left}{until}"))
 
     def _draft_06(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, _ = decisive(quotas)
-        pairs += zip(THREE, (str(shown.quota), str(left), str(-(-reset // SECOND))), strict=True)
+        _add_three(pairs, str(shown.quota), left, reset)
 
     def _draft_03(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, _ = decisive(quotas)
-        pairs += zip(THREE, (f"{shown.quota}, {plan.policies}", str(left), str(-(-reset // SECOND))), strict=True)
+        _add_three(pairs, f"{shown.quota}, {plan.policies}" if plan.policies else str(shown.quota), left, reset)
 
     def _x_ratelimit(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         shown, left, _, reset, row = decisive(quotas)
-        pairs += (
-            ("X-RateLimit-Limit", str(shown.quota)),
-            ("X-RateLimit-Remaining", str(left)),
-            ("X-RateLimit-Reset", str(-(-(row[5] + reset if self._epoch else reset) // SECOND))),
-        )
+        pairs += (("X-RateLimit-Limit", str(shown.quota)), ("X-RateLimit-Remaining", str(left)))
+        if reset is not None:
+            pairs.append(("X-RateLimit-Reset", str(-(-(row[5] + reset if self._epoch else reset) // SECOND))))
 
     def _kong(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:
         for unit, (shown, left, *_) in nearest(quotas, lambda quota: quota[0].unit).items():
@@ -205,6 +213,23 @@ class Headers:
                 pairs.append((f"X-RateLimit-Limit-{unit}", str(shown.quota)))
                 pairs.append((f"X-RateLimit-Remaining-{unit}", str(left)))
         self._draft_06(pairs, plan, quotas)
+
+
+def _add_three(pairs: Pairs, limit: str, left: int, reset: int | None) -> None:
+    pairs += ((THREE[0], limit), (THREE[1], str(left)))
+    if reset is not None:
+        pairs.append((THREE[2], str(-(-reset // SECOND))))
+
+
+def of_quota_or_slots(shown: Shown, row: Row, spread: float) -> Quota:
+    """Return the answer of a limit that is no rate. What remains may exceed the quota after a grant."""
+    limit, wait = shown.limit, row[2]
+    left = min(row[1], MAX_INTEGER)
+    if limit.has_slots:
+        is_told = limit.retry_us and not row[0]
+        return shown, left, 0, int(limit.retry_us * spread) if is_told else None, row
+    reset = int(wait * spread) if wait else row[3]
+    return shown, left, reset, reset, row
 
 
 def told_apart(shown: list[Shown]) -> list[Shown]:
@@ -221,18 +246,32 @@ def told_apart(shown: list[Shown]) -> list[Shown]:
     ]
 
 
-def longest_wait(rows: Sequence[Row], spread: float) -> int | None:
-    """Return microseconds until a denied request may pass; None if it never can. Never 0, which would mean now."""
-    waits = [row[2] for row in rows if not row[0]]
-    return None if None in waits else max([int((wait or 1) * spread) for wait in waits])
+def longest_wait(decision: Decision, spread: float = 1.0) -> int | None:
+    """Return microseconds until a denied request may pass; None if it never can, or if nobody knows. Never 0, which
+    would mean now.
+
+    The end of a lease says nothing about when a slot will be free: only the time that its rule gives counts.
+    """
+    is_for_slots = not decision.unavailable  # else every wait is for the storage
+    waits: list[int | None] = []
+    for limit, row in zip(decision.limits, decision.rows, strict=True):
+        if not row[0]:
+            if not (is_for_slots and limit.has_slots):
+                waits.append(row[2])
+            elif limit.retry_us:
+                waits.append(limit.retry_us)
+    if not waits or None in waits:
+        return None
+    return max([int((wait or 1) * spread) for wait in waits])
 
 
-def urgency(quota: Quota) -> tuple[bool, float, int, int]:
-    """Return a sort key: limits that deny come first, longest wait first; then those nearest to exhaustion."""
-    _, left, _, _, row = quota
+def urgency(quota: Quota) -> tuple[bool, bool, float, int, int]:
+    """Return a sort key: limits that deny come first, longest wait first; then those nearest to exhaustion; then slots
+    that do not deny."""
+    shown, left, _, _, row = quota
     if not row[0]:
-        return (False, float("-inf") if row[2] is None else -row[2], 0, 0)
-    return (True, 0, left, -row[3])
+        return (False, False, float("-inf") if row[2] is None else -row[2], 0, 0)
+    return (True, shown.limit.has_slots, 0, left, -row[3])
 
 
 def decisive(quotas: list[Quota]) -> Quota:

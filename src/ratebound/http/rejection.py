@@ -9,9 +9,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ratebound.calendar_period import local_time
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.http.headers import Headers, expose, longest_wait
+from ratebound.http.shown import CONCURRENT_REQUESTS, Shown
+from ratebound.outcome import Outcome
 
 log = logging.getLogger("ratebound")
 
@@ -188,28 +191,20 @@ class RejectionFormat:
     ) -> Rejection:
         """Return the content of the rejection of a denied decision, with waits lengthened by `spread`."""
         link = documentation or self.documentation
-        wait = longest_wait(decision.rows, spread)
+        wait = longest_wait(decision, spread)
         after = None if wait is None else -(-wait // SECOND)
         if decision.unavailable:
             detail = "The service cannot answer at the moment."
             title = "Temporary Reduced Capacity"
             status = self.unavailable_status
             return Rejection(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)
-        message = message or self.message
-        if not message:
-            if after is None:
-                message = "This request exceeds the limit, so it is always denied: no wait will help."
-            else:
-                message = f"Too many requests: try again in {after} second{'s' if after > 1 else ''}."
+        message = message or self.message or _detail(decision, after)
         violated: dict[str, None] = {}
         limits: list[dict[str, Any]] = []
         for shown, outcome in zip(self.headers.asked(decision), decision.outcomes, strict=True):
-            entry = {"policy": shown.name, "quota": shown.quota, "window": shown.window, "remaining": outcome.remaining}
             if not outcome.allowed:
                 violated[shown.name] = None
-                if outcome.retry_after_us is not None:
-                    entry["retry_after"] = -(-int(outcome.retry_after_us * spread) // SECOND)
-            limits.append(entry)
+            limits.append(_entry(shown, outcome, spread))
         title = "Quota Exceeded"
         return Rejection(self.status, "quota-exceeded", title, message, after, tuple(violated), limits, link, decision)
 
@@ -223,6 +218,37 @@ class RejectionFormat:
         if has(request_headers, "origin"):
             headers += expose(pairs)
         return Response(rejection.status, headers, body)
+
+
+def _detail(decision: Decision, after: int | None) -> str:
+    """Return the reason in a sentence. `after` is the wait in seconds, None if no wait can help or none is known."""
+    limit, wait = decision.limit, decision.retry_after
+    seconds = f"in {after} second{'' if after == 1 else 's'}"
+    if limit.has_slots:
+        again = "when one of them has ended" if after is None else seconds
+        return f"Too many requests at the same time: at most {limit.count}. Try again {again}."
+    if after is None or wait is None:
+        return "This request exceeds the limit, so it is always denied: no wait will help."
+    if limit.calendar is not None and decision.degraded is None:
+        begins = local_time(decision.at + round(wait * SECOND), limit.calendar.zone).isoformat(timespec="seconds")
+        return f"The quota of this calendar {limit.calendar.unit} is used up: the next one begins at {begins}."
+    return f"Too many requests: try again {seconds}."
+
+
+def _entry(shown: Shown, outcome: Outcome, spread: float) -> dict[str, Any]:
+    """Return one limit as the body of a rejection tells it."""
+    limit = shown.limit
+    entry: dict[str, Any] = {"policy": shown.name, "quota": shown.quota, "window": shown.window}
+    wait = outcome.retry_after_us
+    if limit.has_slots:
+        entry["unit"] = CONCURRENT_REQUESTS
+        wait = limit.retry_us or None
+    elif limit.calendar is not None:
+        entry["period"] = str(limit.calendar)
+    entry["remaining"] = outcome.remaining
+    if not outcome.allowed and wait is not None:
+        entry["retry_after"] = -(-int(wait * spread) // SECOND)
+    return entry
 
 
 def is_sendable(text: str) -> bool:

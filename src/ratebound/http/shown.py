@@ -1,9 +1,10 @@
 """A limit as clients see it in headers and rejections."""
 
 from ratebound.clock import SECOND
-from ratebound.http.structured import write_string
+from ratebound.http.structured import write_integer, write_string
 from ratebound.limit import UNITS, Limit
 
+CONCURRENT_REQUESTS = "concurrent-requests"  # a quota unit that the RateLimit draft registers
 KONG_UNITS = ("Second", "Minute", "Hour", "Day", "Month", "Year")
 
 
@@ -11,18 +12,28 @@ class Shown:
     """A limit as clients see it: at most `quota` units in `window` seconds.
 
     A bucket is advertised as its burst in its refill time: the rate is the same, and no more than the quota can remain.
-    Fractions of a second are rounded up.
+    Fractions of a second are rounded up. Periods of the calendar differ in length, and slots have no period, so their
+    `window` is None. `policy` is the limit in the syntax of draft-11.
     """
 
-    __slots__ = ("limit", "name", "quota", "quoted", "unit", "window")
+    __slots__ = ("is_rate", "limit", "name", "policy", "quota", "quoted", "unit", "window")
 
     def __init__(self, limit: Limit, name: str) -> None:
         self.limit = limit
         self.name = name
         self.quoted = write_string(name)
         self.quota = limit.burst
-        self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
-        span = limit.burst * limit.period_us
-        self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
-        if limit.calendar is not None and limit.calendar.unit.title() in KONG_UNITS:
-            self.unit = limit.calendar.unit.title()
+        self.is_rate = not limit.is_quota and not limit.has_slots
+        self.window: int | None = None
+        self.policy = f"{self.quoted};q={write_integer(self.quota)}"
+        if limit.has_slots:
+            self.unit = ""
+            self.policy += f";qu={write_string(CONCURRENT_REQUESTS)}"
+        elif limit.calendar is not None:
+            named = limit.calendar.unit.capitalize()
+            self.unit = named if named in KONG_UNITS else ""
+        else:
+            self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
+            span = limit.burst * limit.period_us
+            self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
+            self.policy += f";w={write_integer(self.window)}"

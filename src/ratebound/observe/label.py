@@ -57,6 +57,7 @@ def used_share(limit: Limit, row: Row) -> float:
     """Return how much of a limit is used after an allowed decision, from 0 to 1.
 
     It is reported for every limit of the decision. A denial has none: it is counted as such. Nor has a degraded
-    decision: other limits decided it.
+    decision: other limits decided it. It is 0 while more remains than the quota, because units were granted.
     """
-    return 1 - row[1] / limit.burst
+    share = 1 - row[1] / limit.burst
+    return share if share > 0 else 0.0

@@ -72,15 +72,20 @@ class LogListener:
         suppressed = self._admit("denied")  # first: a suppressed line needs no digest
         if suppressed is None:
             return
+        # The end of a lease is no time to wait for: a slot is free when a request ends.
+        is_for_slots = decision.limit.has_slots and not decision.unavailable
         fields: dict[str, object] = {
             "limit": decision.limit.name,
-            "retry_after": decision.retry_after,
+            "retry_after": None if is_for_slots else decision.retry_after,
             "degraded": decision.degraded,
             "unavailable": decision.unavailable,
             "key": ", ".join(ascii(self._name(key))[1:-1] for key in denied_keys(decision)[:3]),
         }
         text = "denied %(key)s by %(limit)s, "
-        text += "no wait can help" if decision.retry_after is None else "retry after %(retry_after).6g s"
+        if is_for_slots:
+            text += "no slot is free"
+        else:
+            text += "no wait can help" if decision.retry_after is None else "retry after %(retry_after).6g s"
         if decision.degraded is not None:
             text += "; decided without the storage: %(degraded)s"
         self._write(level, "denied", text, fields, suppressed)

@@ -62,6 +62,7 @@ class OpenTelemetryListener:
 
         self._decisions = counter("decisions", "{decision}", "Decisions, by the limit that was decisive")
         self._shadows = counter("shadow.decisions", "{decision}", "Answers of rules in shadow and candidate limits")
+        self._overage = counter("overage", "{unit}", "Units above a metered quota, when they were charged")
         self._seconds = histogram("decision.duration", "s", "Time of a decision, including the storage", SECONDS)
         self._used = histogram("used_share", "1", "Used share of each limit after an allowed decision", SHARES)
         self._calls = histogram("storage.call.duration", "s", "Time of a call to a storage, failed or not", SECONDS)
@@ -134,6 +135,8 @@ class OpenTelemetryListener:
         if decision.allowed and not degraded:
             for limit, row in zip(checked_limits(decision), rows, strict=True):
                 self._used.record(used_share(limit, row), self._limit(limit.name))
+                if limit.over == "allow" and row[7] > 0:
+                    self._overage.add(row[7], self._limit(limit.name))
         elif self._spans:
             span = trace.get_current_span()
             if span.is_recording():
@@ -172,7 +175,7 @@ def _span_attributes(decision: Decision, attributes: Attributes, limit: str) -> 
     Spans are not time series, so they may hold any limit's name and the reason.
     """
     found: dict[str, str | bool | float] = {**attributes, "ratebound.limit": limit}
-    if decision.retry_after is not None:
+    if decision.retry_after is not None and not decision.limit.has_slots:  # a lease is no time to wait for
         found["ratebound.retry_after"] = decision.retry_after
     if decision.degraded is not None:
         found["ratebound.reason"] = decision.degraded

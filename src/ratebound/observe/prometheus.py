@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from ratebound.decision import Decision
 from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
+from ratebound.limit import Limit
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import WatchedMemory
-from ratebound.outcome import DegradedRows
+from ratebound.outcome import DegradedRows, Row
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -67,6 +68,7 @@ class PrometheusListener:
         self._of_limit: dict[str, OfLimit] = {}
         self._of_node: dict[str, OfNode] = {}
         self._of_rule: dict[str, OfRule] = {}
+        self._of_metered: dict[str, Counter] = {}
         self._held = WatchedMemory()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -85,6 +87,7 @@ class PrometheusListener:
             "candidate",
             "result",
         )
+        self._overage = counter("overage", "Units above a metered quota, when they were charged", "limit")
         self._seconds = histogram("decision_seconds", "Time of a decision, including the storage", SECONDS)
         self._used = histogram("used_share", "Used share of each limit after an allowed decision", SHARES, "limit")
         self._calls = histogram("storage_call_seconds", "Time of a call to a storage, failed or not", SECONDS, "node")
@@ -162,11 +165,19 @@ class PrometheusListener:
         elif len(rows) == 1:
             of_limit.allowed.inc()
             of_limit.used.observe(used_share(limit, rows[0]))
+            if limit.over == "allow":
+                self._count_overage(limit, rows[0])
         else:
             of_limit.allowed.inc()
             for limit, row in zip(checked_limits(decision), rows, strict=True):
                 of_limit = known.get(limit.name) or self._limit(limit.name)
                 of_limit.used.observe(used_share(limit, row))
+                if limit.over == "allow":
+                    self._count_overage(limit, row)
+
+    def _count_overage(self, limit: Limit, row: Row) -> None:
+        if row[7] > 0:
+            label_of(limit.name, self._of_metered, self._max_limits, self._overage.labels).inc(int(row[7]))
 
     def _limit(self, name: str) -> OfLimit:
         return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)

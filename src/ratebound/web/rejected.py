@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.http import Response
 from ratebound.http.header_plan import Pairs
+from ratebound.http.headers import longest_wait
 from ratebound.policy import RequestView, Verdict
 
 
@@ -37,8 +39,9 @@ class Rejected:
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until the same request passes, if alone; None when no wait can help."""
-        return None if self.verdict.decision is None else self.verdict.decision.retry_after
+        """Seconds until the same request passes, if alone; None when no wait can help, or none is known."""
+        wait = None if self.verdict.decision is None else longest_wait(self.verdict.decision)
+        return None if wait is None else wait / SECOND
 
     @property
     def body_type(self) -> str:

@@ -1,20 +1,17 @@
 """Sources of identities: headers, cookies, tokens and functions; and the cache of verified credentials."""
 
-import math
 import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from hashlib import blake2b
 from secrets import token_bytes
 from typing import Any
 
-from ratebound.clock import SECOND
 from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
-from ratebound.notation import UNIT_NAMES
+from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.functions import Functions, check_takes, find_function, find_nothing, is_awaitable, unwrapped
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.problem import Place, Problems, as_texts, nearest, shown
@@ -24,7 +21,6 @@ KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 OWN = ("address", "agent", "global", "prefix")  # facts of the request: no function of the application may return these
 MAX_CACHE = 86_400  # seconds
 MAX_VERIFIED = 10_000  # credentials in the cache of one verifier
-DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 STRING = "a string"
 PLAIN_KEYS = (("header", str, STRING), ("cookie", str, STRING), ("tier", str, STRING), ("proxy", bool, "true or false"))
 
@@ -138,21 +134,12 @@ def _read_verify(given: Mapping[Any, Any], place: Place, problems: Problems) -> 
 
 
 def _cache_seconds(given: Any) -> float:
-    if isinstance(given, str):
-        found = DURATION.fullmatch(given)
-        length = None if found is None else UNIT_NAMES.get(found[2].lower())
-        if found is None or length is None:
-            raise ValueError(f"cannot read {shown(given)}: expected seconds, a timedelta, or text like '60 seconds'")
-        given = float(found[1]) * length / SECOND
-    if isinstance(given, timedelta):
-        given = given.total_seconds()
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise ValueError(f"expected seconds, a timedelta, or text like '60 seconds', not {shown(given)}")
-    if not 0 <= given <= MAX_CACHE:
+    seconds = read_seconds(given)
+    if not 0 <= seconds <= MAX_CACHE:
         raise ValueError(
-            f"expected at most a day, not {shown(given)} seconds: a revoked credential keeps working for that long"
+            f"expected at most a day, not {shown(seconds)} seconds: a revoked credential keeps working for that long"
         )
-    return float(given)
+    return seconds
 
 
 class VerifierCache:

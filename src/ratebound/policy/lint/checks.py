@@ -3,7 +3,7 @@
 The texts are in known_mistakes.py; the checks of logins are in credentials.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
 
 from ratebound.http.prefix import parse_network
@@ -35,6 +35,7 @@ CLIENTS_OWN = (
 LOG = 1_000  # requests per client up to which a sliding log is fast
 AT_ONCE = 1_000
 LONG_CACHE = 3600  # seconds
+SHORT_LEASE = 5 * UNITS["second"]
 WIDE = {4: 16, 6: 32}  # prefixes shorter than these span several organisations
 
 
@@ -88,7 +89,8 @@ def _health_check(policy: Policy) -> Iterator[Advice]:
     if policy.allow or any(_is_free(path, policy) for path in HEALTH):
         return
     for place, rule in enumerate(policy.rules):
-        slow = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.period_us > limit.count * PROBE]
+        denying = [limit for _, plan in plans_of(rule) for limit in _denying(plan)]
+        slow = [limit for limit in denying if limit.period_us > limit.count * PROBE]
         if slow and _is_broad(rule) and (not rule.match.methods or "GET" in rule.match.methods):
             wrong = f"rule {rule.name!r} with '{slow[0].text}' also limits health checks; none of their usual paths is"
             wrong += " exempt"
@@ -141,6 +143,11 @@ def _keeps_defaults_away(rule: Rule, policy: Policy) -> bool:
 
 def _limits(plan: Plan) -> tuple[Limit, ...]:
     return plan if isinstance(plan, tuple) else ()
+
+
+def _denying(plan: Plan) -> list[Limit]:
+    """Return the rates and quotas of a plan that can deny."""
+    return [limit for limit in _limits(plan) if not limit.metered and not limit.has_slots]
 
 
 def _redundant_limits(policy: Policy) -> Iterator[Advice]:
@@ -223,10 +230,16 @@ def _begin(pattern: Pattern) -> str | None:
 
 def _limit_shapes(policy: Policy) -> Iterator[Advice]:
     """Yield the warnings about bursts, periods and algorithms within the limits of one rule."""
+    spreading = [rule for rule in policy.rules if _spreads(rule)]
     for place, rule in enumerate(policy.rules):
         for tier, plan in plans_of(rule):
             at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
-            limits = _limits(plan)
+            limits = _denying(plan)
+            slots = [limit for limit in _limits(plan) if limit.has_slots]
+            for limit in slots:
+                if limit.period_us < SHORT_LEASE:
+                    wrong = f"a slot of '{limit.text}' of rule {rule.name!r} is lost after {limit.period_us / 1e6:g} s"
+                    yield advice("short-lease", at, wrong)
             for limit in limits:
                 smaller = [other for other in limits if other.burst < limit.burst]
                 shorter = [other for other in smaller if other.period_us < limit.period_us]
@@ -237,11 +250,37 @@ def _limit_shapes(policy: Policy) -> Iterator[Advice]:
                 if limit.algorithm == "sliding-log" and limit.count > LOG:
                     wrong = f"'{limit.text}' of rule {rule.name!r} stores up to {limit.count} requests of each client"
                     yield advice("large-log", at, wrong)
-            if limits and min(limit.burst for limit in limits) >= AT_ONCE:
+            if limits and not slots and min(limit.burst for limit in limits) >= AT_ONCE:
                 quick = min(limits, key=lambda limit: limit.period_us)
-                if quick.period_us >= UNITS["hour"]:
+                if quick.period_us >= UNITS["hour"] and not _is_covered(rule, spreading):
                     wrong = f"'{quick.text}' is the limit of rule {rule.name!r} with the shortest period"
                     yield advice("all-at-once", at, wrong)
+
+
+def _is_covered(rule: Rule, others: Sequence[Rule]) -> bool:
+    """Return True if one of the others applies to every request of the rule."""
+    return any(
+        other is not rule and (not other.default or rule.default) and covers(other.match, rule.match)
+        for other in others
+    )
+
+
+def _spreads(rule: Rule) -> bool:
+    """Return True if a rule lets no client spend a large quota within a second, whatever its tier."""
+    plans = [_limits(plan) for plan in rule.plans.values()]
+    return rule.mode == "enforce" and all(
+        any(limit.has_slots or (limit.period_us < UNITS["hour"] and not limit.metered) for limit in limits)
+        for limits in plans
+    )
+
+
+def _metered_alone(policy: Policy) -> Iterator[Advice]:
+    limiting = [rule for rule in policy.rules if limits_something(rule)]
+    for place, rule in enumerate(policy.rules):
+        metered = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.metered]
+        if metered and rule not in limiting and not _is_covered(rule, limiting):
+            wrong = f"rule {rule.name!r} meters '{metered[0].text}', and no other rule limits the same requests"
+            yield advice("metered-alone", ("rules", place), wrong)
 
 
 def _missing_default(policy: Policy) -> Iterator[Advice]:
@@ -310,6 +349,7 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _unlimited_by_header,
     _redundant_limits,
     _limit_shapes,
+    _metered_alone,
     _missing_default,
     _ipv6,
     _global_alone,

@@ -26,8 +26,14 @@ def plans_of(rule: Rule) -> Iterator[tuple[str, Plan]]:
 
 
 def limits_something(rule: Rule) -> bool:
-    """Return True if the rule enforces a limit."""
-    return any(isinstance(plan, tuple) for _, plan in plans_of(rule))
+    """Return True if the rule enforces a limit. Metering is none."""
+    return any(not limit.metered for _, plan in plans_of(rule) if isinstance(plan, tuple) for limit in plan)
+
+
+def _limits_guesses(rule: Rule) -> bool:
+    """Return True if the rule limits how often a client can try. Slots do not: guesses can come one by one."""
+    plans = [plan for _, plan in plans_of(rule) if isinstance(plan, tuple)]
+    return any(not limit.metered and not limit.has_slots for plan in plans for limit in plan)
 
 
 def kinds_of(by: Alternatives) -> set[str]:
@@ -62,7 +68,9 @@ def check_credentials(policy: Policy) -> Iterator[Advice]:
         by = policy.rule_by[rule.name]
         for tier, plan in plans_of(rule):
             limits = plan if isinstance(plan, tuple) else ()
-            fixed = [limit.text for limit in limits if limit.algorithm == "fixed-window"]
+            fixed = [
+                limit.text for limit in limits if limit.algorithm in ("fixed-window", "calendar") and not limit.metered
+            ]
             if fixed:
                 at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
                 wrong = f"rule {rule.name!r} uses a fixed window: {' and '.join(fixed)}"
@@ -78,9 +86,9 @@ def check_credentials(policy: Policy) -> Iterator[Advice]:
 def _login_keys(policy: Policy) -> Iterator[Advice]:
     """Yield warnings if no rule on a login counts by account, or none by address. One rule of each is enough."""
     logins = [
-        (place, rule) for place, rule in enumerate(policy.rules) if is_login(rule.match) and limits_something(rule)
+        (place, rule) for place, rule in enumerate(policy.rules) if is_login(rule.match) and _limits_guesses(rule)
     ]
-    everywhere = [rule for rule in policy.rules if not rule.match.paths and not rule.default and limits_something(rule)]
+    everywhere = [rule for rule in policy.rules if not rule.match.paths and not rule.default and _limits_guesses(rule)]
     if not logins:
         return
     account = address = False

@@ -102,6 +102,16 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "No other limit spreads the requests: a client can send its whole quota within one second.",
         "Add a limit with a short period, for example '10/second burst 20; 10000/day'.",
     ),
+    "short-lease": (
+        "A process that pauses for longer than the lease, for example with a blocked event loop, loses its slots while"
+        " their requests still run.",
+        "Leave the lease out: it is one minute, and a slot is free as soon as its request ends. It only counts if a"
+        " process dies.",
+    ),
+    "metered-alone": (
+        "Metering counts and denies nothing, so a client can send any number of requests.",
+        "Add a rule for the same requests with a limit that denies, for example '10/second burst 20'.",
+    ),
     "large-log": (
         "A sliding log stores every request of every client, and copies them for each decision.",
         "Write sliding-counter, or a bucket: '1000/minute burst 100'.",

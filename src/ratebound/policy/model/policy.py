@@ -24,6 +24,7 @@ from ratebound.policy.model.rule import (
     Plan,
     Rule,
     Window,
+    exceeds,
     find_counter_windows,
     read_limits,
 )
@@ -364,7 +365,7 @@ class Policy:
 
 def _check_cost(rule: Rule, plan: Plan) -> None:
     for limit in plan if isinstance(plan, tuple) else ():
-        if isinstance(rule.cost, int) and rule.cost > limit.burst:
+        if isinstance(rule.cost, int) and exceeds(rule.cost, limit):
             raise ValueError(
                 f"the cost {rule.cost} of rule {rule.name!r} can never pass '{limit}', which allows at most"
                 f" {limit.burst} at once: raise the limit"

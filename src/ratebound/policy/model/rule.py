@@ -4,12 +4,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
+from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
 from ratebound.http.rejection import is_sendable
-from ratebound.limit import Limit, checked_cost, default_algorithm, limit_set
+from ratebound.limit import MAX_LEASE, Limit, checked_cost, default_algorithm, limit_set
 from ratebound.notation import parse_limits
+from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.functions import check_takes
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import RequestView
@@ -18,6 +20,7 @@ from ratebound.policy.problem import Problems, check_choice, shown
 Mode = Literal["enforce", "shadow"]
 Failure = Literal["local", "open", "closed", "raise"]
 Stage = Literal["early", "late"]
+Over = Literal["deny", "allow"]
 FAILURES = ("", *get_args(Failure))
 
 Plan = tuple[Limit, ...] | Literal["deny", "unlimited"]
@@ -28,6 +31,14 @@ Cost = int | Callable[[RequestView], Any]
 
 RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}")
 DEFAULT = "default"  # in limits by tier: the key for clients of every other tier
+
+
+class RuleTerms(NamedTuple):
+    """The terms of a rule for all its limits: their failure mode, metering, and the time to retry for a slot."""
+
+    failure: str = ""
+    over: str = "deny"
+    retry_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +66,10 @@ class Rule:
     reported, and never deny. A `default` rule applies if no other rule matched. A `final` rule ends the search. A rule
     with `stage` 'early' is evaluated before authentication.
 
+    `over` is 'allow' for a metered rule: it counts what exceeds its limits, and denies nothing. All of its limits must
+    have windows. Its candidate is not metered, so it reports what enforcing it would deny. `retry` is the time after
+    which a client without a slot is told to try again: seconds, a timedelta, or text like '5 seconds'.
+
     Limits written without an algorithm get the same algorithm in all tiers, so that a client who changes tier keeps its
     count: the sliding counter if one of them has a count so large that this is its default, else the sliding log. A
     Limit does not record how it was written: one that has its default algorithm counts as written without.
@@ -73,6 +88,8 @@ class Rule:
     final: bool = False
     message: str = ""
     documentation: str = ""
+    over: Over = "deny"
+    retry: Any = None  # stored in seconds
 
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
@@ -91,11 +108,20 @@ class Rule:
             put(self, "name", "rule")
         if not isinstance(self.match, Match):
             problems.add(("match",), f"expected a Match, not {shown(self.match)}")
-        for name, known in (("mode", get_args(Mode)), ("failure", FAILURES), ("stage", get_args(Stage))):
+        choices = (("mode", Mode), ("stage", Stage), ("over", Over))
+        for name, known in (("failure", FAILURES), *((name, get_args(choice)) for name, choice in choices)):
             with problems.at(name):
                 check_choice(name, getattr(self, name), known)
         if self.failure not in FAILURES:
             put(self, "failure", "")  # so that it is reported once, and not for each limit
+        with problems.at("retry"):
+            given, retry = self.retry, None
+            put(self, "retry", None)
+            if given is not None:
+                retry = read_seconds(given)
+                if not 0 < retry * SECOND <= MAX_LEASE:
+                    raise ValueError(f"expected more than 0 and at most a day, like '5 seconds', not {shown(given)}")
+            put(self, "retry", retry)
         for name, kind in (("default", bool), ("final", bool), ("message", str), ("documentation", str)):
             if not isinstance(getattr(self, name), kind):
                 expected = "a string" if kind is str else "true or false"
@@ -109,7 +135,8 @@ class Rule:
             wrong = Problems()
             written = {} if self.candidate is None else _read_by_tier(self.candidate, wrong)
             windows = find_counter_windows(written.values())
-            put(self, "candidates", self._plans(written, windows, wrong, "candidate."))
+            options = self._options()._replace(over="deny")
+            put(self, "candidates", self._plans(written, windows, wrong, "candidate.", options))
             if any(plan == "unlimited" for plan in self.candidates.values()):
                 wrong.add((), "an unlimited candidate reports nothing: write limits, or leave it out")
             wrong.check()
@@ -124,6 +151,13 @@ class Rule:
             )
         if isinstance(self.cost, int):
             self._check_cost(self.cost, problems)
+        is_read = not any(problem.place[:1] in (("limits",), ("candidate",)) for problem in problems.found)
+        if self.retry and is_read and self.computed is None and not self._has_slots():
+            problems.add(
+                ("retry",),
+                "it is for slots, and this rule has none: leave it out, or add a limit like '3 concurrent'; other"
+                " limits know when a request passes",
+            )
         problems.check()
 
     def _read_limits(self) -> None:
@@ -141,13 +175,26 @@ class Rule:
         put(self, "plans", self._plans(self.written, self.counter_windows, wrong))
         wrong.check()
 
+    def _options(self) -> RuleTerms:
+        return RuleTerms(self.failure, self.over, round((self.retry or 0) * SECOND))
+
+    def _has_slots(self) -> bool:
+        plans = [*self.plans.values(), *self.candidates.values()]
+        return any(limit.has_slots for plan in plans if isinstance(plan, tuple) for limit in plan)
+
     def _plans(
-        self, written: Mapping[str, WrittenLimits], windows: frozenset[Window], problems: Problems, prefix: str = ""
+        self,
+        written: Mapping[str, WrittenLimits],
+        windows: frozenset[Window],
+        problems: Problems,
+        prefix: str = "",
+        options: RuleTerms | None = None,
     ) -> dict[str, Plan]:
         plans = {}
+        options = options or self._options()
         for tier, one in written.items():
             with problems.at(*([] if len(written) == 1 and tier == DEFAULT else [tier])):
-                plans[tier] = _plan(self.name, one, windows, prefix, self.failure)
+                plans[tier] = _plan(self.name, one, windows, prefix, options)
         return plans
 
     def plans_with(self, counter_windows: frozenset[Window]) -> Mapping[str, Plan]:
@@ -164,19 +211,24 @@ class Rule:
         ValueError if they cannot be read."""
         windows = self.counter_windows if counter_windows is None else counter_windows
         if isinstance(limits, str):
-            return _plan_of_text(self.name, str.__str__(limits), windows, self.failure)
-        return _plan(self.name, read_limits(limits), windows, "", self.failure)
+            return _plan_of_text(self.name, str.__str__(limits), windows, self._options())
+        return _plan(self.name, read_limits(limits), windows, "", self._options())
 
     def _check_cost(self, cost: int, problems: Problems) -> None:
         for tier, plan in self.plans.items():
             for limit in plan if isinstance(plan, tuple) else ():
-                if cost > limit.burst:
+                if exceeds(cost, limit):
                     tiers = "" if tier == DEFAULT else f" of tier {tier}"
                     problems.add(
                         ("cost",),
                         f"{cost} can never pass '{limit}'{tiers}, which allows at most {limit.burst} at once: lower the"
                         " cost or raise the limit",
                     )
+
+
+def exceeds(cost: int, limit: Limit) -> bool:
+    """Return True if a request of this cost can never pass the limit."""
+    return cost > limit.burst and not limit.metered and not limit.has_slots
 
 
 def _read_by_tier(limits: Any, problems: Problems) -> dict[str, WrittenLimits]:
@@ -247,14 +299,34 @@ def _window(limit: Limit) -> Window:
 
 
 @lru_cache(maxsize=4096)
-def _plan_of_text(rule: str, text: str, windows: frozenset[Window], failure: str) -> Plan:
-    return _plan(rule, _read_text(text), windows, "", failure)
+def _plan_of_text(rule: str, text: str, windows: frozenset[Window], options: RuleTerms) -> Plan:
+    return _plan(rule, _read_text(text), windows, "", options)
 
 
-def _plan(rule: str, written: WrittenLimits, windows: frozenset[Window], prefix: str, failure: str) -> Plan:
+def _plan(rule: str, written: WrittenLimits, windows: frozenset[Window], prefix: str, options: RuleTerms) -> Plan:
     if isinstance(written, str):
         return written
-    return named_limits(rule, _with_algorithms(written, windows), prefix, failure)
+    limits = [_with_options(rule, limit, options) for limit in _with_algorithms(written, windows)]
+    return named_limits(rule, limits, prefix)
+
+
+def _with_options(rule: str, limit: Limit, options: RuleTerms) -> Limit:
+    """Return a limit as the rule wants it. Raises InvalidLimit if it cannot be metered."""
+    changes: dict[str, Any] = {}
+    if options.failure:
+        changes["failure"] = options.failure
+    if options.retry_us and limit.has_slots:
+        changes["retry_us"] = options.retry_us
+    if options.over == "allow":
+        if limit.calendar is None and limit.algorithm != "fixed-window":
+            raise InvalidLimit(
+                f"rule {rule!r} has 'over: allow', which needs windows, and '{limit.text}' has none: write for example"
+                " '10000/calendar-month' or '1000/day fixed-window', or move this limit to a rule of its own"
+            )
+        changes["over"] = "allow"
+    if not changes:
+        return limit
+    return replace(limit, name=limit.name if limit.named else "", large=True, **changes)
 
 
 def _with_algorithms(written: Sequence[WrittenLimit], windows: frozenset[Window]) -> Iterator[Limit]:
@@ -268,7 +340,7 @@ def _with_algorithms(written: Sequence[WrittenLimit], windows: frozenset[Window]
             yield limit
 
 
-def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "", failure: str = "") -> tuple[Limit, ...]:
+def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "") -> tuple[Limit, ...]:
     """Return the limits under names of the rule, such as `login/minute`. A limit's own name takes the place of its
     period. Raises InvalidLimit if two limits get one name, or if a name is too long."""
     found: dict[str, Limit] = {}
@@ -281,7 +353,7 @@ def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "", failure: 
                 f"'{found[name].text}' and '{limit.text}' have the same name: name one of them, '{limit.text} as other'"
             )
         try:
-            found[name] = replace(limit, name=name, failure=failure or limit.failure, large=True)
+            found[name] = replace(limit, name=name, large=True)
         except InvalidLimit as error:
             raise InvalidLimit(f"{limit}: {error}; shorten the name of the rule or of the limit") from None
     return tuple(found.values())

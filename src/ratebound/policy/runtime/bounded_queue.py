@@ -5,7 +5,7 @@ The kernel itself denies a request that would have to wait longer, in the same s
 
 from collections.abc import Sequence
 
-from ratebound.limit import Ask, Group
+from ratebound.limit import NOT_GIVEN, Ask, Group
 
 
 def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Group]:
@@ -21,10 +21,12 @@ def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Grou
 def _parts(ask: Ask, patience: int) -> list[Ask]:
     """Return one ask for each limit. Patience belongs to an ask, and buckets that do not queue must not have it: they
     would hand out places in the future."""
-    key, limits, cost, _, spent = ask
+    key, limits, cost, _, extras = ask
     if not any(limit.queues for limit in limits):
         return [ask]
-    return [
-        (key, (limit,), cost, patience if limit.queues and patience < limit.numbers.room_for(cost)[0] else None, spent)
-        for limit in limits
-    ]
+    parts: list[Ask] = []
+    for place, limit in enumerate(limits):
+        is_bounded = limit.queues and patience < limit.numbers.room_for(cost)[0]
+        extra = None if extras is None or extras[place] == NOT_GIVEN else [extras[place]]
+        parts.append((key, (limit,), cost, patience if is_bounded else None, extra))
+    return parts

@@ -1,7 +1,8 @@
 """A policy file that is read again when it changes, without a restart.
 
 A new policy is in force for the next request, by one assignment. A broken file changes nothing, and says so loudly.
-Counts are kept, except where a limit's algorithm or period has changed (law 10), and these are named.
+Counts are kept, except where a limit's algorithm or period has changed (law 10), and these are named. So are a quota
+whose time zone or first day has changed, which keeps its count, and slots whose lease has changed, which are kept.
 """
 
 import logging
@@ -143,9 +144,16 @@ def changes_between(old: Policy, new: Policy) -> Iterator[str]:
     before, after = _limits_of(old), _limits_of(new)
     for name, limits in after.items():
         if name in before:
-            known = {limit.scope for limit in before[name]}
+            known = {limit.scope: limit for limit in before[name]}
+            metered = {(limit.name, limit.period_us): limit.metered for limit in before[name]}
             for limit in limits:
-                if limit.scope not in known:
+                old_limit = known.get(limit.scope)
+                if old_limit is not None:
+                    yield from _kept(name, old_limit, limit)
+                elif metered.get((limit.name, limit.period_us), limit.metered) != limit.metered:
+                    now = "it is metered now" if limit.metered else "it is no longer metered"
+                    yield f"rule {name}: '{limit.text}' starts anew: {now}"
+                else:
                     yield f"rule {name}: '{limit.text}' starts anew: its algorithm or its period has changed"
     for name in before.keys() - after.keys():
         yield f"rule {name} is gone: what it has counted is forgotten"
@@ -156,6 +164,14 @@ def changes_between(old: Policy, new: Policy) -> Iterator[str]:
     for rule in new.rules:
         if rule.name in old.rule_by and _counts_by(rule.name, old) != _counts_by(rule.name, new):
             yield f"rule {rule.name}: counts by {rule.by or new.by} from now on, and starts anew"
+
+
+def _kept(rule: str, old: Limit, new: Limit) -> Iterator[str]:
+    """Yield what is kept although a limit counts in other windows, or has another lease."""
+    if old.calendar != new.calendar:
+        yield f"rule {rule}: '{new.text}' keeps its count: only the beginning and the end of its windows have changed"
+    elif new.has_slots and old.period_us != new.period_us:
+        yield f"rule {rule}: '{new.text}' keeps its slots: the new lease is for those taken or renewed from now on"
 
 
 def _counts_by(rule: str, policy: Policy) -> list[list[str]]:
