@@ -57,6 +57,7 @@ class PassedFields:
         "_is_scripted",
         "_is_unhandled_preflight",
         "_settled_by",
+        "_slots",
         "_verdicts",
         "delay",
         "ended",
@@ -68,6 +69,7 @@ class PassedFields:
     # Set for few requests, so not when each is made.
     _failed: bool | None
     _settled_by: Any
+    _slots: list[Verdict]
 
     def __init__(
         self,

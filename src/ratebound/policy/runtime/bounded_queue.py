@@ -21,10 +21,16 @@ def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Grou
 def _parts(ask: Ask, patience: int) -> list[Ask]:
     """Return one ask for each limit. Patience belongs to an ask, and buckets that do not queue must not have it: they
     would hand out places in the future."""
-    key, limits, cost, _, spent = ask
+    key, limits, cost, _, extras = ask
     if not any(limit.queues for limit in limits):
         return [ask]
     return [
-        (key, (limit,), cost, patience if limit.queues and patience < limit.numbers.room_for(cost)[0] else None, spent)
-        for limit in limits
+        (
+            key,
+            (limit,),
+            cost,
+            patience if limit.queues and patience < limit.numbers.room_for(cost)[0] else None,
+            None if extras is None else [extras[i]],
+        )
+        for i, limit in enumerate(limits)
     ]

@@ -14,6 +14,7 @@ from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
 from ratebound.events import Listener, Shadowed, log
 from ratebound.limit import MAX_PERIOD, Group
+from ratebound.outcome import Row
 from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
@@ -24,10 +25,12 @@ from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
-from ratebound.policy.runtime.verdict import Judged, Verdict
+from ratebound.policy.runtime.verdict import Judged, Verdict, takes_slots
+from ratebound.slots import slots_of
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
+from ratebound.uncancelled import uncancelled
 
 
 class _Source(PolicyInForce):
@@ -205,7 +208,31 @@ class Gate(_PolicyGate):
         if stage is not None or not compiled.asks_early(request):
             return self.decide_by(compiled, request, checked_stage(stage or "late"))
         earlier = self.decide_by(compiled, request, "early")
-        return self.decide_by(compiled, request, "late").after(earlier) if earlier.allowed else earlier
+        if not earlier.allowed:
+            return earlier
+        try:
+            verdict = self.decide_by(compiled, request, "late").after(earlier)
+        except BaseException:
+            self.release(earlier)
+            raise
+        if not verdict.allowed:
+            self.release(earlier)
+        return verdict
+
+    def hold(self, verdict: Verdict) -> None:
+        """Keep the slots of a verdict until `release` or `undo`: without this they end with their lease."""
+        for decision in _holding([verdict]):
+            self._decider.hold(decision)
+
+    def release(self, *verdicts: Verdict) -> None:
+        """Release the slots of all of these verdicts, those of rules in shadow included. Can be repeated."""
+        held = _holding(verdicts)
+        if held:
+            self._decider.release(*held)
+
+    def undo(self, *verdicts: Verdict) -> None:
+        """Undo these verdicts: refund what they were charged, also by rules in shadow, and release their slots."""
+        self._decider.undo(*[decision for verdict in verdicts for decision in verdict.decisions])
 
     def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
@@ -234,6 +261,8 @@ class Gate(_PolicyGate):
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
+            if not verdict.allowed:
+                self.release(verdict)  # slots of rules in shadow
         else:
             asks = ready.asks
             if asks:
@@ -300,7 +329,32 @@ class AsyncGate(_PolicyGate):
         if stage is not None or not compiled.asks_early(request):
             return await self.decide_by(compiled, request, checked_stage(stage or "late"))
         earlier = await self.decide_by(compiled, request, "early")
-        return (await self.decide_by(compiled, request, "late")).after(earlier) if earlier.allowed else earlier
+        if not earlier.allowed:
+            return earlier
+        try:
+            verdict = (await self.decide_by(compiled, request, "late")).after(earlier)
+        except BaseException:
+            await self.release(earlier)
+            raise
+        if not verdict.allowed:
+            await self.release(earlier)
+        return verdict
+
+    def hold(self, verdict: Verdict) -> None:
+        """Keep the slots of a verdict until `release` or `undo`; see `Gate.hold`."""
+        for decision in _holding([verdict]):
+            self._decider.hold(decision)
+
+    async def release(self, *verdicts: Verdict) -> None:
+        """Release the slots of verdicts, also if the caller is cancelled meanwhile; see `Gate.release`."""
+        held = _holding(verdicts)
+        if held:
+            await uncancelled(self._decider.release(*held))
+
+    async def undo(self, *verdicts: Verdict) -> None:
+        """Undo verdicts, also if the caller is cancelled meanwhile; see `Gate.undo`."""
+        made = [decision for verdict in verdicts for decision in verdict.decisions]
+        await uncancelled(self._decider.undo(*made))
 
     async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
@@ -329,6 +383,8 @@ class AsyncGate(_PolicyGate):
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
+            if not verdict.allowed:
+                await self.release(verdict)  # slots of rules in shadow
         else:
             asks = ready.asks
             if asks:
@@ -352,7 +408,7 @@ class AsyncGate(_PolicyGate):
             while True:
                 try:
                     if isinstance(step, list):
-                        answer = await self._decider.evaluate(self._bounded(compiled, step))
+                        answer = await self._evaluate(self._bounded(compiled, step))
                     else:
                         answer = await step
                 except Exception as error:
@@ -362,12 +418,23 @@ class AsyncGate(_PolicyGate):
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
+    async def _evaluate(self, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        """Spend groups. A request that is cancelled meanwhile leaves no slot taken."""
+        if any(slots_of(group, -1) for group in groups):
+            return await self._decider.evaluate_or_undo(groups, "spend")
+        return await self._decider.evaluate(groups)
+
 
 def checked_stage(stage: str) -> str:
     """Return the stage as it is. Raises ValueError for one that does not exist."""
     if stage not in ("early", "late"):
         raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
     return stage
+
+
+def _holding(verdicts: Iterable[Verdict]) -> list[Decision]:
+    """Return the decisions that have taken slots."""
+    return [decision for verdict in verdicts for decision in verdict.decisions if takes_slots(decision)]
 
 
 def _refuse_to_await(answer: Any) -> NoReturn:

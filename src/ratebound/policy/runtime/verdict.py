@@ -8,6 +8,7 @@ from ratebound.http.client_ip import ClientAddress
 from ratebound.policy.match.request import Identity
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import Rule
+from ratebound.slots import slots_of
 
 
 class Shadow(NamedTuple):
@@ -121,6 +122,18 @@ class Verdict:
         """The URL that `rule` gives for its documentation, or an empty text."""
         return "" if self.rule is None else self.rule.documentation
 
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions that were made for the request: of the early stage, of this one, and of rules in shadow."""
+        found = [] if self.earlier is None else self.earlier.decisions
+        made = (self.decision, *(shadow.decision for shadow in self.shadows))
+        return [*found, *(decision for decision in made if decision is not None)]
+
+    @property
+    def has_slots(self) -> bool:
+        """True if the request has taken slots, which have to be released."""
+        return any(map(takes_slots, self.decisions))
+
     def after(self, earlier: "Verdict") -> "Verdict":
         """Set the verdict of the early stage, and return this one."""
         self.earlier = earlier
@@ -139,6 +152,11 @@ class Verdict:
             return 0
         decisive = self.decision.limit
         return next(place for place, ask in enumerate(self.decision.asks) if any(decisive is limit for limit in ask[1]))
+
+
+def takes_slots(decision: Decision) -> bool:
+    """Return True if a decision has taken slots."""
+    return decision.allowed and bool(slots_of(decision.asks, -1))
 
 
 class Judged(NamedTuple):
