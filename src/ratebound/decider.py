@@ -18,7 +18,8 @@ from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
-from ratebound.settling import releasing, restated, settled_costs, settlement, undoings
+from ratebound.settling import restated, settled_costs, settlement, undoing
+from ratebound.slots import slots_of
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.memory import states_of
@@ -166,23 +167,24 @@ class Decider(_Deciding[Storage]):
         forced = settlement(decision.asks, decision.rows, costs)
         return restated(decision, costs, self.evaluate((forced,), "force")[0])
 
-    def hold(self, decision: Decision) -> None:
-        """Keep the slots of an allowed decision until they are released."""
+    def hold(self, decision: Decision) -> object | None:
+        """Renew the slots of an allowed decision until they are released, or until the returned object is gone.
 
-    def release(self, *decisions: Decision) -> None:
-        """Release the slots of all of these decisions that were allowed, in one trip. Can be repeated."""
-        held = releasing(decisions)
-        if held:
-            self.evaluate(held, "force")
-
-    def undo(self, *decisions: Decision) -> None:
-        """Undo all of these decisions that were allowed, in one trip: refund their cost, and release their slots.
-
-        Of one that was settled or undone before, only the slots are released.
+        Return None if it has no slots. Can be repeated.
         """
-        undone = undoings(decisions)
-        if undone:
-            self.evaluate(undone, "force")
+        return None
+
+    def release(self, decision: Decision) -> None:
+        """Release the slots of an allowed decision. Do nothing if it has none. Can be repeated."""
+        held = slots_of(decision.asks, -1) if decision.allowed else ()
+        if held:
+            self.evaluate((held,), "force")
+
+    def undo(self, decision: Decision) -> None:
+        """Undo an allowed decision: refund what it was charged, and release its slots."""
+        if decision.allowed:
+            settled_costs(decision, 0)
+            self.evaluate((undoing(decision.asks, decision.rows),), "force")
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         """Ask the storage. While tests have turned limiting off, answer as if every limit were untouched.
@@ -265,20 +267,21 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         forced = settlement(decision.asks, decision.rows, costs)
         return restated(decision, costs, (await self.evaluate((forced,), "force"))[0])
 
-    def hold(self, decision: Decision) -> None:
-        """Keep the slots of an allowed decision until they are released; see `Decider.hold`."""
+    def hold(self, decision: Decision) -> object | None:
+        """Renew the slots of an allowed decision; see `Decider.hold`. It is not awaited."""
+        return None
 
-    async def release(self, *decisions: Decision) -> None:
-        """Release the slots of allowed decisions; see `Decider.release`."""
-        held = releasing(decisions)
+    async def release(self, decision: Decision) -> None:
+        """Release the slots of an allowed decision; see `Decider.release`."""
+        held = slots_of(decision.asks, -1) if decision.allowed else ()
         if held:
-            await self.evaluate(held, "force")
+            await self.evaluate((held,), "force")
 
-    async def undo(self, *decisions: Decision) -> None:
-        """Undo allowed decisions; see `Decider.undo`."""
-        undone = undoings(decisions)
-        if undone:
-            await self.evaluate(undone, "force")
+    async def undo(self, decision: Decision) -> None:
+        """Undo an allowed decision; see `Decider.undo`."""
+        if decision.allowed:
+            settled_costs(decision, 0)
+            await self.evaluate((undoing(decision.asks, decision.rows),), "force")
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
         """Ask the storage; see `Decider.evaluate`."""

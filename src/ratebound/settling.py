@@ -1,13 +1,12 @@
 """Settling: a decision that was charged one cost is made to have cost another."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ratebound.decision import PEEKED, Decision
 from ratebound.fork import renew_in_children
 from ratebound.limit import NOT_GIVEN, Ask, Extra, Group, Spent, checked_cost
 from ratebound.outcome import DegradedRows, Outcome, Row
-from ratebound.slots import slots_of
 
 
 class DegradedGroup(list[Ask]):
@@ -91,27 +90,6 @@ def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
     costs = [checked_cost(each, least=0) for each in given]
     _settled.mark(decision)
     return costs
-
-
-def releasing(decisions: Iterable[Decision]) -> list[Group]:
-    """Return the groups to force so that the slots of these decisions are released, as far as they were allowed."""
-    found = [slots_of(decision.asks, -1) for decision in decisions if decision.allowed]
-    return [held for held in found if held]
-
-
-def undoings(decisions: Iterable[Decision]) -> list[Group]:
-    """Return the groups to force so that these decisions are undone, as far as they were allowed. From here on each is
-    settled. One that was settled before keeps its charge, and only its slots are released."""
-    groups: list[Group] = []
-    for decision in decisions:
-        if decision.allowed:
-            try:
-                settled_costs(decision, 0)
-            except ValueError:
-                groups += releasing([decision])
-            else:
-                groups.append(undoing(decision.asks, decision.rows))
-    return groups
 
 
 def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:

@@ -72,7 +72,8 @@ class Run:
 
     def settled(self) -> "Run":
         """Wait until the handler runs, or the request has ended."""
-        assert wait([self.entered, self.answer], SECONDS, FIRST_COMPLETED).done
+        waited: list[Future[Any]] = [self.entered, self.answer]
+        assert wait(waited, SECONDS, FIRST_COMPLETED).done
         return self
 
     @property
@@ -150,12 +151,11 @@ class Handlers:
 
 
 class AsgiServer:
-    """Serves an application in an event loop of its own."""
+    """Serves an application in an event loop of its own. If `is_strict`, sending to a client that has left raises."""
 
-    is_async = True
-
-    def __init__(self, app: Any, handlers: Handlers) -> None:
+    def __init__(self, app: Any, handlers: Handlers, *, is_strict: bool = False) -> None:
         self.app = app
+        self.is_strict = is_strict
         self.handlers = handlers
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
@@ -188,7 +188,9 @@ class AsgiServer:
 
         async def send(message: Any) -> None:
             if run.has_left.is_set():
-                raise OSError("the client has left")
+                if self.is_strict:
+                    raise OSError("the client has left")
+                return
             sent.append(message)
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 left.set()
@@ -227,8 +229,6 @@ class FileWrapper:
 
 class WsgiServer:
     """Serves an application in threads."""
-
-    is_async = False
 
     def __init__(self, app: Any, handlers: Handlers) -> None:
         self.app = app
@@ -326,7 +326,7 @@ def bare_wsgi(handlers: Handlers) -> Any:
 def _behind_asgi(policy: Any, storage: Any, **options: Any) -> AbstractContextManager[Server]:
     handlers = Handlers()
     app = RateLimitMiddleware(bare_asgi(handlers), policy, storage=storage, **options)
-    return _closing(AsgiServer(app, handlers))
+    return _closing(AsgiServer(app, handlers, is_strict=True))
 
 
 def _behind_wsgi(policy: Any, storage: Any, **options: Any) -> AbstractContextManager[Server]:
@@ -355,7 +355,9 @@ def _starlette(policy: Any, storage: Any, **options: Any) -> AbstractContextMana
     return _closing(AsgiServer(app, handlers))
 
 
-def _fastapi(policy: Any, storage: Any, *, declared: str = "", way: str = "decorator") -> AbstractContextManager[Server]:
+def _fastapi(
+    policy: Any, storage: Any, *, declared: str = "", way: str = "decorator"
+) -> AbstractContextManager[Server]:
     """`declared` are the limits that the endpoints declare, by a decorator or as a dependency."""
     from fastapi import Depends, FastAPI, Header, Request
     from fastapi.responses import PlainTextResponse, StreamingResponse
@@ -371,17 +373,17 @@ def _fastapi(policy: Any, storage: Any, *, declared: str = "", way: str = "decor
     @app.get("/work", dependencies=depends)
     @app.head("/work", dependencies=depends)
     @app.get("/fail", dependencies=depends)
-    @decorate
+    @decorate  # type: ignore[untyped-decorator]
     def work(request: Request, x_run: str = Header()) -> PlainTextResponse:
         return PlainTextResponse(handlers.work(x_run, request.url.path))
 
     @app.get("/stream", dependencies=depends)
-    @decorate
+    @decorate  # type: ignore[untyped-decorator]
     async def stream(x_run: str = Header()) -> StreamingResponse:
         return StreamingResponse(handlers.parts_async(x_run))
 
     @app.get("/file", dependencies=depends)
-    @decorate
+    @decorate  # type: ignore[untyped-decorator]
     async def file() -> PlainTextResponse:
         return PlainTextResponse(CONTENT)
 
@@ -399,7 +401,7 @@ def _flask(policy: Any, storage: Any, *, declared: str = "") -> AbstractContextM
     decorate: Any = limits.limit(declared, name="work") if declared else (lambda function: function)
 
     @app.get("/<path>")
-    @decorate
+    @decorate  # type: ignore[untyped-decorator]
     def endpoint(path: str) -> Any:
         name = flask.request.headers[ID]
         if path == "stream":
@@ -428,30 +430,31 @@ def _django(
     handlers = Handlers()
     decorate: Any = limit(declared, name="work") if declared else (lambda function: function)
 
-    @decorate
+    def streamed(name: str) -> Any:
+        return StreamingHttpResponse(handlers.parts_async(name) if kind == "asgi" else handlers.parts(name))
+
+    @decorate  # type: ignore[untyped-decorator]
     def endpoint(request: Any) -> Any:
         name, path = request.headers[ID], request.path
         if path == "/stream":
-            return StreamingHttpResponse(handlers.parts_async(name) if kind == "asgi" else handlers.parts(name))
+            return streamed(name)
         if path == "/file":
             return FileResponse(io.BytesIO(CONTENT))
         return HttpResponse(handlers.work(name, path))
 
-    @decorate
+    @decorate  # type: ignore[untyped-decorator]
     async def endpoint_async(request: Any) -> Any:
         name, path = request.headers[ID], request.path
         if path == "/stream":
-            return StreamingHttpResponse(handlers.parts_async(name))
+            return streamed(name)
         if path == "/file":
             return FileResponse(io.BytesIO(CONTENT))
         return HttpResponse(await handlers.work_async(name, path))
 
     class Urls:
-        urlpatterns = [route(one[1:], endpoint if view == "sync" else endpoint_async) for one in LIMITED]
+        urlpatterns = tuple(route(one[1:], endpoint if view == "sync" else endpoint_async) for one in LIMITED)
 
-    with site(
-        {"policy": policy, "storage": storage}, ROOT_URLCONF=Urls, MIDDLEWARE=[MIDDLEWARE] if middleware else []
-    ):
+    with site({"policy": policy, "storage": storage}, ROOT_URLCONF=Urls, MIDDLEWARE=[MIDDLEWARE] if middleware else []):
         app: Any = WSGIHandler() if kind == "wsgi" else ASGIHandler()
         with _closing(WsgiServer(app, handlers) if kind == "wsgi" else AsgiServer(app, handlers)) as server:
             yield server

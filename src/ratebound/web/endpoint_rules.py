@@ -121,7 +121,7 @@ class EndpointRules:
             return self.rejection(view, verdicts[-1])
         passed = Passed(verdicts, self.terms, delay_of(verdicts) if self.may_queue else 0.0, view.is_scripted)
         if self.may_hold:
-            passed.slots = [verdict for verdict in verdicts if verdict.has_slots]
+            passed.slots = [verdict for verdict in verdicts if verdict.holding]
         return passed
 
     def rejection(self, view: RequestView, verdict: Verdict) -> Rejected:

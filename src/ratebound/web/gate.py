@@ -124,9 +124,8 @@ class _GateBase:
         return isinstance(passed, Passed) and passed.terms.owner is self.gate
 
     def hold_slots(self, passed: Passed) -> None:
-        """Keep the slots of a request until they are released."""
-        for verdict in passed.slots:
-            self.gate.hold(verdict)
+        """Renew the slots of a request until they are released."""
+        passed.held = [held for verdict in passed.slots for held in self.gate.hold(verdict)]
 
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise ValueError if an endpoint's limits cannot be combined with the policy."""

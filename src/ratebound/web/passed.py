@@ -110,6 +110,15 @@ class Passed(PassedFields):
         self._slots = verdicts
         self.may_settle = self.may_settle or bool(verdicts)
 
+    @property
+    def held(self) -> list[object]:
+        """Objects that keep the slots renewed as long as they exist."""
+        return getattr(self, "_held", [])
+
+    @held.setter
+    def held(self, held: list[object]) -> None:
+        self._held = held
+
     def charge(self, cost: int, rule: str = "") -> None:
         """Set the whole cost of this request, for a handler that knows it: settled when the response is complete.
 
@@ -185,6 +194,7 @@ class Passed(PassedFields):
         self.may_settle = self.may_settle or bool(later.terms.charges)
         if later.slots:
             self.slots = [*self.slots, *later.slots]
+            self.held = [*self.held, *later.held]
         if later._is_handled:
             self.handle()
 

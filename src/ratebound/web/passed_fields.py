@@ -53,6 +53,7 @@ class PassedFields:
         "_costs",
         "_decision",
         "_failed",
+        "_held",
         "_is_handled",
         "_is_scripted",
         "_is_unhandled_preflight",
@@ -68,6 +69,7 @@ class PassedFields:
 
     # Set for few requests, so not when each is made.
     _failed: bool | None
+    _held: list[object]
     _settled_by: Any
     _slots: list[Verdict]
 

@@ -248,9 +248,8 @@ def give_back(gate: Any, passed: Passed) -> Flow[None]:
 
 def release_slots(gate: Any, passed: Passed) -> Flow[None]:
     """Release the slots of a request, once. A failure is logged."""
-    held = passed.slots
+    held, passed.slots = passed.slots, []
     if held:
-        passed.slots = []
         yield from _release(gate, held)
 
 
@@ -262,7 +261,7 @@ def release_part(gate: Any, passed: Passed, verdict: Verdict) -> Flow[None]:
 
 
 def _release(gate: Any, verdicts: Sequence[Verdict]) -> Flow[None]:
-    held = [verdict for verdict in verdicts if verdict.has_slots]
+    held = [verdict for verdict in verdicts if verdict.holding]
     if held:
         try:
             yield partial(gate.release_slots, *held)

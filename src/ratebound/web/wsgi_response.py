@@ -153,16 +153,14 @@ class WsgiResponse:
             run(visit.leave(self._gate))
 
     def __iter__(self) -> Iterator[bytes]:
-        try:
-            for part in self._body:
-                if self._tracker.add(len(part)):
-                    self._settle()
-                self._release()
-                yield part
-            self._settle()
+        for part in self._body:
+            if self._tracker.add(len(part)):
+                self._settle()
             self._release()
-        finally:
-            self._leave()
+            yield part
+        self._settle()
+        self._release()
+        self._leave()
 
     def close(self) -> None:
         """Close the body: the server is done with it. An end that was not reached was not settled."""

@@ -25,7 +25,7 @@ from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Deliberation
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
-from ratebound.policy.runtime.verdict import Judged, Verdict, takes_slots
+from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.slots import slots_of
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
@@ -219,20 +219,28 @@ class Gate(_PolicyGate):
             self.release(earlier)
         return verdict
 
-    def hold(self, verdict: Verdict) -> None:
-        """Keep the slots of a verdict until `release` or `undo`: without this they end with their lease."""
-        for decision in _holding([verdict]):
-            self._decider.hold(decision)
+    def hold(self, verdict: Verdict) -> list[object]:
+        """Renew the slots of a verdict until `release` or `undo`, or until the returned objects are gone.
+
+        Without this, slots end with their lease.
+        """
+        return [self._decider.hold(decision) for decision in verdict.holding]
 
     def release(self, *verdicts: Verdict) -> None:
         """Release the slots of all of these verdicts, those of rules in shadow included. Can be repeated."""
-        held = _holding(verdicts)
-        if held:
-            self._decider.release(*held)
+        for decision in [decision for verdict in verdicts for decision in verdict.holding]:
+            self._decider.release(decision)
 
     def undo(self, *verdicts: Verdict) -> None:
-        """Undo these verdicts: refund what they were charged, also by rules in shadow, and release their slots."""
-        self._decider.undo(*[decision for verdict in verdicts for decision in verdict.decisions])
+        """Undo these verdicts: refund what they were charged, also by rules in shadow, and release their slots.
+
+        What was settled before stays charged.
+        """
+        for decision in [decision for verdict in verdicts for decision in verdict.decisions]:
+            if decision.final:
+                self._decider.release(decision)
+            else:
+                self._decider.undo(decision)
 
     def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
@@ -340,21 +348,32 @@ class AsyncGate(_PolicyGate):
             await self.release(earlier)
         return verdict
 
-    def hold(self, verdict: Verdict) -> None:
-        """Keep the slots of a verdict until `release` or `undo`; see `Gate.hold`."""
-        for decision in _holding([verdict]):
-            self._decider.hold(decision)
+    def hold(self, verdict: Verdict) -> list[object]:
+        """Renew the slots of a verdict; see `Gate.hold`. It is not awaited."""
+        return [self._decider.hold(decision) for decision in verdict.holding]
 
     async def release(self, *verdicts: Verdict) -> None:
         """Release the slots of verdicts, also if the caller is cancelled meanwhile; see `Gate.release`."""
-        held = _holding(verdicts)
+        held = [decision for verdict in verdicts for decision in verdict.holding]
         if held:
-            await uncancelled(self._decider.release(*held))
+            await uncancelled(self._release(held))
+
+    async def _release(self, held: Sequence[Decision]) -> None:
+        for decision in held:
+            await self._decider.release(decision)
 
     async def undo(self, *verdicts: Verdict) -> None:
         """Undo verdicts, also if the caller is cancelled meanwhile; see `Gate.undo`."""
         made = [decision for verdict in verdicts for decision in verdict.decisions]
-        await uncancelled(self._decider.undo(*made))
+        if made:
+            await uncancelled(self._undo(made))
+
+    async def _undo(self, made: Sequence[Decision]) -> None:
+        for decision in made:
+            if decision.final:
+                await self._decider.release(decision)
+            else:
+                await self._decider.undo(decision)
 
     async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
@@ -430,11 +449,6 @@ def checked_stage(stage: str) -> str:
     if stage not in ("early", "late"):
         raise ValueError(f"a stage is 'early' or 'late', not {stage!r}")
     return stage
-
-
-def _holding(verdicts: Iterable[Verdict]) -> list[Decision]:
-    """Return the decisions that have taken slots."""
-    return [decision for verdict in verdicts for decision in verdict.decisions if takes_slots(decision)]
 
 
 def _refuse_to_await(answer: Any) -> NoReturn:

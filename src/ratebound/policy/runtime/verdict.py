@@ -130,9 +130,9 @@ class Verdict:
         return [*found, *(decision for decision in made if decision is not None)]
 
     @property
-    def has_slots(self) -> bool:
-        """True if the request has taken slots, which have to be released."""
-        return any(map(takes_slots, self.decisions))
+    def holding(self) -> list[Decision]:
+        """The decisions that have taken slots, which have to be released."""
+        return [decision for decision in self.decisions if decision.allowed and slots_of(decision.asks, -1)]
 
     def after(self, earlier: "Verdict") -> "Verdict":
         """Set the verdict of the early stage, and return this one."""
@@ -152,11 +152,6 @@ class Verdict:
             return 0
         decisive = self.decision.limit
         return next(place for place, ask in enumerate(self.decision.asks) if any(decisive is limit for limit in ask[1]))
-
-
-def takes_slots(decision: Decision) -> bool:
-    """Return True if a decision has taken slots."""
-    return decision.allowed and bool(slots_of(decision.asks, -1))
 
 
 class Judged(NamedTuple):

@@ -135,7 +135,7 @@ def finish(request: Any, visit: Visit, caller: Caller, response: Any) -> Flow[An
     if had_part:
         request.ratebound = visit.answer
     if response.streaming:
-        yield from _track_stream(visit, tracker, caller, response)
+        yield from _track_stream(visit, tracker, caller, response, is_asgi=hasattr(request, "scope"))
     elif (tracker.is_held or visit.holds) and not getattr(response, "is_rendered", True):
         # A template's response, or one of the REST framework, has no content before Django renders it, in a thread.
         threads = caller.limits.threads
@@ -159,13 +159,17 @@ def fail(request: Any, visit: Visit, caller: Caller, error: Exception) -> Flow[N
     yield from visit.leave(caller.gate)
 
 
-def _track_stream(visit: Visit, tracker: ResponseTracker, caller: Caller, response: Any) -> Flow[None]:
-    """Settle a stream at its end: until then, the function that makes it may still set its cost."""
+def _track_stream(
+    visit: Visit, tracker: ResponseTracker, caller: Caller, response: Any, *, is_asgi: bool
+) -> Flow[None]:
+    """Settle a stream at its end: until then, the function that makes it may still set its cost. Its slots are released
+    at its end, or when Django closes the response, which over ASGI it does not after every error."""
     passed = visit.passed
     if passed is None or all(verdict.decision is None for verdict in passed.verdicts):
         return
     _leave_at_close(visit, caller, response)
-    if getattr(response, "file_to_stream", None) is not None and not tracker.is_held:
+    is_needed = tracker.is_held or (visit.holds and is_asgi)
+    if getattr(response, "file_to_stream", None) is not None and not is_needed:
         yield from tracker.end(caller.gate)  # the server sends the file by itself
         return
     chunks = response.streaming_content
@@ -180,8 +184,12 @@ def _count(tracker: ResponseTracker, gate: Any, chunks: Iterable[bytes]) -> Any:
             tracker.add(len(chunk))
             yield chunk
         run(tracker.end(gate))  # not reached when the client goes away: the charge stays
-    finally:
+    except GeneratorExit:
+        raise  # the collector may raise it at any moment
+    except BaseException:
         run(tracker.visit.leave(gate))
+        raise
+    run(tracker.visit.leave(gate))
 
 
 async def _count_async(tracker: ResponseTracker, caller: Caller, chunks: Any) -> Any:
@@ -203,26 +211,10 @@ async def leave_from_task(visit: Visit, caller: Caller) -> None:
         await uncancelled(sync_to_async(run, thread_sensitive=False)(visit.leave(caller.limits.gate)))
 
 
-class SlotsUntilClosed:
-    """The slots of a request, for a response that Django closes: released then, or if the response is dropped."""
-
-    __slots__ = ("_gate", "_visit")
-
-    def __init__(self, visit: Visit, gate: Any) -> None:
-        self._visit = visit
-        self._gate = gate
-
-    def close(self) -> None:
-        """Release the slots."""
-        run(self._visit.leave(self._gate))
-
-    __del__ = close
-
-
 def _leave_at_close(visit: Visit, caller: Caller, response: Any) -> None:
-    """Release slots when a response is closed. Middleware may drop it instead, and send another in its place."""
+    """Release slots when a response is closed. If middleware drops it instead, they end with their lease."""
     if visit.holds:
-        response._resource_closers.append(SlotsUntilClosed(visit, caller.limits.gate).close)
+        response._resource_closers.append(lambda: run(visit.leave(caller.limits.gate)))
 
 
 def add_headers(request: Any, answer: Passed | Rejected | None, response: Any) -> Any:
