@@ -201,7 +201,8 @@ class WebGate(_GateBase):
     ) -> Passed | Rejected:
         """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is the
         result of the early stage, if that was checked by itself; it is returned with the new decision joined to it.
-        Nothing sleeps here. If `rules_for(endpoint).reads_body`, read the body into the view first."""
+        Nothing sleeps here. If `rules_for(endpoint).reads_body`, read the body into the view first. Call `leave` at the
+        end of the response."""
         return run(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
     def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:

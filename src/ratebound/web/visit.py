@@ -83,6 +83,7 @@ class Visit:
 
         `find_user` and `read_body` are called only where a rule needs their result.
         """
+        failure: BaseException | None = None
         try:
             yield from learn(rules, view, find_user, read_body)
             answer = yield from check_rules(gate, rules, view, stage, self.passed)
@@ -95,9 +96,14 @@ class Visit:
                     yield partial(gate.sleep, answer)
         except GeneratorExit:
             raise
-        except BaseException:  # a request that is cancelled while it is held back, for example
+        except BaseException as error:  # a request that is cancelled while it is held back, for example
+            failure = error
+        if failure is not None:  # not within `except`: compiled generators crash if they yield there
             yield from self.leave(gate)
-            raise
+            try:
+                raise failure
+            finally:
+                failure = None  # its traceback would be a cycle
         return answer
 
     def check_part(
@@ -187,6 +193,7 @@ def check_rules(
         earlier.delay = 0.0
         return earlier
     verdicts: list[Verdict] = []
+    failure: BaseException | None = None
     try:
         if rules.checks_early(stage):
             verdicts.append((yield partial(gate.decide_by, rules.compiled, view, "early")))
@@ -194,9 +201,14 @@ def check_rules(
             verdicts.append((yield partial(gate.decide_by, rules.compiled, view, rules.last_stage)))
     except GeneratorExit:
         raise
-    except BaseException:
+    except BaseException as error:
+        failure = error
+    if failure is not None:
         yield from _release(gate, verdicts)
-        raise
+        try:
+            raise failure
+        finally:
+            failure = None
     answer = rules.answer(view, verdicts)
     if isinstance(answer, Rejected):
         yield from _release(gate, verdicts[:-1])
@@ -231,19 +243,23 @@ def give_back(gate: Any, passed: Passed) -> Flow[None]:
     """Undo what was charged in the late stage, and release all slots: the request was rejected after all."""
     late = [verdict for verdict in passed.verdicts if verdict.stage == "late"]
     held, passed.slots = passed.slots, []
+    failure: BaseException | None = None
     try:
         if late:
             yield partial(gate.undo, *late)
             held = [verdict for verdict in held if verdict.stage != "late"]
     except GeneratorExit:
         raise
-    except BaseException as error:
-        yield from _release(gate, held)
-        if not isinstance(error, Exception):
-            raise
+    except Exception:
         log.exception(UNSETTLED)
-    else:
-        yield from _release(gate, held)
+    except BaseException as error:
+        failure = error
+    yield from _release(gate, held)
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None
 
 
 def release_slots(gate: Any, passed: Passed) -> Flow[None]:

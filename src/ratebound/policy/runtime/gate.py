@@ -199,7 +199,8 @@ class Gate(_PolicyGate):
 
     def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match. Early and late rules are two decisions: the early ones are asked first, and
-        if they refuse, that is the verdict; else what they said is its `earlier`.
+        if they refuse, that is the verdict; else what they said is its `earlier`. If the late ones refuse, the charge
+        of the early ones stays, and their slots are released.
 
         With a `stage` only its rules are asked: `early` before authentication, and `late` after it. A request that has
         passed `early` by itself is not asked again.
