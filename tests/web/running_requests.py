@@ -27,12 +27,13 @@ CONTENT = b"content of a file"
 
 
 class SlotLedger(MemoryStorage):
-    """A storage that knows by itself which slots are held: `held` has their ids, `most` is how many at once."""
+    """A storage that knows by itself which slots are held: `held` has their ids, `most` is how many at once. `renewed`
+    counts the renewals."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.held: set[int] = set()
-        self.most = 0
+        self.most = self.renewed = 0
         self.trips: list[str] = []
         self._changed = threading.Condition()
 
@@ -43,6 +44,7 @@ class SlotLedger(MemoryStorage):
             for group, rows in zip(groups, answers, strict=True):
                 if mode != "peek" and all(row[0] for row in rows):
                     self._note(group)
+                self.renewed += mode == "force" and any(ask[2] > 0 for ask in group)
             self.most = max(self.most, len(self.held))
             self._changed.notify_all()
             return answers
@@ -52,6 +54,11 @@ class SlotLedger(MemoryStorage):
             for limit, extra in zip(limits, extras or (), strict=bool(extras)):
                 if limit.has_slots and extra[0] >= 0:
                     (self.held.add if cost > 0 else self.held.discard)(extra[0])
+
+    def is_renewed(self, times: int) -> bool:
+        """Return True once slots were renewed so often."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.renewed >= times, SECONDS)
 
     def is_free(self) -> bool:
         """Return True once no slot is held."""
