@@ -1,13 +1,15 @@
-"""FastAPI: a policy for all, limits at single endpoints, logins that count only when they fail.
+"""FastAPI: a policy for all, limits at single endpoints, logins that count only when they fail, exports at once.
 
 `uvicorn fastapi_app:app` serves it; run as it is, it asks itself.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import httpx
 from fastapi import Depends, FastAPI, HTTPException, Request, WebSocket
+from fastapi.responses import StreamingResponse
 
 from ratebound.policy import Match, Policy, Rule
 from ratebound.web.fastapi import Passed, RateLimits
@@ -56,6 +58,17 @@ async def answer(request: Request) -> str:
     return words
 
 
+@app.get("/export")
+@limits.limit("2 concurrent")
+async def export() -> StreamingResponse:
+    async def rows() -> AsyncIterator[str]:
+        for number in range(3):
+            yield f"row {number}\n"
+            await asyncio.sleep(0.01)
+
+    return StreamingResponse(rows())  # holds its slot until the last row
+
+
 @app.get("/left")
 async def left(passed: Annotated[Passed, Depends(limits.limit("10/minute"))]) -> int:
     return passed.decision.remaining if passed.decision else 0
@@ -82,6 +95,8 @@ async def main() -> None:
             )
         reports = await asyncio.gather(*[client.get(f"/reports/{number}") for number in range(3)])
         print("one every half second:", [response.text for response in reports])
+        exports = await asyncio.gather(*[client.get("/export") for _ in range(3)])
+        print("three exports at once:", [response.status_code for response in exports])
         print("GET /answer:", (await client.get("/answer")).headers["ratelimit"])
 
 

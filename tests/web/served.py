@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, WebSocket
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 
 from ratebound.policy import Match, Policy, Rule
 from ratebound.web import wsgi
@@ -75,6 +75,26 @@ async def endless() -> StreamingResponse:
             await asyncio.sleep(0.02)
 
     return StreamingResponse(parts())
+
+
+@app.get("/exports")
+@limits.limit("2 concurrent", name="exports")
+async def exports() -> StreamingResponse:
+    return await endless.__wrapped__()  # type: ignore[attr-defined,no-any-return]
+
+
+@app.get("/download")
+@limits.limit("2 concurrent", name="download")
+async def download() -> FileResponse:
+    return FileResponse(__file__)
+
+
+@app.websocket("/exports/ws")
+@limits.limit("2 concurrent", name="connections")
+async def connections(websocket: WebSocket) -> None:
+    await websocket.accept()
+    async for text in websocket.iter_text():
+        await websocket.send_text(text)
 
 
 @app.get("/stream")

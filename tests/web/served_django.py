@@ -4,13 +4,14 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import django
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
 from ratebound.web.django import limit
@@ -68,7 +69,19 @@ def endless(request: Any) -> Any:
     return StreamingHttpResponse(awaited() if hasattr(request, "scope") else parts())
 
 
+@limit("2 concurrent", name="exports")
+def exports(request: Any) -> Any:
+    return endless.__wrapped__(request)  # type: ignore[attr-defined]
+
+
+@limit("2 concurrent", name="download")
+def download(request: Any) -> Any:
+    return FileResponse(Path(__file__).open("rb"))
+
+
 urlpatterns = [
+    path("exports", exports),
+    path("download", download),
     path("", home),
     path("users/<int:number>", user),
     path("login", login),

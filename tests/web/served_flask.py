@@ -50,3 +50,15 @@ def endless() -> flask.Response:
             time.sleep(0.02)
 
     return flask.Response(parts())
+
+
+@application.get("/exports")
+@limiter.limit("2 concurrent", name="exports")
+def exports() -> flask.Response:
+    return endless.__wrapped__()  # type: ignore[attr-defined,no-any-return]
+
+
+@application.get("/download")
+@limiter.limit("2 concurrent", name="download")
+def download() -> flask.Response:
+    return flask.send_file(__file__)

@@ -16,7 +16,7 @@ from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
 from ratebound.usage import Usage
 from ratebound.web.asgi_plain_path import enter_plain, is_scripted, peer_of
-from ratebound.web.asgi_response import AsgiResponse, as_fields
+from ratebound.web.asgi_response import AsgiResponse, as_fields, leave
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.endpoint_rules import EndpointRules
@@ -210,7 +210,7 @@ class RateLimitMiddleware:
             return
         view = RequestView.on_demand(self._wire, scope, scope["method"], peer_of(scope), user, route)
         rules = gate.rules_for(endpoint)
-        if rules.is_plain:
+        if rules.is_direct:
             verdict = await gate.decide_by(rules.compiled, view, rules.last_stage)
             answer = visit.answer = rules.answer(view, [verdict])
             if isinstance(answer, Passed) and answer.delay:
@@ -223,7 +223,11 @@ class RateLimitMiddleware:
             await reject(answer, scope, send)
             return
         scope["state"] = {**state, STATE: answer}
-        await self.app(scope, receive, AsgiResponse(gate, visit, send, scope["method"] == "HEAD"))
+        try:
+            await self.app(scope, receive, AsgiResponse(gate, visit, send, scope["method"] == "HEAD"))
+        finally:
+            if visit.holds:
+                await leave(gate, visit)
 
     def _first_paths(self, scope: Scope) -> Paths:
         """Read the application's prefixes when the first path is read: by then everything is mounted."""
@@ -262,10 +266,20 @@ async def check_with_body(
 
 
 def messages_endpoint(messages: "str | RouteLimit | None") -> Endpoint | None:
-    """Return the endpoint that limits the messages of WebSocket connections."""
+    """Return the endpoint that limits the messages of WebSocket connections. Raises ValueError for slots: a message
+    does not last."""
     if isinstance(messages, str):
         messages = RouteLimit(limits=messages, name="messages")
-    return None if messages is None else Endpoint("messages", [messages])
+    if messages is None:
+        return None
+    endpoint = Endpoint("messages", [messages])
+    plans = [plan for rule in endpoint.rules for plan in rule.plans.values() if isinstance(plan, tuple)]
+    if any(limit.has_slots for plan in plans for limit in plan):
+        raise ValueError(
+            f"messages={messages.limits!r} limits what lasts, and a message does not: give a rate like '10/second', or"
+            " limit connections by a rule of the policy"
+        )
+    return endpoint
 
 
 async def reject(rejected: Rejected, scope: Scope, send: Send) -> None:

@@ -134,13 +134,21 @@ async def send_start(response: AsgiResponse, message: Message) -> None:
 
 
 async def send_part(response: AsgiResponse, message: Message, is_last: bool) -> None:
-    """Send a part of the body, after a start that was held back. The last part settles the response first."""
+    """Send a part of the body, after a start that was held back. The response is settled before the last part, and its
+    slots are released after it."""
     if is_last:
         await run_async(response.tracker.end(response.gate))
     start, response.held = response.held, None
     if start is not None:
         await response.send(with_our_headers(start, response.tracker.visit.answer))
     await response.send(message)
+    if is_last and response.tracker.visit.holds:
+        await leave(response.gate, response.tracker.visit)
+
+
+async def leave(gate: Any, visit: Visit) -> None:
+    """Release the slots that a request still holds: its application has returned, or raised."""
+    await run_async(visit.leave(gate))
 
 
 async def send_nothing() -> None:

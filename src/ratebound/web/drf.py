@@ -34,8 +34,8 @@ except ModuleNotFoundError as error:
 
 PENDING = "_ratebound_pending"  # the attribute of a view that lists throttles which were checked with the first
 UNSETTLED = (
-    "a charge is settled when the response is complete, and without the middleware nobody sees that: add"
-    " 'ratebound.web.django.RateLimitMiddleware' to MIDDLEWARE"
+    "charges are settled and slots are released when the response is complete, and without the middleware nobody sees"
+    " that: add 'ratebound.web.django.RateLimitMiddleware' to MIDDLEWARE"
 )
 
 # The endpoints of throttles that stand in the code.
@@ -81,6 +81,9 @@ class Throttle:
             answer = run(visit.check_part(limits.gate, rules, visit.view, read_body=read_body))
         visit.view.user = visit.view.user or before
         if not isinstance(answer, Rejected):
+            if answer.slots and not visit.is_watched:
+                limits.gate.leave(answer)
+                raise RuntimeError(UNSETTLED)
             inner.ratebound = visit.answer
             if answer.may_settle:
                 remember(inner)

@@ -34,9 +34,10 @@ class EndpointRules:
     """All rules for one endpoint, compiled.
 
     `base` is the compiled policy without the endpoint's limits. `is_plain` means that one decision is enough, and that
-    it needs no body. `line` is the fast path, where plain_path.py can use it. `uses_request` means that functions of
-    the application, or the search for the reason why no user is known, may look at the framework's own request.
-    `wants_user` means that a rule may need the user.
+    it needs no body. `is_direct` means that besides no request takes slots, which would have to be released. `line` is
+    the fast path, where plain_path.py can use it. `uses_request` means that functions of the application, or the search
+    for the reason why no user is known, may look at the framework's own request. `wants_user` means that a rule may
+    need the user.
     """
 
     __slots__ = (
@@ -49,9 +50,11 @@ class EndpointRules:
         "has_early",
         "has_functions",
         "has_paths",
+        "is_direct",
         "is_plain",
         "last_stage",
         "line",
+        "may_hold",
         "may_queue",
         "reads_body",
         "terms",
@@ -77,10 +80,12 @@ class EndpointRules:
         # Then MAX_BODY + 1 bytes of it at most are read first.
         self.reads_body = policy.reads_body or any(limit.reads_body for limit in limits)
         self.may_queue = compiled.may_queue
+        self.may_hold = compiled.may_hold
         self.last_stage = "early" if endpoint is not None and endpoint.exempt else "late"
         self.has_early = self.last_stage == "late" and base.has_early
         self.has_paths = bool(policy.exempt) or any(rule.match.paths for rule in policy.rules)
         self.is_plain = not self.has_early and not self.reads_body
+        self.is_direct = self.is_plain and not self.may_hold
         self._breaches = {rule.name: limit.on_breach for rule, limit in pairs if limit.on_breach is not None}
         own = {rule.name: limit.charged for rule, limit in pairs if limit.charged is not None}
         plans = policy.response_headers.usual_plans
@@ -114,7 +119,10 @@ class EndpointRules:
             self._note_user(view, verdicts[-1])
         if not verdicts[-1].allowed:
             return self.rejection(view, verdicts[-1])
-        return Passed(verdicts, self.terms, delay_of(verdicts) if self.may_queue else 0.0, view.is_scripted)
+        passed = Passed(verdicts, self.terms, delay_of(verdicts) if self.may_queue else 0.0, view.is_scripted)
+        if self.may_hold:
+            passed.slots = [verdict for verdict in verdicts if verdict.holding]
+        return passed
 
     def rejection(self, view: RequestView, verdict: Verdict) -> Rejected:
         """Return the rejection that a verdict stands for."""

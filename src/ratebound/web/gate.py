@@ -34,7 +34,7 @@ from ratebound.web.plain_path import PlainPath
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.usage_page import asks_of
-from ratebound.web.visit import check_rules, give_back, settle
+from ratebound.web.visit import check_rules, give_back, release_slots, settle
 
 log = logging.getLogger("ratebound")
 
@@ -93,6 +93,8 @@ class _GateBase:
         self.gate = gate
         self.current = gate.current  # the policy in force, compiled
         self.settle = gate.settle
+        self.undo = gate.undo
+        self.release_slots = gate.release
         self._table = EndpointRulesTable(gate, charge)
         self.plain = PlainPath(gate._source, gate.current, gate._decider.fast_path, self._table.full)
         self.decide_by = gate.decide_by
@@ -138,6 +140,10 @@ class _GateBase:
         if isinstance(answer, Rejected) or self.owns(answer):
             return asks_of(answer)
         raise RuntimeError("these limits have not checked this request: install them in the application around it")
+
+    def hold_slots(self, passed: Passed) -> None:
+        """Renew the slots of a request until they are released."""
+        passed.held = [held for verdict in passed.slots for held in self.gate.hold(verdict)]
 
     def prepare(self, endpoint: Endpoint | None) -> None:
         """Raise ValueError if an endpoint's limits cannot be combined with the policy."""
@@ -213,20 +219,29 @@ class WebGate(_GateBase):
     ) -> Passed | Rejected:
         """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is the
         result of the early stage, if that was checked by itself; it is returned with the new decision joined to it.
-        Nothing sleeps here. If `rules_for(endpoint).reads_body`, read the body into the view first."""
+        Nothing sleeps here. If `rules_for(endpoint).reads_body`, read the body into the view first. Call `leave` at the
+        end of the response."""
         return run(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
     def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
-        """Decide by the endpoint's own limits, without the rules of the policy, which were checked already."""
+        """Decide by the endpoint's own limits, without the rules of the policy, which were checked already. Slots are
+        not held."""
         rules = self.rules_alone(endpoint)
-        return rules.answer(view, [self.decide_by(rules.compiled, view, "late")])
+        answer = rules.answer(view, [self.decide_by(rules.compiled, view, "late")])
+        if isinstance(answer, Passed) and answer.slots:
+            self.leave(answer)
+        return answer
 
     def after(self, passed: Passed, status: int, sent: int) -> None:
         """Settle a complete response. What was charged for one that broke off stays charged."""
         run(settle(self, passed, status, sent))
 
+    def leave(self, passed: Passed) -> None:
+        """Release the slots of a request: its response has ended, or has broken off."""
+        run(release_slots(self, passed))
+
     def give_back(self, passed: Passed) -> None:
-        """Undo what was charged in the late stage: the request was rejected after all."""
+        """Undo what was charged in the late stage, and release all slots: the request was rejected after all."""
         run(give_back(self, passed))
 
     def usage(self, view: RequestView) -> list[Usage]:
@@ -305,11 +320,18 @@ class AsyncWebGate(_GateBase):
     async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
         """Decide by the endpoint's own limits; see `WebGate.alone`."""
         rules = self.rules_alone(endpoint)
-        return rules.answer(view, [await self.decide_by(rules.compiled, view, "late")])
+        answer = rules.answer(view, [await self.decide_by(rules.compiled, view, "late")])
+        if isinstance(answer, Passed) and answer.slots:
+            await self.leave(answer)
+        return answer
 
     async def after(self, passed: Passed, status: int, sent: int) -> None:
         """Settle a complete response; see `WebGate.after`."""
         await run_async(settle(self, passed, status, sent))
+
+    async def leave(self, passed: Passed) -> None:
+        """Release the slots of a request; see `WebGate.leave`."""
+        await run_async(release_slots(self, passed))
 
     async def give_back(self, passed: Passed) -> None:
         """Undo what was charged in the late stage; see `WebGate.give_back`."""

@@ -22,7 +22,8 @@ class Passed(PassedFields):
     """A request that may go ahead, `delay` seconds from now. Handlers see their decision as this object.
 
     `tells` is False when a gate nearer to the application tells the client. `may_settle` is False for most requests:
-    nothing about them depends on the result. `ended` says why nothing can be charged any more, "" while it can.
+    nothing about them depends on the result, and they hold no slots. `ended` says why nothing can be charged any more,
+    "" while it can.
     """
 
     __slots__ = ()
@@ -99,6 +100,25 @@ class Passed(PassedFields):
     def failed(self, value: bool | None) -> None:
         self._failed = None if value is None else bool(value)  # handlers also give what is true or false
 
+    @property
+    def slots(self) -> list[Verdict]:
+        """The verdicts whose slots this request holds."""
+        return getattr(self, "_slots", [])  # set for few requests, so not when each is made
+
+    @slots.setter
+    def slots(self, verdicts: list[Verdict]) -> None:
+        self._slots = verdicts
+        self.may_settle = self.may_settle or bool(verdicts)
+
+    @property
+    def held(self) -> list[object]:
+        """Objects that keep the slots renewed as long as they exist."""
+        return getattr(self, "_held", [])
+
+    @held.setter
+    def held(self, held: list[object]) -> None:
+        self._held = held
+
     def charge(self, cost: int, rule: str = "") -> None:
         """Set the whole cost of this request, for a handler that knows it: settled when the response is complete.
 
@@ -116,6 +136,11 @@ class Passed(PassedFields):
         settled_by: tuple[Any, str] | None = getattr(self, "_settled_by", None)
         if settled_by is not None:
             settled_by[0].after(self, int(settled_by[1][:3]), 0)
+
+    @property
+    def is_settled_at_once(self) -> bool:
+        """True if nobody sees the end of the response."""
+        return getattr(self, "_settled_by", None) is not None
 
     def handle(self) -> None:
         """Note that a function of the application runs for this request, under a limit of its own."""
@@ -167,6 +192,9 @@ class Passed(PassedFields):
         self.verdicts.extend(later.verdicts)
         self.terms = self.terms.joined(later.terms)
         self.may_settle = self.may_settle or bool(later.terms.charges)
+        if later.slots:
+            self.slots = [*self.slots, *later.slots]
+            self.held = [*self.held, *later.held]
         if later._is_handled:
             self.handle()
 

@@ -53,10 +53,12 @@ class PassedFields:
         "_costs",
         "_decision",
         "_failed",
+        "_held",
         "_is_handled",
         "_is_scripted",
         "_is_unhandled_preflight",
         "_settled_by",
+        "_slots",
         "_verdicts",
         "delay",
         "ended",
@@ -67,7 +69,9 @@ class PassedFields:
 
     # Set for few requests, so not when each is made.
     _failed: bool | None
+    _held: list[object]
     _settled_by: Any
+    _slots: list[Verdict]
 
     def __init__(
         self,

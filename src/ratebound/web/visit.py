@@ -4,10 +4,11 @@ Flows yield functions without arguments, and are sent what these return. Nothing
 """
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from ratebound.policy import RequestView
+from ratebound.policy import RequestView, Verdict
 from ratebound.policy.model.rule import Stage
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.flow import Flow, Step
@@ -20,6 +21,7 @@ log = logging.getLogger("ratebound")
 Answer = Passed | Rejected
 
 UNSETTLED: Final = "the cost of a request could not be settled: what was charged before stays charged"
+UNRELEASED: Final = "the slots of a request could not be released: they end with their lease"
 REJECTED_LATER: Final = "the request was rejected, and costs nothing"
 
 
@@ -29,6 +31,7 @@ class Visit:
     `answer` is the decision so far. `part` is the rejection of a part of the handler, and `part_status` the status of
     its response: the response of the request shows whether the application answers with it or without it. `checked` has
     the declared limits that were checked in advance. `is_watched` is True if an adapter sees the end of the response.
+    `holds` is True if the request has taken slots: then the adapter calls `leave` where the response ends.
 
     Adapters keep a visit in their request. A view that reads from that request is not kept in the visit longer than the
     request runs, or each request would be a cycle that only the collector finds.
@@ -43,6 +46,7 @@ class Visit:
     is_begun: bool = False  # early rules were checked
     is_late: bool = False  # all rules were checked, not only the early ones
     is_watched: bool = False
+    holds: bool = False
     failed: bool | None = None  # the handler's judgement, before anything was decided
     reached_cors: bool = False  # a preflight has reached a middleware that answers all of them
     _pending: dict[Any, Any] | None = None
@@ -79,13 +83,27 @@ class Visit:
 
         `find_user` and `read_body` are called only where a rule needs their result.
         """
-        yield from learn(rules, view, find_user, read_body)
-        answer = yield from check_rules(gate, rules, view, stage, self.passed)
-        self.is_begun = True
-        self.is_late = self.is_late or stage != "early"
-        self.note(answer)
-        if isinstance(answer, Passed) and answer.delay:
-            yield partial(gate.sleep, answer)
+        failure: BaseException | None = None
+        try:
+            yield from learn(rules, view, find_user, read_body)
+            answer = yield from check_rules(gate, rules, view, stage, self.passed)
+            self.is_begun = True
+            self.is_late = self.is_late or stage != "early"
+            self.note(answer)
+            if isinstance(answer, Passed):
+                self.holds = self.holds or bool(answer.slots)
+                if answer.delay:
+                    yield partial(gate.sleep, answer)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # a request that is cancelled while it is held back, for example
+            failure = error
+        if failure is not None:  # not within `except`: compiled generators crash if they yield there
+            yield from self.leave(gate)
+            try:
+                raise failure
+            finally:
+                failure = None  # its traceback would be a cycle
         return answer
 
     def check_part(
@@ -101,6 +119,12 @@ class Visit:
         whether the application answers with it."""
         yield from learn(rules, view, find_user, read_body)
         answer: Answer = rules.answer(view, [(yield partial(gate.decide_by, rules.compiled, view, "late"))])
+        if isinstance(answer, Passed) and answer.slots:
+            if self._sees_end:
+                self.holds = True
+                gate.hold_slots(answer)
+            else:
+                yield from release_slots(gate, answer)
         self.note_part(answer)
         if isinstance(answer, Passed) and answer.delay:
             yield partial(gate.sleep, answer)
@@ -117,6 +141,18 @@ class Visit:
             self.note(answer)
         elif isinstance(before, Passed):
             before.join(answer)
+
+    @property
+    def _sees_end(self) -> bool:
+        """False if nobody will see the end of the response."""
+        return self.answer is None or (isinstance(self.answer, Passed) and not self.answer.is_settled_at_once)
+
+    def leave(self, gate: Any) -> Flow[None]:
+        """Release the slots of the request. Adapters call it where the response ends, however it ends, and may call it
+        again."""
+        passed = self.passed
+        if passed is not None:
+            yield from release_slots(gate, passed)
 
     def conclude(self, gate: Any, status: int) -> Flow[None]:
         """Reject the whole request if the response has the status of a rejected part. All charges before it are given
@@ -156,17 +192,33 @@ def check_rules(
     if earlier is not None and rules.last_stage == "early":  # exempt from all other rules
         earlier.delay = 0.0
         return earlier
-    verdicts = []
-    if rules.checks_early(stage):
-        verdicts.append((yield partial(gate.decide_by, rules.compiled, view, "early")))
-    if not verdicts or (verdicts[0].allowed and stage != "early"):
-        verdicts.append((yield partial(gate.decide_by, rules.compiled, view, rules.last_stage)))
+    verdicts: list[Verdict] = []
+    failure: BaseException | None = None
+    try:
+        if rules.checks_early(stage):
+            verdicts.append((yield partial(gate.decide_by, rules.compiled, view, "early")))
+        if not verdicts or (verdicts[0].allowed and stage != "early"):
+            verdicts.append((yield partial(gate.decide_by, rules.compiled, view, rules.last_stage)))
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        failure = error
+    if failure is not None:
+        yield from _release(gate, verdicts)
+        try:
+            raise failure
+        finally:
+            failure = None
     answer = rules.answer(view, verdicts)
-    if earlier is None:
-        return answer
     if isinstance(answer, Rejected):
-        yield from give_back(gate, earlier)
-        earlier.end(REJECTED_LATER)
+        yield from _release(gate, verdicts[:-1])
+        if earlier is not None:
+            yield from give_back(gate, earlier)
+            earlier.end(REJECTED_LATER)
+        return answer
+    if answer.slots:
+        gate.hold_slots(answer)
+    if earlier is None:
         return answer
     earlier.join(answer)
     earlier.delay = answer.delay  # it has waited for what was decided before
@@ -188,10 +240,46 @@ def settle(gate: Any, passed: Passed, status: int, sent: int) -> Flow[None]:
 
 
 def give_back(gate: Any, passed: Passed) -> Flow[None]:
-    """Undo what was charged in the late stage: the request was rejected after all."""
-    for verdict in passed.verdicts:
-        if verdict.stage == "late":
-            try:
-                yield partial(gate.settle, verdict, cost=0)
-            except Exception:
-                log.exception(UNSETTLED)
+    """Undo what was charged in the late stage, and release all slots: the request was rejected after all."""
+    late = [verdict for verdict in passed.verdicts if verdict.stage == "late"]
+    held, passed.slots = passed.slots, []
+    failure: BaseException | None = None
+    try:
+        if late:
+            yield partial(gate.undo, *late)
+            held = [verdict for verdict in held if verdict.stage != "late"]
+    except GeneratorExit:
+        raise
+    except Exception:
+        log.exception(UNSETTLED)
+    except BaseException as error:
+        failure = error
+    yield from _release(gate, held)
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None
+
+
+def release_slots(gate: Any, passed: Passed) -> Flow[None]:
+    """Release the slots of a request, once. A failure is logged."""
+    held, passed.slots = passed.slots, []
+    if held:
+        yield from _release(gate, held)
+
+
+def release_part(gate: Any, passed: Passed, verdict: Verdict) -> Flow[None]:
+    """Release the slots of one part of the handler before the response ends."""
+    held = [one for one in passed.slots if one is verdict]
+    passed.slots = [one for one in passed.slots if one is not verdict]
+    yield from _release(gate, held)
+
+
+def _release(gate: Any, verdicts: Sequence[Verdict]) -> Flow[None]:
+    held = [verdict for verdict in verdicts if verdict.holding]
+    if held:
+        try:
+            yield partial(gate.release_slots, *held)
+        except Exception:
+            log.exception(UNRELEASED)

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.web.asgi_response import as_fields, with_our_headers
+from ratebound.web.asgi_response import as_fields, leave, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.flow import run_async
 from ratebound.web.gate import AsyncWebGate
@@ -31,7 +31,8 @@ async def connect(
     send: Send,
     visit: Visit,
 ) -> None:
-    """Open a connection, or reject it before it is opened. Its cost is settled when it ends.
+    """Open a connection, or reject it before it is opened. Its cost is settled, and its slots are released, when it
+    ends.
 
     The view reads a copy of the scope: messages are checked later, when the application has changed the scope.
     """
@@ -47,11 +48,14 @@ async def connect(
     try:
         await app(scope, connection.receive, connection.send)
     except Exception:
-        if not connection.is_over:
-            raise  # as for a request: a client that makes the handler crash stays charged
-        await connection.settle()
+        if connection.is_over:  # else as for a request: a client that makes the handler crash stays charged
+            await connection.settle()
         raise
-    await connection.settle()
+    else:
+        await connection.settle()
+    finally:
+        if visit.holds:
+            await leave(gate, visit)
 
 
 async def deny(rejected: Rejected, scope: Scope, send: Send) -> None:

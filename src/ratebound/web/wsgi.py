@@ -145,7 +145,7 @@ class RateLimitMiddleware:
             environ[PASSED] = plain
             return track_response(gate, self.app, visit, environ, start_response)
         view = request_view(environ, user, None, self._wire)
-        if rules.is_plain:
+        if rules.is_direct:
             answer = visit.answer = rules.answer(view, [gate.decide_by(rules.compiled, view, rules.last_stage)])
             if isinstance(answer, Passed) and answer.delay:
                 gate.sleep(answer)

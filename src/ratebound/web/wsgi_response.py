@@ -24,7 +24,11 @@ LENGTH: Final = 2
 def track_response(gate: Any, app: Application, visit: Visit, environ: Any, start_response: Any) -> Iterable[bytes]:
     """Call the application, and return its response with the headers of the visit."""
     start = StartResponse(gate, visit, environ, start_response)
-    body = app(environ, start)
+    try:
+        body = app(environ, start)
+    except BaseException:
+        run(visit.leave(gate))
+        raise
     if start.is_done:
         return body
     return start.response().of(body, environ.get("wsgi.file_wrapper"))
@@ -50,7 +54,7 @@ class StartResponse:
             if not isinstance(answer, PassedFields):
                 self.is_done = True
                 return self._start_response(status, _changed(answer, status, headers), *failure)
-            if not answer.may_settle or not answer.settles:
+            if not answer.may_settle or not (answer.settles or answer.slots):
                 is_plain, has_length = status[0] != "3", False
                 for name, _ in headers:
                     kind = kind_of(name)
@@ -93,15 +97,28 @@ class WsgiResponse:
         self._body: Iterable[bytes] = ()
 
     def of(self, body: Iterable[bytes], files: Any) -> Iterable[bytes]:
-        """Return a body that settles this response at its end. A file is left to the server."""
+        """Return a body that settles this response at its end. A file is left to the server, unless its end matters and
+        cannot be seen."""
         self._body = body
         if isinstance(body, list | tuple) and self._status:
             self._tracker.add(sum(map(len, body)))
             self._settle()
             self._release()
+            self._leave()
             return body
         is_file = isinstance(files, type) and isinstance(body, files)
-        return body if is_file and self._status and self._headers is None else self
+        return body if is_file and self._status and self._headers is None and self._leaves_at_close(body) else self
+
+    def _leaves_at_close(self, file: Any) -> bool:
+        """Release the slots when the server closes the file. Return False if that is not possible."""
+        visit = self._tracker.visit
+        if not visit.holds:
+            return True
+        try:
+            file.close = _ClosedFile(getattr(file, "close", None), visit, self._gate)
+        except AttributeError:
+            return False
+        return True
 
     def start(self, status: str, headers: Pairs, *failure: Any) -> Write:
         """Start the response, or hold it back."""
@@ -130,6 +147,11 @@ class WsgiResponse:
         if self._status:
             run(self._tracker.end(self._gate))
 
+    def _leave(self) -> None:
+        visit = self._tracker.visit
+        if visit.holds:
+            run(visit.leave(self._gate))
+
     def __iter__(self) -> Iterator[bytes]:
         for part in self._body:
             if self._tracker.add(len(part)):
@@ -138,12 +160,34 @@ class WsgiResponse:
             yield part
         self._settle()
         self._release()
+        self._leave()
 
     def close(self) -> None:
         """Close the body: the server is done with it. An end that was not reached was not settled."""
         close, self._body = getattr(self._body, "close", None), ()
-        if close is not None:
-            close()
+        try:
+            if close is not None:
+                close()
+        finally:
+            self._leave()
+
+
+class _ClosedFile:
+    """The `close` of a file that the server sends by itself: it also releases the slots of the request."""
+
+    __slots__ = ("_close", "_gate", "_visit")
+
+    def __init__(self, close: Callable[[], Any] | None, visit: Visit, gate: Any) -> None:
+        self._close = close
+        self._visit = visit
+        self._gate = gate
+
+    def __call__(self) -> None:
+        try:
+            if self._close is not None:
+                self._close()
+        finally:
+            run(self._visit.leave(self._gate))
 
 
 @lru_cache(maxsize=1024)

@@ -3,7 +3,7 @@
 `CompiledStage.with_rules` adds the rules of an endpoint to a policy's without indexing those again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -225,12 +225,22 @@ def _fallen(limit: Limit, failure: str) -> Limit:
 def may_queue(rules: Iterable[Rule], overrides: Iterable[Override]) -> bool:
     """Return True if a request may have to wait for its turn: there is a leaky bucket, or limits that only a request
     shows."""
+    return _may_have(lambda limit: limit.queues, rules, overrides)
+
+
+def may_hold(rules: Iterable[Rule], overrides: Iterable[Override]) -> bool:
+    """Return True if a request may take a slot: there is a limit of concurrent requests, or limits that only a request
+    shows."""
+    return _may_have(lambda limit: limit.has_slots, rules, overrides)
+
+
+def _may_have(is_one: Callable[[Limit], bool], rules: Iterable[Rule], overrides: Iterable[Override]) -> bool:
     if any(override.limits is not None for override in overrides):
         return True
     return any(
         rule.computed is not None
         or any(
-            limit.queues
+            is_one(limit)
             for plan in (*rule.plans.values(), *rule.candidates.values())
             if isinstance(plan, tuple)
             for limit in plan

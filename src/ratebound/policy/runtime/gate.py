@@ -29,9 +29,11 @@ from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
+from ratebound.slots import slots_of
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
+from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage, usages_of
 
 T = TypeVar("T")
@@ -217,7 +219,8 @@ class Gate(_PolicyGate):
 
     def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match. Early and late rules are two decisions: the early ones are asked first, and
-        if they refuse, that is the verdict; else what they said is its `earlier`.
+        if they refuse, that is the verdict; else what they said is its `earlier`. If the late ones refuse, the charge
+        of the early ones stays, and their slots are released.
 
         With a `stage` only its rules are asked: `early` before authentication, and `late` after it. A request that has
         passed `early` by itself is not asked again.
@@ -226,7 +229,39 @@ class Gate(_PolicyGate):
         if stage is not None or not compiled.asks_early(request):
             return self.decide_by(compiled, request, checked_stage(stage or "late"))
         earlier = self.decide_by(compiled, request, "early")
-        return self.decide_by(compiled, request, "late").after(earlier) if earlier.allowed else earlier
+        if not earlier.allowed:
+            return earlier
+        try:
+            verdict = self.decide_by(compiled, request, "late").after(earlier)
+        except BaseException:
+            self.release(earlier)
+            raise
+        if not verdict.allowed:
+            self.release(earlier)
+        return verdict
+
+    def hold(self, verdict: Verdict) -> list[object]:
+        """Renew the slots of a verdict until `release` or `undo`, or until the returned objects are gone.
+
+        Without this, slots end with their lease.
+        """
+        return [self._decider.hold(decision) for decision in verdict.holding]
+
+    def release(self, *verdicts: Verdict) -> None:
+        """Release the slots of all of these verdicts, those of rules in shadow included. Can be repeated."""
+        for decision in [decision for verdict in verdicts for decision in verdict.holding]:
+            self._decider.release(decision)
+
+    def undo(self, *verdicts: Verdict) -> None:
+        """Undo these verdicts: refund what they were charged, also by rules in shadow, and release their slots.
+
+        What was settled before stays charged.
+        """
+        for decision in [decision for verdict in verdicts for decision in verdict.decisions]:
+            if decision.final:
+                self._decider.release(decision)
+            else:
+                self._decider.undo(decision)
 
     def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
@@ -328,6 +363,8 @@ class Gate(_PolicyGate):
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
+            if not verdict.allowed:
+                self.release(verdict)  # slots of rules in shadow
         else:
             asks = ready.asks
             if asks:
@@ -394,7 +431,43 @@ class AsyncGate(_PolicyGate):
         if stage is not None or not compiled.asks_early(request):
             return await self.decide_by(compiled, request, checked_stage(stage or "late"))
         earlier = await self.decide_by(compiled, request, "early")
-        return (await self.decide_by(compiled, request, "late")).after(earlier) if earlier.allowed else earlier
+        if not earlier.allowed:
+            return earlier
+        try:
+            verdict = (await self.decide_by(compiled, request, "late")).after(earlier)
+        except BaseException:
+            await self.release(earlier)
+            raise
+        if not verdict.allowed:
+            await self.release(earlier)
+        return verdict
+
+    def hold(self, verdict: Verdict) -> list[object]:
+        """Renew the slots of a verdict; see `Gate.hold`. It is not awaited."""
+        return [self._decider.hold(decision) for decision in verdict.holding]
+
+    async def release(self, *verdicts: Verdict) -> None:
+        """Release the slots of verdicts, also if the caller is cancelled meanwhile; see `Gate.release`."""
+        held = [decision for verdict in verdicts for decision in verdict.holding]
+        if held:
+            await uncancelled(self._release(held))
+
+    async def _release(self, held: Sequence[Decision]) -> None:
+        for decision in held:
+            await self._decider.release(decision)
+
+    async def undo(self, *verdicts: Verdict) -> None:
+        """Undo verdicts, also if the caller is cancelled meanwhile; see `Gate.undo`."""
+        made = [decision for verdict in verdicts for decision in verdict.decisions]
+        if made:
+            await uncancelled(self._undo(made))
+
+    async def _undo(self, made: Sequence[Decision]) -> None:
+        for decision in made:
+            if decision.final:
+                await self._decider.release(decision)
+            else:
+                await self._decider.undo(decision)
 
     async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
@@ -471,6 +544,8 @@ class AsyncGate(_PolicyGate):
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
+            if not verdict.allowed:
+                await self.release(verdict)  # slots of rules in shadow
         else:
             asks = ready.asks
             if asks:
@@ -494,7 +569,7 @@ class AsyncGate(_PolicyGate):
             while True:
                 try:
                     if isinstance(step, list):
-                        answer = await self._decider.evaluate(self._bounded(compiled, step))
+                        answer = await self._evaluate(self._bounded(compiled, step))
                     else:
                         answer = await step
                 except Exception as error:
@@ -503,6 +578,12 @@ class AsyncGate(_PolicyGate):
                     step = flow.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
+
+    async def _evaluate(self, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        """Spend groups. A request that is cancelled meanwhile leaves no slot taken."""
+        if any(slots_of(group, -1) for group in groups):
+            return await self._decider.evaluate_or_undo(groups, "spend")
+        return await self._decider.evaluate(groups)
 
 
 def checked_stage(stage: str) -> str:

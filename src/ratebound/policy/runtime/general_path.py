@@ -38,6 +38,7 @@ from ratebound.policy.runtime.compiled_rules import (
     CompiledRule,
     CompiledStage,
     compile_rule,
+    may_hold,
     may_queue,
     plan_of,
     with_failure_cached,
@@ -138,6 +139,7 @@ class CompiledPolicy:
             self.clients = ClientLists(policy)
             self.stages = {name: CompiledStage.of(rules) for name, rules in by_stage.items()}
             self.may_queue = may_queue(policy.rules, policy.overrides)
+            self.may_hold = may_hold(policy.rules, policy.overrides)
             kinds = [*self.clients.kinds, *(kind for parts in policy.alternatives for kind in parts)]
             self._functions = [*_functions_of(new), *(function for kind in kinds for function in kind.functions)]
         else:
@@ -147,6 +149,7 @@ class CompiledPolicy:
                 stages = {name: stage.without_defaults() for name, stage in stages.items()}
             self.stages = {name: stages[name].with_rules(rules) for name, rules in by_stage.items()}
             self.may_queue = below.may_queue or may_queue([rule.rule for rule in new], ())
+            self.may_hold = below.may_hold or may_hold([rule.rule for rule in new], ())
             self._functions = [*_functions_of(new), *below._functions]
         self.has_early = any(rule.rule.stage == "early" for rule in self.rules)
         self._lines: dict[str, FastPath] = {}

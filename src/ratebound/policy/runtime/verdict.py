@@ -8,6 +8,7 @@ from ratebound.http.client_ip import ClientAddress
 from ratebound.policy.match.request import Identity
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import Rule
+from ratebound.slots import slots_of
 
 
 class Shadow(NamedTuple):
@@ -120,6 +121,18 @@ class Verdict:
     def documentation(self) -> str:
         """The URL that `rule` gives for its documentation, or an empty text."""
         return "" if self.rule is None else self.rule.documentation
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions that were made for the request: of the early stage, of this one, and of rules in shadow."""
+        found = [] if self.earlier is None else self.earlier.decisions
+        made = (self.decision, *(shadow.decision for shadow in self.shadows))
+        return [*found, *(decision for decision in made if decision is not None)]
+
+    @property
+    def holding(self) -> list[Decision]:
+        """The decisions that have taken slots, which have to be released."""
+        return [decision for decision in self.decisions if decision.allowed and slots_of(decision.asks, -1)]
 
     def after(self, earlier: "Verdict") -> "Verdict":
         """Set the verdict of the early stage, and return this one."""

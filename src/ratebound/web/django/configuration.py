@@ -19,6 +19,7 @@ from django.utils.module_loading import import_string
 
 from ratebound.policy import Policy, PolicyFile
 from ratebound.policy.functions import check_takes, is_awaitable
+from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage
 from ratebound.web.body import django_body
 from ratebound.web.django.calling import apart, at_once, awaited
@@ -84,6 +85,10 @@ class DjangoLimits:
                 if self._tasks is None:
                     made = AsyncWebGate(policy, storage=self.gate.gate.storage, **options)
                     made.read_endpoints = partial(self._read_views, made)
+                    # Django closes responses in threads, so the gate for threads holds and releases all slots.
+                    made.hold_slots = self.gate.hold_slots  # type: ignore[method-assign]
+                    made.release_slots = _in_thread(self.gate.release_slots)
+                    made.undo = _in_thread(self.gate.undo)
                     self._tasks = Caller(self, made, apart, self.find_user_async, is_task=True)
         gate, own = self._tasks.gate, self.gate
         if gate.gate.switch != own.gate.switch:
@@ -238,6 +243,12 @@ class DjangoLimits:
         found = _handler429() if rejected.status == 429 else None
         if found is not None:
             yield _imported(found)
+
+
+def _in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a coroutine function that calls a function in a thread, to its end even if its caller is cancelled."""
+    called = sync_to_async(function, thread_sensitive=False)
+    return lambda *args: uncancelled(called(*args))
 
 
 _lock = threading.Lock()

@@ -11,7 +11,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 
 from ratebound.web.django.calling import awaited, in_loop
 from ratebound.web.django.configuration import configured_limits
-from ratebound.web.django.flows import Caller, check_part, fail, finish
+from ratebound.web.django.flows import Caller, check_part, fail, finish, leave_from_task
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import VISIT, route_limit, visit_of
 from ratebound.web.django.view_limits import is_among, method_of
@@ -133,9 +133,13 @@ def _call_limited(request: Any, own: _LimitedView, call: Callable[[], Any], call
         visit.checked = (*visit.checked, *below)
         try:
             response = yield call
-        except Exception as error:
-            if watches:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if watches and isinstance(error, Exception):
                 yield from fail(request, visit, caller, error)
+            elif watches:
+                yield from visit.leave(caller.gate)
             raise
     if not caller.is_task and (own.awaits or inspect.isawaitable(response)):
         return _await_response(request, visit, caller, response, watches)
@@ -148,8 +152,10 @@ async def _await_response(request: Any, visit: Visit, caller: Caller, response: 
         remember(request)  # the view runs in this task, which does not see what that thread has noted
     try:
         response = await awaited(response)
-    except Exception as error:
-        if watches:
+    except BaseException as error:
+        if watches and isinstance(error, Exception):
             await sync_to_async(run)(fail(request, visit, caller, error))
+        elif watches:
+            await leave_from_task(visit, caller)
         raise
     return await sync_to_async(run)(finish(request, visit, caller, response)) if watches else response

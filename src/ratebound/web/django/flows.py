@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpResponse
 
 from ratebound.http.caching import CACHING
+from ratebound.uncancelled import uncancelled
 from ratebound.web.asgi_types import STATE
 from ratebound.web.django.calling import status_of
 from ratebound.web.django.login import remember
@@ -134,16 +135,18 @@ def finish(request: Any, visit: Visit, caller: Caller, response: Any) -> Flow[An
     if had_part:
         request.ratebound = visit.answer
     if response.streaming:
-        yield from _track_stream(visit, tracker, caller, response)
-    elif tracker.is_held and not getattr(response, "is_rendered", True):
+        yield from _track_stream(visit, tracker, caller, response, is_asgi=hasattr(request, "scope"))
+    elif (tracker.is_held or visit.holds) and not getattr(response, "is_rendered", True):
         # A template's response, or one of the REST framework, has no content before Django renders it, in a thread.
         threads = caller.limits.threads
+        _leave_at_close(visit, caller, response)
         response.add_post_render_callback(lambda rendered: run(finish(request, visit, threads, rendered)))
         return response
     else:
         if tracker.is_held:
             tracker.add(len(response.content))
         yield from tracker.end(caller.gate)
+        yield from visit.leave(caller.gate)
     return add_headers(request, visit.answer, response)
 
 
@@ -153,14 +156,20 @@ def fail(request: Any, visit: Visit, caller: Caller, error: Exception) -> Flow[N
     yield from tracker.start(caller.gate, status_of(error))
     request.ratebound = visit.answer
     yield from tracker.end(caller.gate)
+    yield from visit.leave(caller.gate)
 
 
-def _track_stream(visit: Visit, tracker: ResponseTracker, caller: Caller, response: Any) -> Flow[None]:
-    """Settle a stream at its end: until then, the function that makes it may still set its cost."""
+def _track_stream(
+    visit: Visit, tracker: ResponseTracker, caller: Caller, response: Any, *, is_asgi: bool
+) -> Flow[None]:
+    """Settle a stream at its end: until then, the function that makes it may still set its cost. Its slots are released
+    at its end, or when Django closes the response, which over ASGI it does not after every error."""
     passed = visit.passed
     if passed is None or all(verdict.decision is None for verdict in passed.verdicts):
         return
-    if getattr(response, "file_to_stream", None) is not None and not tracker.is_held:
+    _leave_at_close(visit, caller, response)
+    is_needed = tracker.is_held or (visit.holds and is_asgi)
+    if getattr(response, "file_to_stream", None) is not None and not is_needed:
         yield from tracker.end(caller.gate)  # the server sends the file by itself
         return
     chunks = response.streaming_content
@@ -170,20 +179,42 @@ def _track_stream(visit: Visit, tracker: ResponseTracker, caller: Caller, respon
 
 
 def _count(tracker: ResponseTracker, gate: Any, chunks: Iterable[bytes]) -> Any:
-    for chunk in chunks:
-        tracker.add(len(chunk))
-        yield chunk
-    run(tracker.end(gate))  # not reached when the client goes away: the charge stays
+    try:
+        for chunk in chunks:
+            tracker.add(len(chunk))
+            yield chunk
+        run(tracker.end(gate))  # not reached when the client goes away: the charge stays
+    except GeneratorExit:
+        raise  # the collector may raise it at any moment
+    except BaseException:
+        run(tracker.visit.leave(gate))
+        raise
+    run(tracker.visit.leave(gate))
 
 
 async def _count_async(tracker: ResponseTracker, caller: Caller, chunks: Any) -> Any:
-    async for chunk in chunks:
-        tracker.add(len(chunk))
-        yield chunk
-    if caller.is_task:
-        await run_async(tracker.end(caller.gate))
-    else:
-        await sync_to_async(run)(tracker.end(caller.gate))
+    try:
+        async for chunk in chunks:
+            tracker.add(len(chunk))
+            yield chunk
+        if caller.is_task:
+            await run_async(tracker.end(caller.gate))
+        else:
+            await sync_to_async(run)(tracker.end(caller.gate))
+    finally:
+        await leave_from_task(tracker.visit, caller)
+
+
+async def leave_from_task(visit: Visit, caller: Caller) -> None:
+    """Release the slots of a request in a thread, also if this task is cancelled."""
+    if visit.holds:
+        await uncancelled(sync_to_async(run, thread_sensitive=False)(visit.leave(caller.limits.gate)))
+
+
+def _leave_at_close(visit: Visit, caller: Caller, response: Any) -> None:
+    """Release slots when a response is closed. If middleware drops it instead, they end with their lease."""
+    if visit.holds:
+        response._resource_closers.append(lambda: run(visit.leave(caller.limits.gate)))
 
 
 def add_headers(request: Any, answer: Passed | Rejected | None, response: Any) -> Any:

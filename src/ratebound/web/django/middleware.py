@@ -42,12 +42,16 @@ class RateLimitMiddleware:
         if self._is_async:
             return self._respond_async(request, visit, limits.tasks)
         caller = limits.threads
-        if caller.gate.has_early:
-            return run(respond(request, visit, caller, self._get_response))
-        response = self._get_response(request)
-        if _is_plain_response(visit, response):
-            return add_headers(request, visit.answer, response)
-        return run(conclude(request, visit, caller, response))
+        try:
+            if caller.gate.has_early:
+                return run(respond(request, visit, caller, self._get_response))
+            response = self._get_response(request)
+            if _is_plain_response(visit, response):
+                return add_headers(request, visit.answer, response)
+            return run(conclude(request, visit, caller, response))
+        except BaseException:
+            run(visit.leave(caller.gate))
+            raise
 
     def _check_view(self, request: Any, callback: Any, *_: Any) -> Any:
         limits, visit = configured_limits(), getattr(request, VISIT)
@@ -59,6 +63,8 @@ class RateLimitMiddleware:
             view.user = limits.find_user(request)
         answer = gate.plain.check_view(rules, view)
         if answer is None:
+            if not rules.is_direct:
+                return run(check_late(request, visit, limits.threads, rules))
             answer = rules.answer(view, [gate.decide_by(rules.compiled, view, rules.last_stage)])
         visit.answer = request.ratebound = answer
         if isinstance(answer, Rejected):
@@ -68,12 +74,16 @@ class RateLimitMiddleware:
         return None
 
     async def _respond_async(self, request: Any, visit: Visit, caller: Caller) -> Any:
-        if caller.gate.has_early:
-            return await run_async(respond(request, visit, caller, self._get_response))
-        response = await self._get_response(request)
-        if _is_plain_response(visit, response):
-            return add_headers(request, visit.answer, response)
-        return await run_async(conclude(request, visit, caller, response))
+        try:
+            if caller.gate.has_early:
+                return await run_async(respond(request, visit, caller, self._get_response))
+            response = await self._get_response(request)
+            if _is_plain_response(visit, response):
+                return add_headers(request, visit.answer, response)
+            return await run_async(conclude(request, visit, caller, response))
+        except BaseException:
+            await run_async(visit.leave(caller.gate))
+            raise
 
     async def _check_view_async(self, request: Any, callback: Any, *_: Any) -> Any:
         limits, visit = configured_limits(), getattr(request, VISIT)
@@ -86,6 +96,8 @@ class RateLimitMiddleware:
             view.user = await limits.find_user_async(request)
         answer = gate.plain.check_view(rules, view)
         if answer is None:
+            if not rules.is_direct:
+                return await run_async(check_late(request, visit, caller, rules))
             answer = rules.answer(view, [await gate.decide_by(rules.compiled, view, rules.last_stage)])
         visit.answer = request.ratebound = answer
         if isinstance(answer, Rejected):

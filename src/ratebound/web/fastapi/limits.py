@@ -379,6 +379,9 @@ class DeclaredLimit:
         visit = visit if passed is not None and visit is not None and visit.answer is passed else Visit()
         visit.answer = passed
         answer = await run_async(visit.check_part(gate, rules, view))
+        if isinstance(answer, Passed) and answer.slots:
+            await gate.leave(answer)
+            raise RuntimeError("slots end with the response, which only the middleware sees: limits.install(app)")
         if isinstance(answer, Rejected):
             await run_async(visit.reject(gate, answer))
             if passed is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from ratebound.policy import RequestView
 from ratebound.web.asgi import check_with_body, close_logged, request_view
 from ratebound.web.asgi_plain_path import peer_of
-from ratebound.web.asgi_response import START, AsgiResponse, send_nothing, with_our_headers
+from ratebound.web.asgi_response import START, AsgiResponse, leave, send_nothing, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.fastapi.application import LimitedApplication
@@ -44,10 +44,15 @@ class OutermostMiddleware:
         kind, gate = scope["type"], self.gate
         begun = begin_plain(gate, self._key, scope, send) if kind == "http" else None
         if begun is not None:
-            within: Send = begun
-            if self._has_between:
-                within = SendBetween(self.application, begun.tracker.visit, scope, receive, begun).send
-            await self.app(scope, receive, within)
+            if not self._has_between:
+                await self.app(scope, receive, begun)
+                return
+            visit = begun.tracker.visit
+            try:
+                await self.app(scope, receive, SendBetween(self.application, visit, scope, receive, begun).send)
+            finally:
+                if visit.holds:
+                    await leave(gate, visit)
             return
         if kind == "lifespan":
             await self._live(scope, receive, send)
@@ -73,7 +78,11 @@ class OutermostMiddleware:
                     return
             if self._has_between:
                 send = SendBetween(self.application, visit, scope, receive, send).send
-        await self.app(scope, receive, send)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if visit.holds:
+                await leave(gate, visit)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Close the storage with the last application. The first request opens it."""
@@ -113,6 +122,8 @@ class InnermostMiddleware:
                     await self.app(scope, receive, send)
                 finally:
                     limits.current.reset(token)
+                    if entered.visit.holds:  # a function that it has called may have taken slots
+                        await leave(gate, entered.visit)
                 return
             if entered is not None:
                 await limits.reject(application.app, entered, scope, receive, send)
@@ -142,7 +153,7 @@ class InnermostMiddleware:
             return
         view = RequestView.on_demand(application.wire, scope, scope["method"], peer_of(scope), user, found.template)
         rules = gate.rules_for(found.endpoint)
-        if rules.is_plain and earlier is None:
+        if rules.is_direct and earlier is None:
             answer = visit.answer = rules.answer(view, [await gate.decide_by(rules.compiled, view, rules.last_stage)])
             visit.is_late = True
             if isinstance(answer, Passed) and answer.delay:
@@ -171,6 +182,8 @@ class InnermostMiddleware:
             await self.app(scope, receive, send)
         finally:
             limits.current.reset(token)
+            if visit.holds:
+                await leave(limits.gate, visit)
 
     def _entered(self, visit: Visit, view: RequestView) -> App:
         """Return the application, for a connection that was opened."""

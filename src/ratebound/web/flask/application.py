@@ -31,10 +31,11 @@ from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.rule_names import method_name
 from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 from ratebound.web.user import user_id
-from ratebound.web.visit import Visit
+from ratebound.web.visit import Visit, release_part
 from ratebound.web.wsgi import PASSED, WIRE, request_view
 from ratebound.web.wsgi_response import Environ
 
+BLOCKS = "ratebound.blocks"  # the key in an environ of the blocks that the view has entered and not left
 CHECKING = "ratebound.checking"  # the key in an environ of the limit whose functions are called
 EXEMPT = Endpoint("exempt", (), exempt=True)
 PARAMETER = re.compile(r"<(?:(?P<converter>\w+)(?:\([^>]*\))?:)?(?P<name>\w+)>")
@@ -78,6 +79,11 @@ class LimitedPart:
     def decision(self) -> Decision | None:
         """The decision of the limits of this part; None if none was checked."""
         return None if self.verdict is None else self.verdict.decision
+
+    def leave(self, gate: WebGate) -> None:
+        """Release the slots of this part."""
+        if self._passed is not None and self.verdict is not None:
+            run(release_part(gate, self._passed, self.verdict))
 
     def charge(self, cost: int) -> None:
         """Set the whole cost of this part, and of no other limit: settled when the response is complete."""
@@ -274,6 +280,20 @@ class LimitedFlask:
             _note(visit.answer)
         return LimitedPart(answer.verdict, visit.passed, name)
 
+    def enter_block(self, limit: RouteLimit) -> LimitedPart:
+        """Check the limit of a block of a view. Raises the rejection as an HTTPException."""
+        part = self.check_part(limit, limit.name)
+        current_request().environ.setdefault(BLOCKS, []).append((limit, part))
+        return part
+
+    def leave_block(self, limit: RouteLimit) -> None:
+        """Release the slots of the block of this limit that was entered last."""
+        blocks: list[tuple[RouteLimit, LimitedPart]] = current_request().environ.get(BLOCKS, [])
+        for index in reversed(range(len(blocks))):
+            if blocks[index][0] is limit:
+                blocks.pop(index)[1].leave(self.gate)
+                return
+
     def _raise_part(self, rejected: Rejected, limit: RouteLimit, visit: Visit) -> NoReturn:
         """Raise the rejection of a part. No error is kept in a variable: its traceback would be a cycle."""
         try:
@@ -353,7 +373,7 @@ def _checking_hook(limited: LimitedFlask, table: dict[Key, LimitedRoute]) -> Cal
             route = limited.find(request.endpoint, method)
         visit = environ.get(key) or limited.visit_of(environ)
         visit.is_late, visit.checked = True, route.declared
-        if route.is_plain and visit.answer is None and PASSED not in environ:
+        if route.is_plain and route.rules.is_direct and visit.answer is None and PASSED not in environ:
             view, rules = on_demand(wire, environ, method, environ.get("REMOTE_ADDR") or None), route.rules
             answer = visit.answer = rules.answer(view, [decide_by(rules.compiled, view, rules.last_stage)])
             if isinstance(answer, Passed) and answer.delay:

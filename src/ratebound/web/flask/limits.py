@@ -214,7 +214,10 @@ class RateLimits:
 
 
 class LimitDecorator:
-    """One limit, as a decorator, or around a block: `with limiter.limit(…, name="mail"):`."""
+    """One limit, as a decorator, or around a block: `with limiter.limit(…, name="mail"):`.
+
+    A slot is held until the response ends, or around a block until the end of the block.
+    """
 
     def __init__(self, limits: RateLimits, limit: RouteLimit) -> None:
         self._limits = limits
@@ -241,10 +244,11 @@ class LimitDecorator:
     def __enter__(self) -> LimitedPart:
         if not self._limit.name:
             raise ValueError("the limit of a block needs a name: limiter.limit('5/minute', name='mail')")
-        return limited_application().check_part(self._limit, self._limit.name)
+        return limited_application().enter_block(self._limit)
 
     def __exit__(self, *exception: object) -> None:
-        pass
+        if flask.has_request_context():
+            limited_application().leave_block(self._limit)
 
 
 def _limited(limit: RouteLimit, function: Callable[..., Any]) -> Callable[..., Any]:
