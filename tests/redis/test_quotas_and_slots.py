@@ -300,11 +300,14 @@ GUARDS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("guard", GUARDS)
 def test_holders_are_those_of_the_server_and_without_it_those_of_the_process(guard: str, fresh_redis: Server) -> None:
     with closing(GUARDS[guard](f"{fresh_redis.url}?{SLOW}")) as storage:
-        assert allowed(storage, take("k", SLOTS, 1)) == [True]
-        assert held(storage, "k") == [1]
-        fresh_redis.kill()
+        with closing(RedisStorage(f"{fresh_redis.url}?{SLOW}")) as other_process:
+            assert allowed(other_process, take("k", SLOTS, 1)) == [True]
         assert allowed(storage, take("k", SLOTS, 2)) == [True]
+        assert held(storage, "k") == [1, 2]
+        fresh_redis.kill()
         assert held(storage, "k") == [2]
+        assert allowed(storage, take("k", SLOTS, 3)) == [True]
+        assert held(storage, "k") == [2, 3]
 
 
 @pytest.mark.parametrize("guard", GUARDS)

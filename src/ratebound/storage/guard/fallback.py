@@ -229,7 +229,7 @@ class Fallback:
         return [(key, (limit,), min(units, most), None, None) for limit, most in zip(limits, used, strict=True) if most]
 
     def holders(self, group: Group, error: StorageError) -> list[Holder]:
-        """Return the slots that were granted here, for the first limit of a group.
+        """Return the slots that this process holds, for the first limit of a group.
 
         Raises `error` if its failure mode is `raise`.
         """

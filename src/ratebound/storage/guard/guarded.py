@@ -185,7 +185,7 @@ class GuardedStorage:
     def holders(self, key: str, limit: Limit) -> list[Holder]:
         """Return (id, expiry) of each slot of a key that is held now; see `ratebound.storage`.
 
-        While the storage is out of reach, return the slots that this process granted alone. Raises StorageError only if
+        While the storage is out of reach, return the slots that this process holds. Raises StorageError only if
         the failure mode is `raise`, and TypeError if the storage cannot list holders.
         """
         guard, group = self.guard, ((key, (limit,), 0, None, None),)
