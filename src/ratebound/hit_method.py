@@ -27,12 +27,24 @@ _now: Final = perf_counter
 _method: Final = MethodType
 
 
-@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LimiterFields:
     """The fields of a limiter that `hit` reads: its limits, and the states and listeners of its decider."""
 
     _plan: Plan
     _fast_path: MemoryFastPath
+
+    def __getstate__(self) -> Any:
+        raise TypeError(f"cannot pickle a {type(self).__name__}, which has locks: make one in each process")
+
+    def __copy__(self) -> Any:
+        """Return a limiter with the same fields: those of a compiled class are not in `__dict__`."""
+        kind: Any = type(self)
+        copied = kind.__new__(kind)
+        copied._plan = self._plan
+        copied._fast_path = self._fast_path
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def _hit_in_general(self, key: Any, cost: Any) -> Any:
         """Check the arguments and decide on the general path. A limiter for tasks returns a coroutine."""
