@@ -107,16 +107,6 @@ def test_a_limiter_can_be_mocked_as_a_whole(limiter: Any) -> None:
         answer(mocked.hit("a", 1))
 
 
-def test_what_is_no_limiter_may_be_given_as_self(limiter: Any) -> None:
-    async def later(key: str, cost: int) -> tuple[str, int]:
-        return key, cost
-
-    stand_in = mock.Mock()
-    stand_in._hit_in_general = later if isinstance(limiter, AsyncLimiter) else lambda key, cost: (key, cost)
-    stand_in._fast_path.states = None
-    assert answer(type(limiter).hit(stand_in, "a")) == ("a", 1)
-
-
 def test_a_copied_limiter_counts_in_the_same_states(limiter: Any) -> None:
     copied = copy.copy(limiter)
     assert answer(copied.hit("a")).remaining == 1
