@@ -6,16 +6,17 @@ and a Python function that calls it takes a third of the time of a decision.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import update_wrapper
 from inspect import iscoroutinefunction
 from time import perf_counter
 from types import CoroutineType, FunctionType, MethodType
 from typing import Any, Final, TypeVar, cast
-from warnings import warn
 
 from ratebound.compiling import COMPILED, mypyc_attr
 from ratebound.decision import Decision, OneLimitDecision, Plan
 from ratebound.memory_fast_path import MemoryFastPath
+from ratebound.never_awaited import NeverAwaited
 from ratebound.numbers import MAX_COUNT
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
@@ -79,6 +80,8 @@ class HitMethod:
     def __call__(self, limiter: LimiterFields, key: object, *, cost: object = 1) -> Any:
         """Decide, or return a coroutine that does."""
         if self.is_async:
+            if limiter._fast_path.states is None:
+                return self.function(limiter, key, cost=cost)
             return HitCoroutine(self.function, limiter, key, cost)
         return hit(limiter, key, cost=cost)
 
@@ -111,17 +114,20 @@ setattr(HitMethod, "__module__", "ratebound.limiter")  # noqa: B010  # the modul
 
 @mypyc_attr(acyclic=True, free_list_len=1)
 class HitCoroutine:
-    """A coroutine that decides when it is awaited. If nobody awaits it, it warns as every coroutine does."""
+    """A coroutine that asks memory when it is awaited, and so never pauses. If nobody awaits it, it warns as others do.
+
+    It has no part in garbage collection, which would cost more: an object that pauses would need that.
+    """
 
     __slots__ = ("_cost", "_function", "_is_awaited", "_key", "_limiter", "_steps")
 
     def __init__(self, function: Callable[..., Any], limiter: LimiterFields, key: object, cost: object) -> None:
         self._function = function
-        self._limiter = limiter
         self._key = key
         self._cost = cost
         self._is_awaited = False
         self._steps: Any = None
+        self._limiter = limiter  # cleared last: what goes away with it may make a coroutine, in the memory of this one
 
     def __await__(self) -> Any:
         if self._is_awaited:
@@ -156,7 +162,8 @@ class HitCoroutine:
 
     def __del__(self) -> None:
         if not self._is_awaited:
-            warn(f"coroutine '{self._function.__qualname__}' was never awaited", RuntimeWarning, stacklevel=1)
+            with suppress(BaseException):  # an exception that leaves a compiled `__del__` crashes the process
+                NeverAwaited(self._function.__qualname__)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__name__", "__qualname__"):

@@ -10,14 +10,17 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Coroutine
+import weakref
+from collections.abc import Coroutine, Sequence
 from typing import Any
 from unittest import mock
 
 import pytest
 
 import ratebound
-from ratebound import AsyncLimiter, Decision, InvalidKey, Limiter, MemoryStorage, parse_limits
+from ratebound import AsyncLimiter, AsyncMemoryStorage, Decision, InvalidKey, Limiter, MemoryStorage, parse_limits
+from ratebound.limit import Group, Mode
+from ratebound.outcome import Row
 from ratebound.testing import FakeClock, limiting_off
 from tests.limiters import limiter_of
 
@@ -183,6 +186,37 @@ def test_a_coroutine_that_nobody_awaits_warns(key: Any) -> None:
         hits.clear()
 
 
+def test_a_warning_that_is_an_error_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda said: reported.append((said.exc_type, str(said.exc_value))))
+    hits: list[Any] = [AsyncLimiter("2/minute").hit("a")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hits.clear()
+    assert reported == [(RuntimeWarning, "coroutine 'AsyncLimiter.hit' was never awaited")]
+
+
+class Slow(AsyncMemoryStorage):
+    """A storage that answers late."""
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        await asyncio.sleep(60)
+        return await super().evaluate(groups, mode)
+
+
+def test_a_task_that_is_abandoned_goes_away() -> None:
+    limiter = AsyncLimiter("5/minute", storage=Slow(), deadline=100)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(limiter.hit("a"))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    reference = weakref.ref(task)
+    del task, loop
+    gc.collect()
+    assert reference() is None
+
+
 def test_a_coroutine_that_is_awaited_closed_or_cancelled_does_not_warn(clock: FakeClock) -> None:
     async def run() -> None:
         limiter = AsyncLimiter("5/minute", storage=MemoryStorage(clock=clock))
@@ -257,7 +291,7 @@ def test_tasks_groups_and_timeouts_take_the_coroutine(key: str, clock: FakeClock
 def test_a_cancelled_general_path_is_cancelled_inside() -> None:
     reached: list[str] = []
 
-    class Slow(AsyncLimiter):
+    class Waiting(AsyncLimiter):
         async def _hit_in_general(self, key: str, cost: int) -> Decision:
             reached.append("begun")
             try:
@@ -268,7 +302,7 @@ def test_a_cancelled_general_path_is_cancelled_inside() -> None:
             raise AssertionError
 
     async def run() -> None:
-        task = asyncio.create_task(Slow("5/minute").hit("a", cost=True))
+        task = asyncio.create_task(Waiting("5/minute").hit("a", cost=True))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()

@@ -121,6 +121,12 @@ def test_nothing_is_decided_while_tests_have_turned_limiting_off(bare: Bare, sto
     assert storage.keys == 0
 
 
+def test_limits_with_slots_take_the_general_path(bare: Bare, storage: MemoryStorage) -> None:
+    bare._plan = Plan((parse_limit("5/day"), parse_limit("3 concurrent")))
+    assert hit(bare, "k") == ("in general", "k", 1)
+    assert storage.keys == 0
+
+
 @pytest.mark.parametrize("memory", [MemoryStorage(), Renamed()], ids=["ours", "a subclass"])
 def test_the_states_of_a_memory_are_spent_from_directly(memory: MemoryStorage) -> None:
     assert states_of(memory) is memory.states
