@@ -62,7 +62,7 @@ TESTS: dict[str, list[str]] = {
     "decision.py": ["tests/unit/test_decision.py", "tests/unit/test_limiter.py"],
     "rate_limited.py": ["tests/unit/test_decision.py", "tests/unit/test_limiter.py"],
     "telling.py": ["tests/unit/test_telling.py"],
-    "memory_fast_path.py": ["tests/unit/test_memory_fast_path.py"],
+    "hit_method.py": ["tests/unit/test_memory_fast_path.py", "tests/unit/test_limiter.py"],
     "storage/memory.py": [
         "tests/unit/test_memory_fast_path.py",
         "tests/unit/test_memory.py",

@@ -1,7 +1,7 @@
 """The limiter: a text of limits, a storage, and the answers. Sync and async stand side by side.
 
-Requests are checked in arguments.py, decided in decider.py, and waited for in waiting.py. What is left in each class is
-the one line that differs by an `await`.
+Requests are checked in arguments.py, decided in decider.py, and waited for in waiting.py. The fast path of `hit` is in
+hit_method.py. What is left in each class is the one line that differs by an `await`.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from ratebound.drivers import drive, drive_async
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener
+from ratebound.hit_method import LimiterFields, hit_method
 from ratebound.limit import Check, Limit, checked_key, limit_set
 from ratebound.rate_limited import RateLimited
 from ratebound.reservation import AsyncReservation, Reservation
@@ -41,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ONE = 1
 
 
-class Limiter:
+class Limiter(LimiterFields):
     """A rate limiter for threads: `Limiter("100/minute").hit("user:42")`.
 
     `storage` is a URL, a storage, or a client of redis-py. Unless it is memory it gets a guard, see `GuardedStorage`:
@@ -93,10 +94,13 @@ class Limiter:
     def storage(self, storage: Storage) -> None:
         self._decider.storage = storage
 
+    @hit_method
     def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it. Never sleeps, never raises for a denial."""
-        decision = self._fast_path.hit(self._plan, key, cost)
-        return self._decider.decide(group_of(key, self.limits, cost)) if decision is None else decision
+        return self._hit_in_general(key, cost)
+
+    def _hit_in_general(self, key: str, cost: int) -> Decision:
+        return self._decider.decide(group_of(key, self.limits, cost))
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Return independent answers, in order, from one trip to the storage for every 100 keys.
@@ -301,7 +305,7 @@ class Limiter:
         self._sleep(seconds)
 
 
-class AsyncLimiter:
+class AsyncLimiter(LimiterFields):
     """A rate limiter for tasks: the names of `Limiter`, with await. Nothing here blocks the event loop."""
 
     def __init__(
@@ -344,10 +348,13 @@ class AsyncLimiter:
     def storage(self, storage: AsyncStorage) -> None:
         self._decider.storage = storage
 
+    @hit_method
     async def hit(self, key: str, *, cost: int = ONE) -> Decision:
         """Spend `cost` if every limit allows it; see `Limiter.hit`."""
-        decision = self._fast_path.hit(self._plan, key, cost)
-        return await self._decider.decide(group_of(key, self.limits, cost)) if decision is None else decision
+        return await self._hit_in_general(key, cost)
+
+    async def _hit_in_general(self, key: str, cost: int) -> Decision:
+        return await self._decider.decide(group_of(key, self.limits, cost))
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Return independent answers, in order; see `Limiter.hit_many`. Other tasks run between two trips."""

@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "ratebound"
 
 
 @needs_pure_build
-def test_the_arithmetic_is_at_most_six_calls_away() -> None:
+def test_the_arithmetic_is_three_calls_away() -> None:
     limiter = Limiter("10/second burst 20")
     limiter.hit("k")
     depths: list[int] = []
@@ -32,7 +32,7 @@ def test_the_arithmetic_is_at_most_six_calls_away() -> None:
     sys.setprofile(profile)
     limiter.hit("k")
     sys.setprofile(None)
-    assert depths == [4]
+    assert depths == [3]
 
 
 def test_every_file_that_the_architecture_names_exists() -> None:
@@ -49,6 +49,7 @@ def test_every_module_says_what_lives_in_it() -> None:
 def test_compiled_modules_multiply_with_product() -> None:
     """See `product`: the compiler's `*` of large numbers aborts the process if a signal handler raises."""
     small = {"4 * more[1]", "2 * len(self.states)", "random() * len(self.ring)", "[0] * len(states)"}
+    uncompiled = {"ahead * count"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     found = set()
     for module in project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["modules"]:
@@ -57,4 +58,4 @@ def test_compiled_modules_multiply_with_product() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mult):
                 found.add(ast.unparse(node))
-    assert found == small | {"time * units", "i64(time) * i64(units)"}  # the last two are in `product`
+    assert found == small | uncompiled | {"time * units", "i64(time) * i64(units)"}  # the last two are in `product`

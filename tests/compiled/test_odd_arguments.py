@@ -198,9 +198,9 @@ def _no_time(limiter: Limiter) -> None:
 @pytest.mark.parametrize(
     ("mistake", "error", "through"),
     [
-        (_no_key, InvalidKey, ["limiter.py", "arguments.py", "limit.py"]),
-        (_no_cost, InvalidCost, ["limiter.py", "arguments.py", "limit.py"]),
-        (_no_time, OSError, ["limiter.py", "memory_fast_path.py", "memory_states.py", "clock.py"]),
+        (_no_key, InvalidKey, ["hit_method.py", "limiter.py", "arguments.py", "limit.py"]),
+        (_no_cost, InvalidCost, ["hit_method.py", "limiter.py", "arguments.py", "limit.py"]),
+        (_no_time, OSError, ["hit_method.py", "memory_states.py", "clock.py"]),
     ],
 )
 def test_a_traceback_names_our_files_and_lines(

@@ -9,6 +9,7 @@ import pytest
 from ratebound import Limiter, parse_limit
 from ratebound.decision import Plan
 from ratebound.events import Decided
+from ratebound.hit_method import LimiterFields, hit
 from ratebound.limit import MAX_COUNT, Group, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
@@ -72,23 +73,32 @@ def storage(clock: FakeClock) -> MemoryStorage:
     return MemoryStorage(clock=clock)
 
 
+class Bare(LimiterFields):
+    """The fields of a limiter, and a general path that only says what it was asked."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self._plan = PLAN
+        self._fast_path = MemoryFastPath()
+        self._fast_path.states = storage.states
+
+    def _hit_in_general(self, key: Any, cost: Any) -> Any:
+        return "in general", key, cost
+
+
 @pytest.fixture
-def path(storage: MemoryStorage) -> MemoryFastPath:
-    path = MemoryFastPath()
-    path.states = storage.states
-    return path
+def bare(storage: MemoryStorage) -> Bare:
+    return Bare(storage)
 
 
 @pytest.mark.parametrize("cost", [1, 2, MAX_COUNT])
 @pytest.mark.parametrize("is_heard", [False, True])
-def test_a_plain_hit_is_decided_and_told(path: MemoryFastPath, cost: int, is_heard: bool) -> None:
+def test_a_plain_hit_is_decided_and_told(bare: Bare, cost: int, is_heard: bool) -> None:
     heard: list[Any] = []
     if is_heard:
-        path.listeners = (heard.append,)
+        bare._fast_path.listeners = (heard.append,)
     begin = perf_counter()
-    decision = path.hit(PLAN, "k", cost)
+    decision = hit(bare, "k", cost=cost)
     end = perf_counter()
-    assert decision is not None
     assert decision.remaining == MAX_COUNT - cost
     assert [event.decision for event in heard] == [decision] * is_heard
     assert all(type(event) is Decided and 0 <= event.seconds <= end - begin for event in heard)
@@ -99,15 +109,21 @@ def test_a_plain_hit_is_decided_and_told(path: MemoryFastPath, cost: int, is_hea
     [("k", 0), ("k", -1), ("k", MAX_COUNT + 1), ("k", True), ("k", 1.0), ("k", Number(1)), (Text("k"), 1), (b"k", 1)],
 )
 def test_what_has_to_be_checked_is_left_to_the_general_path(
-    path: MemoryFastPath, storage: MemoryStorage, key: Any, cost: Any
+    bare: Bare, storage: MemoryStorage, key: Any, cost: Any
 ) -> None:
-    assert path.hit(PLAN, key, cost) is None
+    assert hit(bare, key, cost=cost) == ("in general", key, cost)
     assert storage.keys == 0
 
 
-def test_nothing_is_decided_while_tests_have_turned_limiting_off(path: MemoryFastPath, storage: MemoryStorage) -> None:
+def test_nothing_is_decided_while_tests_have_turned_limiting_off(bare: Bare, storage: MemoryStorage) -> None:
     with limiting_off():
-        assert path.hit(PLAN, "k", 1) is None
+        assert hit(bare, "k") == ("in general", "k", 1)
+    assert storage.keys == 0
+
+
+def test_limits_with_slots_take_the_general_path(bare: Bare, storage: MemoryStorage) -> None:
+    bare._plan = Plan((parse_limit("5/day"), parse_limit("3 concurrent")))
+    assert hit(bare, "k") == ("in general", "k", 1)
     assert storage.keys == 0
 
 
@@ -143,4 +159,3 @@ def test_a_limiter_has_a_fast_path_on_its_memory_until_it_is_closed(storage: Mem
     assert limiter._fast_path.states is storage.states
     limiter.close()
     assert limiter._fast_path.states is None
-    assert limiter._fast_path.hit(PLAN, "k", 1) is None

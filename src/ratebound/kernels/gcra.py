@@ -33,7 +33,7 @@ place was given back.
 
 from typing import Final
 
-from ratebound.compiling import mypyc_attr
+from ratebound.compiling import COMPILED, mypyc_attr
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import MAX_PERIOD, MAX_SPAN, Spent
 from ratebound.numbers import Numbers, product
@@ -107,22 +107,26 @@ class Bucket(State):
                 early -= 1
             step, step_part = divmod(product(limit.period_us, cost), count)
         else:
-            return self._denied(limit, now, None)
+            remaining, reset_after = self._plain_standing(limit, now)
+            return (False, remaining, None, reset_after, 0, now, 0, 0, None)
         delay = ahead if limit.queues else early if early > 0 else 0
         if patience is not None:
             early = delay - patience
-        if early > 0:
-            return self._denied(limit, now, early)
-        ahead += step
-        part += step_part
-        if part >= count:
-            ahead += 1
-            part -= count
-        remaining = (limit.full - product(ahead, count) - part) // limit.period_us
+        if early <= 0:
+            ahead += step
+            part += step_part
+            if part >= count:
+                ahead += 1
+                part -= count
+        taken = product(ahead, count) if COMPILED else ahead * count  # without a call, which would be slow here
+        remaining = (limit.full - taken - part) // limit.period_us
         if remaining < 0:
             remaining = 0  # a place in the future
         elif remaining > limit.burst:
             remaining = limit.burst  # more than one unit a microsecond
+        reset_after = ahead + 1 if part else ahead
+        if early > 0:
+            return (False, remaining, early, reset_after, 0, now, 0, 0, None)
         if untouched:
             if now > self.since:
                 self.since = now
@@ -130,12 +134,7 @@ class Bucket(State):
         self.expires = now + ahead
         self.part = part
         self.last = now
-        return (True, remaining, 0, ahead + 1 if part else ahead, delay, now, self.given, part, None)
-
-    def _denied(self, limit: Numbers, now: int, retry_after: int | None) -> Row:
-        """Return the row of a denial by a state without holes."""
-        remaining, reset_after = self._plain_standing(limit, now)
-        return (False, remaining, retry_after, reset_after, 0, now, 0, 0, None)
+        return (True, remaining, 0, reset_after, delay, now, self.given, part, None)
 
     def _plain_standing(self, limit: Numbers, now: int) -> tuple[int, int]:
         """Return (remaining, reset_after) of a state without holes."""

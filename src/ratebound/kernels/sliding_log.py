@@ -16,9 +16,13 @@ from ratebound.outcome import Row
 
 @mypyc_attr(acyclic=True)
 class Log(State):
-    """The state of a sliding log. `older` is instant, cost, instant, cost, …; entries that have left may be in it."""
+    """The state of a sliding log. `older` is instant, cost, instant, cost, …; entries that have left may be in it.
 
-    __slots__ = ("newest_cost", "older", "used")
+    `oldest` is the first instant of `older`, or an earlier one. A hit compares it with the clock: compiled code reads a
+    field faster than a list.
+    """
+
+    __slots__ = ("newest_cost", "older", "oldest", "used")
 
     def __init__(
         self, expires: int = UNTOUCHED, used: int = 0, newest_cost: int = 0, older: list[int] | None = None
@@ -27,6 +31,7 @@ class Log(State):
         self.used = used  # by all entries, those that have left included
         self.newest_cost = newest_cost
         self.older = older
+        self.oldest = UNTOUCHED if older is None else older[0]
 
     def fits(self, limit: Numbers, now: int, cost: int) -> bool:
         """Return True if the last period has room."""
@@ -46,7 +51,7 @@ class Log(State):
         older = self.older
         if self.expires <= now:
             used = 0
-        elif older is not None and older[0] + period <= now:
+        elif older is not None and self.oldest + period <= now:
             used, first = self._live(now - period)
         if used + cost > count:
             remaining = count - used
@@ -67,13 +72,16 @@ class Log(State):
         else:
             if first and older is not None:
                 del older[:first]
-                if not older:
+                if older:
+                    self.oldest = older[0]
+                else:
                     older = self.older = None
             if self.expires == now + period:
                 self.newest_cost += cost
             else:
                 if older is None:
-                    self.older = [self.expires - period, self.newest_cost]
+                    self.oldest = self.expires - period
+                    self.older = [self.oldest, self.newest_cost]
                 elif COMPILED:
                     older.append(self.expires - period)
                     older.append(self.newest_cost)
@@ -144,10 +152,12 @@ class Log(State):
         """Make these the entries."""
         if entries:
             used = sum(entries[1::2])
+            older = entries[:-2] or None
             self.expires = entries[-2] + limit.period_us
             self.used = used
             self.newest_cost = entries[-1]
-            self.older = entries[:-2] or None
+            self.oldest = entries[0]
+            self.older = older
         else:
             self.expires, self.used, self.newest_cost, self.older = UNTOUCHED, 0, 0, None
 
@@ -169,8 +179,10 @@ class Log(State):
                 if older[i] < now:
                     early += older[i : i + 2]
         late = self.used - sum(early[1::2])
+        oldest = early[0] if early else UNTOUCHED
         self.expires = now + limit.period_us
         self.newest_cost = late
+        self.oldest = oldest
         self.older = early or None
 
     def turn_after(self, limit: Numbers, now: int, front: int, cost: int) -> int | None:
