@@ -450,24 +450,13 @@ class AsyncGate(_PolicyGate):
         """Release the slots of verdicts, also if the caller is cancelled meanwhile; see `Gate.release`."""
         held = [decision for verdict in verdicts for decision in verdict.holding]
         if held:
-            await uncancelled(self._release(held))
-
-    async def _release(self, held: Sequence[Decision]) -> None:
-        for decision in held:
-            await self._decider.release(decision)
+            await uncancelled(_release(self._decider, held))
 
     async def undo(self, *verdicts: Verdict) -> None:
         """Undo verdicts, also if the caller is cancelled meanwhile; see `Gate.undo`."""
         made = [decision for verdict in verdicts for decision in verdict.decisions]
         if made:
-            await uncancelled(self._undo(made))
-
-    async def _undo(self, made: Sequence[Decision]) -> None:
-        for decision in made:
-            if decision.final:
-                await self._decider.release(decision)
-            else:
-                await self._decider.undo(decision)
+            await uncancelled(_undo(self._decider, made))
 
     async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
         """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
@@ -569,7 +558,7 @@ class AsyncGate(_PolicyGate):
             while True:
                 try:
                     if isinstance(step, list):
-                        answer = await self._evaluate(self._bounded(compiled, step))
+                        answer = await _evaluate(self._decider, self._bounded(compiled, step))
                     else:
                         answer = await step
                 except Exception as error:
@@ -579,11 +568,25 @@ class AsyncGate(_PolicyGate):
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def _evaluate(self, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
-        """Spend groups. A request that is cancelled meanwhile leaves no slot taken."""
-        if any(slots_of(group, -1) for group in groups):
-            return await self._decider.evaluate_or_undo(groups, "spend")
-        return await self._decider.evaluate(groups)
+
+async def _evaluate(decider: AsyncDecider, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+    """Spend groups. A request that is cancelled meanwhile leaves no slot taken."""
+    if any(slots_of(group, -1) for group in groups):
+        return await decider.evaluate_or_undo(groups, "spend")
+    return await decider.evaluate(groups)
+
+
+async def _release(decider: AsyncDecider, held: Sequence[Decision]) -> None:
+    for decision in held:
+        await decider.release(decision)
+
+
+async def _undo(decider: AsyncDecider, made: Sequence[Decision]) -> None:
+    for decision in made:
+        if decision.final:
+            await decider.release(decision)
+        else:
+            await decider.undo(decision)
 
 
 def checked_stage(stage: str) -> str:
