@@ -128,7 +128,6 @@ def test_no_more_than_three_of_a_crowd_run_at_once(server: Server, storage: Slot
 
 @pytest.mark.parametrize("site", SITES.values(), ids=list(SITES))
 def test_the_slot_of_a_long_response_is_renewed_until_it_ends(site: Any, storage: SlotLedger) -> None:
-    pytest.importorskip("ratebound.holding")
     with site("1 concurrent for 1 second", storage) as server:
         run = server.start("/stream")
         assert run.passed
