@@ -168,6 +168,7 @@ class States:
     __slots__ = (
         "_anchor",
         "_lock",
+        "_recent",
         "_sweep_at",
         "_tables",
         "_ticks",
@@ -191,6 +192,7 @@ class States:
         self._lock = new_mutex()
         self._weight = Weight()
         self._tables: dict[str, Table] = {}
+        self._recent: Table | None = None  # the table of the last hit: most limiters have one limit and so one table
         self._turns: deque[str] = deque()  # scopes in the order in which they are swept
         self._sweep_at = 0
         self._unwarned = False
@@ -208,7 +210,9 @@ class States:
                 self._sweep(now)
             limit = plan.only
             if limit is not None:
-                table = self._tables.get(limit.scope)
+                table = self._recent
+                if table is None or limit is not table.limit:
+                    table = self._recent = self._tables.get(limit.scope)
                 if table is not None:
                     state = table.states.get(key)
                     if state is not None:
@@ -324,6 +328,7 @@ class States:
     def clear(self) -> None:
         """Forget everything, for use between tests."""
         with self._lock:
+            self._recent = None
             self._tables.clear()
             self._turns.clear()
             self._weight = Weight()
@@ -442,6 +447,7 @@ class States:
                 if table.ring or (table.overflow is not None and table.overflow.expires >= now):
                     self._turns.rotate(-1)
                     continue
+                self._recent = None
                 del self._tables[scope]
             self._turns.popleft()
         if self.weight > self.max_keys:
