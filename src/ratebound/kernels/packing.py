@@ -5,7 +5,7 @@ from ratebound.kernels.fixed_window import Window
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.sliding_counter import Counter
-from ratebound.kernels.sliding_log import Log
+from ratebound.kernels.sliding_log import Log, costs_or_none
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.numbers import Numbers
 
@@ -25,7 +25,10 @@ def unpacked(limit: Numbers, numbers: Packed | None) -> State:
     if algorithm == "sliding-counter":
         return Counter() if numbers is None else Counter(numbers[0], numbers[1], numbers[2])
     if algorithm == "sliding-log":
-        return Log() if numbers is None else Log(numbers[0], numbers[1], numbers[-1], list(numbers[2:-2]) or None)
+        if numbers is None:
+            return Log()
+        older, costs = list(numbers[2:-2:2]), list(numbers[3:-2:2])
+        return Log(numbers[0], numbers[1], numbers[-1], older or None, costs_or_none(costs))
     if algorithm == "quota":
         return QuotaWindow() if numbers is None else QuotaWindow(*numbers)
     if algorithm == "concurrent":

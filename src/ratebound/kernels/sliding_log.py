@@ -16,21 +16,27 @@ from ratebound.outcome import Row
 
 @mypyc_attr(acyclic=True)
 class Log(State):
-    """The state of a sliding log. `older` is instant, cost, instant, cost, …; entries that have left may be in it.
+    """The state of a sliding log. `older` has the instants of its entries; some of them may have left.
 
-    `oldest` is the first instant of `older`, or an earlier one. A hit compares it with the clock: compiled code reads a
-    field faster than a list.
+    `costs` has the cost of each of them; it is None if all are 1, as nearly always. `oldest` is the first instant of
+    `older`, or an earlier one. A hit compares it with the clock: compiled code reads a field faster than a list.
     """
 
-    __slots__ = ("newest_cost", "older", "oldest", "used")
+    __slots__ = ("costs", "newest_cost", "older", "oldest", "used")
 
     def __init__(
-        self, expires: int = UNTOUCHED, used: int = 0, newest_cost: int = 0, older: list[int] | None = None
+        self,
+        expires: int = UNTOUCHED,
+        used: int = 0,
+        newest_cost: int = 0,
+        older: list[int] | None = None,
+        costs: list[int] | None = None,
     ) -> None:
         self.expires = expires
         self.used = used  # by all entries, those that have left included
         self.newest_cost = newest_cost
         self.older = older
+        self.costs = costs
         self.oldest = UNTOUCHED if older is None else older[0]
 
     def fits(self, limit: Numbers, now: int, cost: int) -> bool:
@@ -68,30 +74,45 @@ class Log(State):
             )
         if not used:
             self.older = None
+            self.costs = None
             self.newest_cost = cost
         else:
             if first and older is not None:
                 del older[:first]
+                if self.costs is not None:
+                    del self.costs[:first]
                 if older:
                     self.oldest = older[0]
                 else:
-                    older = self.older = None
+                    older = self.older = self.costs = None
             if self.expires == now + period:
                 self.newest_cost += cost
             else:
-                if older is None:
-                    self.oldest = self.expires - period
-                    self.older = [self.oldest, self.newest_cost]
+                if older is None or self.costs is not None or self.newest_cost != 1:
+                    self._grow(self.expires - period, self.newest_cost)
                 elif COMPILED:
                     older.append(self.expires - period)
-                    older.append(self.newest_cost)
-                else:  # in one step, see State
-                    older += [self.expires - period, self.newest_cost]
+                else:  # without a call, see State
+                    older += [self.expires - period]
                 self.newest_cost = cost
         used += cost
         self.expires = now + period
         self.used = used
         return (True, count - used, 0, period, 0, now, 0, 0, None)
+
+    def _grow(self, instant: int, cost: int) -> None:
+        """Add an entry to the older ones."""
+        older, costs = self.older, self.costs
+        if older is None:
+            self.oldest = instant
+            self.older = [instant]
+            self.costs = None if cost == 1 else [cost]
+            return
+        if costs is None and cost != 1:
+            costs = self.costs = [1 for _ in older]
+        older += [instant]
+        if costs is not None:
+            costs += [cost]
 
     def _live(self, oldest: int) -> tuple[int, int]:
         """Return the units used after `oldest`, and the index in `older` of the first entry after it.
@@ -99,22 +120,23 @@ class Log(State):
         The newest entry counts as live.
         """
         used, first = self.used, 0
-        older = self.older
+        older, costs = self.older, self.costs
         if older is not None:
             while first < len(older) and older[first] <= oldest:
-                used -= older[first + 1]
-                first += 2
+                used -= 1 if costs is None else costs[first]
+                first += 1
         return used, first
 
     def _leaves_at(self, period: int, first: int, excess: int) -> int:
         """Return the instant at which `excess` units of the entries from `first` on have left."""
-        older = self.older
+        older, costs = self.older, self.costs
         if older is not None:
             while first < len(older):
-                if excess <= older[first + 1]:
+                cost = 1 if costs is None else costs[first]
+                if excess <= cost:
                     return older[first] + period
-                excess -= older[first + 1]
-                first += 2
+                excess -= cost
+                first += 1
         return self.expires
 
     def force(self, limit: Numbers, now: int, cost: int, spent: Spent | None) -> Row:
@@ -144,22 +166,33 @@ class Log(State):
         if self.expires <= now:
             return []
         _, first = self._live(now - limit.period_us)
-        entries = [] if self.older is None else self.older[first:]
+        entries = self._pairs(first)
         entries += [self.expires - limit.period_us, self.newest_cost]
         return entries
+
+    def _pairs(self, first: int) -> list[int]:
+        """Return instant, cost, instant, cost, … of the older entries from `first` on."""
+        pairs: list[int] = []
+        older, costs = self.older, self.costs
+        if older is not None:
+            for i in range(first, len(older)):
+                pairs += [older[i], 1 if costs is None else costs[i]]
+        return pairs
 
     def _keep(self, limit: Numbers, entries: list[int]) -> None:
         """Make these the entries."""
         if entries:
             used = sum(entries[1::2])
-            older = entries[:-2] or None
+            older = entries[:-2:2] or None
+            costs = costs_or_none(entries[1:-2:2])
             self.expires = entries[-2] + limit.period_us
             self.used = used
             self.newest_cost = entries[-1]
             self.oldest = entries[0]
             self.older = older
+            self.costs = costs
         else:
-            self.expires, self.used, self.newest_cost, self.older = UNTOUCHED, 0, 0, None
+            self.expires, self.used, self.newest_cost, self.older, self.costs = UNTOUCHED, 0, 0, None, None
 
     def standing(self, limit: Numbers, now: int) -> tuple[int, int]:
         """Return (remaining, reset_after)."""
@@ -172,18 +205,22 @@ class Log(State):
         """After a step back of the clock, count entries from the future from now on."""
         if self.expires <= now + limit.period_us:
             return
-        older = self.older
+        older, costs = self.older, self.costs
         early: list[int] = []
+        early_costs: list[int] = []
         if older is not None:
-            for i in range(0, len(older), 2):
-                if older[i] < now:
-                    early += older[i : i + 2]
-        late = self.used - sum(early[1::2])
+            for i, instant in enumerate(older):
+                if instant < now:
+                    early.append(instant)
+                    early_costs.append(1 if costs is None else costs[i])
+        late = self.used - sum(early_costs)
         oldest = early[0] if early else UNTOUCHED
+        costs = costs_or_none(early_costs)
         self.expires = now + limit.period_us
         self.newest_cost = late
         self.oldest = oldest
         self.older = early or None
+        self.costs = costs
 
     def turn_after(self, limit: Numbers, now: int, front: int, cost: int) -> int | None:
         """Return microseconds until `cost` passes after `front` units; None if it never does.
@@ -203,15 +240,25 @@ class Log(State):
 
     def copy(self) -> "Log":
         """Return an equal state with entries of its own."""
-        return Log(self.expires, self.used, self.newest_cost, None if self.older is None else self.older[:])
+        older = None if self.older is None else self.older[:]
+        costs = None if self.costs is None else self.costs[:]
+        return Log(self.expires, self.used, self.newest_cost, older, costs)
 
     def entries(self) -> int:
         """Return the number of entries, those that have left included."""
-        return 1 if self.older is None else len(self.older) // 2 + 1
+        return 1 if self.older is None else len(self.older) + 1
 
     def pack(self, limit: Numbers) -> tuple[int, ...]:
         """Return (expires, used, instant, cost, instant, cost, …)."""
-        return (self.expires, self.used, *(self.older or ()), self.expires - limit.period_us, self.newest_cost)
+        return (self.expires, self.used, *self._pairs(0), self.expires - limit.period_us, self.newest_cost)
+
+
+def costs_or_none(costs: list[int]) -> list[int] | None:
+    """Return the costs of older entries as a state keeps them: None if all are 1."""
+    for cost in costs:
+        if cost != 1:
+            return costs
+    return None
 
 
 def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:
