@@ -23,6 +23,7 @@ from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.policy.schema import KEYS
+from ratebound.slots import Holder
 from ratebound.switch import switch
 from ratebound.usage import Usage
 from ratebound.web.charge_by_result import Charge
@@ -266,6 +267,10 @@ class WebGate(_GateBase):
         """Forget what a client has spent, of limits of endpoints too; see `Gate.reset`."""
         self.gate.reset(identity, rule=rule, rules=self.known_rules())
 
+    def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return the slots that a client holds now, of limits of endpoints too; see `Gate.holders`."""
+        return self.gate.holders(identity, rule=rule, rules=self.known_rules())
+
     def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""
         if passed.delay and switch.sleeping:
@@ -358,6 +363,10 @@ class AsyncWebGate(_GateBase):
     async def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
         """Forget what a client has spent; see `Gate.reset`."""
         await self.gate.reset(identity, rule=rule, rules=self.known_rules())
+
+    async def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return the slots that a client holds now; see `Gate.holders`."""
+        return await self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
     async def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""

@@ -29,7 +29,7 @@ from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
-from ratebound.slots import slots_of
+from ratebound.slots import Holder, slots_of
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
@@ -337,6 +337,24 @@ class Gate(_PolicyGate):
         """
         self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
 
+    def holders(
+        self,
+        identity: str | Sequence[str],
+        *,
+        rule: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Holder]:
+        """Return the slots that a client holds now, in all processes: those of all rules that count by this identity,
+        or of one `rule`. See `usage_of` for the names. Slots of rules in shadow are left out.
+
+        Raises ValueError if no rule counts by the identity. While the storage is out of reach, return the slots that
+        this process granted alone, or raise StorageError if the failure mode of the limit is "raise".
+        """
+        found: list[Holder] = []
+        for key, limits in self._client_limits(identity, None, rule, rules).slots():
+            found += self._decider.holders(key, limits)
+        return found
+
     def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show, from one trip to the storage for every 100 of them."""
         answers: list[Sequence[Row]] = []
@@ -506,6 +524,19 @@ class AsyncGate(_PolicyGate):
     ) -> None:
         """Forget what a client has spent; see `Gate.reset`."""
         await self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
+
+    async def holders(
+        self,
+        identity: str | Sequence[str],
+        *,
+        rule: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Holder]:
+        """Return the slots that a client holds now; see `Gate.holders`."""
+        found: list[Holder] = []
+        for key, limits in self._client_limits(identity, None, rule, rules).slots():
+            found += await self._decider.holders(key, limits)
+        return found
 
     async def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show; see `Gate.read_usage`."""

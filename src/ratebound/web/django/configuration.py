@@ -19,6 +19,7 @@ from django.utils.module_loading import import_string
 
 from ratebound.policy import Policy, PolicyFile
 from ratebound.policy.functions import check_takes, is_awaitable
+from ratebound.slots import Holder
 from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage
 from ratebound.web.body import django_body
@@ -179,6 +180,14 @@ class DjangoLimits:
     async def areset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
         """Do what `reset` does, in a task."""
         await self.tasks.gate.reset(identity, rule)
+
+    def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return the slots that a client holds now, of limits of views too; see `Gate.holders`."""
+        return self.gate.holders(identity, rule)
+
+    async def aholders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return what `holders` does, in a task."""
+        return await self.tasks.gate.holders(identity, rule)  # type: ignore[no-any-return]
 
     def usage_flow(self, request: Any, caller: Caller, all_rules: bool, user: Any) -> Flow[list[Usage]]:
         """Find the usage of a client; see `usage`."""
