@@ -65,7 +65,7 @@ def test_an_operator_reads_grants_and_resets_by_identity(site: UsageSite) -> Non
     (granted,) = site.call("grant", "customer:acme", 500, "monthly")
     assert (granted.quota, granted.used, granted.granted) == (1500, 1, 500)
     site.call("reset", "customer:acme")
-    (found,) = [one for one in site.call("usage_of", "customer:acme") if one.rule == "monthly"]
+    (found,) = site.call("usage_of", "customer:acme", "monthly")
     assert (found.quota, found.used) == (1000, 0)
     assert brief(site.call("usage_of", "user:ann"))["rest/minute"] == 1
     with pytest.raises(ValueError, match="no rule counts by session"):

@@ -253,9 +253,11 @@ class WebGate(_GateBase):
         """Return the usage of the limits that a request was checked against, from its Passed or Rejected."""
         return self.gate.read_usage(self.asks_of(answer))
 
-    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client, endpoints' own included; see `Gate.usage_of`."""
-        return self.gate.usage_of(identity, tier=tier, rules=self.known_rules())
+        return self.gate.usage_of(identity, rule=rule, tier=tier, rules=self.known_rules())
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
@@ -350,9 +352,11 @@ class AsyncWebGate(_GateBase):
         """Return the usage of the limits that a request was checked against; see `WebGate.usage_after`."""
         return await self.gate.read_usage(self.asks_of(answer))
 
-    async def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    async def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client; see `Gate.usage_of`."""
-        return await self.gate.usage_of(identity, tier=tier, rules=self.known_rules())
+        return await self.gate.usage_of(identity, rule=rule, tier=tier, rules=self.known_rules())
 
     async def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None

@@ -102,7 +102,8 @@ class RateLimitMiddleware:
     options are those of `WebGate`.
 
     `user` is a function of the environ that returns who is authenticated. A handler sees the decision in
-    `environ["ratebound.passed"]`. `usage_of`, `grant`, `reset` and `holders` are those of the gate: `middleware.reset("user:42")`.
+    `environ["ratebound.passed"]`. `usage_of`, `grant`, `reset` and `holders` are those of the gate:
+    `middleware.reset("user:42")`.
     """
 
     def __init__(

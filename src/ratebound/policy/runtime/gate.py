@@ -288,6 +288,7 @@ class Gate(_PolicyGate):
         self,
         identity: str | Sequence[str],
         *,
+        rule: str | None = None,
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
@@ -298,9 +299,10 @@ class Gate(_PolicyGate):
         several identities takes a list: ["user:42", "203.0.113.7"].
 
         The limits are those of the client's override or of its tier: the one that the policy's lists give it, else
-        `tier`, else the default. Raises ValueError if no rule counts by the identity.
+        `tier`, else the default. `rule` is the only rule to look at. Raises ValueError if no rule counts by the
+        identity.
         """
-        return self.read_usage(self._client_limits(identity, tier, None, rules).usage())
+        return self.read_usage(self._client_limits(identity, tier, rule, rules).usage())
 
     def grant(
         self,
@@ -495,11 +497,12 @@ class AsyncGate(_PolicyGate):
         self,
         identity: str | Sequence[str],
         *,
+        rule: str | None = None,
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
         """Return what a client has used of each limit that counts it; see `Gate.usage_of`."""
-        return await self.read_usage(self._client_limits(identity, tier, None, rules).usage())
+        return await self.read_usage(self._client_limits(identity, tier, rule, rules).usage())
 
     async def grant(
         self,

@@ -153,13 +153,17 @@ class DjangoLimits:
         """Return what `usage` does, in a task."""
         return await run_async(self.usage_flow(request, self.tasks, all_rules, user))
 
-    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client: `usage_of("user:42")`; see `Gate.usage_of`."""
-        return self.gate.usage_of(identity, tier=tier)
+        return self.gate.usage_of(identity, rule, tier=tier)
 
-    async def ausage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    async def ausage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return what `usage_of` does, in a task."""
-        return await self.tasks.gate.usage_of(identity, tier=tier)  # type: ignore[no-any-return]
+        return await self.tasks.gate.usage_of(identity, rule, tier=tier)  # type: ignore[no-any-return]
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None

@@ -133,9 +133,11 @@ class RateLimits:
         """
         return limited_application().usage(request or current_request(), all_rules=all_rules, user=user)
 
-    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client: `limits.usage_of("user:42")`; see `Gate.usage_of`."""
-        return self.gate.usage_of(identity, tier=tier)
+        return self.gate.usage_of(identity, rule, tier=tier)
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
