@@ -168,6 +168,8 @@ def test_holders_of_slots_under_a_policy_are_listed_by_identity(tmp_path: Path, 
         (["usage", "a", "b", "--limits", "1/minute", "--storage", "redis://x"], "a limiter has one key"),
         (["grant", "a", "5", "--limits", "1/minute", "--storage", "redis://x"], "there is none: use a calendar period"),
         (["grant", "a", "0", "--limits", "1/calendar-day", "--storage", "redis://x"], "units must be a whole number"),
+        (["grant", "a", "--limits", "1/calendar-day", "--storage", "redis://x"], "'a' is not a valid integer"),
+        (["grant", "5", "--limits", "1/calendar-day", "--storage", "redis://x"], "Missing argument 'KEY...'"),
         (["reset", "a", "--limits", "1/minute", "--only", "b", "--storage", "redis://x"], "no limit is named 'b'"),
     ],
 )

@@ -122,7 +122,7 @@ def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
 
 @state.command(short_help="Add units to a client's quotas, in their present windows.")
 @click.argument("key", nargs=-1, required=True)
-@click.argument("units", type=int)
+@click.argument("units", type=int, is_eager=True)  # checked first: else a missing UNITS is reported as a missing KEY
 @_options
 def grant(key: tuple[str, ...], units: int, shape: str, **options: Any) -> None:
     """Add UNITS to what KEY may use of its quotas in their present windows, and show its usage then.
