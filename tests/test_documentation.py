@@ -56,6 +56,20 @@ def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as hosts of repositories make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_to_a_heading_leads_somewhere(page: str) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", (ROOT / page).read_text()):
+        where = (ROOT / page).parent / target if target else ROOT / page
+        assert anchor in headings(where), f"{page} links to {target}#{anchor}"
+
+
 def test_the_commands_of_the_readme_are_those_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     pages = "".join((ROOT / page).read_text() for page in PAGES)

@@ -5,9 +5,10 @@ it; of a midnight that comes twice, the first counts.
 """
 
 import calendar
+import difflib
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from ratebound.errors import InvalidLimit
 
@@ -97,13 +98,27 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
-        hint = "" if _has_zones() else '; this system has no time zones: pip install "ratebound[tzdata]"'
-        raise InvalidLimit(f"unknown time zone {name!r}: expected a name like 'Europe/Berlin' or 'UTC'{hint}") from None
+        near = _nearest_zone(name)
+        hint = f"did you mean '{near}'?" if near else "expected a name like 'Europe/Berlin' or 'UTC'"
+        if not _has_zones():
+            hint += '; this system has no time zones: pip install "ratebound[tzdata]"'
+        raise InvalidLimit(f"unknown time zone {name!r}: {hint}") from None
 
 
 def local_time(instant: int, zone: str) -> datetime:
     """Return an instant in microseconds as a datetime of a time zone."""
     return (EPOCH + timedelta(microseconds=instant)).astimezone(zone_of(zone))
+
+
+def _nearest_zone(name: object) -> str | None:
+    """Return the zone that was meant, whatever its case, with or without its region; None if none is near."""
+    if not isinstance(name, str) or not 2 < len(name) < 80:
+        return None
+    zones = {zone.lower(): zone for zone in sorted(available_timezones())}
+    cities = {spelling.rpartition("/")[2]: zone for spelling, zone in zones.items() if "/" in spelling}
+    wanted = name.lower()
+    near = [wanted] if wanted in zones else difflib.get_close_matches(wanted, zones, 1, cutoff=0.8)
+    return zones[near[0]] if near else cities.get(wanted)
 
 
 def _has_zones() -> bool:

@@ -15,7 +15,7 @@ import difflib
 import re
 from typing import Any, NoReturn
 
-from ratebound.calendar_period import LENGTHS, WEEKDAYS, Calendar
+from ratebound.calendar_period import LENGTHS, WEEKDAYS, Calendar, zone_of
 from ratebound.errors import InvalidLimit
 from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, LEASE, NAME, UNITS, Limit
 
@@ -50,6 +50,14 @@ CALENDAR_NAMES = {f"calendar-{unit}": unit for unit in LENGTHS}
 OPTIONS = ("burst", "as", "large", "over", *ALGORITHMS)
 CALENDAR_OPTIONS = ("in", "from", "over", "as")
 SLOT_OPTIONS = ("for", "as")
+# Words of one kind of limit, for those who write them behind another kind.
+BELONGS_TO = {
+    "burst": "it belongs to rates, like '10/second burst 20'",
+    "in": "it belongs to periods of the calendar, like '500/calendar-day in Europe/Berlin'",
+    "from": "it belongs to periods of the calendar, like '10000/calendar-month from 15'",
+    "over": "it belongs to quotas, like '10000/calendar-month over allow'",
+    "for": "it belongs to slots, like '3 concurrent for 10 minutes'",
+}
 # The names that other libraries use.
 ALIASES = {"moving-window": "sliding-log", "sliding-window": "sliding-log", "leaking-bucket": "leaky-bucket"}
 
@@ -114,10 +122,16 @@ class _LimitReader:
             if self.token[:3].lower() == "per":
                 self.token = self.token[:3]  # the period may follow without a space
             if self.token != "/" and self.token.lower() != "per":
+                if difflib.get_close_matches(self.token[:40].lower(), [CONCURRENT]):
+                    self.example = SLOT_EXAMPLE
+                    self.fail(f"unknown word {_shown(self.token)}: did you mean '{CONCURRENT}'?")
                 self.fail("expected '/' or 'per' after the count, which is a whole number, or 'concurrent'")
             self.step()
             if self.token.lower() in CALENDAR_NAMES:
                 return self.quota(count)
+            if self.token.lower() == CONCURRENT:
+                self.example = SLOT_EXAMPLE
+                self.fail(f"slots have no period: write '{count} {CONCURRENT}'")
             return self.rate(count, default)
         except _Unfit as error:
             self.place, self.token = begin, self.text[begin : self.end].rstrip()
@@ -192,9 +206,7 @@ class _LimitReader:
         if length is None:
             if not self.token:
                 self.fail("expected a unit of time")
-            near = difflib.get_close_matches(self.token[:40].lower(), [*UNIT_NAMES, *CALENDAR_NAMES], 1)
-            known = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(UNITS)}"
-            self.fail(f"unknown unit {_shown(self.token)}: {known}")
+            self.fail(f"unknown unit {_shown(self.token)}: {_unit_hint(self.token[:40].lower())}")
         self.step()
         return length
 
@@ -224,6 +236,10 @@ class _LimitReader:
             self.step(ZONE)
             if not self.token:
                 self.fail("expected a time zone, like Europe/Berlin")
+            try:
+                zone_of(self.token)
+            except InvalidLimit as error:
+                self.fail(str(error))
             return self.step()
         if word not in ("burst", "from", "for", "over"):
             return self.step().lower()
@@ -238,7 +254,10 @@ class _LimitReader:
             return self.step().lower()
         if self.token.lower() in WEEKDAYS:
             return self.step().lower()
-        return str(self.number("a day of the month or a weekday after 'from'", "a day cannot be zero"))
+        what = "a day of the month or a weekday after 'from'"
+        if not self.token.isdecimal():
+            self.fail(f"expected {what}{_weekday_hint(self.token[:40].lower())}")
+        return str(self.number(what, "a day cannot be zero"))
 
     def fail(self, why: str) -> NoReturn:
         """Raise InvalidLimit with the reason, and mark the position in the text."""
@@ -263,7 +282,24 @@ def _limit(count: int, *args: Any, **options: Any) -> Limit:
         raise _Unfit(str(error)) from None
 
 
+def _unit_hint(word: str) -> str:
+    if word.startswith("calend"):
+        near = difflib.get_close_matches(word, CALENDAR_NAMES, 1, cutoff=0.85)
+        *most, last = CALENDAR_NAMES
+        return f"did you mean '{near[0]}'?" if near else f"expected {', '.join(most)} or {last}"
+    near = difflib.get_close_matches(word, UNIT_NAMES, 1)
+    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(UNITS)}"
+
+
+def _weekday_hint(word: str) -> str:
+    near = [day for day in WEEKDAYS if len(word) > 1 and (day.startswith(word) or word.startswith(day))]
+    near = near or difflib.get_close_matches(word, WEEKDAYS, 1)
+    return f": did you mean '{near[0]}'?" if near else ", like 'from 15' or 'from monday'"
+
+
 def _hint(word: str, known: tuple[str, ...]) -> str:
+    if word in BELONGS_TO:
+        return BELONGS_TO[word]
     near = [ALIASES[word]] if ALIASES.get(word) in known else difflib.get_close_matches(word[:40], known, 1)
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
 

@@ -84,6 +84,7 @@ def test_the_error_reads_like_a_compilers() -> None:
 
 
 RULE = "  - {name: a, limits: 5/minute}\n"
+FUNCTIONS = "unknown function 'find': load the policy with functions={'find': …}, or write package.module:function"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,11 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("rules: [{name: a, limits: 5/minute, final: 1}]", "rules[0].final", "true or false"),
         ("rules: [{name: a, limits: 5/minute, cost: 0}]", "rules[0].cost", "cost must be a whole number"),
         ("rules: [{name: a, limits: 5/minute, cost: {call: sise}}]", "rules[0].cost.call", "unknown function 'sise'"),
+        (
+            "rules: [{name: a, limits: 5/minute, cost: {call: graphq}}]",
+            "rules[0].cost.call",
+            "did you mean 'graphql'?",
+        ),
         ("rules: [{name: a, limits: 5/minute, cost: {cal: x}}]", "rules[0].cost.cal", "did you mean 'call'"),
         ("rules: [{name: a, limits: {call: graphql}}]", "rules[0].limits", "need 'otherwise'"),
         ("rules: [{name: a, limits: 5/minute, candidate: unlimited}]", "rules[0].candidate", "reports nothing"),
@@ -140,7 +146,7 @@ RULE = "  - {name: a, limits: 5/minute}\n"
         ("trusted: {hopps: 1}\nrules:\n" + RULE, "trusted.hopps", "did you mean 'hops'"),
         ("by: nobody\nrules:\n" + RULE, "by", "unknown identity"),
         ("identities: {api-key: {header: x-key}}\nrules:\n" + RULE, "identities.api-key", "one of verify, call"),
-        ("identities: {api-key: {verify: find}}\nrules:\n" + RULE, "identities.api-key.verify", "unknown function"),
+        ("identities: {api-key: {verify: find}}\nrules:\n" + RULE, "identities.api-key.verify", FUNCTIONS),
         ("identities: {address: {call: graphql}}\nrules:\n" + RULE, "identities.address", "built in"),
         ("identities: {team: {verify: graphql}}\nrules:\n" + RULE, "identities.team", "needs a header, a cookie"),
         ("identities: {tenant: {proxy: true}}\nrules:\n" + RULE, "identities.tenant", "no proxy is trusted"),

@@ -32,6 +32,7 @@ POLICY: dict[str, Any] = {
     "default_tier": "free",
 }
 ADDRESS = "192.0.2.1"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def brief(usages: list[Usage]) -> dict[str, tuple[int, int]]:
@@ -287,6 +288,32 @@ def test_a_reset_may_name_its_rule() -> None:
     assert brief(gate.usage(request())) == {"one/minute": (5, 1), "two/minute": (5, 0)}
 
 
+def slots(**more: Any) -> Rule:
+    return Rule("exports", {"pro": "9 concurrent", "free": "2 concurrent; 50/hour"}, **more)
+
+
+def test_holders_are_the_slots_of_a_client_under_all_rules_or_under_one(clock: FakeClock) -> None:
+    gate = gate_of(policy(slots(), Rule("mail", "1 concurrent for 10 seconds", match=Match(paths="/mail"))), clock)
+    gate.decide(request("/mail", user="bob"))
+    gate.decide(request("/", user="ann"))
+    found = gate.holders("user:bob")
+    assert [holder.limit.name for holder in found] == ["exports/concurrent", "mail/concurrent"]
+    assert [(holder.expires_at - EPOCH).total_seconds() - clock.now / 1e6 for holder in found] == [60, 10]
+    assert gate.holders("user:bob", rule="mail") == found[1:]
+    assert len(gate.holders("user:ann")) == 1
+    assert gate.holders("user:nobody") == []
+    with pytest.raises(ValueError, match="no rule counts by session"):
+        gate.holders("session:1")
+    with pytest.raises(ValueError, match="unknown rule 'export'"):
+        gate.holders("user:bob", rule="export")
+
+
+def test_holders_of_a_client_are_found_whatever_its_tier_and_never_those_in_shadow() -> None:
+    gate = gate_of(policy(slots(), Rule("planned", "1 concurrent", mode="shadow")))
+    gate.decide(request(headers={"x-api-key": "k1"}))
+    assert [holder.limit.name for holder in gate.holders("api-key:acme")] == ["exports/concurrent"]
+
+
 def test_tasks_see_the_same_usage(clock: FakeClock) -> None:
     async def find(key: str) -> Identity | None:
         return KEYS.get(key)
@@ -302,6 +329,7 @@ def test_tasks_see_the_same_usage(clock: FakeClock) -> None:
         assert await gate.usage(view, all_rules=True) == await gate.usage_of("api-key:acme", tier="pro")
         granted = await gate.grant("api-key:acme", 5, rule="monthly", tier="pro")
         assert brief(granted) == {"monthly/calendar-month": (1005, 1)}
+        assert await gate.holders("api-key:acme") == []
         await gate.reset("api-key:acme")
         assert brief(await gate.usage_of("api-key:acme")) == {"monthly/calendar-month": (10, 0), "rate/minute": (5, 0)}
 

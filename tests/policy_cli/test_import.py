@@ -27,11 +27,11 @@ def test_what_is_imported_passes_the_check(system: str, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "")
     told = result.stderr.splitlines()
     assert told
-    assert all(line.startswith("not converted: ") for line in told)
+    assert all(line.startswith("note: ") for line in told)
     assert run("check", output).exit_code == 0
     text = Path(output).read_text()
     for line in told:
-        assert f"# - {line.removeprefix('not converted: ')}" in text, "the file says so, too"
+        assert f"# - {line.removeprefix('note: ')}" in text, "the file says so, too"
 
 
 def test_without_a_file_to_write_it_goes_to_stdout(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_people_see_a_table(url: str) -> None:
     done = run("usage", "user:42", "--storage", url, "--limits", LIMITS)
     lines = [line.split("  ") for line in done.output.splitlines()]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
-    assert ["limit", "used", "quota", "remaining", "before", "resets at (UTC)"] in cells
+    assert ["limit", "used", "quota", "remaining", "previous", "resets at (UTC)"] in cells
     ends = f"{monthly.resets_at:%Y-%m-%d %H:%M:%S}"
     assert ["monthly", "7", "10,500 (+500)", "10,493", "0", ends] in cells
 
@@ -92,7 +92,8 @@ def test_a_grant_and_a_reset_are_seen_by_the_limiter(url: str) -> None:
         granted = document("grant", "user:42", "500", *where)
         assert granted["monthly"]["quota"] == limiter.usage("user:42")[0].quota == 10500
         left = document("reset", "user:42", *where, "--only", "100/minute")
-        assert (left["monthly"]["used"], left["100/minute"]["used"]) == (7, 0)
+        assert (list(left), left["100/minute"]["used"]) == (["100/minute"], 0)
+        assert document("usage", "user:42", *where)["monthly"]["used"] == 7
         assert document("reset", "user:42", *where)["monthly"]["used"] == limiter.usage("user:42")[0].used == 0
 
 
@@ -117,6 +118,44 @@ def test_grants_and_resets_of_a_policy_may_name_a_rule(policy: str) -> None:
     assert (found["rate/minute"]["used"], found["monthly/calendar-month"]["used"]) == (0, 3)
 
 
+def test_usage_may_name_a_rule_or_a_limit(policy: str, url: str) -> None:
+    assert list(document("usage", "user:bob", "--policy", policy, "--only", "rate")) == ["rate/minute"]
+    where = ("--storage", url, "--limits", LIMITS)
+    assert list(document("usage", "user:42", *where, "--only", "monthly")) == ["monthly"]
+
+
+def test_holders_of_slots_are_listed_by_key(url: str) -> None:
+    with Limiter("3 concurrent; 2 concurrent for 10 minutes as long", storage=url) as limiter:
+        with limiter.acquire("user:42"):
+            held = limiter.holders("user:42")
+            where = ("--storage", url, "--limits", "3 concurrent; 2 concurrent for 10 minutes as long")
+            done = run("holders", "user:42", *where, "--json")
+            assert [(one["name"], one["id"]) for one in json.loads(done.stdout)] == [
+                (one.limit.name, one.id) for one in held
+            ]
+            (long,) = json.loads(run("holders", "user:42", *where, "--only", "long", "--json").stdout)
+            assert long["id"] == held[1].id
+            assert str(held[0].id) in run("holders", "user:42", *where).stdout
+        assert run("holders", "user:42", *where).stdout == "no slot is held\n"
+
+
+def test_holders_of_slots_under_a_policy_are_listed_by_identity(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"storage: {url}\nrules: [{{name: exports, limits: 2 concurrent; 50/hour, by: user}}]")
+    with Gate(load_policy(file)) as gate:
+        gate.decide(RequestView("GET", "/", peer="192.0.2.1", user="bob"))
+        (held,) = gate.holders("user:bob")
+    done = run("holders", "user:bob", "--policy", str(file), "--json")
+    assert json.loads(done.stdout) == [
+        {
+            "name": "exports/concurrent",
+            "limit": "2 concurrent",
+            "id": held.id,
+            "expires_at": held.expires_at.isoformat(),
+        }
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -129,6 +168,8 @@ def test_grants_and_resets_of_a_policy_may_name_a_rule(policy: str) -> None:
         (["usage", "a", "b", "--limits", "1/minute", "--storage", "redis://x"], "a limiter has one key"),
         (["grant", "a", "5", "--limits", "1/minute", "--storage", "redis://x"], "there is none: use a calendar period"),
         (["grant", "a", "0", "--limits", "1/calendar-day", "--storage", "redis://x"], "units must be a whole number"),
+        (["grant", "a", "--limits", "1/calendar-day", "--storage", "redis://x"], "'a' is not a valid integer"),
+        (["grant", "5", "--limits", "1/calendar-day", "--storage", "redis://x"], "Missing argument 'KEY...'"),
         (["reset", "a", "--limits", "1/minute", "--only", "b", "--storage", "redis://x"], "no limit is named 'b'"),
     ],
 )
@@ -144,6 +185,8 @@ def test_a_mistake_is_told_with_status_2(arguments: list[str], message: str) -> 
         (["usage", "session:x"], "no rule counts by session"),
         (["usage", "user"], "names no client"),
         (["reset", "user:1", "--only", "montly"], "unknown rule 'montly'"),
+        (["usage", "user:1", "--only", "montly"], "unknown rule 'montly': did you mean 'monthly'?"),
+        (["usage", "user:1", "--only", "monthly/calendar-month"], "unknown rule 'monthly/calendar-month'"),
         (["usage", "user:1", "--tier", "prö"], "unknown tier 'prö'"),
     ],
 )
@@ -153,7 +196,7 @@ def test_a_mistake_about_a_policy_is_told_with_status_2(arguments: list[str], me
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("command", [["usage", "a"], ["reset", "a"], ["grant", "a", "5"]])
+@pytest.mark.parametrize("command", [["usage", "a"], ["reset", "a"], ["grant", "a", "5"], ["holders", "a"]])
 def test_a_storage_that_is_out_of_reach_is_told_with_status_1(command: list[str]) -> None:
     done = run(*command, "--storage", "redis://127.0.0.1:1/0", "--limits", "5/calendar-day")
     assert (done.exit_code, done.stdout) == (1, "")

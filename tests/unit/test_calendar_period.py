@@ -168,7 +168,9 @@ def test_a_zone_and_a_first_day_move_a_period_by_less_than_one(unit: str, zone: 
     [
         ("hour", "UTC", 1, "unknown calendar unit 'hour': expected one of day, week, month, year"),
         ("day", "Europe/Atlantis", 1, "unknown time zone 'Europe/Atlantis': expected a name like 'Europe/Berlin'"),
-        ("day", "", 1, "unknown time zone ''"),
+        ("day", "Europe/Berln", 1, "unknown time zone 'Europe/Berln': did you mean 'Europe/Berlin'?"),
+        ("day", "", 1, "unknown time zone '': expected a name like"),
+        ("day", "x" * 100_000, 1, "expected a name like"),
         ("day", "Europe", 1, "unknown time zone 'Europe'"),
         ("day", "../../etc/passwd", 1, "unknown time zone"),
         ("day", "/etc/localtime", 1, "unknown time zone"),

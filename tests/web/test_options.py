@@ -83,6 +83,9 @@ FOR_ALL = {
     "skip": "exempt=",
     "name": "limit('5/minute', name=…)",
     "cost": "limit('5/minute', cost=…)",
+    "functions": "PolicyFile('policy.yaml', functions={…})",
+    "timezone": "'500/calendar-day in Europe/Berlin'",
+    "over": "'10000/calendar-month over allow'",
 }
 AT_LIMIT = {
     "key_func": "key=",
@@ -105,6 +108,9 @@ AT_LIMIT = {
     "blocking": "leaky-bucket",
     "meta_limits": "no such option",
     "storage": "an option of the adapter",
+    "zone": "'500/calendar-day in Europe/Berlin'",
+    "over": "'10000/calendar-month over allow'",
+    "retry": "a rule of a policy",
     "exempt_wen": "did you mean 'exempt_when'?",
 }
 

@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI, Header
 from fastapi.responses import JSONResponse
 
 from ratebound import MemoryStorage
+from ratebound.policy import Gate, RequestView
 from ratebound.testing import FakeClock
 from ratebound.web import flask as flask_limits
 from ratebound.web.fastapi import RateLimits
@@ -64,11 +65,24 @@ def test_an_operator_reads_grants_and_resets_by_identity(site: UsageSite) -> Non
     (granted,) = site.call("grant", "customer:acme", 500, "monthly")
     assert (granted.quota, granted.used, granted.granted) == (1500, 1, 500)
     site.call("reset", "customer:acme")
-    (found,) = [one for one in site.call("usage_of", "customer:acme") if one.rule == "monthly"]
+    (found,) = site.call("usage_of", "customer:acme", "monthly")
     assert (found.quota, found.used) == (1000, 0)
     assert brief(site.call("usage_of", "user:ann"))["rest/minute"] == 1
     with pytest.raises(ValueError, match="no rule counts by session"):
         site.call("reset", "session:1")
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_an_operator_lists_who_holds_slots(name: str, clock: FakeClock) -> None:
+    exports = {"name": "exports", "limits": "2 concurrent", "match": {"paths": ["/exports"]}}
+    policy, storage = {**POLICY, "rules": [exports, *POLICY["rules"]]}, MemoryStorage(clock=clock)
+    with Gate(policy, storage=storage) as another_process, SITES[name](policy=policy, storage=storage) as site:
+        assert site.call("holders", "user:ann") == []
+        for user in ("ann", "bob"):
+            assert another_process.decide(RequestView("GET", "/exports", peer="192.0.2.1", user=user))
+        (holder,) = site.call("holders", "user:ann")
+        assert holder.limit.name == "exports/concurrent"
+        assert site.call("holders", "user:ann", "rest") == []
 
 
 def test_a_request_that_was_not_checked_has_no_usage(clock: FakeClock) -> None:

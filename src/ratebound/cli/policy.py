@@ -134,7 +134,7 @@ def explain(
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file to write; stdout by default.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def import_(system: str, file: str, keys: tuple[str, ...], output: str | None, force: bool) -> None:
-    """Convert the limits in FILE of another system to a policy. Settings that cannot be converted are listed on stderr.
+    """Convert the limits in FILE of another system to a policy. Differences between the two are noted on stderr.
 
     \b
     aws    usage plans of API Gateway: the output of aws apigateway get-usage-plans;
@@ -165,7 +165,7 @@ def import_(system: str, file: str, keys: tuple[str, ...], output: str | None, f
         else:
             _write(output, imported.text, force=force)
         for lost in imported.lost:
-            click.echo(f"not converted: {lost}", err=True)
+            click.echo(f"note: {lost}", err=True)
 
 
 def _status(found: Findings, *, strict: bool) -> int:

@@ -1,4 +1,5 @@
-"""The command `ratebound state`: read, grant and reset what clients have used, in the storage of an application."""
+"""The command `ratebound state`: read, grant and reset what clients have used, and list who holds slots, in the storage
+of an application."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from ratebound.errors import RateboundError, StorageError
 from ratebound.limiter import Limiter
 from ratebound.policy import Gate
 from ratebound.policy.load.loader import load_policy
+from ratebound.slots import Holder
 from ratebound.storage.secrecy import split_url
 from ratebound.usage import Usage
 
@@ -33,6 +35,8 @@ class _Client(Protocol):
 
     def reset(self) -> None: ...
 
+    def holders(self) -> list[Holder]: ...
+
 
 class _LimiterClient:
     """A key of a limiter."""
@@ -43,13 +47,16 @@ class _LimiterClient:
         self._name = name
 
     def usage(self) -> list[Usage]:
-        return self._limiter.usage(self._key)
+        return [usage for usage in self._limiter.usage(self._key) if self._name in (None, usage.name)]
 
     def grant(self, units: int) -> list[Usage]:
         return self._limiter.grant(self._key, units, name=self._name)
 
     def reset(self) -> None:
         self._limiter.reset(self._key, limits=[one for one in self._limiter.limits if self._name in (None, one.name)])
+
+    def holders(self) -> list[Holder]:
+        return [holder for holder in self._limiter.holders(self._key) if self._name in (None, holder.limit.name)]
 
 
 class _PolicyClient:
@@ -62,14 +69,16 @@ class _PolicyClient:
         self._tier = tier
 
     def usage(self) -> list[Usage]:
-        found = self._gate.usage_of(self._identity, tier=self._tier)
-        return [usage for usage in found if self._rule in (None, usage.rule)]
+        return self._gate.usage_of(self._identity, rule=self._rule, tier=self._tier)
 
     def grant(self, units: int) -> list[Usage]:
         return self._gate.grant(self._identity, units, rule=self._rule, tier=self._tier)
 
     def reset(self) -> None:
         self._gate.reset(self._identity, rule=self._rule)
+
+    def holders(self) -> list[Holder]:
+        return self._gate.holders(self._identity, rule=self._rule)
 
 
 def _options(command: F) -> F:
@@ -80,8 +89,8 @@ def _options(command: F) -> F:
         FUNCTIONS,
         ENVIRON,
         click.option("--tier", help="The tier of the client, where the policy's lists do not give it one."),
-        click.option("--only", metavar="NAME", help="Only this rule of the policy, or this limit."),
-        click.option("--default-algorithm", metavar="NAME", help="That of the limiter, if it was given one."),
+        click.option("--only", metavar="NAME", help="Only this rule of --policy, or this limit of --limits."),
+        click.option("--default-algorithm", metavar="NAME", help="The limiter's default_algorithm, if it has one."),
         click.option("--policy", "file", type=click.Path(dir_okay=False), help="The policy that KEY is a client of."),
         click.option("--limits", help="The limits of the limiter, as they are written in the code."),
         click.option("--storage", metavar="URL", help="The storage of the application; by default that of the policy."),
@@ -90,9 +99,9 @@ def _options(command: F) -> F:
     return command
 
 
-@click.group(short_help="Read, grant and reset what clients have used.")
+@click.group(short_help="Read, grant and reset what clients have used; list who holds slots.")
 def state() -> None:
-    """Read, grant and reset what clients have used, in the storage of a running application.
+    """Read, grant and reset what clients have used, and list who holds slots, in the storage of a running application.
 
     KEY is the key of a limiter with --limits. With --policy it is an identity as in the lists of the policy: user:42,
     203.0.113.7, api-key:acme. For a rule that counts by several identities at once, give all of them.
@@ -113,12 +122,14 @@ def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
 
 @state.command(short_help="Add units to a client's quotas, in their present windows.")
 @click.argument("key", nargs=-1, required=True)
-@click.argument("units", type=int)
+@click.argument("units", type=int, is_eager=True)  # checked first: else a missing UNITS is reported as a missing KEY
 @_options
 def grant(key: tuple[str, ...], units: int, shape: str, **options: Any) -> None:
     """Add UNITS to what KEY may use of its quotas in their present windows, and show its usage then.
 
-    For example: ratebound state grant user:42 500 --policy policy.yaml --only monthly
+    A grant ends with its window. It cannot be taken back, except by reset, which also forgets what was spent.
+
+    For example: ratebound state grant user:42 500 --policy policy.yaml --only api
     """
     with _client(key, **options) as client:
         _show(client.grant(units), shape)
@@ -135,6 +146,19 @@ def reset(key: tuple[str, ...], shape: str, **options: Any) -> None:
     with _client(key, **options) as client:
         client.reset()
         _show(client.usage(), shape)
+
+
+@state.command(short_help="List the slots that a client holds.")
+@click.argument("key", nargs=-1, required=True)
+@_options
+def holders(key: tuple[str, ...], shape: str, **options: Any) -> None:
+    """List the slots of concurrency limits that KEY holds now, in all processes.
+
+    For example: ratebound state holders user:42 --policy policy.yaml
+    """
+    with _client(key, **options) as client:
+        _check_reached(client.usage())  # else a gate lists the slots that this process granted
+        _show_holders(client.holders(), shape)
 
 
 @contextmanager
@@ -184,7 +208,7 @@ def _shared(storage: str | None) -> str:
         )
     if split_url(storage).scheme == "memory":
         raise RateboundError(
-            "memory:// is inside of the application's process, and this command cannot see it: use limiter.usage(key)"
+            "memory:// is inside the application's process, and this command cannot see it: use limiter.usage(key)"
             " there, or a storage like redis://localhost:6379/0"
         )
     return storage
@@ -196,10 +220,14 @@ def _check_name(limiter: Limiter, only: str | None) -> None:
         raise RateboundError(f"no limit is named {only!r}: expected one of {', '.join(names)}")
 
 
-def _show(usages: list[Usage], shape: str) -> None:
+def _check_reached(usages: list[Usage]) -> None:
     for one in usages:
         if one.degraded is not None:
             raise StorageError(one.degraded)
+
+
+def _show(usages: list[Usage], shape: str) -> None:
+    _check_reached(usages)
     if shape == "json":
         click.echo(json.dumps([_document(one) for one in usages], ensure_ascii=False, indent=2))
     else:
@@ -227,7 +255,7 @@ def show_usage(usages: Sequence[Usage], console: Console) -> None:
         return
     table = Table(box=SIMPLE, pad_edge=False)
     table.add_column("limit", overflow="fold")
-    for name in ("used", "quota", "remaining", "before"):
+    for name in ("used", "quota", "remaining", "previous"):
         table.add_column(name, justify="right")
     table.add_column("resets at (UTC)", no_wrap=True)
     for one in usages:
@@ -236,3 +264,22 @@ def show_usage(usages: Sequence[Usage], console: Console) -> None:
         ends = f"{one.resets_at:%Y-%m-%d %H:%M:%S}"
         table.add_row(one.name, number(one.used), quota, number(one.remaining), previous, ends)
     console.print(table)
+
+
+def _show_holders(found: Sequence[Holder], shape: str) -> None:
+    if shape == "json":
+        documents = [
+            {"name": one.limit.name, "limit": one.limit.text, "id": one.id, "expires_at": one.expires_at.isoformat()}
+            for one in found
+        ]
+        click.echo(json.dumps(documents, ensure_ascii=False, indent=2))
+    elif not found:
+        click.echo("no slot is held")
+    else:
+        table = Table(box=SIMPLE, pad_edge=False)
+        table.add_column("limit", overflow="fold")
+        table.add_column("id", justify="right")
+        table.add_column("expires at (UTC)", no_wrap=True)
+        for one in found:
+            table.add_row(one.limit.name, str(one.id), f"{one.expires_at:%Y-%m-%d %H:%M:%S}")
+        _console().print(table)

@@ -6,13 +6,14 @@ class of the value behind it without being of that type, and werkzeug's proxies 
 them. So their values must be unwrapped before they are looked at.
 """
 
+import difflib
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeGuard
 
 from ratebound.policy.cost import graphql_cost, json_batch_cost
-from ratebound.policy.problem import nearest, shown
+from ratebound.policy.problem import shown
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -37,8 +38,9 @@ def find_function(given: Any, functions: Functions) -> Callable[..., Any]:
         return BUILT_IN[given]
     module, colon, attribute = given.partition(":")
     if not colon:
-        hint = nearest(given, [*functions, *BUILT_IN])
-        raise ValueError(f"unknown function {given!r}: {hint}; or write package.module:function")
+        near = difflib.get_close_matches(given[:80], [*functions, *BUILT_IN], 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"load the policy with functions={{{given!r}: …}}"
+        raise ValueError(f"unknown function {given!r}: {hint}, or write package.module:function")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # an import runs the user's code: it may fail in any way

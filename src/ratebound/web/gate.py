@@ -23,6 +23,7 @@ from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.policy.schema import KEYS
+from ratebound.slots import Holder
 from ratebound.switch import switch
 from ratebound.usage import Usage
 from ratebound.web.charge_by_result import Charge
@@ -252,9 +253,11 @@ class WebGate(_GateBase):
         """Return the usage of the limits that a request was checked against, from its Passed or Rejected."""
         return self.gate.read_usage(self.asks_of(answer))
 
-    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client, endpoints' own included; see `Gate.usage_of`."""
-        return self.gate.usage_of(identity, tier=tier, rules=self.known_rules())
+        return self.gate.usage_of(identity, rule=rule, tier=tier, rules=self.known_rules())
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
@@ -265,6 +268,10 @@ class WebGate(_GateBase):
     def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
         """Forget what a client has spent, of limits of endpoints too; see `Gate.reset`."""
         self.gate.reset(identity, rule=rule, rules=self.known_rules())
+
+    def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return the slots that a client holds now, of limits of endpoints too; see `Gate.holders`."""
+        return self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
     def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""
@@ -345,9 +352,11 @@ class AsyncWebGate(_GateBase):
         """Return the usage of the limits that a request was checked against; see `WebGate.usage_after`."""
         return await self.gate.read_usage(self.asks_of(answer))
 
-    async def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    async def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client; see `Gate.usage_of`."""
-        return await self.gate.usage_of(identity, tier=tier, rules=self.known_rules())
+        return await self.gate.usage_of(identity, rule=rule, tier=tier, rules=self.known_rules())
 
     async def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
@@ -358,6 +367,10 @@ class AsyncWebGate(_GateBase):
     async def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
         """Forget what a client has spent; see `Gate.reset`."""
         await self.gate.reset(identity, rule=rule, rules=self.known_rules())
+
+    async def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return the slots that a client holds now; see `Gate.holders`."""
+        return await self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
     async def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""

@@ -143,7 +143,12 @@ BY_PREFIX = "use a prefix in the storage's URL: storage='redis://host?prefix=sho
 NOT_HERE = "there is no such option; a policy's block= rejects clients by name"
 CHARGE = "use charge='failure', charge='success' or charge=function"
 LOCAL = "failure='local' is the default"
+ZONE = "write the time zone in the limit: '500/calendar-day in Europe/Berlin'"
+OVER = "write it in the limit: '10000/calendar-month over allow'"
+RETRY = "give the time in a rule of a policy: Rule('exports', '3 concurrent', retry=5)"
 
+# What is written in the text of a limit, or in a rule.
+OF_QUOTAS_AND_SLOTS = {"timezone": ZONE, "zone": ZONE, "tz": ZONE, "over": OVER, "retry": RETRY}
 # Options of Flask-Limiter, slowapi, fastapi-limiter and django-ratelimit, and what to do here.
 AT_LIMIT_ELSEWHERE = {
     "limit_value": FIRST,
@@ -170,6 +175,7 @@ AT_LIMIT_ELSEWHERE = {
     "callback": "use on_breach=",
     "skip": "use exempt_when=",
     "blocking": "use a leaky bucket: '2/second burst 5 leaky-bucket'",
+    **OF_QUOTAS_AND_SLOTS,
 }
 FOR_ALL_ELSEWHERE = {
     "key_func": "use by= here, or key= at an endpoint",
@@ -216,6 +222,8 @@ FOR_ALL_ELSEWHERE = {
     "http_callback": "use on_breach= at an endpoint, or a handler for 429",
     "ws_callback": "use messages='1/5 seconds': who sends more is disconnected",
     "skip": "use exempt=[Match(paths=['/health'])]",
+    "functions": "give PolicyFile('policy.yaml', functions={…}) instead of the path",
+    **OF_QUOTAS_AND_SLOTS,
 }
 
 

@@ -29,7 +29,7 @@ from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
-from ratebound.slots import slots_of
+from ratebound.slots import Holder, slots_of
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
@@ -288,6 +288,7 @@ class Gate(_PolicyGate):
         self,
         identity: str | Sequence[str],
         *,
+        rule: str | None = None,
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
@@ -298,9 +299,10 @@ class Gate(_PolicyGate):
         several identities takes a list: ["user:42", "203.0.113.7"].
 
         The limits are those of the client's override or of its tier: the one that the policy's lists give it, else
-        `tier`, else the default. Raises ValueError if no rule counts by the identity.
+        `tier`, else the default. `rule` is the only rule to look at. Raises ValueError if no rule counts by the
+        identity.
         """
-        return self.read_usage(self._client_limits(identity, tier, None, rules).usage())
+        return self.read_usage(self._client_limits(identity, tier, rule, rules).usage())
 
     def grant(
         self,
@@ -336,6 +338,24 @@ class Gate(_PolicyGate):
         the storage could not be told.
         """
         self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
+
+    def holders(
+        self,
+        identity: str | Sequence[str],
+        *,
+        rule: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Holder]:
+        """Return the slots that a client holds now, in all processes: those of all rules that count by this identity,
+        or of one `rule`. See `usage_of` for the names. Slots of rules in shadow are left out.
+
+        Raises ValueError if no rule counts by the identity. While the storage is out of reach, return the slots that
+        this process granted alone, or raise StorageError if the failure mode of the limit is "raise".
+        """
+        found: list[Holder] = []
+        for key, limits in self._client_limits(identity, None, rule, rules).slots():
+            found += self._decider.holders(key, limits)
+        return found
 
     def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show, from one trip to the storage for every 100 of them."""
@@ -477,11 +497,12 @@ class AsyncGate(_PolicyGate):
         self,
         identity: str | Sequence[str],
         *,
+        rule: str | None = None,
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
         """Return what a client has used of each limit that counts it; see `Gate.usage_of`."""
-        return await self.read_usage(self._client_limits(identity, tier, None, rules).usage())
+        return await self.read_usage(self._client_limits(identity, tier, rule, rules).usage())
 
     async def grant(
         self,
@@ -506,6 +527,19 @@ class AsyncGate(_PolicyGate):
     ) -> None:
         """Forget what a client has spent; see `Gate.reset`."""
         await self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
+
+    async def holders(
+        self,
+        identity: str | Sequence[str],
+        *,
+        rule: str | None = None,
+        rules: Iterable[CompiledRule] | None = None,
+    ) -> list[Holder]:
+        """Return the slots that a client holds now; see `Gate.holders`."""
+        found: list[Holder] = []
+        for key, limits in self._client_limits(identity, None, rule, rules).slots():
+            found += await self._decider.holders(key, limits)
+        return found
 
     async def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show; see `Gate.read_usage`."""

@@ -157,6 +157,11 @@ class ClientLimits:
                 asks.append(RuleAsk(one.rule.name, usage_ask(who.key, plan)))
         return asks
 
+    def slots(self) -> list[tuple[str, tuple[Limit, ...]]]:
+        """Return the keys of the client with the limits of slots that it may hold, those in shadow left out."""
+        enforced = [(one, who) for one, who in self._counted if one.rule.mode == "enforce"]
+        return [(who.key, tuple(limit for limit in self._limits(one) if limit.has_slots)) for one, who in enforced]
+
     def granting(self, units: object) -> Group:
         """Return what to force to grant units in the quotas. Raises InvalidLimit if there are none."""
         given = checked_units(units)

@@ -19,6 +19,7 @@ from django.utils.module_loading import import_string
 
 from ratebound.policy import Policy, PolicyFile
 from ratebound.policy.functions import check_takes, is_awaitable
+from ratebound.slots import Holder
 from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage
 from ratebound.web.body import django_body
@@ -152,13 +153,17 @@ class DjangoLimits:
         """Return what `usage` does, in a task."""
         return await run_async(self.usage_flow(request, self.tasks, all_rules, user))
 
-    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client: `usage_of("user:42")`; see `Gate.usage_of`."""
-        return self.gate.usage_of(identity, tier=tier)
+        return self.gate.usage_of(identity, rule, tier=tier)
 
-    async def ausage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    async def ausage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return what `usage_of` does, in a task."""
-        return await self.tasks.gate.usage_of(identity, tier=tier)  # type: ignore[no-any-return]
+        return await self.tasks.gate.usage_of(identity, rule, tier=tier)  # type: ignore[no-any-return]
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
@@ -179,6 +184,14 @@ class DjangoLimits:
     async def areset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
         """Do what `reset` does, in a task."""
         await self.tasks.gate.reset(identity, rule)
+
+    def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return the slots that a client holds now, of limits of views too; see `Gate.holders`."""
+        return self.gate.holders(identity, rule)
+
+    async def aholders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return what `holders` does, in a task."""
+        return await self.tasks.gate.holders(identity, rule)  # type: ignore[no-any-return]
 
     def usage_flow(self, request: Any, caller: Caller, all_rules: bool, user: Any) -> Flow[list[Usage]]:
         """Find the usage of a client; see `usage`."""

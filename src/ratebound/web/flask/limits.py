@@ -12,6 +12,7 @@ import flask
 from flask.views import View
 
 from ratebound.policy.functions import check_takes
+from ratebound.slots import Holder
 from ratebound.usage import Usage
 from ratebound.web.flask.application import LimitedFlask, LimitedPart, current_request, limited_application
 from ratebound.web.flask.routes import Routes, listed
@@ -132,9 +133,11 @@ class RateLimits:
         """
         return limited_application().usage(request or current_request(), all_rules=all_rules, user=user)
 
-    def usage_of(self, identity: str | Sequence[str], *, tier: str | None = None) -> list[Usage]:
+    def usage_of(
+        self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
+    ) -> list[Usage]:
         """Return the usage of all limits that count a client: `limits.usage_of("user:42")`; see `Gate.usage_of`."""
-        return self.gate.usage_of(identity, tier=tier)
+        return self.gate.usage_of(identity, rule, tier=tier)
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
@@ -145,6 +148,10 @@ class RateLimits:
     def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
         """Forget what a client has spent, of limits of views too; see `Gate.reset`."""
         self.gate.reset(identity, rule)
+
+    def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
+        """Return the slots that a client holds now, of limits of views too; see `Gate.holders`."""
+        return self.gate.holders(identity, rule)
 
     def usage_page(self) -> Callable[[], Any]:
         """Return a view that tells callers their own usage of all limits, as JSON. It costs nothing, except for early
