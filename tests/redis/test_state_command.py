@@ -91,8 +91,10 @@ def test_a_grant_and_a_reset_are_seen_by_the_limiter(url: str) -> None:
         limiter.hit("user:42", cost=7)
         granted = document("grant", "user:42", "500", *where)
         assert granted["monthly"]["quota"] == limiter.usage("user:42")[0].quota == 10500
-        left = document("reset", "user:42", *where, "--only", "100/minute")
+        assert list(document("reset", "user:42", *where, "--only", "100/minute")) == ["100/minute"]
+        left = document("usage", "user:42", *where)
         assert (left["monthly"]["used"], left["100/minute"]["used"]) == (7, 0)
+        assert list(document("usage", "user:42", *where, "--only", "monthly")) == ["monthly"]
         assert document("reset", "user:42", *where)["monthly"]["used"] == limiter.usage("user:42")[0].used == 0
 
 
@@ -130,6 +132,7 @@ def test_grants_and_resets_of_a_policy_may_name_a_rule(policy: str) -> None:
         (["grant", "a", "5", "--limits", "1/minute", "--storage", "redis://x"], "there is none: use a calendar period"),
         (["grant", "a", "0", "--limits", "1/calendar-day", "--storage", "redis://x"], "units must be a whole number"),
         (["reset", "a", "--limits", "1/minute", "--only", "b", "--storage", "redis://x"], "no limit is named 'b'"),
+        (["usage", "a", "--limits", "1/minute", "--tier", "pro", "--storage", "redis://x"], "--tier is for --policy"),
     ],
 )
 def test_a_mistake_is_told_with_status_2(arguments: list[str], message: str) -> None:
@@ -144,6 +147,7 @@ def test_a_mistake_is_told_with_status_2(arguments: list[str], message: str) -> 
         (["usage", "session:x"], "no rule counts by session"),
         (["usage", "user"], "names no client"),
         (["reset", "user:1", "--only", "montly"], "unknown rule 'montly'"),
+        (["usage", "user:1", "--only", "montly"], "unknown rule 'montly'"),
         (["usage", "user:1", "--tier", "prö"], "unknown tier 'prö'"),
     ],
 )

@@ -43,10 +43,11 @@ class _LimiterClient:
         self._name = name
 
     def usage(self) -> list[Usage]:
-        return self._limiter.usage(self._key)
+        return [one for one in self._limiter.usage(self._key) if self._name in (None, one.name)]
 
     def grant(self, units: int) -> list[Usage]:
-        return self._limiter.grant(self._key, units, name=self._name)
+        self._limiter.grant(self._key, units, name=self._name)
+        return self.usage()
 
     def reset(self) -> None:
         self._limiter.reset(self._key, limits=[one for one in self._limiter.limits if self._name in (None, one.name)])
@@ -157,15 +158,18 @@ def _client(
                 raise RateboundError("expected either --limits, for the key of a limiter, or --policy, for an identity")
             if file is not None:
                 policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+                _check_name("unknown rule {!r}", only, [rule.name for rule in policy.rules])
                 with Gate(policy, storage=_shared(storage or policy.storage)) as gate:
                     yield _PolicyClient(gate, key, only, tier)
             elif len(key) > 1:
                 raise RateboundError("a limiter has one key: several identities are for --policy")
+            elif tier is not None:
+                raise RateboundError("a limiter has no tiers: --tier is for --policy")
             else:
                 assert limits is not None
                 where = _shared(storage)
                 with Limiter(limits, storage=where, default_algorithm=default_algorithm, failure="raise") as limiter:
-                    _check_name(limiter, only)
+                    _check_name("no limit is named {!r}", only, [limit.name for limit in limiter.limits])
                     yield _LimiterClient(limiter, key[0], only)
         except StorageError as error:
             click.echo(f"the storage could not be reached: {error}", err=True)
@@ -190,10 +194,10 @@ def _shared(storage: str | None) -> str:
     return storage
 
 
-def _check_name(limiter: Limiter, only: str | None) -> None:
-    names = [limit.name for limit in limiter.limits]
+def _check_name(mistake: str, only: str | None, names: list[str]) -> None:
+    """Raise RateboundError if --only names nothing."""
     if only is not None and only not in names:
-        raise RateboundError(f"no limit is named {only!r}: expected one of {', '.join(names)}")
+        raise RateboundError(f"{mistake.format(only)}: expected one of {', '.join(names)}")
 
 
 def _show(usages: list[Usage], shape: str) -> None:
