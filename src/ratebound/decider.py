@@ -23,9 +23,10 @@ from ratebound.holding import Held, loop_renewers, thread_renewer
 from ratebound.limit import Group, Limit, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
-from ratebound.settling import restated, settled_costs, settlement, undoing
+from ratebound.settling import checked_decision, restated, settled_costs, settlement, undoing
 from ratebound.slots import Holder, holders_from, slots_of
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of, holders_of
+from ratebound.storage.blame import is_programs_own
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.memory import states_of
 from ratebound.storage.urls import open_async_storage, open_storage
@@ -161,6 +162,11 @@ class Decider(_Deciding[Storage]):
             tell(self.listeners, decided(decision, time.perf_counter() - begin))
         return decision
 
+    def decide_or_undo(self, group: Group) -> Decision:
+        """Spend a group, and tell the listeners. A caller that is interrupted meanwhile has spent nothing."""
+        begin = time.perf_counter()
+        return self._told([Decision(group, self.evaluate_or_undo((group,), "spend")[0])], begin)[0]
+
     def decide_each(self, groups: Sequence[Group]) -> list[Decision]:
         """Spend groups in one trip to the storage, each by itself, and tell the listeners of each."""
         begin = time.perf_counter()
@@ -211,6 +217,8 @@ class Decider(_Deciding[Storage]):
         try:
             self.release(decision)
         except Exception as error:
+            if is_programs_own(error):
+                raise
             log.warning(NOT_RELEASED, error)
 
     def release(self, decision: Decision) -> None:
@@ -218,16 +226,15 @@ class Decider(_Deciding[Storage]):
 
         Do nothing if it has none. Can be repeated. An exception of a signal handler does not stop it.
         """
-        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        slots = slots_of(decision.asks, -1) if checked_decision(decision).allowed else ()
         if not slots:
             return
         thread_renewer.forget(slots)
         try:
             self.evaluate_or_undo((slots,), "force")
-        except Exception:
-            raise
-        except BaseException:
-            if not isinstance(self._storage, GuardedStorage):  # a guard's call continues without its caller
+        except BaseException as error:
+            # A guard's call continues without its caller.
+            if is_programs_own(error) and not isinstance(self._storage, GuardedStorage):
                 self.evaluate((slots,), "force")
             raise
         finally:
@@ -283,6 +290,8 @@ class Decider(_Deciding[Storage]):
         """Force a group. Raises StorageError, in every failure mode, when the storage could not be told."""
         self.check_open()
         storage = self._storage
+        if not switch.limiting:
+            return
         if isinstance(storage, GuardedStorage):
             storage.force_or_raise(group)
         else:
@@ -324,21 +333,32 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         super().__init__(guarded(found, AsyncGuardedStorage, failure, deadline, workers, told), told)
 
     async def decide(self, group: Group) -> Decision:
-        """Spend a group, and tell the listeners."""
+        """Spend a group, and tell the listeners. A caller that is cancelled meanwhile leaves no slot taken."""
         begin = time.perf_counter()
         at_once = self.at_once
         if at_once is not None and switch.limiting:
             decision = Decision(group, at_once(group))
         else:
-            decision = Decision(group, (await self.evaluate((group,)))[0])
+            decision = Decision(group, (await self.spend((group,)))[0])
         if self.listeners:
             tell(self.listeners, decided(decision, time.perf_counter() - begin))
         return decision
 
+    async def decide_or_undo(self, group: Group) -> Decision:
+        """Spend a group, and tell the listeners. A caller that is cancelled meanwhile has spent nothing."""
+        begin = time.perf_counter()
+        return self._told([Decision(group, (await self.evaluate_or_undo((group,), "spend"))[0])], begin)[0]
+
     async def decide_each(self, groups: Sequence[Group]) -> list[Decision]:
         """Spend groups in one trip to the storage; see `Decider.decide_each`."""
         begin = time.perf_counter()
-        return self._told(list(map(Decision, groups, await self.evaluate(groups))), begin)
+        return self._told(list(map(Decision, groups, await self.spend(groups))), begin)
+
+    async def spend(self, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        """Ask the storage to spend groups. A caller that is cancelled meanwhile leaves no slot taken."""
+        if any(extras is not None for group in groups for *_, extras in group):
+            return await self.evaluate_or_undo(groups, "spend")
+        return await self.evaluate(groups)
 
     async def settle(self, decision: Decision, cost: int | Sequence[int]) -> Decision:
         """Make an allowed decision have cost `cost`; see `Limiter.settle`."""
@@ -372,7 +392,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
 
     async def release(self, decision: Decision) -> None:
         """Release the slots of an allowed decision; see `Decider.release`. A cancelled caller does not stop it."""
-        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        slots = slots_of(decision.asks, -1) if checked_decision(decision).allowed else ()
         if not slots:
             return
         loop_renewers.forget(slots)
@@ -422,6 +442,8 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         """Force a group, in every failure mode by the storage itself; see `Decider.force_or_raise`."""
         self.check_open()
         storage = self._storage
+        if not switch.limiting:
+            return
         if isinstance(storage, AsyncGuardedStorage):
             await storage.force_or_raise(group)
         else:

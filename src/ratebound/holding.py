@@ -66,6 +66,10 @@ class Renewals:
     def __init__(self) -> None:
         self._held: dict[int, ref[Held]] = {}
 
+    def __bool__(self) -> bool:
+        """True if something may be held: those who are gone are counted until the next renewal."""
+        return bool(self._held)
+
     def add(self, held: Held, now: float) -> None:
         """Renew these slots from now on."""
         held.due = now + held.interval
@@ -214,18 +218,19 @@ class LoopRenewer:
         self.renewals = Renewals()
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # an event loop keeps only weak references to tasks
+        self._is_renewing = False  # the task may have ended before `create_task` returns it
 
     def add(self, held: Held) -> None:
         """Renew these slots from now on."""
         self.renewals.add(held, self._loop.time())
-        if self._task is None and (self._timer is None or held.due < self._timer.when()):
+        if not self._is_renewing and (self._timer is None or held.due < self._timer.when()):
             self._schedule()
 
     def remove(self, slots: Sequence[Ask]) -> bool:
         """Renew these slots no longer. Return True if nothing is held any more."""
         self.renewals.remove(slots)
-        if self.renewals.next_due() is not None:
+        if self.renewals:
             return False
         self._stop()
         return True
@@ -243,6 +248,7 @@ class LoopRenewer:
 
     def _begin(self) -> None:
         self._timer = None
+        self._is_renewing = True
         self._task = self._loop.create_task(self._renew(), name="ratebound-renew")
 
     async def _renew(self) -> None:
@@ -250,7 +256,7 @@ class LoopRenewer:
             for batch in self.renewals.take_due(self._loop.time()):
                 await _renew_async(batch)
         finally:
-            self._task = None
+            self._is_renewing = False
             self._schedule()
 
 

@@ -28,6 +28,10 @@ class Stop(BaseException):
     """An exception like KeyboardInterrupt, which nothing catches on its way."""
 
 
+class Alarm(TimeoutError):
+    """An exception as the handler of an alarm raises it."""
+
+
 def free(limiter: Limiter, key: str = "k") -> int:
     return limiter.peek(key).remaining
 
@@ -86,6 +90,15 @@ def test_releasing_a_denied_decision_or_one_without_slots_does_nothing(clock: Fa
     rate = limiter_of("1/minute", clock)
     rate.release(rate.hit("k"))
     assert not rate.hit("k")
+
+
+def test_what_is_no_decision_cannot_be_released_or_settled(clock: FakeClock) -> None:
+    limiter = limiter_of("1 concurrent; 5/minute", clock)
+    wrong: Any = "user:42"
+    with pytest.raises(TypeError, match="expected a Decision, as `hit` returns it, not 'user:42'"):
+        limiter.release(wrong)
+    with pytest.raises(TypeError, match="expected a Decision, as `hit` returns it, not 'user:42'"):
+        limiter.settle(wrong, cost=1)
 
 
 def test_hit_many_takes_a_slot_for_each_key(clock: FakeClock) -> None:
@@ -367,10 +380,10 @@ def test_a_limiter_that_is_closed_in_the_body_does_not_raise_at_its_end(clock: F
 
 
 @contextmanager
-def signals(raised: list[int]) -> Iterator[None]:
+def signals(raised: list[int], kind: type[BaseException] = Stop) -> Iterator[None]:
     def handler(number: int, frame: Any) -> None:
         raised.append(number)
-        raise Stop
+        raise kind
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
@@ -379,7 +392,8 @@ def signals(raised: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_interruption_in_the_release_does_not_stop_it(clock: FakeClock) -> None:
+@pytest.mark.parametrize("kind", [Stop, Alarm])
+def test_an_interruption_in_the_release_does_not_stop_it(kind: type[BaseException], clock: FakeClock) -> None:
     class Interrupting(MemoryStorage):
         def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
             if mode == "force" and not raised:
@@ -388,7 +402,7 @@ def test_an_interruption_in_the_release_does_not_stop_it(clock: FakeClock) -> No
 
     raised: list[int] = []
     limiter = Limiter("1 concurrent", storage=Interrupting(clock=clock))
-    with signals(raised), pytest.raises(Stop), limiter.acquire("k"):
+    with signals(raised, kind), pytest.raises(kind), limiter.acquire("k"):
         pass
     assert raised
     assert limiter.hit("k")

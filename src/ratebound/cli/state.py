@@ -50,7 +50,8 @@ class _LimiterClient:
         return [usage for usage in self._limiter.usage(self._key) if self._name in (None, usage.name)]
 
     def grant(self, units: int) -> list[Usage]:
-        return self._limiter.grant(self._key, units, name=self._name)
+        self._limiter.grant(self._key, units, name=self._name)
+        return self.usage()
 
     def reset(self) -> None:
         self._limiter.reset(self._key, limits=[one for one in self._limiter.limits if self._name in (None, one.name)])
@@ -185,6 +186,8 @@ def _client(
                     yield _PolicyClient(gate, key, only, tier)
             elif len(key) > 1:
                 raise RateboundError("a limiter has one key: several identities are for --policy")
+            elif tier is not None:
+                raise RateboundError("a limiter has no tiers: --tier is for --policy")
             else:
                 assert limits is not None
                 where = _shared(storage)
