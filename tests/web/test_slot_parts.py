@@ -4,13 +4,17 @@ from tests.web.django_site import MIDDLEWARE, HttpResponse, site  # first: it ma
 
 # isort: split
 import asyncio
+import io
 import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import flask
 import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
+from django.http import FileResponse, StreamingHttpResponse
 from django.template import Context, Template
 from django.template.response import SimpleTemplateResponse
 from django.urls import path
@@ -24,7 +28,16 @@ from ratebound.web.django import limit
 from ratebound.web.drf import throttle
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
-from tests.web.drivers import connect, echo, environ_of, fetch, http_scope, wsgi_fetch
+from tests.web.drivers import (
+    asgi_client,
+    connect,
+    echo,
+    environ_of,
+    fetch,
+    http_scope,
+    wsgi_client,
+    wsgi_fetch,
+)
 from tests.web.running_requests import SlotLedger
 
 pytestmark = pytest.mark.anyio
@@ -448,19 +461,68 @@ def test_a_template_is_rendered_with_the_slot(storage: SlotLedger) -> None:
     assert not storage.held
 
 
-def test_a_response_that_another_middleware_replaces_holds_nothing(storage: SlotLedger) -> None:
+def raising_after(get_response: Any) -> Any:
+    """A middleware that fails when it has the response."""
+    if not iscoroutinefunction(get_response):
+
+        def respond(request: Any) -> Any:
+            raise RuntimeError(f"as asked, after {get_response(request).status_code}")
+
+        return respond
+
+    async def respond_async(request: Any) -> Any:
+        raise RuntimeError(f"as asked, after {(await get_response(request)).status_code}")
+
+    return markcoroutinefunction(respond_async)
+
+
+raising_after.sync_capable = raising_after.async_capable = True  # type: ignore[attr-defined]
+
+
+async def parts_async() -> AsyncIterator[bytes]:
+    yield b"part"
+
+
+class Unrenderable(SimpleTemplateResponse):  # type: ignore[misc]
+    @property
+    def rendered_content(self) -> str:
+        raise RuntimeError("as asked")
+
+
+# By name: a response, in a thread and in a task.
+DROPPED: dict[str, Any] = {
+    "whole": lambda is_task: HttpResponse("page"),
+    "stream": lambda is_task: StreamingHttpResponse(parts_async() if is_task else iter([b"part"])),
+    "file": lambda is_task: FileResponse(io.BytesIO(b"file")),
+    "template": lambda is_task: Unrenderable("none"),
+}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("client", [wsgi_client, asgi_client], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("by", ["django.middleware.http.ConditionalGetMiddleware", f"{__name__}.raising_after"])
+@pytest.mark.parametrize("middleware", [[MIDDLEWARE], []], ids=["middleware", "decorator only"])
+def test_a_response_that_is_never_sent_holds_nothing(
+    client: Any, kind: str, by: str, middleware: list[str], storage: SlotLedger
+) -> None:
     @limit("1 concurrent", name="page")
     def page(request: Any) -> Any:
-        return HttpResponse("page", headers={"ETag": '"1"'})
+        response = DROPPED[kind](hasattr(request, "scope"))
+        response["ETag"] = '"1"'
+        return response
 
     class Urls:
         urlpatterns = (path("", page),)
 
-    stack = ["django.middleware.http.ConditionalGetMiddleware", MIDDLEWARE]
-    with site({"storage": storage}, ROOT_URLCONF=Urls, MIDDLEWARE=stack):
-        asked = environ_of("GET", "/", {"if-none-match": '"1"'})
-        assert [wsgi_fetch(WSGIHandler(), asked).status for _ in range(3)] == [304] * 3
-    assert not storage.held
+    expected = 500 if kind == "template" or by.endswith("raising_after") else 304
+    with site({"storage": storage}, ROOT_URLCONF=Urls, MIDDLEWARE=[by, *middleware]):
+        send = client(WSGIHandler() if client is wsgi_client else ASGIHandler())
+        try:
+            assert [send("GET", "/", {"if-none-match": '"1"'}).status for _ in range(3)] == [expected] * 3
+        finally:
+            getattr(send, "close", lambda: None)()
+    assert storage.is_free()
 
 
 @pytest.mark.usefixtures("quiet")
