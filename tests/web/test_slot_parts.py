@@ -28,6 +28,7 @@ from ratebound.web.django import limit
 from ratebound.web.drf import throttle
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
+from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.drivers import (
     asgi_client,
     connect,
@@ -427,6 +428,18 @@ def test_an_application_that_raises_through_holds_nothing(storage: SlotLedger) -
     for _ in range(2):
         with pytest.raises(RuntimeError, match="as asked"):
             wsgi_fetch(app, environ_of("GET", "/"))
+    assert not storage.held
+
+
+def test_a_body_that_is_not_bytes_holds_nothing(storage: SlotLedger) -> None:
+    def app(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return [b"bytes", 5]
+
+    limited = WsgiMiddleware(app, {"rules": [{"name": "one", "limits": "1 concurrent"}]}, storage=storage)
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            wsgi_fetch(limited, environ_of("GET", "/"))
     assert not storage.held
 
 
