@@ -4,6 +4,7 @@ from tests.web.django_site import MIDDLEWARE, HttpResponse, site  # first: it ma
 
 # isort: split
 import asyncio
+import gc
 import io
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -536,6 +537,59 @@ def test_a_response_that_is_never_sent_holds_nothing(
         finally:
             getattr(send, "close", lambda: None)()
     assert storage.is_free()
+
+
+def waiting_after(get_response: Any) -> Any:
+    """A middleware that has the response, and is still busy with it."""
+
+    async def respond(request: Any) -> Any:
+        await get_response(request)
+        request.scope["has left"].set()
+        await asyncio.Event().wait()
+
+    return markcoroutinefunction(respond)
+
+
+waiting_after.sync_capable, waiting_after.async_capable = False, True  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves the body open
+@pytest.mark.parametrize("kind", ["stream", "file"])
+@pytest.mark.parametrize("by", ["the middleware", "the server"])
+@pytest.mark.parametrize("middleware", [[MIDDLEWARE], []], ids=["middleware", "decorator only"])
+async def test_a_client_that_leaves_before_the_response_begins_holds_nothing(
+    kind: str, by: str, middleware: list[str], storage: SlotLedger
+) -> None:
+    @limit("1 concurrent", name="page")
+    async def page(request: Any) -> Any:
+        return DROPPED[kind](True)
+
+    class Urls:
+        urlpatterns = (path("", page),)
+
+    has_left, begin = asyncio.Event(), [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        if begin:
+            return begin.pop()
+        await has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise OSError("the client has left")
+
+    stack = [f"{__name__}.waiting_after", *middleware] if by == "the middleware" else middleware
+    with site({"storage": storage}, ROOT_URLCONF=Urls, MIDDLEWARE=stack):
+        served = ASGIHandler()(http_scope("GET", "/") | {"has left": has_left}, receive, send)
+        if by == "the middleware":
+            await served
+        else:
+            with pytest.raises(OSError, match="has left"):
+                await served
+        assert await asyncio.to_thread(storage.is_free)
+    del served
+    gc.collect()  # else another test would be blamed for the open body
 
 
 @pytest.mark.usefixtures("quiet")

@@ -3,6 +3,7 @@
 Every function here that ends in a Flow is driven by `run` in a thread and by `run_async` in a task, see web/visit.py.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from django.http import HttpResponse
 from ratebound.http.caching import CACHING
 from ratebound.uncancelled import uncancelled
 from ratebound.web.asgi_types import STATE
-from ratebound.web.django.calling import status_of
+from ratebound.web.django.calling import in_loop, status_of
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import at_hand, paths_of
 from ratebound.web.endpoint_rules import EndpointRules
@@ -211,15 +212,25 @@ async def leave_from_task(visit: Visit, caller: Caller) -> None:
 
 def _leave_at_close(request: Any, visit: Visit, caller: Caller, response: Any) -> None:
     """Release slots when a response is closed, or the request: Django closes the request with whatever response it
-    sends, also if middleware replaces this one."""
+    sends, also if middleware replaces this one. Over ASGI it closes neither if its task fails or is cancelled."""
     if visit.holds:
         leave = partial(_leave, visit, caller)
         response._resource_closers.append(leave)
         request.close = _ClosedRequest(request.close, leave)
+        task = asyncio.current_task() if in_loop() else None
+        if task is not None:
+            task.add_done_callback(partial(_leave_if_failed, leave))
 
 
 def _leave(visit: Visit, caller: Caller) -> None:
     run(visit.leave(caller.limits.gate))
+
+
+def _leave_if_failed(leave: Callable[[], None], task: "asyncio.Task[Any]") -> None:
+    """Release slots, in a thread, if the task of a request has failed. A task that has ended well may be one that only
+    returns the response to middleware."""
+    if task.cancelled() or task.exception() is not None:
+        asyncio.get_running_loop().run_in_executor(None, leave)
 
 
 class _ClosedRequest:
