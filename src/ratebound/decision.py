@@ -100,21 +100,12 @@ class Decision:
     def _decisive(self) -> int:
         """Return the index of the limit to report: the one that denies for longest, or is nearest to exhaustion.
 
-        Slots are reported only if they deny, or if there is nothing else.
+        Slots that allow, and metered limits, are reported only if there is nothing else.
         """
-        skipped = self._slots() if self.allowed else ()
-        best = -1
-        for index in range(len(self._rows)):
-            if index not in skipped and (best < 0 or _comes_first(self._rows[index], self._rows[best])):
-                best = index
-        return max(best, 0)
-
-    def _slots(self) -> Sequence[int]:
-        """Return the indexes of the limits that are about slots. Only asks with extras have any."""
-        for ask in self._asks:
-            if ask[4] is not None:
-                return [index for index, limit in enumerate(self.limits) if limit.has_slots]
-        return ()
+        if len(self._rows) == 1:
+            return 0
+        set_back = [limit.has_slots or limit.metered for limit in self.limits] if self.allowed else []
+        return most_pressing(self._rows, set_back)
 
     def _row(self) -> Row:
         """Return the row of the limit to report."""
@@ -124,7 +115,8 @@ class Decision:
     def limit(self) -> Limit:
         """The limit to report to the client: nearest to exhaustion, or denying for longest.
 
-        Its quota is `limit.burst`, which for windows is the count.
+        Slots and metered limits that allow are reported only if there is nothing else. Its quota is `limit.burst`,
+        which for windows is the count.
         """
         index = self._decisive()
         for ask in self._asks:
@@ -191,6 +183,19 @@ _HELP: Final = """The answer to one request: true if it is allowed. Durations ar
 # A compiled class has no docstring and its properties have none, so `help` finds all of it here. The compiler allows no
 # assignment to Decision.__doc__.
 setattr(Decision, "__doc__", _HELP)  # noqa: B010
+
+
+def most_pressing(rows: Sequence[Row], set_back: Sequence[bool]) -> int:
+    """Return the index of the row to report. Rows that are set back come after all others."""
+    best = 0
+    for index in range(1, len(rows)):
+        if set_back and set_back[index] != set_back[best]:
+            comes_first = set_back[best]
+        else:
+            comes_first = _comes_first(rows[index], rows[best])
+        if comes_first:
+            best = index
+    return best
 
 
 def _comes_first(row: Row, other: Row) -> bool:
@@ -326,11 +331,8 @@ class OneKeyDecision(MemoryDecision):
         return self._plan.limits[self._decisive()]
 
     def _decisive(self) -> int:
-        best = 0
-        for index in range(1, len(self._answers)):
-            if _comes_first(self._answers[index].row, self._answers[best].row):
-                best = index
-        return best
+        set_back = [numbers.metered for numbers in self._plan.numbers] if self.allowed else []
+        return most_pressing(self.rows, set_back)
 
     def _row(self) -> Row:
         return self._answers[self._decisive()].row

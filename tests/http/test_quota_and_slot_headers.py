@@ -1,5 +1,6 @@
 """Headers and rejections tell the truth about quotas by the calendar, metering and slots."""
 
+import copy
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -144,6 +145,29 @@ def test_a_slot_that_allows_is_not_the_one_limit_that_older_styles_tell(style: s
         "100/minute fixed-window; 3 concurrent; 10000/calendar-month", (True, 50, 0, 30 * SECOND), HIT, MONTH
     )
     assert fields(decision, style) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [
+        ("100/minute fixed-window; 10/calendar-month over allow", 100),
+        ("10/calendar-month over allow; 100/minute fixed-window", 100),
+        ("3 concurrent; 10/day fixed-window over allow; 100/minute fixed-window", 100),
+        ("50/calendar-month; 10/calendar-month over allow as metered", 50),
+        ("3 concurrent; 10/calendar-month over allow", 10),
+        ("20/calendar-year over allow; 10/calendar-month over allow", 10),
+        ("5 concurrent as large; 2 concurrent as small", 2),
+    ],
+)
+def test_the_one_limit_that_is_told_may_deny_if_there_is_such_a_limit(text: str, quota: int) -> None:
+    limiter = Limiter(text, storage=MemoryStorage(clock=FakeClock()))
+    limiter.settle(limiter.hit("key"), cost=15)
+    from_memory = limiter.hit("key")
+    for decision in (from_memory, copy.copy(from_memory)):  # the copy is of the general class
+        assert decision.allowed
+        assert decision.limit.count == quota
+        assert fields(decision, "x-ratelimit")["X-RateLimit-Limit"] == str(quota)
+        assert fields(decision, "draft-06")["RateLimit-Remaining"] == str(decision.remaining)
 
 
 @pytest.mark.parametrize(

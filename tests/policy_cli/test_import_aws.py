@@ -365,13 +365,16 @@ def test_what_cannot_be_read_is_told_by_place(tree: Any, words: str) -> None:
 
 
 def test_every_mistake_is_told_at_once() -> None:
-    plans = {"items": [plan(throttle={"rateLimit": "x", "burstLimit": "y"}), plan(quota={"limit": 1})]}
+    wrong = [{"limit": 1}, {"limit": -1, "period": "DAY"}, {"period": "DAY"}]
+    plans = {"items": [plan(throttle={"rateLimit": "x", "burstLimit": "y"}), *(plan(quota=quota) for quota in wrong)]}
     with pytest.raises(PolicyError) as refused:
         import_aws(json.dumps(plans))
     assert [problem.where for problem in refused.value.problems] == [
         "items[0].throttle.rateLimit",
         "items[0].throttle.burstLimit",
         "items[1].quota.period",
+        "items[2].quota.limit",
+        "items[3].quota.limit",
     ]
 
 

@@ -4,13 +4,18 @@ from tests.web.django_site import MIDDLEWARE, HttpResponse, site  # first: it ma
 
 # isort: split
 import asyncio
+import gc
+import io
 import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import flask
 import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
+from django.http import FileResponse, StreamingHttpResponse
 from django.template import Context, Template
 from django.template.response import SimpleTemplateResponse
 from django.urls import path
@@ -24,7 +29,17 @@ from ratebound.web.django import limit
 from ratebound.web.drf import throttle
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
-from tests.web.drivers import connect, echo, environ_of, fetch, http_scope, wsgi_fetch
+from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
+from tests.web.drivers import (
+    asgi_client,
+    connect,
+    echo,
+    environ_of,
+    fetch,
+    http_scope,
+    wsgi_client,
+    wsgi_fetch,
+)
 from tests.web.running_requests import SlotLedger
 
 pytestmark = pytest.mark.anyio
@@ -417,6 +432,18 @@ def test_an_application_that_raises_through_holds_nothing(storage: SlotLedger) -
     assert not storage.held
 
 
+def test_a_body_that_is_not_bytes_holds_nothing(storage: SlotLedger) -> None:
+    def app(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return [b"bytes", 5]
+
+    limited = WsgiMiddleware(app, {"rules": [{"name": "one", "limits": "1 concurrent"}]}, storage=storage)
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            wsgi_fetch(limited, environ_of("GET", "/"))
+    assert not storage.held
+
+
 # Django.
 
 
@@ -448,19 +475,121 @@ def test_a_template_is_rendered_with_the_slot(storage: SlotLedger) -> None:
     assert not storage.held
 
 
-def test_a_response_that_another_middleware_replaces_holds_nothing(storage: SlotLedger) -> None:
+def raising_after(get_response: Any) -> Any:
+    """A middleware that fails when it has the response."""
+    if not iscoroutinefunction(get_response):
+
+        def respond(request: Any) -> Any:
+            raise RuntimeError(f"as asked, after {get_response(request).status_code}")
+
+        return respond
+
+    async def respond_async(request: Any) -> Any:
+        raise RuntimeError(f"as asked, after {(await get_response(request)).status_code}")
+
+    return markcoroutinefunction(respond_async)
+
+
+raising_after.sync_capable = raising_after.async_capable = True  # type: ignore[attr-defined]
+
+
+async def parts_async() -> AsyncIterator[bytes]:
+    yield b"part"
+
+
+class Unrenderable(SimpleTemplateResponse):  # type: ignore[misc]
+    @property
+    def rendered_content(self) -> str:
+        raise RuntimeError("as asked")
+
+
+# By name: a response, in a thread and in a task.
+DROPPED: dict[str, Any] = {
+    "whole": lambda is_task: HttpResponse("page"),
+    "stream": lambda is_task: StreamingHttpResponse(parts_async() if is_task else iter([b"part"])),
+    "file": lambda is_task: FileResponse(io.BytesIO(b"file")),
+    "template": lambda is_task: Unrenderable("none"),
+}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("client", [wsgi_client, asgi_client], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("by", ["django.middleware.http.ConditionalGetMiddleware", f"{__name__}.raising_after"])
+@pytest.mark.parametrize("middleware", [[MIDDLEWARE], []], ids=["middleware", "decorator only"])
+def test_a_response_that_is_never_sent_holds_nothing(
+    client: Any, kind: str, by: str, middleware: list[str], storage: SlotLedger
+) -> None:
     @limit("1 concurrent", name="page")
     def page(request: Any) -> Any:
-        return HttpResponse("page", headers={"ETag": '"1"'})
+        response = DROPPED[kind](hasattr(request, "scope"))
+        response["ETag"] = '"1"'
+        return response
 
     class Urls:
         urlpatterns = (path("", page),)
 
-    stack = ["django.middleware.http.ConditionalGetMiddleware", MIDDLEWARE]
+    expected = 500 if kind == "template" or by.endswith("raising_after") else 304
+    with site({"storage": storage}, ROOT_URLCONF=Urls, MIDDLEWARE=[by, *middleware]):
+        send = client(WSGIHandler() if client is wsgi_client else ASGIHandler())
+        try:
+            assert [send("GET", "/", {"if-none-match": '"1"'}).status for _ in range(3)] == [expected] * 3
+        finally:
+            getattr(send, "close", lambda: None)()
+    assert storage.is_free()
+
+
+def waiting_after(get_response: Any) -> Any:
+    """A middleware that has the response, and is still busy with it."""
+
+    async def respond(request: Any) -> Any:
+        await get_response(request)
+        request.scope["has left"].set()
+        await asyncio.Event().wait()
+
+    return markcoroutinefunction(respond)
+
+
+waiting_after.sync_capable, waiting_after.async_capable = False, True  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves the body open
+@pytest.mark.parametrize("kind", ["stream", "file"])
+@pytest.mark.parametrize("by", ["the middleware", "the server"])
+@pytest.mark.parametrize("middleware", [[MIDDLEWARE], []], ids=["middleware", "decorator only"])
+async def test_a_client_that_leaves_before_the_response_begins_holds_nothing(
+    kind: str, by: str, middleware: list[str], storage: SlotLedger
+) -> None:
+    @limit("1 concurrent", name="page")
+    async def page(request: Any) -> Any:
+        return DROPPED[kind](True)
+
+    class Urls:
+        urlpatterns = (path("", page),)
+
+    has_left, begin = asyncio.Event(), [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        if begin:
+            return begin.pop()
+        await has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise OSError("the client has left")
+
+    stack = [f"{__name__}.waiting_after", *middleware] if by == "the middleware" else middleware
     with site({"storage": storage}, ROOT_URLCONF=Urls, MIDDLEWARE=stack):
-        asked = environ_of("GET", "/", {"if-none-match": '"1"'})
-        assert [wsgi_fetch(WSGIHandler(), asked).status for _ in range(3)] == [304] * 3
-    assert not storage.held
+        served = ASGIHandler()(http_scope("GET", "/") | {"has left": has_left}, receive, send)
+        if by == "the middleware":
+            await served
+        else:
+            with pytest.raises(OSError, match="has left"):
+                await served
+        assert await asyncio.to_thread(storage.is_free)
+    del served
+    gc.collect()  # else another test would be blamed for the open body
 
 
 @pytest.mark.usefixtures("quiet")

@@ -267,11 +267,11 @@ def longest_wait(decision: Decision, spread: float = 1.0) -> int | None:
 
 def urgency(quota: Quota) -> tuple[bool, bool, float, int, int]:
     """Return a sort key: limits that deny come first, longest wait first; then those nearest to exhaustion; then slots
-    that do not deny."""
+    that do not deny, and metered limits, which never do."""
     shown, left, _, _, row = quota
     if not row[0]:
         return (False, False, float("-inf") if row[2] is None else -row[2], 0, 0)
-    return (True, shown.limit.has_slots, 0, left, -row[3])
+    return (True, shown.limit.has_slots or shown.limit.metered, 0, left, -row[3])
 
 
 def decisive(quotas: list[Quota]) -> Quota:

@@ -26,12 +26,10 @@ def track_response(gate: Any, app: Application, visit: Visit, environ: Any, star
     start = StartResponse(gate, visit, environ, start_response)
     try:
         body = app(environ, start)
+        return body if start.is_done else start.response().of(body, environ.get("wsgi.file_wrapper"))
     except BaseException:
         run(visit.leave(gate))
         raise
-    if start.is_done:
-        return body
-    return start.response().of(body, environ.get("wsgi.file_wrapper"))
 
 
 class StartResponse:

@@ -199,10 +199,11 @@ class _AwsReader:
         offset = self._number((*place, "offset"), quota.get("offset"), whole=True)
         period = quota.get("period")
         if not isinstance(period, str) or period not in PERIODS:
-            self.problems.add((*place, "period"), f"expected {', '.join(PERIODS)}, not {shown(period)}")
+            self.problems.add((*place, "period"), f"expected {', '.join(PERIODS)}, not {_written(period)}")
             return []
         if limit is None:
-            self.problems.add((*place, "limit"), "expected the number of requests in a period")
+            if quota.get("limit") is None:
+                self.problems.add((*place, "limit"), "expected the number of requests in a period")
             return []
         if offset:
             self.draft.lose(

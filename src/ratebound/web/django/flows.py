@@ -3,6 +3,7 @@
 Every function here that ends in a Flow is driven by `run` in a thread and by `run_async` in a task, see web/visit.py.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from django.http import HttpResponse
 from ratebound.http.caching import CACHING
 from ratebound.uncancelled import uncancelled
 from ratebound.web.asgi_types import STATE
-from ratebound.web.django.calling import status_of
+from ratebound.web.django.calling import in_loop, status_of
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import at_hand, paths_of
 from ratebound.web.endpoint_rules import EndpointRules
@@ -135,11 +136,11 @@ def finish(request: Any, visit: Visit, caller: Caller, response: Any) -> Flow[An
     if had_part:
         request.ratebound = visit.answer
     if response.streaming:
-        yield from _track_stream(visit, tracker, caller, response, is_asgi=hasattr(request, "scope"))
+        yield from _track_stream(request, visit, tracker, caller, response)
     elif (tracker.is_held or visit.holds) and not getattr(response, "is_rendered", True):
         # A template's response, or one of the REST framework, has no content before Django renders it, in a thread.
         threads = caller.limits.threads
-        _leave_at_close(visit, caller, response)
+        _leave_at_close(request, visit, caller, response)
         response.add_post_render_callback(lambda rendered: run(finish(request, visit, threads, rendered)))
         return response
     else:
@@ -159,16 +160,14 @@ def fail(request: Any, visit: Visit, caller: Caller, error: Exception) -> Flow[N
     yield from visit.leave(caller.gate)
 
 
-def _track_stream(
-    visit: Visit, tracker: ResponseTracker, caller: Caller, response: Any, *, is_asgi: bool
-) -> Flow[None]:
+def _track_stream(request: Any, visit: Visit, tracker: ResponseTracker, caller: Caller, response: Any) -> Flow[None]:
     """Settle a stream at its end: until then, the function that makes it may still set its cost. Its slots are released
     at its end, or when Django closes the response, which over ASGI it does not after every error."""
     passed = visit.passed
     if passed is None or all(verdict.decision is None for verdict in passed.verdicts):
         return
-    _leave_at_close(visit, caller, response)
-    is_needed = tracker.is_held or (visit.holds and is_asgi)
+    _leave_at_close(request, visit, caller, response)
+    is_needed = tracker.is_held or (visit.holds and hasattr(request, "scope"))
     if getattr(response, "file_to_stream", None) is not None and not is_needed:
         yield from tracker.end(caller.gate)  # the server sends the file by itself
         return
@@ -211,10 +210,45 @@ async def leave_from_task(visit: Visit, caller: Caller) -> None:
         await uncancelled(sync_to_async(run, thread_sensitive=False)(visit.leave(caller.limits.gate)))
 
 
-def _leave_at_close(visit: Visit, caller: Caller, response: Any) -> None:
-    """Release slots when a response is closed. If middleware drops it instead, they end with their lease."""
+def _leave_at_close(request: Any, visit: Visit, caller: Caller, response: Any) -> None:
+    """Release slots when a response is closed, or the request: Django closes the request with whatever response it
+    sends, also if middleware replaces this one. Over ASGI it closes neither if its task fails or is cancelled."""
     if visit.holds:
-        response._resource_closers.append(lambda: run(visit.leave(caller.limits.gate)))
+        leave = partial(_leave, visit, caller)
+        response._resource_closers.append(leave)
+        request.close = _ClosedRequest(request.close, leave)
+        task = asyncio.current_task() if in_loop() else None
+        if task is not None:
+            task.add_done_callback(partial(_leave_if_failed, leave))
+
+
+def _leave(visit: Visit, caller: Caller) -> None:
+    run(visit.leave(caller.limits.gate))
+
+
+def _leave_if_failed(leave: Callable[[], None], task: "asyncio.Task[Any]") -> None:
+    """Release slots, in a thread, if the task of a request has failed. A task that has ended well may be one that only
+    returns the response to middleware."""
+    if task.cancelled() or task.exception() is not None:
+        asyncio.get_running_loop().run_in_executor(None, leave)
+
+
+class _ClosedRequest:
+    """The `close` of a request: it also releases the slots. It is forgotten when it is called, as it is a cycle."""
+
+    __slots__ = ("_close", "_leave")
+
+    def __init__(self, close: Callable[[], Any], leave: Callable[[], None]) -> None:
+        self._close: Callable[[], Any] | None = close
+        self._leave = leave
+
+    def __call__(self) -> None:
+        close, self._close = self._close, None
+        try:
+            if close is not None:
+                close()
+        finally:
+            self._leave()
 
 
 def add_headers(request: Any, answer: Passed | Rejected | None, response: Any) -> Any:
