@@ -10,6 +10,7 @@ from ratebound.clock import SECOND
 from ratebound.limit import ALGORITHMS, BUCKETS, GRANT, Group, Limit, Mode
 from ratebound.numbers import Numbers
 from ratebound.outcome import Row
+from ratebound.slots import slots_of
 from ratebound.storage.memory_states import Table
 from ratebound.testing import FakeClock, ask, ask_together
 
@@ -457,6 +458,29 @@ def test_if_every_key_of_a_flood_is_used_up_a_new_client_has_to_share(clock: Fak
     assert not limiter.hit("honest")
     clock.advance(3_601)
     assert limiter.hit("honest").remaining == 4
+
+
+def test_a_slot_of_the_overflow_is_renewed_and_released_there(clock: FakeClock) -> None:
+    storage = MemoryStorage(max_keys=5, clock=clock)
+    limiter = Limiter("1 concurrent for 10 minutes", storage=storage)
+    blocked = [limiter.hit(f"blocked:{i}") for i in range(5)]
+    decision = limiter.hit("new")
+    assert decision
+    assert not limiter.hit("another")
+    limiter.release(blocked[0])  # from now on there is room for a state of its own
+    clock.advance(500)
+    (renewed,) = storage.evaluate((slots_of(decision.asks, 1),), "force")[0]
+    assert renewed[6] == 0, "it was not lost"
+    assert held(storage) == 4
+    assert limiter.hit("taken")
+    clock.advance(500)
+    for i in range(5):
+        limiter.hit(f"blocked:{i}")
+    assert not limiter.hit("another")
+    limiter.release(decision)
+    assert limiter.hit("another")
+    limiter.release(decision)
+    assert not limiter.hit("yet another"), "a slot is released once"
 
 
 def test_an_overflow_of_one_limit_is_not_shared_with_another(clock: FakeClock) -> None:

@@ -27,7 +27,7 @@ from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
 from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.state import UNTOUCHED, State
-from ratebound.limit import Group, Limit, Mode
+from ratebound.limit import Extra, Group, Limit, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
 from ratebound.outcome import Row
 from ratebound.storage.mutex import new_mutex
@@ -342,15 +342,17 @@ class States:
         order: list[int] = []
         new = 0
         spare = {_kept(key) for key, *_ in group}
-        for asked, limits, cost, *_ in group:
+        for asked, limits, cost, _, extras in group:
             kept = _kept(asked)
-            for each in limits:
+            for i, each in enumerate(limits):
                 limit = each.numbers
                 table = self._tables.get(limit.scope) or self._new_table(limit)
                 state = table.states.get(kept)
                 key: Key | None = kept
                 needs_room = state is None and (limit.scope, kept) not in indexes and cost > 0  # a refund needs none
-                if needs_room and self.weight + new >= self.max_keys and not self._make_room(table, spare, mode, now):
+                if extras is not None and _has_slot(table.overflow, extras[i]):
+                    key, state = None, table.overflow  # a slot stays where it was taken, until it is released there
+                elif needs_room and self.weight + new >= self.max_keys and not self._make_room(table, spare, mode, now):
                     key, state = None, table.overflow
                     self.overflowed += 1
                 index = indexes.setdefault((limit.scope, key), len(states))
@@ -460,6 +462,11 @@ def _has_waiters(limit: Numbers, state: State, row: Row) -> bool:
     A hole between them may still allow a request.
     """
     return isinstance(state, Bucket) and row[3] > limit.refill_us + 1
+
+
+def _has_slot(state: State | None, extra: Extra) -> bool:
+    """Return True if these are slots, and one of them has the id in `extra`."""
+    return isinstance(state, Slots) and extra[0] in state.held
 
 
 def _kept(key: str) -> Key:
