@@ -292,6 +292,24 @@ def test_a_slot_that_the_storage_took_and_that_is_denied_here_is_given_back(make
     assert held(subject) == {1}
 
 
+def test_a_slot_that_the_storage_took_is_given_back_if_its_lost_answer_raises(make: Make) -> None:
+    subject = make(failure="raise")
+    asking = subject.faulty.evaluate
+
+    def silent(groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        asking(groups, mode)
+        raise UNKNOWN
+
+    subject.faulty.evaluate = silent  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        take(subject, 1)
+    assert held(subject) == {1}
+    subject.faulty.evaluate = asking  # type: ignore[method-assign]
+    assert take(subject, 2)
+    subject.finish_writing()
+    assert held(subject) == {2}
+
+
 def test_slots_are_decided_with_the_rates_beside_them_all_or_nothing(make: Make) -> None:
     subject = make()
     rate = parse_limit("2/hour")

@@ -174,7 +174,13 @@ class Fallback:
 
         Raises `error` if the mode of any limit is `raise`, and for a grant.
         """
-        self.raise_if_asked(groups, mode, error)
+        try:
+            self.raise_if_asked(groups, mode, error)
+        except StorageError:
+            if mode == "spend" and error.outage and not error.undone:  # nobody will release what it may have taken
+                for group in groups:
+                    self._repeat_later(slot_changes(group, mode, -1))
+            raise
         wait = max(ceil(probe_after * SECOND) + 1, LEAST_WAIT)  # better slightly late than too early
         if mode == "force":
             return [self._force(group, error, wait) for group in groups]

@@ -330,9 +330,11 @@ class Guard:
             breaker.renew()
 
     def _decide(self, plan: CallPlan, call: Call, error: StorageError) -> None:
-        plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
-        if error.outage and len(self.fallback.ledger) and all(self.breaker(node).calm for node in call.nodes):
-            self._due = True  # the breaker is closed, so no recovery would start the write-back of this grant
+        try:
+            plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
+        finally:
+            if error.outage and len(self.fallback.ledger) and all(self.breaker(node).calm for node in call.nodes):
+                self._due = True  # the breaker is closed, so no recovery would start the write-back of this grant
 
     def _wait(self, call: Call) -> float:
         return max(self.breaker(node).probe_after() for node in call.nodes)
