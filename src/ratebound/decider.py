@@ -161,6 +161,11 @@ class Decider(_Deciding[Storage]):
             tell(self.listeners, decided(decision, time.perf_counter() - begin))
         return decision
 
+    def decide_or_undo(self, group: Group) -> Decision:
+        """Spend a group, and tell the listeners. A caller that is interrupted meanwhile has spent nothing."""
+        begin = time.perf_counter()
+        return self._told([Decision(group, self.evaluate_or_undo((group,), "spend")[0])], begin)[0]
+
     def decide_each(self, groups: Sequence[Group]) -> list[Decision]:
         """Spend groups in one trip to the storage, each by itself, and tell the listeners of each."""
         begin = time.perf_counter()
@@ -324,21 +329,32 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         super().__init__(guarded(found, AsyncGuardedStorage, failure, deadline, workers, told), told)
 
     async def decide(self, group: Group) -> Decision:
-        """Spend a group, and tell the listeners."""
+        """Spend a group, and tell the listeners. A caller that is cancelled meanwhile leaves no slot taken."""
         begin = time.perf_counter()
         at_once = self.at_once
         if at_once is not None and switch.limiting:
             decision = Decision(group, at_once(group))
         else:
-            decision = Decision(group, (await self.evaluate((group,)))[0])
+            decision = Decision(group, (await self.spend((group,)))[0])
         if self.listeners:
             tell(self.listeners, decided(decision, time.perf_counter() - begin))
         return decision
 
+    async def decide_or_undo(self, group: Group) -> Decision:
+        """Spend a group, and tell the listeners. A caller that is cancelled meanwhile has spent nothing."""
+        begin = time.perf_counter()
+        return self._told([Decision(group, (await self.evaluate_or_undo((group,), "spend"))[0])], begin)[0]
+
     async def decide_each(self, groups: Sequence[Group]) -> list[Decision]:
         """Spend groups in one trip to the storage; see `Decider.decide_each`."""
         begin = time.perf_counter()
-        return self._told(list(map(Decision, groups, await self.evaluate(groups))), begin)
+        return self._told(list(map(Decision, groups, await self.spend(groups))), begin)
+
+    async def spend(self, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
+        """Ask the storage to spend groups. A caller that is cancelled meanwhile leaves no slot taken."""
+        if any(extras is not None for group in groups for *_, extras in group):
+            return await self.evaluate_or_undo(groups, "spend")
+        return await self.evaluate(groups)
 
     async def settle(self, decision: Decision, cost: int | Sequence[int]) -> Decision:
         """Make an allowed decision have cost `cost`; see `Limiter.settle`."""

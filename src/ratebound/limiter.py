@@ -193,7 +193,10 @@ class Limiter(LimiterFields):
         RateLimited, with nothing charged, if it is denied: at once, or after having waited for up to `timeout`. With a
         timeout, the delay of a leaky bucket has passed when the body runs; else it is in `decision.delay`.
         """
-        decision = self.hit(key, cost=cost) if timeout is None else self.wait(key, cost=cost, timeout=timeout)
+        if timeout is None:
+            decision = self._decider.decide_or_undo(group_of(key, self.limits, cost))
+        else:
+            decision = self.wait(key, cost=cost, timeout=timeout)
         if not decision.allowed:
             raise RateLimited(decision)
         with self._decider.holding(decision):
@@ -411,8 +414,10 @@ class AsyncLimiter(LimiterFields):
     @asynccontextmanager
     async def reserve(self, key: str, cost: int, *, timeout: Duration | None = None) -> AsyncIterator[AsyncReservation]:
         """Spend an estimate as a context; see `Limiter.reserve`."""
-        waits = timeout is not None
-        decision = await self.wait(key, cost=cost, timeout=timeout) if waits else await self.hit(key, cost=cost)
+        if timeout is None:
+            decision = await self._decider.decide_or_undo(group_of(key, self.limits, cost))
+        else:
+            decision = await self.wait(key, cost=cost, timeout=timeout)
         if not decision.allowed:
             raise RateLimited(decision)
         async with self._decider.holding(decision):

@@ -42,6 +42,7 @@ ONLY_SYNC: dict[type, set[str]] = {
 ONLY_ASYNC: dict[type, set[str]] = {
     AsyncMemoryStorage: {"at_once"},  # a property: the method of the memory itself
     AsyncRedisStorage: {"loops"},
+    AsyncDecider: {"spend"},  # only tasks can be cancelled
 }
 OTHERWISE = {"self", "sleep", "storage", "inner", "memory"}  # arguments of another type, or with another default
 

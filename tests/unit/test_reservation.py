@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ratebound import AsyncLimiter, InvalidCost, Limiter, MemoryStorage, RateLimited
+from ratebound import AsyncLimiter, Check, InvalidCost, Limiter, MemoryStorage, RateLimited
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.testing import FakeClock
@@ -173,5 +173,69 @@ def test_a_commit_goes_on_although_its_task_is_cancelled_again_and_again() -> No
         while sync.holders("org:7") or sync.peek("org:7").remaining != 9_700:
             await asyncio.sleep(0)
         await limiter.close()
+
+    asyncio.run(main())
+
+
+class Late(Slow):
+    """A storage that decides at once, and whose answers come when `answers` is set."""
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        rows = self.memory.evaluate(groups, mode)
+        await self.answers.wait()
+        return rows
+
+
+@pytest.mark.parametrize("turns", range(5))
+@pytest.mark.parametrize("call", ["reserve", "hit", "check", "hit_many"])
+def test_a_call_that_is_cancelled_before_its_answer_leaves_no_slot_taken(call: str, turns: int) -> None:
+    text = f"1 concurrent; {TEXT}"
+
+    async def ask(limiter: AsyncLimiter) -> None:
+        if call == "check":
+            await limiter.check(Check("org:7", limiter.limits, 2_000))
+        elif call == "hit_many":
+            await limiter.hit_many(["org:7"], cost=2_000)
+        elif call == "hit":
+            await limiter.hit("org:7", cost=2_000)
+        else:
+            async with limiter.reserve("org:7", 2_000):
+                pytest.fail("the body ran")
+
+    async def main() -> None:
+        storage = Late()
+        storage.answers.clear()
+        async with AsyncLimiter(text, storage=storage) as limiter:
+            task = asyncio.ensure_future(ask(limiter))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            storage.answers.set()
+        sync = Limiter(text, storage=storage.memory)
+        assert not sync.holders("org:7")
+        assert sync.peek("org:7").remaining == 10_000
+
+    asyncio.run(main())
+
+
+def test_a_reservation_without_slots_that_is_cancelled_before_its_answer_costs_nothing() -> None:
+    async def reserve(limiter: AsyncLimiter) -> None:
+        async with limiter.reserve("org:7", 2_000):
+            pytest.fail("the body ran")
+
+    async def main() -> None:
+        storage = Late()
+        storage.answers.clear()
+        async with AsyncLimiter(TEXT, storage=storage) as limiter:
+            task = asyncio.ensure_future(reserve(limiter))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            task.cancel()
+            storage.answers.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert Limiter(TEXT, storage=storage.memory).peek("org:7").remaining == 10_000
 
     asyncio.run(main())

@@ -29,7 +29,7 @@ from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
-from ratebound.slots import Holder, slots_of
+from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
 from ratebound.telling import decided, tell
@@ -592,7 +592,7 @@ class AsyncGate(_PolicyGate):
             while True:
                 try:
                     if isinstance(step, list):
-                        answer = await _evaluate(self._decider, self._bounded(compiled, step))
+                        answer = await self._decider.spend(self._bounded(compiled, step))
                     else:
                         answer = await step
                 except Exception as error:
@@ -601,13 +601,6 @@ class AsyncGate(_PolicyGate):
                     step = flow.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-
-
-async def _evaluate(decider: AsyncDecider, groups: Sequence[Group]) -> Sequence[Sequence[Row]]:
-    """Spend groups. A request that is cancelled meanwhile leaves no slot taken."""
-    if any(slots_of(group, -1) for group in groups):
-        return await decider.evaluate_or_undo(groups, "spend")
-    return await decider.evaluate(groups)
 
 
 async def _release(decider: AsyncDecider, held: Sequence[Decision]) -> None:
