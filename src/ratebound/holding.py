@@ -66,6 +66,10 @@ class Renewals:
     def __init__(self) -> None:
         self._held: dict[int, ref[Held]] = {}
 
+    def __bool__(self) -> bool:
+        """True if something may be held: those who are gone are counted until the next renewal."""
+        return bool(self._held)
+
     def add(self, held: Held, now: float) -> None:
         """Renew these slots from now on."""
         held.due = now + held.interval
@@ -225,7 +229,7 @@ class LoopRenewer:
     def remove(self, slots: Sequence[Ask]) -> bool:
         """Renew these slots no longer. Return True if nothing is held any more."""
         self.renewals.remove(slots)
-        if self.renewals.next_due() is not None:
+        if self.renewals:
             return False
         self._stop()
         return True

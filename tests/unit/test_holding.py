@@ -283,6 +283,25 @@ def test_tasks_are_renewed_in_their_event_loop() -> None:
     run(main())
 
 
+def test_a_release_of_a_task_looks_at_no_slots_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else thousands of tasks that hold slots would make each release slow."""
+
+    def looks(renewals: Renewals) -> list[Held]:
+        pytest.fail("it looked")
+
+    async def main() -> None:
+        limiter = virtual.limiter_of("1 concurrent for 30 seconds")
+        async with limiter.acquire("a"):
+            async with limiter.acquire("b"):
+                monkeypatch.setattr(Renewals, "_alive", looks)
+            monkeypatch.undo()
+            assert await limiter.hit("b")
+            assert len(loop_renewers.of_loops) == 1
+        assert not loop_renewers.of_loops
+
+    run(main())
+
+
 def test_a_task_is_told_of_a_lost_slot() -> None:
     async def main() -> list[type]:
         events: list[Any] = []
