@@ -26,6 +26,7 @@ from ratebound.outcome import Row
 from ratebound.settling import restated, settled_costs, settlement, undoing
 from ratebound.slots import Holder, holders_from, slots_of
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of, holders_of
+from ratebound.storage.blame import is_programs_own
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.memory import states_of
 from ratebound.storage.urls import open_async_storage, open_storage
@@ -216,6 +217,8 @@ class Decider(_Deciding[Storage]):
         try:
             self.release(decision)
         except Exception as error:
+            if is_programs_own(error):
+                raise
             log.warning(NOT_RELEASED, error)
 
     def release(self, decision: Decision) -> None:
@@ -229,10 +232,9 @@ class Decider(_Deciding[Storage]):
         thread_renewer.forget(slots)
         try:
             self.evaluate_or_undo((slots,), "force")
-        except Exception:
-            raise
-        except BaseException:
-            if not isinstance(self._storage, GuardedStorage):  # a guard's call continues without its caller
+        except BaseException as error:
+            # A guard's call continues without its caller.
+            if is_programs_own(error) and not isinstance(self._storage, GuardedStorage):
                 self.evaluate((slots,), "force")
             raise
         finally:

@@ -28,6 +28,10 @@ class Stop(BaseException):
     """An exception like KeyboardInterrupt, which nothing catches on its way."""
 
 
+class Alarm(TimeoutError):
+    """An exception as the handler of an alarm raises it."""
+
+
 def free(limiter: Limiter, key: str = "k") -> int:
     return limiter.peek(key).remaining
 
@@ -367,10 +371,10 @@ def test_a_limiter_that_is_closed_in_the_body_does_not_raise_at_its_end(clock: F
 
 
 @contextmanager
-def signals(raised: list[int]) -> Iterator[None]:
+def signals(raised: list[int], kind: type[BaseException] = Stop) -> Iterator[None]:
     def handler(number: int, frame: Any) -> None:
         raised.append(number)
-        raise Stop
+        raise kind
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
@@ -379,7 +383,8 @@ def signals(raised: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_interruption_in_the_release_does_not_stop_it(clock: FakeClock) -> None:
+@pytest.mark.parametrize("kind", [Stop, Alarm])
+def test_an_interruption_in_the_release_does_not_stop_it(kind: type[BaseException], clock: FakeClock) -> None:
     class Interrupting(MemoryStorage):
         def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
             if mode == "force" and not raised:
@@ -388,7 +393,7 @@ def test_an_interruption_in_the_release_does_not_stop_it(clock: FakeClock) -> No
 
     raised: list[int] = []
     limiter = Limiter("1 concurrent", storage=Interrupting(clock=clock))
-    with signals(raised), pytest.raises(Stop), limiter.acquire("k"):
+    with signals(raised, kind), pytest.raises(kind), limiter.acquire("k"):
         pass
     assert raised
     assert limiter.hit("k")
