@@ -171,6 +171,7 @@ def test_holders_of_slots_under_a_policy_are_listed_by_identity(tmp_path: Path, 
         (["grant", "a", "--limits", "1/calendar-day", "--storage", "redis://x"], "'a' is not a valid integer"),
         (["grant", "5", "--limits", "1/calendar-day", "--storage", "redis://x"], "Missing argument 'KEY...'"),
         (["reset", "a", "--limits", "1/minute", "--only", "b", "--storage", "redis://x"], "no limit is named 'b'"),
+        (["usage", "a", "--limits", "1/minute", "--tier", "pro", "--storage", "redis://x"], "--tier is for --policy"),
     ],
 )
 def test_a_mistake_is_told_with_status_2(arguments: list[str], message: str) -> None:

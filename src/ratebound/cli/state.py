@@ -185,6 +185,8 @@ def _client(
                     yield _PolicyClient(gate, key, only, tier)
             elif len(key) > 1:
                 raise RateboundError("a limiter has one key: several identities are for --policy")
+            elif tier is not None:
+                raise RateboundError("a limiter has no tiers: --tier is for --policy")
             else:
                 assert limits is not None
                 where = _shared(storage)
