@@ -39,7 +39,7 @@ class Calendar:
     begin: int = 1
 
     def __post_init__(self) -> None:
-        if self.unit not in LENGTHS:
+        if not isinstance(self.unit, str) or self.unit not in LENGTHS:
             raise InvalidLimit(f"unknown calendar unit {self.unit!r}: expected one of {', '.join(LENGTHS)}")
         most = {"week": 7, "month": 31}.get(self.unit, 1)
         if type(self.begin) is not int or not 1 <= self.begin <= most:

@@ -23,7 +23,7 @@ from ratebound.holding import Held, loop_renewers, thread_renewer
 from ratebound.limit import Group, Limit, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
-from ratebound.settling import restated, settled_costs, settlement, undoing
+from ratebound.settling import checked_decision, restated, settled_costs, settlement, undoing
 from ratebound.slots import Holder, holders_from, slots_of
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of, holders_of
 from ratebound.storage.blame import is_programs_own
@@ -226,7 +226,7 @@ class Decider(_Deciding[Storage]):
 
         Do nothing if it has none. Can be repeated. An exception of a signal handler does not stop it.
         """
-        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        slots = slots_of(decision.asks, -1) if checked_decision(decision).allowed else ()
         if not slots:
             return
         thread_renewer.forget(slots)
@@ -290,6 +290,8 @@ class Decider(_Deciding[Storage]):
         """Force a group. Raises StorageError, in every failure mode, when the storage could not be told."""
         self.check_open()
         storage = self._storage
+        if not switch.limiting:
+            return
         if isinstance(storage, GuardedStorage):
             storage.force_or_raise(group)
         else:
@@ -390,7 +392,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
 
     async def release(self, decision: Decision) -> None:
         """Release the slots of an allowed decision; see `Decider.release`. A cancelled caller does not stop it."""
-        slots = slots_of(decision.asks, -1) if decision.allowed else ()
+        slots = slots_of(decision.asks, -1) if checked_decision(decision).allowed else ()
         if not slots:
             return
         loop_renewers.forget(slots)
@@ -440,6 +442,8 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         """Force a group, in every failure mode by the storage itself; see `Decider.force_or_raise`."""
         self.check_open()
         storage = self._storage
+        if not switch.limiting:
+            return
         if isinstance(storage, AsyncGuardedStorage):
             await storage.force_or_raise(group)
         else:

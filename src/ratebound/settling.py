@@ -73,6 +73,13 @@ class _Settled:
 _settled = _Settled()
 
 
+def checked_decision(decision: object) -> Decision:
+    """Return a decision as it is. Raises TypeError for anything else."""
+    if isinstance(decision, Decision):
+        return decision
+    raise TypeError(f"expected a Decision, as `hit` returns it, not {decision!r}")
+
+
 def _refuse_if_final(decision: Decision) -> None:
     if decision.final:
         raise ValueError(f"this decision cannot be settled: {decision.final}")
@@ -83,7 +90,7 @@ def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
 
     Raises ValueError if it was settled before, by whichever thread, or cannot be.
     """
-    _refuse_if_final(decision)
+    _refuse_if_final(checked_decision(decision))
     given = list(cost) if isinstance(cost, list | tuple) else [cost] * len(decision.asks)
     if len(given) != len(decision.asks):
         raise ValueError(f"expected one cost, or one for each of {len(decision.asks)} checks, not {cost!r}")

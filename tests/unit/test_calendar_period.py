@@ -167,6 +167,7 @@ def test_a_zone_and_a_first_day_move_a_period_by_less_than_one(unit: str, zone: 
     ("unit", "zone", "begin", "why"),
     [
         ("hour", "UTC", 1, "unknown calendar unit 'hour': expected one of day, week, month, year"),
+        (["day"], "UTC", 1, "unknown calendar unit ['day']: expected one of day, week, month, year"),
         ("day", "Europe/Atlantis", 1, "unknown time zone 'Europe/Atlantis': expected a name like 'Europe/Berlin'"),
         ("day", "Europe/Berln", 1, "unknown time zone 'Europe/Berln': did you mean 'Europe/Berlin'?"),
         ("day", "", 1, "unknown time zone '': expected a name like"),

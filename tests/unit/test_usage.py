@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, InvalidCost, InvalidKey, InvalidLimit, Limiter, StorageError, Usage
-from ratebound.testing import FakeClock
+from ratebound.testing import FakeClock, limiting_off
 from tests.limiters import limiter_of
 from tests.unit.faulty import DOWN, Faulty, Prompt
 
@@ -31,6 +31,19 @@ def test_usage_of_a_calendar_quota_ends_with_the_month_even_if_nothing_was_spent
 def test_the_end_of_a_window_is_that_of_its_time_zone(clock: FakeClock) -> None:
     limiter = limiter_of("10/calendar-month in Europe/Berlin from 15", clock)
     assert only(limiter.usage("a")).resets_at == datetime(2023, 11, 14, 23, tzinfo=UTC)
+
+
+def test_while_limiting_is_off_a_grant_is_checked_and_changes_nothing(clock: FakeClock) -> None:
+    broken = Prompt(clock)
+    broken.error = DOWN
+    with limiting_off():
+        assert only(Limiter("10/calendar-day", storage=broken).grant("a", 5)).granted == 0
+        assert only(asyncio.run(AsyncLimiter("10/calendar-day", storage="redis://127.0.0.1:1").grant("a", 5))).used == 0
+        limiter = limiter_of("10/calendar-day", clock)
+        limiter.grant("a", 5)
+        with pytest.raises(InvalidCost):
+            limiter.grant("a", 0)
+    assert only(limiter.usage("a")).granted == 0
 
 
 def test_usage_charges_nothing(clock: FakeClock) -> None:

@@ -92,6 +92,15 @@ def test_releasing_a_denied_decision_or_one_without_slots_does_nothing(clock: Fa
     assert not rate.hit("k")
 
 
+def test_what_is_no_decision_cannot_be_released_or_settled(clock: FakeClock) -> None:
+    limiter = limiter_of("1 concurrent; 5/minute", clock)
+    wrong: Any = "user:42"
+    with pytest.raises(TypeError, match="expected a Decision, as `hit` returns it, not 'user:42'"):
+        limiter.release(wrong)
+    with pytest.raises(TypeError, match="expected a Decision, as `hit` returns it, not 'user:42'"):
+        limiter.settle(wrong, cost=1)
+
+
 def test_hit_many_takes_a_slot_for_each_key(clock: FakeClock) -> None:
     limiter = limiter_of("1 concurrent", clock)
     decisions = limiter.hit_many(["a", "b", "a"])
