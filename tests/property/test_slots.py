@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound import Limit, Outcome
+from ratebound.clock import SECOND
 from ratebound.kernels import group_law
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import CONCURRENT, NOT_GIVEN, Extra, Mode
@@ -83,13 +84,18 @@ class Walk:
         self.state = unpacked(self.limit.numbers, None)
         self.ends = []
 
+    def change_lease(self) -> None:
+        """Another lease keeps the slots. Then a new one may end before those that were taken earlier."""
+        self.limit = Limit(self.limit.count, self.draw(st.integers(SECOND, 100 * SECOND)), algorithm=CONCURRENT)
+
 
 @given(limits((CONCURRENT,)), st.data())
 def test_slots_answer_as_a_list_of_events_does(limit: Limit, data: st.DataObject) -> None:
     walk = Walk(limit, data)
+    steps = [walk.take, walk.take, walk.take, walk.force, walk.force, walk.peek, walk.reset, walk.change_lease]
     for _ in range(data.draw(st.integers(1, 25))):
         walk.move()
-        data.draw(st.sampled_from([walk.take, walk.take, walk.take, walk.force, walk.force, walk.peek, walk.reset]))()
+        data.draw(st.sampled_from(steps))()
 
 
 @given(limits((CONCURRENT,)), st.data())
