@@ -218,12 +218,13 @@ class LoopRenewer:
         self.renewals = Renewals()
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # an event loop keeps only weak references to tasks
+        self._is_renewing = False  # the task may have ended before `create_task` returns it
 
     def add(self, held: Held) -> None:
         """Renew these slots from now on."""
         self.renewals.add(held, self._loop.time())
-        if self._task is None and (self._timer is None or held.due < self._timer.when()):
+        if not self._is_renewing and (self._timer is None or held.due < self._timer.when()):
             self._schedule()
 
     def remove(self, slots: Sequence[Ask]) -> bool:
@@ -247,6 +248,7 @@ class LoopRenewer:
 
     def _begin(self) -> None:
         self._timer = None
+        self._is_renewing = True
         self._task = self._loop.create_task(self._renew(), name="ratebound-renew")
 
     async def _renew(self) -> None:
@@ -254,7 +256,7 @@ class LoopRenewer:
             for batch in self.renewals.take_due(self._loop.time()):
                 await _renew_async(batch)
         finally:
-            self._task = None
+            self._is_renewing = False
             self._schedule()
 
 

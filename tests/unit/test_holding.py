@@ -302,6 +302,35 @@ def test_a_release_of_a_task_looks_at_no_slots_of_others(monkeypatch: pytest.Mon
     run(main())
 
 
+def test_slots_are_renewed_in_an_event_loop_whose_tasks_begin_at_once() -> None:
+    """As with `asyncio.eager_task_factory`: a task may have ended before the call that creates it returns."""
+
+    class Ended(asyncio.Future[None]):
+        def set_name(self, name: object) -> None:
+            pass
+
+    def eager(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        if coroutine.__qualname__ != "LoopRenewer._renew":
+            return asyncio.Task(coroutine, loop=loop, **options)
+        ended = Ended(loop=loop)
+        with pytest.raises(StopIteration):
+            coroutine.send(None)
+        ended.set_result(None)
+        return ended
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(eager)
+        slow, fast = virtual.limiter_of("1 concurrent for 1 hour"), virtual.limiter_of("1 concurrent for 3 seconds")
+        async with slow.acquire("slow"):
+            await asyncio.sleep(1_300)  # it was renewed once
+            async with fast.acquire("fast"):
+                await asyncio.sleep(10)
+                assert not await fast.hit("fast")
+            assert not await slow.hit("slow")
+
+    run(main())
+
+
 def test_a_task_is_told_of_a_lost_slot() -> None:
     async def main() -> list[type]:
         events: list[Any] = []
