@@ -1,6 +1,8 @@
 """Quotas and slots while the storage is out of reach: what is granted, and what the storage learns of it afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,6 +54,20 @@ def used(subject: Subject, limit: Limit, key: str = "a") -> int:
     """The units that the storage itself has counted in this window."""
     ask: Ask = (key, (limit,), 1, None, None)
     return subject.faulty.memory.evaluate(((ask,),), "peek")[0][0][7]
+
+
+@contextmanager
+def writing_back(subject: Subject) -> Iterator[Callable[[], object]]:
+    """The storage is back, and a write-back is on its way. It arrives when the function is called."""
+    subject.guard.write_back = False
+    subject.come_back()
+    subject.guard.write_back = subject.guard._due = True
+    flow = subject.guard.begin_write_back(None)
+    assert flow is not None
+    groups = flow.send(None)
+    yield partial(subject.faulty.memory.evaluate, groups, "force")
+    with suppress(StopIteration):
+        flow.send(None)
 
 
 # Quotas
@@ -308,6 +324,37 @@ def test_a_slot_that_the_storage_took_is_given_back_if_its_lost_answer_raises(ma
     assert take(subject, 2)
     subject.finish_writing()
     assert held(subject) == {2}
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_a_slot_that_is_released_while_it_is_written_back_does_not_stay(make: Make, ends_first: bool) -> None:
+    subject = make()
+    subject.open_breaker()
+    take(subject, 1)
+    take(subject, 2)
+    with writing_back(subject) as write:
+        if ends_first:
+            write()
+        force(subject, 1, -1)
+        if not ends_first:
+            write()
+    subject.come_back()
+    assert held(subject) == {2}
+    assert not len(subject.guard.fallback.ledger)
+
+
+def test_a_slot_that_is_taken_while_its_release_is_written_back_stays(make: Make) -> None:
+    """A waiter names the same slot in all its tries. One of them was denied, and may have taken it in the storage."""
+    subject = make(workers=3)
+    subject.open_breaker()
+    take(subject, 1)
+    assert not take(subject, 2), "the share is one"
+    force(subject, 2, -1)
+    with writing_back(subject) as write:
+        assert take(subject, 2)
+        write()
+    subject.come_back()
+    assert held(subject) == {1, 2}
 
 
 def test_slots_are_decided_with_the_rates_beside_them_all_or_nothing(make: Make) -> None:

@@ -85,12 +85,15 @@ class Ledger:
     The oldest entries are dropped first. Every new entry gets the next number, and every grant the current number. A
     grant older than the present entry was written, dropped or lost with an earlier one: correcting it must not touch
     this entry.
+
+    `is_contested` is about slots: the write-back of one may reach the storage before or after another change of it.
     """
 
     def __init__(self) -> None:
         self.dropped = 0  # entries dropped for lack of room
         self._lock = threading.Lock()
         self._debts: dict[Entry, Debt] = {}
+        self._taken: dict[Entry, Debt] = {}  # what is being written back
         self._number = 0
 
     def __len__(self) -> int:
@@ -117,12 +120,6 @@ class Ledger:
             self._debts.pop(entry, None)
             self._put(entry, Debt(sign, self._number))
 
-    def forget(self, entry: Entry) -> None:
-        """Forget an entry: the storage knows a later state of it."""
-        if self._debts:
-            with self._lock:
-                self._debts.pop(entry, None)
-
     def correct(self, entry: Entry, units: int, number: int) -> None:
         """Change the units that were granted under `number` by a signed amount, if they are still here."""
         with self._lock:
@@ -134,14 +131,29 @@ class Ledger:
                 del self._debts[entry]
 
     def take(self) -> list[tuple[Entry, Debt]]:
-        """Remove all debts and return them, oldest first."""
+        """Remove all debts and return them, oldest first. They are being written back until `end_writing`."""
         with self._lock:
-            taken, self._debts = self._debts, {}
-        return list(taken.items())
+            self._taken, self._debts = self._debts, {}
+            return list(self._taken.items())
+
+    def end_writing(self) -> None:
+        """Nothing is being written back any more."""
+        with self._lock:
+            self._taken = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is to be written back, or being written."""
+        return not self._debts and not self._taken
+
+    def is_contested(self, entry: Entry) -> bool:
+        """Return True if an entry is to be written back, or being written."""
+        with self._lock:
+            return entry in self._debts or entry in self._taken
 
     def renew(self) -> None:
         """Forget all debts in a forked child: the parent writes them back."""
-        self._lock, self._debts = threading.Lock(), {}
+        self._lock, self._debts, self._taken = threading.Lock(), {}, {}
 
     def _put(self, entry: Entry, debt: Debt) -> None:
         if len(entry[0]) > LONG_KEY:
@@ -199,16 +211,30 @@ class Fallback:
                     if self._failure(limit) == "raise" and not (mode == "force" and limit.has_slots):
                         raise error
 
-    def saw(self, group: Group, mode: Mode, rows: Sequence[Row]) -> None:
-        """Note the slots that the storage granted, renewed or released for this process."""
+    def contested(self, groups: Sequence[Group], mode: Mode) -> set[Entry]:
+        """Return the slots that a call will change, and that are also to be written back."""
+        if mode == "peek" or self.ledger.is_idle:
+            return set()
+        changed = (slot for group in groups for slot, _ in changed_slots(group, mode))
+        return {slot for slot in changed if self.ledger.is_contested(slot)}
+
+    def saw(self, group: Group, mode: Mode, rows: Sequence[Row], contested: set[Entry]) -> bool:
+        """Note the slots that the storage granted, renewed or released for this process.
+
+        A change of a slot that was contested is repeated later, because the write-back may have undone it. Return True
+        if there is such a slot.
+        """
         if mode == "peek" or not any(extras is not None for *_, extras in group):
-            return
+            return False
         changes = slot_changes(group, mode) if all(row[0] for row in rows) else ()
+        repeats = False
         if changes:
             self._ask(changes, "force")
-            for key, limits, _, _, extras in changes:
-                assert extras is not None
-                self.ledger.forget((key, limits, extras[0]))
+            for slot, sign in changed_slots(group, mode):
+                if slot in contested or self.ledger.is_contested(slot):
+                    self.ledger.change_slot(slot, sign)
+                    repeats = True
+        return repeats
 
     def settle(self, group: DegradedGroup) -> Sequence[Row]:
         """Correct a degraded decision: in the local memory, and in the ledger if it has not been written back yet."""
@@ -294,9 +320,8 @@ class Fallback:
         return self.ledger.add(*grants) if grants else 0
 
     def _repeat_later(self, changes: Sequence[Ask]) -> None:
-        for key, limits, sign, _, extras in changes:
-            assert extras is not None
-            self.ledger.change_slot((key, limits, extras[0]), sign)
+        for slot, sign in _as_entries(changes):
+            self.ledger.change_slot(slot, sign)
 
     def _local(self, group: Group) -> list[Ask]:
         """Return the asks whose limits are decided locally, with the limits as they are in the storage."""
@@ -391,3 +416,12 @@ def slot_changes(group: Group, mode: Mode, sign: int = 1) -> list[Ask]:
                 if limit.has_slots and extra[0] >= 0:
                     found.append((key, (limit,), change, None, [extra]))
     return found
+
+
+def changed_slots(group: Group, mode: Mode) -> list[tuple[Entry, int]]:
+    """Return the ledger's entry of each slot that a group changes: 1 if it is taken or held, -1 if it is released."""
+    return _as_entries(slot_changes(group, mode))
+
+
+def _as_entries(changes: Sequence[Ask]) -> list[tuple[Entry, int]]:
+    return [((key, limits, extra), sign) for key, limits, sign, _, extras in changes for extra in extras or ()]

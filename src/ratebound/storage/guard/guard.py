@@ -49,14 +49,18 @@ class Call:
 
 
 class CallPlan:
-    """The calls that one `evaluate` makes, and the answers that are known so far."""
+    """The calls that one `evaluate` makes, and the answers that are known so far.
 
-    __slots__ = ("answers", "calls", "mode")
+    `contested` are slots that a write-back may change at the same time.
+    """
 
-    def __init__(self, size: int, mode: Mode) -> None:
+    __slots__ = ("answers", "calls", "contested", "mode")
+
+    def __init__(self, size: int, mode: Mode, contested: set[Entry]) -> None:
         self.answers: list[Sequence[Row]] = [()] * size
         self.calls: list[Call] = []
         self.mode = mode
+        self.contested = contested
 
     def fill(self, call: Call, answers: Sequence[Sequence[Row]]) -> None:
         """Store the answers of a call at their positions."""
@@ -123,7 +127,7 @@ class Guard:
 
         Raises StorageError, and makes no call at all, if the failure mode of such a group is `raise`.
         """
-        plan = CallPlan(len(groups), mode)
+        plan = CallPlan(len(groups), mode, self.fallback.contested(groups, mode))
         not_admitted: list[Call] = []
         parts: list[tuple[tuple[str, ...], int]] = []
         for place, group in enumerate(groups):
@@ -182,7 +186,7 @@ class Guard:
         if error is None:
             plan.fill(call, result)  # type: ignore[arg-type]
             for place, group in zip(call.places, call.groups, strict=True):
-                self.fallback.saw(group, plan.mode, plan.answers[place])
+                self._saw(plan, group, plan.answers[place])
         elif error.answers is None:
             self._decide(plan, call, error)
         else:
@@ -191,7 +195,11 @@ class Guard:
                     self._decide(plan, Call(call.nodes, (group,), (place,)), answer)
                 else:
                     plan.answers[place] = answer
-                    self.fallback.saw(group, plan.mode, answer)
+                    self._saw(plan, group, answer)
+
+    def _saw(self, plan: CallPlan, group: Group, rows: Sequence[Row]) -> None:
+        if self.fallback.saw(group, plan.mode, rows, plan.contested):
+            self._due = True
 
     def calm(self, groups: Sequence[Group], mode: Mode) -> int:
         """Return a ticket for the fast path: there is no trouble, everything goes to one node, and no slot is taken.
@@ -218,7 +226,7 @@ class Guard:
             call.tickets.append((self._only, ticket))
         else:
             call.tickets += [(breaker, breaker.admit()) for breaker in map(self.breaker, call.nodes)]
-        plan = CallPlan(len(groups), mode)
+        plan = CallPlan(len(groups), mode, set())
         self.finish(plan, call, self.as_storage_error(error))
         return plan.answers
 
@@ -315,6 +323,7 @@ class Guard:
         finally:
             for _, entry, debt in left:
                 ledger.put_back(entry, debt)
+            ledger.end_writing()
             if not finished:
                 self._due = True  # without an outage, nothing else would start the write-back again
             self._writing = False
