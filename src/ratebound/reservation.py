@@ -1,12 +1,10 @@
 """Reservations: an estimate that is charged before the work, and committed as what the work has cost in fact."""
 
-import asyncio
-
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision
+from ratebound.uncancelled import uncancelled
 
 COMMITTED = "this reservation is committed already: commit once, with the sum of what was used"
-_commits: set[asyncio.Task[Decision]] = set()  # an event loop keeps only weak references to tasks
 
 
 class Reservation:
@@ -47,10 +45,7 @@ class AsyncReservation:
         """
         if self.committed:
             raise ValueError(COMMITTED)
-        commit = asyncio.get_running_loop().create_task(self._commit(cost), name="ratebound-commit")
-        _commits.add(commit)
-        commit.add_done_callback(_commits.discard)
-        return await asyncio.shield(commit)
+        return await uncancelled(self._commit(cost))
 
     async def _commit(self, cost: int) -> Decision:
         self.decision = await self._decider.settle(self.decision, cost)

@@ -44,8 +44,8 @@ Entry = tuple[str, tuple[Limit, ...]] | tuple[str, tuple[Limit, ...], Extra]
 def share_of(limit: Limit, workers: int) -> Limit:
     """Return the limit that one of `workers` processes may grant alone.
 
-    The scope is the same, because a changed count keeps its state. That of a calendar quota is a token bucket with a
-    name of its own, so that it shares no state with a bucket of the same period.
+    The scope is the same, because a changed count keeps its state. The share of a calendar quota is a token bucket
+    with a name of its own, so that it shares no state with a bucket of the same period.
     """
     if limit.metered:
         return limit
