@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo, available_timezones
 
+from ratebound.clock import EPOCH, utc_datetime
 from ratebound.errors import InvalidLimit
 
 # The mean length of each unit in microseconds, in the Gregorian calendar.
@@ -20,7 +21,6 @@ LENGTHS = {
     "year": 31_556_952_000_000,
 }
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -60,7 +60,7 @@ class Calendar:
     def index_at(self, now: int) -> int:
         """Return the ordinal of the period that contains an instant in microseconds."""
         zone = zone_of(self.zone)
-        index = self._index_of((EPOCH + timedelta(microseconds=now)).astimezone(zone).date())
+        index = self._index_of(utc_datetime(now).astimezone(zone).date())
         while now < self.start_of(index):
             index -= 1
         while now >= self.start_of(index + 1):
@@ -107,7 +107,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 def local_time(instant: int, zone: str) -> datetime:
     """Return an instant in microseconds as a datetime of a time zone."""
-    return (EPOCH + timedelta(microseconds=instant)).astimezone(zone_of(zone))
+    return utc_datetime(instant).astimezone(zone_of(zone))
 
 
 def _nearest_zone(name: object) -> str | None:
@@ -151,4 +151,4 @@ def _instant(local: datetime) -> int:
 
 
 def _local(instant: int, zone: ZoneInfo) -> datetime:
-    return (EPOCH + timedelta(microseconds=instant)).astimezone(zone).replace(tzinfo=None)
+    return utc_datetime(instant).astimezone(zone).replace(tzinfo=None)

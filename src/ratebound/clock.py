@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], int]
 
 SECOND = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def ticking(clock: Clock | None) -> tuple[Callable[[], int], int]:
@@ -28,6 +30,11 @@ def pause() -> None:
 def seconds(microseconds: int) -> float:
     """Return microseconds as float seconds."""
     return microseconds / SECOND
+
+
+def utc_datetime(microseconds: int) -> datetime:
+    """Return an instant in microseconds as a datetime in UTC."""
+    return EPOCH + timedelta(microseconds=microseconds)
 
 
 def microseconds(seconds: float, most: int) -> int:

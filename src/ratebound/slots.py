@@ -1,15 +1,15 @@
 """Slots of concurrent requests: their ids, who holds them, and what to force in a storage to hold or release them."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from random import SystemRandom
 from typing import NamedTuple
 
+from ratebound.clock import utc_datetime
 from ratebound.limit import NOT_GIVEN, Ask, Extra, Group, Limit
 
 _random = SystemRandom()  # the system's own: forked processes must not choose the same ids
 ID_BITS = 53  # a double, and so Lua, holds it exactly
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Holder(NamedTuple):
@@ -22,7 +22,7 @@ class Holder(NamedTuple):
 
 def holders_from(limit: Limit, slots: Iterable[tuple[int, int]]) -> list[Holder]:
     """Return the holders of the slots that a storage lists: (id, expiry in microseconds)."""
-    return [Holder(limit, slot, EPOCH + timedelta(microseconds=expiry)) for slot, expiry in slots]
+    return [Holder(limit, slot, utc_datetime(expiry)) for slot, expiry in slots]
 
 
 def extras_of(limits: tuple[Limit, ...]) -> list[Extra] | None:
@@ -37,7 +37,7 @@ def slots_of(group: Group, sign: int) -> list[Ask]:
     """Return what to force for the slots of a group: hold them if `sign` is 1, release them if it is -1."""
     found: list[Ask] = []
     for key, limits, _, _, extras in group:
-        for i, limit in enumerate(limits if extras is not None else ()):
-            if limit.has_slots and extras is not None:
-                found.append((key, (limit,), sign, None, [extras[i]]))
+        if extras is not None:
+            slots = [(limit, extra) for limit, extra in zip(limits, extras, strict=True) if limit.has_slots]
+            found += [(key, (limit,), sign, None, [extra]) for limit, extra in slots]
     return found

@@ -19,7 +19,7 @@ from ratebound.limit import ALGORITHMS, GRANT, NOT_GIVEN, Ask, Extra, Group, Lim
 from ratebound.notation import parse_limit
 from ratebound.outcome import Outcome, Row
 from ratebound.settling import settlement, spent_of, undoing
-from ratebound.storage import AsyncStorage, Holder, Storage, async_twin_of, holders_of
+from ratebound.storage import AsyncStorage, HeldSlot, Storage, async_twin_of, holders_of
 from ratebound.switch import switch
 
 
@@ -85,9 +85,9 @@ class Blocking:
         """Run the storage's `reset`."""
         self._runner.run(self.storage.reset(group))
 
-    def holders(self, key: str, limit: Limit) -> list[Holder]:
+    def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Run the storage's `holders` and return what it lists."""
-        found: list[Holder] = self._runner.run(holders_of(self.storage)(key, limit))
+        found: list[HeldSlot] = self._runner.run(holders_of(self.storage)(key, limit))
         return found
 
     def close(self) -> None:

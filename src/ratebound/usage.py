@@ -1,15 +1,14 @@
 """Usage of limits: what a key has used of each, and when it is as if untouched. Also what to force to grant more."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
+from ratebound.clock import utc_datetime
 from ratebound.errors import InvalidCost, InvalidLimit
 from ratebound.limit import GRANT, MAX_COUNT, Ask, Group, Limit, checked_cost, checked_key
 from ratebound.outcome import DegradedRows, Outcome, Row
 from ratebound.slots import extras_of
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Usage(NamedTuple):
@@ -66,7 +65,7 @@ def _usage(limit: Limit, found: Outcome, degraded: str | None, rule: str) -> Usa
         quota,
         max(used, 0),
         found.remaining,
-        EPOCH + timedelta(microseconds=ends),
+        utc_datetime(ends),
         previous,
         granted,
         degraded,

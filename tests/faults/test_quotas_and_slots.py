@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,25 +21,11 @@ from tests.faults.test_redis import (
     replies_never_come,
     the_server_is_stopped,
 )
-from tests.proxy import Proxy, proxy
-from tests.servers import Server, redis_server
+from tests.proxy import Proxy
+from tests.servers import Server
 
 SLOTS, MONTH = parse_limits("3 concurrent; 73050/calendar-month")  # a hundred an hour
 FAULTS = [connections_are_refused, replies_never_come, the_server_is_stopped]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def between(server: Server) -> Iterator[Proxy]:
-    with server.client() as admin:
-        admin.flushall()
-    with proxy(server) as found:
-        yield found
 
 
 class Subject:

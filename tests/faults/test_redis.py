@@ -19,8 +19,8 @@ import redis
 from ratebound import AsyncLimiter, Decision, Limiter, StorageError
 from ratebound.events import Degraded, Event, Recovered
 from tests.faults.test_processes import FORK, run
-from tests.proxy import Proxy, proxy
-from tests.servers import HOST, Server, redis_server
+from tests.proxy import Proxy
+from tests.servers import HOST, Server
 
 DEADLINE = 0.3
 SPARE = 1.0  # seconds, for a busy machine
@@ -246,20 +246,6 @@ class Subject:
     def _do(self, method: Any, *arguments: Any) -> Any:
         result = method(*arguments)
         return result if self.runner is None else self.runner.run(result)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture
-def between(server: Server) -> Iterator[Proxy]:
-    with server.client() as admin:
-        admin.flushall()
-    with proxy(server) as found:
-        yield found
 
 
 @pytest.fixture(params=["threads", "tasks"])

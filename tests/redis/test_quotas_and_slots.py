@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ratebound import Limit, Limiter, StorageError, parse_limit
+from ratebound import Limit, StorageError, parse_limit
 from ratebound.clock import SECOND
 from ratebound.limit import GRANT, Ask, Group, Mode
 from ratebound.storage import Storage, holders_of
@@ -28,9 +28,6 @@ DAY = 86_400 * SECOND
 START = 1_700_000_000 * SECOND
 MONTH = parse_limit("10/calendar-month in Europe/Berlin from 15")
 SLOTS = parse_limit("3 concurrent")
-ALL_KINDS = (
-    "100/second burst 100; 10000/calendar-month in Europe/Berlin; 100/hour fixed-window over allow; 20 concurrent"
-)
 
 
 @pytest.fixture
@@ -59,19 +56,6 @@ def held(storage: Storage, key: str, limit: Limit = SLOTS) -> list[int]:
 def name_of(url: str, key: str, limit: Limit) -> bytes:
     with closing(RedisStorage(url)) as storage:
         return storage.address.keys.subject(key) + limit.scope.encode()
-
-
-def test_a_rate_a_quota_and_a_slot_are_decided_in_one_evalsha(fresh_redis: Server) -> None:
-    with Limiter(ALL_KINDS, storage=f"{fresh_redis.url}?{SLOW}") as limiter:
-        limiter.hit("warm")
-        server = fresh_redis.client()
-        server.config_resetstat()
-        for i in range(10):
-            assert len(limiter.hit(f"user:{i}").outcomes) == len(limiter.limits)
-        limiter.hit_many([f"user:{i}" for i in range(20)])
-        stats: Any = server.info("commandstats")
-    assert stats["cmdstat_evalsha"]["calls"] == 11
-    assert "cmdstat_eval" not in stats
 
 
 def test_a_quota_lives_until_its_next_window_ends_and_slots_for_a_lease(

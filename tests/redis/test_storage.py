@@ -19,6 +19,9 @@ from tests.servers import Cluster, Server
 
 runs = itertools.count()
 SLOW = "timeout=5&connect_timeout=5"
+ALL_KINDS = (
+    "100/second burst 100; 10000/calendar-month in Europe/Berlin; 100/hour fixed-window over allow; 20 concurrent"
+)
 FIVE = "100/second; 1000/minute; 5000/hour fixed-window; 9999/day; 50/second burst 200"
 
 
@@ -34,7 +37,7 @@ def storage(url: str) -> Iterator[RedisStorage]:
     storage.close()
 
 
-@pytest.mark.parametrize("text", ["100/second burst 100", FIVE])
+@pytest.mark.parametrize("text", ["100/second burst 100", FIVE, ALL_KINDS])
 def test_a_decision_is_one_evalsha_however_many_limits_it_has(text: str, fresh_redis: Server) -> None:
     with Limiter(text, storage=f"{fresh_redis.url}?{SLOW}") as limiter:
         limiter.hit("warm")

@@ -19,7 +19,7 @@ from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 
 AtOnce = Callable[[Group], Sequence[Row]]
-Holder = tuple[int, int]  # a slot that is held: its id, and its expiry in microseconds of the storage's clock
+HeldSlot = tuple[int, int]  # a slot that is held: its id, and its expiry in microseconds of the storage's clock
 
 
 class Storage(Protocol):

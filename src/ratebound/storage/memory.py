@@ -9,7 +9,7 @@ from ratebound.clock import Clock
 from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
-from ratebound.storage import AtOnce, Holder, at_once_of
+from ratebound.storage import AtOnce, HeldSlot, at_once_of
 from ratebound.storage.memory_states import States
 
 
@@ -39,7 +39,7 @@ class MemoryStorage:
         """Forget the states of each ask's key and limits."""
         self.states.reset(group)
 
-    def holders(self, key: str, limit: Limit) -> list[Holder]:
+    def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first."""
         return self.states.holders(key, limit)
 
@@ -112,7 +112,7 @@ class AsyncMemoryStorage:
         """Forget the state of each ask's key and limits."""
         self.memory.reset(group)
 
-    async def holders(self, key: str, limit: Limit) -> list[Holder]:
+    async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return the slots of a key that are held now; see `MemoryStorage.holders`."""
         return self.memory.holders(key, limit)
 

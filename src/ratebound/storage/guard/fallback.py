@@ -30,7 +30,7 @@ from ratebound.errors import StorageError
 from ratebound.limit import GRANT, MAX_SPAN, NOT_GIVEN, UNITS, Ask, Extra, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.settling import DegradedGroup
-from ratebound.storage import Holder
+from ratebound.storage import HeldSlot
 from ratebound.storage.memory import MemoryStorage
 
 LEDGER = 10_000  # entries at most
@@ -260,7 +260,7 @@ class Fallback:
         used = self._occupied(key, limits)
         return [(key, (limit,), min(units, most), None, None) for limit, most in zip(limits, used, strict=True) if most]
 
-    def holders(self, group: Group, error: StorageError) -> list[Holder]:
+    def holders(self, group: Group, error: StorageError) -> list[HeldSlot]:
         """Return the slots that this process holds, for the first limit of a group.
 
         Raises `error` if its failure mode is `raise`.

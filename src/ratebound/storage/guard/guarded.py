@@ -23,7 +23,7 @@ from ratebound.events import Listener
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.settling import undoing
-from ratebound.storage import AsyncStorage, Holder, Storage, async_twin_of, holders_of
+from ratebound.storage import AsyncStorage, HeldSlot, Storage, async_twin_of, holders_of
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.guard.guard import HOUR, Guard, NodesOf, WriteBack, check_options
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
@@ -182,7 +182,7 @@ class GuardedStorage:
         """
         self._call_or_raise(group, partial(self.inner.evaluate, (group,), "force"))
 
-    def holders(self, key: str, limit: Limit) -> list[Holder]:
+    def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now; see `ratebound.storage`.
 
         While the storage is out of reach, return the slots that this process holds. Raises StorageError only if
@@ -445,7 +445,7 @@ class AsyncGuardedStorage:
         """Force a group in the storage; see `GuardedStorage.force_or_raise`."""
         await self._call_or_raise(group, self.inner.evaluate, (group,), "force")
 
-    async def holders(self, key: str, limit: Limit) -> list[Holder]:
+    async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return the slots of a key that are held now; see `GuardedStorage.holders`."""
         guard, group = self.guard, ((key, (limit,), 0, None, None),)
         ask = holders_of(self.inner)

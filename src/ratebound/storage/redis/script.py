@@ -4,15 +4,15 @@ import hashlib
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from importlib.resources import files
 from typing import Any
 
-from ratebound.calendar_period import EPOCH, Calendar
+from ratebound.calendar_period import Calendar
+from ratebound.clock import utc_datetime
 from ratebound.errors import StorageError
 from ratebound.limit import NOT_GIVEN, Extra, Group, Limit, Mode
 from ratebound.outcome import Row
-from ratebound.storage import Holder
+from ratebound.storage import HeldSlot
 from ratebound.storage.redis.error_reply import is_foreign, meaning_of
 from ratebound.storage.redis.keys import Keys
 
@@ -76,7 +76,7 @@ class OutsideWindows(list[Found | None]):
 
     def refusal(self) -> StorageError:
         """Return the error for groups that were asked twice and not decided."""
-        at = (EPOCH + timedelta(microseconds=self.now)).isoformat(timespec="seconds")
+        at = utc_datetime(self.now).isoformat(timespec="seconds")
         text = (
             f"the clock of the Redis server says {at}, and is outside of the calendar periods around the time that it"
             " said just before; check that its clock is set by NTP and does not jump"
@@ -236,7 +236,7 @@ def holders_arguments(key: str, limit: Limit, keys: Keys, now: int | None) -> li
     return [b"%d" % len(names), *names, "holders", "" if now is None else str(now)]
 
 
-def holders(reply: Any) -> list[Holder]:
+def holders(reply: Any) -> list[HeldSlot]:
     """Return (id, expiry) of each slot, the earliest expiry first. Raises NotOurs."""
     found: dict[int, int] = {}
     try:

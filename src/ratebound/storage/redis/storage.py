@@ -16,7 +16,7 @@ from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import Ask, Group, Limit, Mode
 from ratebound.outcome import Row
-from ratebound.storage import Holder
+from ratebound.storage import HeldSlot
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.redis import connect, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url
@@ -87,7 +87,7 @@ class RedisStorage:
         for ask in group:
             self._execute("DEL", *_names(self.address, ask))
 
-    def holders(self, key: str, limit: Limit) -> list[Holder]:
+    def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first. Raises StorageError.
 
         Expiries are in microseconds of the server's clock.
@@ -263,7 +263,7 @@ class AsyncRedisStorage:
         for ask in group:
             await self._execute("DEL", *_names(self.address, ask))
 
-    async def holders(self, key: str, limit: Limit) -> list[Holder]:
+    async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return the slots of a key that are held now; see `RedisStorage.holders`."""
         now = None if self._clock is None else self._clock()
         arguments = script.holders_arguments(key, limit, self.address.keys, now)
