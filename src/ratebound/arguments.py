@@ -9,13 +9,14 @@ from ratebound.clock import microseconds
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import InvalidKey, InvalidLimit
 from ratebound.events import Listener
+from ratebound.extras import extras_of
 from ratebound.kernels.group_law import peek as peek_at
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import MAX_PERIOD, Ask, Check, Group, Limit, checked_cost, checked_key, limit_set
 from ratebound.notation import parse_limits
 from ratebound.outcome import Row
 from ratebound.rate_limited import Patience
-from ratebound.slots import extras_of
+from ratebound.values import Values
 
 T = TypeVar("T")
 Limits = str | Limit | Iterable[Limit]
@@ -71,9 +72,15 @@ def as_patience(timeout: Duration | None, max_delay: float) -> Patience:
     return Patience("timeout", given, microseconds(given, MAX_PERIOD))
 
 
-def group_of(key: object, limits: tuple[Limit, ...], cost: object) -> Group:
-    """Return the group of one ask. Raises InvalidKey or InvalidCost."""
-    return ((checked_key(key), limits, checked_cost(cost), None, extras_of(limits)),)
+def group_of(
+    key: object, limits: tuple[Limit, ...], cost: object, values: Values | None = None, *, strikes: bool = True
+) -> Group:
+    """Return the group of one ask. Raises InvalidKey, InvalidCost or InvalidValue.
+
+    Without `strikes`, a denial is not counted by a penalty.
+    """
+    found = checked_key(key)
+    return ((found, limits, checked_cost(cost), None, extras_of(found, limits, values, strikes=strikes)),)
 
 
 MANY = 100  # groups in one call of `hit_many`: as many as a storage that others share may be held up for
@@ -102,7 +109,7 @@ def group_of_checks(checks: Check | Iterable[Check]) -> Group:
         if not isinstance(check, Check):
             raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {type(check).__name__}")
         key, limits, cost, *_ = check.ask()
-        ask: Ask = (key, limits, cost, None, extras_of(limits))
+        ask: Ask = (key, limits, cost, None, extras_of(key, limits, check.values))
         for limit in ask[1]:
             other = seen.setdefault((ask[0], limit.scope), limit)
             if other != limit:

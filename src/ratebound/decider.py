@@ -23,7 +23,7 @@ from ratebound.holding import Held, loop_renewers, thread_renewer
 from ratebound.limit import Group, Limit, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
-from ratebound.settling import checked_decision, restated, settled_costs, settlement, undoing
+from ratebound.settling import checked_decision, restated, settled_costs, settlement, strikes_of, undoing
 from ratebound.slots import Holder, holders_from, slots_of
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of, holders_of
 from ratebound.storage.blame import is_programs_own
@@ -172,12 +172,12 @@ class Decider(_Deciding[Storage]):
         begin = time.perf_counter()
         return self._told(list(map(Decision, groups, self.evaluate(groups))), begin)
 
-    def settle(self, decision: Decision, cost: int | Sequence[int]) -> Decision:
+    def settle(self, decision: Decision, cost: int | Sequence[int], strike: bool | Sequence[bool] = False) -> Decision:
         """Make an allowed decision have cost `cost`, and return it as it stands then; see `Limiter.settle`."""
         costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        forced = settlement(decision.asks, decision.rows, costs)
+        forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
         return restated(decision, costs, self.evaluate((forced,), "force")[0])
 
     def hold(self, decision: Decision) -> Held | None:
@@ -360,12 +360,14 @@ class AsyncDecider(_Deciding[AsyncStorage]):
             return await self.evaluate_or_undo(groups, "spend")
         return await self.evaluate(groups)
 
-    async def settle(self, decision: Decision, cost: int | Sequence[int]) -> Decision:
+    async def settle(
+        self, decision: Decision, cost: int | Sequence[int], strike: bool | Sequence[bool] = False
+    ) -> Decision:
         """Make an allowed decision have cost `cost`; see `Limiter.settle`."""
         costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        forced = settlement(decision.asks, decision.rows, costs)
+        forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
         return restated(decision, costs, (await self.evaluate((forced,), "force"))[0])
 
     def hold(self, decision: Decision) -> Held | None:

@@ -97,14 +97,21 @@ class Decision:
         rows = self.rows
         return isinstance(rows, DegradedRows) and rows.closed and not self.allowed
 
+    @property
+    def blocked(self) -> bool:
+        """True if a penalty blocks the key."""
+        if self.allowed:
+            return False
+        return any(limit.is_penalty and not row[0] for limit, row in zip(self.limits, self.rows, strict=True))
+
     def _decisive(self) -> int:
         """Return the index of the limit to report: the one that denies for longest, or is nearest to exhaustion.
 
-        Slots that allow, and metered limits, are reported only if there is nothing else.
+        What is told last (see `Limit.is_told_last`) is reported only if there is nothing else.
         """
         if len(self._rows) == 1:
             return 0
-        set_back = [limit.has_slots or limit.metered for limit in self.limits] if self.allowed else []
+        set_back = [limit.is_told_last for limit in self.limits] if self.allowed else []
         return most_pressing(self._rows, set_back)
 
     def _row(self) -> Row:
@@ -115,8 +122,8 @@ class Decision:
     def limit(self) -> Limit:
         """The limit to report to the client: nearest to exhaustion, or denying for longest.
 
-        Slots and metered limits that allow are reported only if there is nothing else. Its quota is `limit.burst`,
-        which for windows is the count.
+        Limits that allow and are metered, or are no rates or quotas, are reported only if there is nothing else. Its
+        quota is `limit.burst`, which for windows is the count.
         """
         index = self._decisive()
         for ask in self._asks:
@@ -175,6 +182,7 @@ _HELP: Final = """The answer to one request: true if it is allowed. Durations ar
 `delay` is the time to hold an allowed request back: a leaky bucket's turn, or a place taken in the future.
 `overage` is the units of this cost that exceed a metered quota. After settling, the change; it may be negative.
 `limits` are the limits that were checked, and `outcomes` has one Outcome for each, in whole microseconds.
+`blocked` is True if a penalty blocks the key.
 `degraded` is the reason why this was decided without the storage; None if the storage decided.
 `unavailable` is True if denied only because the storage is out of reach: a 503, not a 429.
 `at` is the storage's clock at this decision, in microseconds.

@@ -22,16 +22,17 @@ def limited(
     function: Callable[P, R],
     key: Any,
     cost: Any,
+    values: Any,
     timeout: Duration | None,
     fallback: Any,
 ) -> Callable[P, R]:
     """Return the function with a wait in front of it, holding its slots while it runs; see `Limiter.limit`."""
-    key_of, cost_of = _key_function(key, function), _cost_function(cost)
+    ask_of = _ask_function(function, key, cost, values)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            decision = wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
+            decision = wait(**ask_of(*args, **kwargs), timeout=timeout)
         except RateLimited:
             if fallback is RAISE:
                 raise
@@ -49,16 +50,17 @@ def limited_async(
     function: Callable[P, Awaitable[R]],
     key: Any,
     cost: Any,
+    values: Any,
     timeout: Duration | None,
     fallback: Any,
 ) -> Callable[P, Awaitable[R]]:
     """Return the async function with an awaited wait in front of it; see `limited`."""
-    key_of, cost_of = _key_function(key, function), _cost_function(cost)
+    ask_of = _ask_function(function, key, cost, values)
 
     @functools.wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            decision = await wait(key_of(*args, **kwargs), cost=cost_of(*args, **kwargs), timeout=timeout)
+            decision = await wait(**ask_of(*args, **kwargs), timeout=timeout)
         except RateLimited:
             if fallback is RAISE:
                 raise
@@ -90,6 +92,20 @@ def name_of(function: Callable[..., object]) -> str:
     """Return the module and the name of a function, also of one inside a partial."""
     named = getattr(function, "func", function)
     return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
+
+
+def _ask_function(function: Callable[..., object], key: Any, cost: Any, values: Any) -> Callable[..., dict[str, Any]]:
+    """Return a function from the call's arguments to those of `wait`. Raises TypeError if `values` is no function."""
+    key_of, cost_of = _key_function(key, function), _cost_function(cost)
+    if values is None:
+        return lambda *args, **kwargs: {"key": key_of(*args, **kwargs), "cost": cost_of(*args, **kwargs)}
+    if not callable(values):
+        raise TypeError(f"values must be a function of the call's arguments that returns a mapping, not {values!r}")
+    return lambda *args, **kwargs: {
+        "key": key_of(*args, **kwargs),
+        "cost": cost_of(*args, **kwargs),
+        "values": values(*args, **kwargs),
+    }
 
 
 def _key_function(key: Any, function: Callable[..., object]) -> Callable[..., str]:

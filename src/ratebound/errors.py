@@ -4,6 +4,7 @@ RateboundError
 ├── InvalidLimit    the text or the numbers of a limit
 ├── InvalidCost     a cost that is not a positive whole number
 ├── InvalidKey      a key that is not text, or a group without checks
+├── InvalidValue    a value that a limit of distinct values cannot count, or a missing one
 └── StorageError    the storage could not answer
 """
 
@@ -25,6 +26,10 @@ class InvalidCost(RateboundError, ValueError):
 
 class InvalidKey(RateboundError, ValueError):
     """A key that is not text, or a group without checks."""
+
+
+class InvalidValue(RateboundError, ValueError):
+    """A value that a limit of distinct values cannot count, or a missing one."""
 
 
 class StorageError(RateboundError):

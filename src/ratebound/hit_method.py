@@ -47,20 +47,20 @@ class LimiterFields:
         copied.__dict__.update(self.__dict__)
         return copied
 
-    def _hit_in_general(self, key: Any, cost: Any) -> Any:
+    def _hit_in_general(self, key: Any, cost: Any, values: Any) -> Any:
         """Check the arguments and decide on the general path. A limiter for tasks returns a coroutine."""
         raise NotImplementedError
 
 
-def hit(self: LimiterFields, key: object, *, cost: object = 1) -> Any:
+def hit(self: LimiterFields, key: object, *, cost: object = 1, values: object = None) -> Any:
     """Decide from memory and tell the listeners, or return what the general path returns."""
     path = self._fast_path
     states = path.states
     if states is None or type(key) is not str or type(cost) is not int or not switch.limiting:
-        return self._hit_in_general(key, cost)
+        return self._hit_in_general(key, cost, values)
     plan = self._plan
-    if not 1 <= cost <= MAX_COUNT or not plan.plain:
-        return self._hit_in_general(key, cost)
+    if not 1 <= cost <= MAX_COUNT or not plan.plain or values is not None:
+        return self._hit_in_general(key, cost, values)
     listeners = path.listeners
     if not listeners:
         return states.hit(plan, key, cost)
@@ -77,13 +77,13 @@ class HitMethod:
         self.function = function
         self.is_async = iscoroutinefunction(function)
 
-    def __call__(self, limiter: LimiterFields, key: object, *, cost: object = 1) -> Any:
+    def __call__(self, limiter: LimiterFields, key: object, *, cost: object = 1, values: object = None) -> Any:
         """Decide, or return a coroutine that does."""
         if self.is_async:
-            if limiter._fast_path.states is None:
-                return self.function(limiter, key, cost=cost)
+            if limiter._fast_path.states is None or values is not None:
+                return self.function(limiter, key, cost=cost, values=values)
             return HitCoroutine(self.function, limiter, key, cost)
-        return hit(limiter, key, cost=cost)
+        return hit(limiter, key, cost=cost, values=values)
 
     def __get__(self, limiter: object, owner: object) -> Any:
         return self if limiter is None else _method(self, limiter)
@@ -179,16 +179,16 @@ async def _answer(decision: Decision) -> Decision:
     return decision
 
 
-async def hit_async(self: LimiterFields, key: object, *, cost: object = 1) -> Any:
+async def hit_async(self: LimiterFields, key: object, *, cost: object = 1, values: object = None) -> Any:
     """Decide as `hit` does, and await the general path. The first lines of `hit` are here again to save a call."""
     path = self._fast_path
     states = path.states
     if states is None or path.listeners or type(key) is not str or type(cost) is not int or not switch.limiting:
-        answer = hit(self, key, cost=cost)
+        answer = hit(self, key, cost=cost, values=values)
         return answer if isinstance(answer, Decision) else await answer
     plan = self._plan
-    if not 1 <= cost <= MAX_COUNT or not plan.plain:
-        return await self._hit_in_general(key, cost)
+    if not 1 <= cost <= MAX_COUNT or not plan.plain or values is not None:
+        return await self._hit_in_general(key, cost, values)
     return states.hit(plan, key, cost)
 
 

@@ -6,7 +6,7 @@ A Limit computes the numbers that kernels need when it is made. It rejects a lim
 
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
@@ -32,6 +32,9 @@ WINDOWS = ("fixed-window", "sliding-log", "sliding-counter")
 ALGORITHMS = BUCKETS + WINDOWS  # of rates
 CALENDAR = "calendar"
 CONCURRENT = "concurrent"
+DISTINCT = "distinct"
+PENALTY = "penalty"
+NOT_RATES = (CALENDAR, CONCURRENT, DISTINCT, PENALTY)
 FAILURES = ("local", "open", "closed", "raise")
 
 MAX_PERIOD = 10 * UNITS["year"]
@@ -40,7 +43,14 @@ LOG_COUNT = 10_000  # a sliding log stores every event: a larger count needs the
 MAX_SLOTS = 10_000  # every slot is stored
 LEASE = UNITS["minute"]  # of a slot, if the limit gives none
 MAX_LEASE = UNITS["day"]
+MAX_VALUES = 1_000  # every distinct value is stored: a larger count needs the word `large`
+MAX_LARGE_VALUES = 10_000
+MAX_STRIKES = 100
+MAX_BLOCKS = 8  # in the list of a penalty
+MAX_BLOCK = UNITS["year"]
+FORGET = 7 * UNITS["day"]  # a penalty forgets its blocks after this time, unless it gives another
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
+VALUE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
 
 
 def default_algorithm(count: int, *, burst: bool) -> str:
@@ -61,10 +71,14 @@ class Limit:
     above 10 000. `failure` is the failure mode of this limit (see `storage/guard/fallback.py`); empty means the
     limiter's.
 
-    Two algorithms are not rates:
+    Four algorithms are not rates:
     - "calendar" counts in periods of `calendar`, whose mean length is `period_us`.
     - "concurrent" allows `count` slots at the same time. `period_us` is the lease: the time for which a slot is held
       unless it is renewed or released.
+    - "distinct" allows `count` different values of `values`. A value counts until `period_us` after its last allowed
+      sight.
+    - "penalty" blocks a key after `count` strikes within `period_us`: for the first time in `blocks_us`, then for the
+      next; the last one repeats. `forget_us` after the end of a block, and after a strike, it begins anew.
 
     `over` is "allow" for a metered limit: a fixed window or a calendar period that counts what exceeds it, and denies
     nothing.
@@ -85,6 +99,9 @@ class Limit:
     calendar: Calendar | None = None
     over: str = "deny"
     retry_us: int = 0
+    values: str = ""
+    blocks_us: tuple[int, ...] = ()
+    forget_us: int = 0
 
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
     numbers: Numbers = field(init=False, repr=False, compare=False)  # what kernels compute with
@@ -110,7 +127,7 @@ class Limit:
             )
         if type(self.burst) is not int or not 0 <= self.burst <= MAX_COUNT:
             raise InvalidLimit(f"burst must be a whole number from 1 to {MAX_COUNT}, not {self.burst!r}")
-        if self.algorithm not in (*ALGORITHMS, CALENDAR, CONCURRENT):
+        if self.algorithm not in (*ALGORITHMS, *NOT_RATES):
             raise InvalidLimit(f"unknown algorithm {self.algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
         if self.burst and self.algorithm not in BUCKETS and self.burst != self.count:
             raise InvalidLimit(f"{self.algorithm} has no burst: use token-bucket, gcra or leaky-bucket")
@@ -133,7 +150,17 @@ class Limit:
         kernel, windows = self.algorithm, None
         if self.is_quota:
             kernel, windows = "quota", Windows(self.period_us, self.calendar)
-        numbers = Numbers(self.count, self.period_us, self.burst, kernel, self.scope, windows, self.metered)
+        numbers = Numbers(
+            self.count,
+            self.period_us,
+            self.burst,
+            kernel,
+            self.scope,
+            windows,
+            self.metered,
+            self.blocks_us,
+            self.forget_us,
+        )
         put(self, "numbers", numbers)
 
     def _default_algorithm(self) -> str:
@@ -164,12 +191,57 @@ class Limit:
                 raise InvalidLimit(f"at most {MAX_SLOTS} can be concurrent, not {self.count}: every slot is stored")
             if not UNITS["second"] <= self.period_us <= MAX_LEASE:
                 raise InvalidLimit("a slot is held for a time from 1 second to 1 day: '3 concurrent for 10 minutes'")
+        self._check_values(large)
+        self._check_penalty()
+
+    def _check_values(self, large: bool) -> None:
+        if (self.algorithm == DISTINCT) != bool(self.values):
+            raise InvalidLimit("a limit of distinct values names them: '20 distinct account/hour'")
+        if self.algorithm != DISTINCT:
+            return
+        if not isinstance(self.values, str) or len(self.values) > 64 or not VALUE_NAME.fullmatch(self.values):
+            raise InvalidLimit(f"values must be a name like 'account' or 'user_id', not {self.values!r}")
+        if self.count > MAX_LARGE_VALUES:
+            raise InvalidLimit(f"at most {MAX_LARGE_VALUES} values can be distinct, not {self.count}: each is stored")
+        if self.count > MAX_VALUES and not large:
+            raise InvalidLimit(
+                f"a limit of {self.count} distinct values stores all of them for each key: allow it with"
+                f" '{self.count} distinct {self.values}/… large'"
+            )
+
+    def _check_penalty(self) -> None:
+        if self.algorithm != PENALTY:
+            if self.blocks_us or self.forget_us:
+                raise InvalidLimit("blocks_us and forget_us are for penalties, like '3 strikes/hour block 5 minutes'")
+            return
+        if not self.forget_us:
+            object.__setattr__(self, "forget_us", FORGET)
+        if self.count > MAX_STRIKES:
+            raise InvalidLimit(f"a penalty counts at most {MAX_STRIKES} strikes, not {self.count}: each is stored")
+        if self.period_us > MAX_BLOCK:
+            raise InvalidLimit("strikes are counted within at most a year")
+        blocks = self.blocks_us
+        if not isinstance(blocks, tuple) or not 1 <= len(blocks) <= MAX_BLOCKS:
+            raise InvalidLimit(
+                f"a penalty blocks for 1 to {MAX_BLOCKS} times: '3 strikes/hour block 5 minutes then 1 hour'"
+            )
+        for length in (*blocks, self.forget_us):
+            if type(length) is not int or not UNITS["second"] <= length <= MAX_BLOCK:
+                raise InvalidLimit(f"the times of a penalty are from 1 second to 1 year, not {length!r} microseconds")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy what the limit was made of."""
         name = self.name if self.named else ""
         numbers = (self.count, self.period_us, self.burst, self.algorithm, name, True, self.failure)
-        return type(self), (*numbers, self.calendar, self.over, self.retry_us)
+        return type(self), (
+            *numbers,
+            self.calendar,
+            self.over,
+            self.retry_us,
+            self.values,
+            self.blocks_us,
+            self.forget_us,
+        )
 
     @property
     def queues(self) -> bool:
@@ -192,6 +264,26 @@ class Limit:
         return self.algorithm == CONCURRENT
 
     @property
+    def is_distinct(self) -> bool:
+        """True if the limit is about different values. It takes no cost: a request has one value."""
+        return self.algorithm == DISTINCT
+
+    @property
+    def is_penalty(self) -> bool:
+        """True for a penalty: it counts strikes, and blocks."""
+        return self.algorithm == PENALTY
+
+    @property
+    def takes_cost(self) -> bool:
+        """True for rates and quotas. A slot and a value are always one, and a penalty counts strikes."""
+        return self.algorithm not in (CONCURRENT, DISTINCT, PENALTY)
+
+    @property
+    def is_told_last(self) -> bool:
+        """True if an allowed client is told of this limit only where there is no other: see `Decision.limit`."""
+        return self.metered or not self.takes_cost
+
+    @property
     def refill_us(self) -> int:
         """The time from empty to full: burst * period / count."""
         return self.numbers.refill_us
@@ -204,7 +296,14 @@ class Limit:
         if self.calendar is not None:
             return f"{self.count}/{self.calendar}" + (" over allow" if self.metered else "")
         length = _shown(self.period_us)
-        text = f"{self.count}/{length.removeprefix('1 ')}"
+        per = length.removeprefix("1 ")
+        if self.algorithm == DISTINCT:
+            return f"{self.count} distinct {self.values}/{per}" + (" large" if self.count > MAX_VALUES else "")
+        if self.algorithm == PENALTY:
+            forget = "" if self.forget_us == FORGET else f" forget {_shown(self.forget_us)}"
+            blocks = " then ".join(map(_shown, self.blocks_us))
+            return f"{self.count} {'strike' if self.count == 1 else 'strikes'}/{per} block {blocks}{forget}"
+        text = f"{self.count}/{per}"
         if self.algorithm in BUCKETS and (self.burst != self.count or self.algorithm == "token-bucket"):
             text += f" burst {self.burst}"
         if self.algorithm != default_algorithm(self.count, burst=" burst " in text):
@@ -237,13 +336,18 @@ def state_scope(limit: Limit) -> str:
 
     Count and burst are not part of it, so changing them keeps the state. Algorithm and period are, so changing them
     starts a new state. Of a calendar only the unit is part of it, and of slots no lease: changing the time zone, the
-    first day or the lease keeps the state. An explicit name separates limits that would otherwise share a state.
+    first day or the lease keeps the state. A penalty keeps its state whatever changes, so a reload frees nobody. An
+    explicit name separates limits that would otherwise share a state.
     """
     name = limit.name if limit.named else ""  # a name holds no ';'
     if limit.calendar is not None:
         return f"{name};quota;{limit.calendar.unit}"
     if limit.has_slots:
         return f"{name};concurrent;"
+    if limit.is_penalty:
+        return f"{name};penalty;"
+    if limit.is_distinct:
+        return f"{name};distinct {limit.values};{limit.period_us}"
     return f"{name};{'quota' if limit.metered else limit.algorithm};{limit.period_us}"
 
 
@@ -270,11 +374,14 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
 
 # An Ask is one question to a storage: (key, limits, cost, patience, extras). It is a plain tuple because every request
 # makes one.
-# `cost` is charged to rates and quotas. A slot is always one.
+# `cost` is charged to rates and quotas. A slot and a value are always one, and a penalty costs nothing.
 # `patience` is in microseconds. With it, a bucket allows a request that would pass within that time, charges it now and
 # returns its delay. A peek with patience answers as if the asks before it passed first, one after the other.
 # `extras` has four numbers for each limit, or None if no limit needs any:
 # - For a slot, in every mode: its id, which the caller chooses, and three zeros.
+# - For a value, its digest and three zeros (see values.py). To take back a sight of it in mode "force": the digest, the
+#   expiry that this sight gave it, and the expiry that it had before, or 0 if it was new.
+# - For a penalty: NOT_GIVEN. NO_STRIKE in mode "spend" counts no denial as a strike, and STRIKE in mode "force" is one.
 # - For a rate or a quota in mode "force", the spend to correct (see `spent_of`): its instant, the instant to which it
 #   filled a bucket, that instant's fraction in 1/count microseconds, and the time that refunds had given back by then.
 #   For a window the last number is the instant since which it counted. NOT_GIVEN is a correction without a spend, and
@@ -285,6 +392,8 @@ Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Extra] | None]
 
 NOT_GIVEN: Extra = (-1, -1, -1, -1)
 GRANT: Extra = (-2, 0, 0, 0)
+STRIKE: Extra = (-3, 0, 0, 0)
+NO_STRIKE: Extra = (-4, 0, 0, 0)
 
 # Asks that are decided together: atomically, all or nothing.
 Group = Sequence[Ask]
@@ -297,12 +406,15 @@ Mode = Literal["spend", "peek", "force"]
 class Check:
     """A charge of `cost` units for `key` against one limit or several.
 
-    Raises InvalidKey, InvalidLimit or InvalidCost.
+    `values` has the value for each limit of distinct values: {"account": "alice"}.
+
+    Raises InvalidKey, InvalidLimit, InvalidCost or InvalidValue.
     """
 
     key: str
     limits: Limit | Iterable[Limit]
     cost: int = 1
+    values: Mapping[str, str | int] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         for name, value in zip(("key", "limits", "cost"), self.ask(), strict=False):

@@ -35,7 +35,8 @@ from ratebound.reservation import AsyncReservation, Reservation
 from ratebound.settling import peeked
 from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, RedisClient, Storage
-from ratebound.usage import Usage, granting, usages_of
+from ratebound.usage import Usage, granting, usage_ask, usages_of
+from ratebound.values import Values
 from ratebound.waiting import Lines, reserves, wait_by_place, wait_for_slots, wait_in_line
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,12 +96,15 @@ class Limiter(LimiterFields):
         self._decider.storage = storage
 
     @hit_method
-    def hit(self, key: str, *, cost: int = ONE) -> Decision:
-        """Spend `cost` if every limit allows it. Never sleeps, never raises for a denial."""
-        return self._hit_in_general(key, cost)
+    def hit(self, key: str, *, cost: int = ONE, values: Values | None = None) -> Decision:
+        """Spend `cost` if every limit allows it. Never sleeps, never raises for a denial.
 
-    def _hit_in_general(self, key: str, cost: int) -> Decision:
-        return self._decider.decide(group_of(key, self.limits, cost))
+        `values` has the value for each limit of distinct values: {"account": "alice"}.
+        """
+        return self._hit_in_general(key, cost, values)
+
+    def _hit_in_general(self, key: str, cost: int, values: Values | None) -> Decision:
+        return self._decider.decide(group_of(key, self.limits, cost, values))
 
     def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Return independent answers, in order, from one trip to the storage for every 100 keys.
@@ -118,28 +122,34 @@ class Limiter(LimiterFields):
                 raise
         return decisions
 
-    def peek(self, key: str, *, cost: int = ONE) -> Decision:
+    def peek(self, key: str, *, cost: int = ONE, values: Values | None = None) -> Decision:
         """Return what `hit` would say, with what is left now. Changes nothing."""
-        group = group_of(key, self.limits, cost)
+        group = group_of(key, self.limits, cost, values)
         return peeked(Decision(group, self._decider.evaluate((group,), "peek")[0]))
 
     def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Decide several keys and limits atomically: all are charged, or none."""
         return self._decider.decide(group_of_checks(checks))
 
-    def settle(self, decision: Decision, *, cost: int | Sequence[int]) -> Decision:
+    def settle(
+        self, decision: Decision, *, cost: int | Sequence[int], strike: bool | Sequence[bool] = False
+    ) -> Decision:
         """Make an allowed decision have cost `cost` (one, or one for each check) instead of what it was charged.
 
         A refund gives back only what the spend still occupies. A denied decision was charged nothing, and
-        stays so. Returns the decision as it stands then; it cannot be settled again.
+        stays so. Returns the decision as it stands then; it cannot be settled again. A cost of 0 also takes back the
+        values of limits of distinct values, unless they were seen again since. With `strike` (one, or one for each
+        check) the penalties among the limits count a strike.
 
         A degraded decision is settled where it was made, in this process, and in what will be written back to the
         storage if that has not happened yet. While the storage is out of reach, a refund of what it has decided is
         dropped, and what is to be charged on top is charged here.
         """
-        return self._decider.settle(decision, cost)
+        return self._decider.settle(decision, cost, strike)
 
-    def wait(self, key: str, *, cost: int = ONE, timeout: Duration | None = None) -> Decision:
+    def wait(
+        self, key: str, *, cost: int = ONE, values: Values | None = None, timeout: Duration | None = None
+    ) -> Decision:
         """Spend `cost`, sleeping for it if need be, up to `timeout`: seconds or a timedelta, `max_delay` by default.
 
         Raises RateLimited, with nothing charged, as soon as it is known that the time will not do; its
@@ -152,21 +162,23 @@ class Limiter(LimiterFields):
         A slot can be released at any time, so a waiter for one is refused only at its timeout. The slot is then held
         for one lease, or until `release`; `acquire` holds it for as long as its body runs.
         """
-        ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
+        ((key, limits, cost, _, extras),) = group_of(key, self.limits, cost, values, strikes=False)
         patience = as_patience(timeout, self.max_delay)
         if self._reserves:
             flow = wait_by_place(key, limits, cost, patience)
         else:
-            flow = self._wait_in_line(key, limits, cost, patience, self._lines, (None, key), threading.Event())
+            flow = self._wait_in_line(key, limits, cost, extras, patience, self._lines, (None, key), threading.Event())
         return drive(flow, self._decider.evaluate_or_undo, self._sleep, self._decider.listeners)
 
     @contextmanager
-    def acquire(self, key: str, *, cost: int = ONE, timeout: Duration | None = None) -> Iterator[Decision]:
+    def acquire(
+        self, key: str, *, cost: int = ONE, values: Values | None = None, timeout: Duration | None = None
+    ) -> Iterator[Decision]:
         """Wait as a context: the body runs once its turn has come.
 
         Slots are renewed while the body runs, and released at its end, however it ends.
         """
-        decision = self.wait(key, cost=cost, timeout=timeout)
+        decision = self.wait(key, cost=cost, values=values, timeout=timeout)
         with self._decider.holding(decision):
             yield decision
 
@@ -186,7 +198,9 @@ class Limiter(LimiterFields):
         return self._decider.holders(checked_key(key), self.limits)
 
     @contextmanager
-    def reserve(self, key: str, cost: int, *, timeout: Duration | None = None) -> Iterator[Reservation]:
+    def reserve(
+        self, key: str, cost: int, *, values: Values | None = None, timeout: Duration | None = None
+    ) -> Iterator[Reservation]:
         """Spend an estimate as a context; in its body, `commit` what was used in fact.
 
         If the body ends without a commit, the estimate stays charged. Slots are held as by `acquire`. Raises
@@ -194,9 +208,9 @@ class Limiter(LimiterFields):
         timeout, the delay of a leaky bucket has passed when the body runs; else it is in `decision.delay`.
         """
         if timeout is None:
-            decision = self._decider.decide_or_undo(group_of(key, self.limits, cost))
+            decision = self._decider.decide_or_undo(group_of(key, self.limits, cost, values))
         else:
-            decision = self.wait(key, cost=cost, timeout=timeout)
+            decision = self.wait(key, cost=cost, values=values, timeout=timeout)
         if not decision.allowed:
             raise RateLimited(decision)
         with self._decider.holding(decision):
@@ -204,7 +218,7 @@ class Limiter(LimiterFields):
 
     def usage(self, key: str) -> list[Usage]:
         """Return what `key` has used of each limit, in order. Charges nothing, and takes one trip to the storage."""
-        group = group_of(key, self.limits, ONE)
+        group = (usage_ask(checked_key(key), self.limits),)
         return usages_of(group, self._decider.evaluate((group,), "peek")[0])
 
     def grant(self, key: str, units: int, *, name: str | None = None) -> list[Usage]:
@@ -222,7 +236,7 @@ class Limiter(LimiterFields):
 
         Raises StorageError, in every failure mode, when the storage could not be told.
         """
-        self._decider.reset(group_of(key, self.limits if limits is None else limit_set(limits), ONE))
+        self._decider.reset((usage_ask(checked_key(key), self.limits if limits is None else limit_set(limits)),))
 
     @overload
     def limit(self, function: F, /) -> F: ...
@@ -234,6 +248,7 @@ class Limiter(LimiterFields):
         *,
         key: str | Callable[..., str] | None = None,
         cost: int | Callable[..., int] = ONE,
+        values: Callable[..., Values] | None = None,
         timeout: Duration | None = None,
         fallback: Any = RAISE,
     ) -> Callable[[F], F]: ...
@@ -245,13 +260,14 @@ class Limiter(LimiterFields):
         *,
         key: str | Callable[..., str] | None = None,
         cost: int | Callable[..., int] = ONE,
+        values: Callable[..., Values] | None = None,
         timeout: Duration | None = None,
         fallback: Any = RAISE,
     ) -> Any:
         """Decorate a function, def or async def: each call waits for its turn, up to `timeout`.
 
-        `key` and `cost` may be functions of the call's arguments; without a key, all calls of the function
-        share one. Past the timeout RateLimited is raised, or `fallback` is returned, called first with the
+        `key` and `cost` may be functions of the call's arguments, and `values` is one; without a key, all calls of the
+        function share one. Past the timeout RateLimited is raised, or `fallback` is returned, called first with the
         same arguments if it can be called. A call holds its slots until it returns.
         """
 
@@ -262,9 +278,9 @@ class Limiter(LimiterFields):
             if self._wait_in_line is wait_for_slots:
                 refuse_generator(function)
             if is_async(function):
-                decorated = self._for_tasks()._limited(function, key, cost, timeout, fallback)
+                decorated = self._for_tasks()._limited(function, key, cost, values, timeout, fallback)
             else:
-                decorated = limited(self.wait, self._decider.holding, function, key, cost, timeout, fallback)
+                decorated = limited(self.wait, self._decider.holding, function, key, cost, values, timeout, fallback)
             return decorated  # type: ignore[no-any-return]
 
         return decorate if function is None else decorate(function)
@@ -352,12 +368,12 @@ class AsyncLimiter(LimiterFields):
         self._decider.storage = storage
 
     @hit_method
-    async def hit(self, key: str, *, cost: int = ONE) -> Decision:
+    async def hit(self, key: str, *, cost: int = ONE, values: Values | None = None) -> Decision:
         """Spend `cost` if every limit allows it; see `Limiter.hit`."""
-        return await self._hit_in_general(key, cost)
+        return await self._hit_in_general(key, cost, values)
 
-    async def _hit_in_general(self, key: str, cost: int) -> Decision:
-        return await self._decider.decide(group_of(key, self.limits, cost))
+    async def _hit_in_general(self, key: str, cost: int, values: Values | None) -> Decision:
+        return await self._decider.decide(group_of(key, self.limits, cost, values))
 
     async def hit_many(self, keys: Iterable[str], *, cost: int = ONE) -> list[Decision]:
         """Return independent answers, in order; see `Limiter.hit_many`. Other tasks run between two trips."""
@@ -372,34 +388,40 @@ class AsyncLimiter(LimiterFields):
                 raise
         return decisions
 
-    async def peek(self, key: str, *, cost: int = ONE) -> Decision:
+    async def peek(self, key: str, *, cost: int = ONE, values: Values | None = None) -> Decision:
         """Return what `hit` would say, changing nothing; see `Limiter.peek`."""
-        group = group_of(key, self.limits, cost)
+        group = group_of(key, self.limits, cost, values)
         return peeked(Decision(group, (await self._decider.evaluate((group,), "peek"))[0]))
 
     async def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Decide several keys and limits atomically; see `Limiter.check`."""
         return await self._decider.decide(group_of_checks(checks))
 
-    async def settle(self, decision: Decision, *, cost: int | Sequence[int]) -> Decision:
+    async def settle(
+        self, decision: Decision, *, cost: int | Sequence[int], strike: bool | Sequence[bool] = False
+    ) -> Decision:
         """Change what an allowed decision has cost; see `Limiter.settle`."""
-        return await self._decider.settle(decision, cost)
+        return await self._decider.settle(decision, cost, strike)
 
-    async def wait(self, key: str, *, cost: int = ONE, timeout: Duration | None = None) -> Decision:
+    async def wait(
+        self, key: str, *, cost: int = ONE, values: Values | None = None, timeout: Duration | None = None
+    ) -> Decision:
         """Spend `cost`, sleeping for it if need be, up to `timeout` seconds; see `Limiter.wait`."""
-        ((key, limits, cost, _, _),) = group_of(key, self.limits, cost)
+        ((key, limits, cost, _, extras),) = group_of(key, self.limits, cost, values, strikes=False)
         patience = as_patience(timeout, self.max_delay)
         if self._reserves:
             flow = wait_by_place(key, limits, cost, patience)
         else:
             place = (asyncio.get_running_loop(), key)
-            flow = self._wait_in_line(key, limits, cost, patience, self._lines, place, asyncio.Event())
+            flow = self._wait_in_line(key, limits, cost, extras, patience, self._lines, place, asyncio.Event())
         return await drive_async(flow, self._decider.evaluate_or_undo, self._sleep, self._decider.listeners)
 
     @asynccontextmanager
-    async def acquire(self, key: str, *, cost: int = ONE, timeout: Duration | None = None) -> AsyncIterator[Decision]:
+    async def acquire(
+        self, key: str, *, cost: int = ONE, values: Values | None = None, timeout: Duration | None = None
+    ) -> AsyncIterator[Decision]:
         """Wait as a context; see `Limiter.acquire`."""
-        decision = await self.wait(key, cost=cost, timeout=timeout)
+        decision = await self.wait(key, cost=cost, values=values, timeout=timeout)
         async with self._decider.holding(decision):
             yield decision
 
@@ -412,12 +434,14 @@ class AsyncLimiter(LimiterFields):
         return await self._decider.holders(checked_key(key), self.limits)
 
     @asynccontextmanager
-    async def reserve(self, key: str, cost: int, *, timeout: Duration | None = None) -> AsyncIterator[AsyncReservation]:
+    async def reserve(
+        self, key: str, cost: int, *, values: Values | None = None, timeout: Duration | None = None
+    ) -> AsyncIterator[AsyncReservation]:
         """Spend an estimate as a context; see `Limiter.reserve`."""
         if timeout is None:
-            decision = await self._decider.decide_or_undo(group_of(key, self.limits, cost))
+            decision = await self._decider.decide_or_undo(group_of(key, self.limits, cost, values))
         else:
-            decision = await self.wait(key, cost=cost, timeout=timeout)
+            decision = await self.wait(key, cost=cost, values=values, timeout=timeout)
         if not decision.allowed:
             raise RateLimited(decision)
         async with self._decider.holding(decision):
@@ -425,7 +449,7 @@ class AsyncLimiter(LimiterFields):
 
     async def usage(self, key: str) -> list[Usage]:
         """Return what `key` has used of each limit; see `Limiter.usage`."""
-        group = group_of(key, self.limits, ONE)
+        group = (usage_ask(checked_key(key), self.limits),)
         return usages_of(group, (await self._decider.evaluate((group,), "peek"))[0])
 
     async def grant(self, key: str, units: int, *, name: str | None = None) -> list[Usage]:
@@ -435,7 +459,7 @@ class AsyncLimiter(LimiterFields):
 
     async def reset(self, key: str, *, limits: Limit | Iterable[Limit] | None = None) -> None:
         """Forget what `key` has spent; see `Limiter.reset`."""
-        await self._decider.reset(group_of(key, self.limits if limits is None else limit_set(limits), ONE))
+        await self._decider.reset((usage_ask(checked_key(key), self.limits if limits is None else limit_set(limits)),))
 
     @overload
     def limit(self, function: F, /) -> F: ...
@@ -447,6 +471,7 @@ class AsyncLimiter(LimiterFields):
         *,
         key: str | Callable[..., str] | None = None,
         cost: int | Callable[..., int] = ONE,
+        values: Callable[..., Values] | None = None,
         timeout: Duration | None = None,
         fallback: Any = RAISE,
     ) -> Callable[[F], F]: ...
@@ -458,6 +483,7 @@ class AsyncLimiter(LimiterFields):
         *,
         key: str | Callable[..., str] | None = None,
         cost: int | Callable[..., int] = ONE,
+        values: Callable[..., Values] | None = None,
         timeout: Duration | None = None,
         fallback: Any = RAISE,
     ) -> Any:
@@ -468,7 +494,7 @@ class AsyncLimiter(LimiterFields):
         def decorate(function: F) -> F:
             if not is_async(function):
                 raise TypeError(f"{name_of(function)} is not an async def: decorate it with Limiter.limit")
-            decorated: Any = self._limited(function, key, cost, timeout, fallback)
+            decorated: Any = self._limited(function, key, cost, values, timeout, fallback)
             return decorated  # type: ignore[no-any-return]
 
         return decorate if function is None else decorate(function)

@@ -4,6 +4,10 @@
     limit   = count ("/" | "per") [multiple] unit { option }
             | count ("/" | "per") calendar { "in" zone | "from" day | option }
             | count "concurrent" [ "for" [multiple] unit ] { option }
+            | count "distinct" value ("/" | "per") [multiple] unit { option }
+            | count ("strike" | "strikes") ("/" | "per") [multiple] unit
+              "block" time { "then" time } [ "forget" time ] [ "as" name ]
+    time    = [multiple] unit
     option  = "burst" number | algorithm | "large" | "over" ("allow" | "deny") | "as" name
     calendar = "calendar-day" | "calendar-week" | "calendar-month" | "calendar-year"
 
@@ -17,12 +21,14 @@ from typing import Any, NoReturn
 
 from ratebound.calendar_period import LENGTHS, WEEKDAYS, Calendar, zone_of
 from ratebound.errors import InvalidLimit
-from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, LEASE, NAME, UNITS, Limit
+from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, DISTINCT, LEASE, NAME, PENALTY, UNITS, VALUE_NAME, Limit
 
 MAX_TEXT = 4096
 EXAMPLE = "expected for example '100/minute' or '10/second burst 20'"
 CALENDAR_EXAMPLE = "expected for example '10000/calendar-month in Europe/Berlin from 15'"
 SLOT_EXAMPLE = "expected for example '3 concurrent' or '3 concurrent for 10 minutes'"
+DISTINCT_EXAMPLE = "expected for example '20 distinct account/hour'"
+STRIKE_EXAMPLE = "expected for example '3 strikes/hour block 5 minutes then 1 hour then 1 day forget 7 days'"
 TOKEN = re.compile(r"[0-9]+|[A-Za-z]+(?:-[A-Za-z]+)*|\S")
 ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]*")
 SHORT_UNITS = {
@@ -50,6 +56,9 @@ CALENDAR_NAMES = {f"calendar-{unit}": unit for unit in LENGTHS}
 OPTIONS = ("burst", "as", "large", "over", *ALGORITHMS)
 CALENDAR_OPTIONS = ("in", "from", "over", "as")
 SLOT_OPTIONS = ("for", "as")
+DISTINCT_OPTIONS = ("large", "as")
+PENALTY_OPTIONS = ("block", "forget", "as")
+STRIKES = ("strike", "strikes")
 # Words of one kind of limit, for those who write them behind another kind.
 BELONGS_TO = {
     "burst": "it belongs to rates, like '10/second burst 20'",
@@ -57,7 +66,11 @@ BELONGS_TO = {
     "from": "it belongs to periods of the calendar, like '10000/calendar-month from 15'",
     "over": "it belongs to quotas, like '10000/calendar-month over allow'",
     "for": "it belongs to slots, like '3 concurrent for 10 minutes'",
+    "block": "it belongs to penalties, like '3 strikes/hour block 5 minutes'",
+    "forget": "it belongs to penalties, like '3 strikes/hour block 5 minutes forget 7 days'",
+    "then": "it belongs behind 'block', like '3 strikes/hour block 5 minutes then 1 hour'",
 }
+KIND_EXAMPLES = {CONCURRENT: SLOT_EXAMPLE, DISTINCT: DISTINCT_EXAMPLE, "strikes": STRIKE_EXAMPLE}
 # The names that other libraries use.
 ALIASES = {"moving-window": "sliding-log", "sliding-window": "sliding-log", "leaking-bucket": "leaky-bucket"}
 
@@ -119,13 +132,21 @@ class _LimitReader:
         try:
             if self.token.lower() == CONCURRENT:
                 return self.slots(count)
+            if self.token.lower() == DISTINCT:
+                return self.distinct(count)
+            if self.token.lower() in STRIKES:
+                return self.penalty(count)
             if self.token[:3].lower() == "per":
                 self.token = self.token[:3]  # the period may follow without a space
             if self.token != "/" and self.token.lower() != "per":
-                if difflib.get_close_matches(self.token[:40].lower(), [CONCURRENT]):
-                    self.example = SLOT_EXAMPLE
-                    self.fail(f"unknown word {_shown(self.token)}: did you mean '{CONCURRENT}'?")
-                self.fail("expected '/' or 'per' after the count, which is a whole number, or 'concurrent'")
+                near = difflib.get_close_matches(self.token[:40].lower(), KIND_EXAMPLES)
+                if near:
+                    self.example = KIND_EXAMPLES[near[0]]
+                    self.fail(f"unknown word {_shown(self.token)}: did you mean '{near[0]}'?")
+                self.fail(
+                    "expected '/' or 'per' after the count, which is a whole number, or 'concurrent', 'distinct' or"
+                    " 'strikes'"
+                )
             self.step()
             if self.token.lower() in CALENDAR_NAMES:
                 return self.quota(count)
@@ -179,6 +200,40 @@ class _LimitReader:
         options = self.options(SLOT_OPTIONS)
         lease = int(options.get("for", str(LEASE)))
         return _limit(count, lease, algorithm=CONCURRENT, name=options.get("as", ""))
+
+    def distinct(self, count: int) -> Limit:
+        """Return a limit of different values."""
+        self.example = DISTINCT_EXAMPLE
+        self.step(VALUE_NAME)
+        if not self.token or self.token.lower() == "per":
+            self.fail("expected the name of the values that are counted")
+        values = self.step()
+        period = self.per_period()
+        options = self.options(DISTINCT_OPTIONS)
+        name = options.get("as", "")
+        return _limit(count, period, algorithm=DISTINCT, name=name, large="large" in options, values=values)
+
+    def penalty(self, count: int) -> Limit:
+        """Return a penalty."""
+        self.example = STRIKE_EXAMPLE
+        self.step()
+        period = self.per_period()
+        options = self.options(PENALTY_OPTIONS)
+        if "block" not in options:
+            self.fail("expected 'block' and how long to block")
+        blocks = tuple(map(int, options["block"].split()))
+        forget = int(options.get("forget", "0"))
+        name = options.get("as", "")
+        return _limit(count, period, algorithm=PENALTY, name=name, blocks_us=blocks, forget_us=forget)
+
+    def per_period(self) -> int:
+        """Return the time in microseconds after '/' or 'per', and step over it."""
+        if self.token[:3].lower() == "per":
+            self.token = self.token[:3]
+        if self.token != "/" and self.token.lower() != "per":
+            self.fail("expected '/' or 'per' and a period")
+        self.step()
+        return self.period()
 
     def period(self) -> int:
         """Return a time in microseconds, like '10 minutes', and step over it."""
@@ -241,13 +296,19 @@ class _LimitReader:
             except InvalidLimit as error:
                 self.fail(str(error))
             return self.step()
-        if word not in ("burst", "from", "for", "over"):
+        if word not in ("burst", "from", "for", "over", "block", "forget"):
             return self.step().lower()
         self.step()
         if word == "burst":
             return str(self.number("a number after 'burst'", "a burst cannot be zero"))
-        if word == "for":
+        if word in ("for", "forget"):
             return str(self.period())
+        if word == "block":
+            blocks = [str(self.period())]
+            while self.token.lower() == "then":
+                self.step()
+                blocks.append(str(self.period()))
+            return " ".join(blocks)
         if word == "over":
             if self.token.lower() not in ("allow", "deny"):
                 self.fail("expected 'allow' or 'deny' after 'over'")

@@ -38,13 +38,16 @@ class Numbers:
     one unit: whole microseconds and a remainder in 1/count microseconds. `refill_us` is the time from empty to full.
     `full` is a whole burst and a microsecond, in 1/count microseconds. `queues` is True for a leaky bucket: allowed
     requests wait for their turn. `scope` names the state, see `state_scope`. `windows` are those of a quota, which is
-    `metered` if it denies nothing. `plain` is False if an ask needs an extra for this limit: a slot does.
+    `metered` if it denies nothing. `blocks_us` and `forget_us` are those of a penalty. `plain` is False for limits that
+    only the group law decides: slots and values, which need an extra in their ask, and penalties.
     """
 
     __slots__ = (
         "algorithm",
+        "blocks_us",
         "burst",
         "count",
+        "forget_us",
         "full",
         "metered",
         "period_us",
@@ -68,6 +71,8 @@ class Numbers:
         scope: str,
         windows: Windows | None = None,
         metered: bool = False,
+        blocks_us: tuple[int, ...] = (),
+        forget_us: int = 0,
     ) -> None:
         self.count = count
         self.period_us = period_us
@@ -76,7 +81,9 @@ class Numbers:
         self.scope = scope
         self.windows = windows
         self.metered = metered
-        self.plain = algorithm != "concurrent"
+        self.blocks_us = blocks_us
+        self.forget_us = forget_us
+        self.plain = algorithm not in ("concurrent", "distinct", "penalty")
         self.queues = algorithm == "leaky-bucket"
         self.room, self.room_part = divmod(product(period_us, burst - 1), count)
         self.step, self.step_part = divmod(period_us, count)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ratebound.decision import PEEKED, Decision
 from ratebound.fork import renew_in_children
-from ratebound.limit import NOT_GIVEN, Ask, Extra, Group, Spent, checked_cost
+from ratebound.limit import NOT_GIVEN, STRIKE, Ask, Extra, Group, Limit, Spent, checked_cost
 from ratebound.outcome import DegradedRows, Outcome, Row
 
 
@@ -28,30 +28,43 @@ def spent_of(row: Row) -> Spent:
     return outcome.at_us, outcome.at_us + ahead, outcome.part, outcome.given
 
 
-def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int]) -> Group:
+def settlement(asks: Group, rows: Sequence[Row], costs: Sequence[int], strikes: Sequence[bool] = ()) -> Group:
     """Return what to force so that each of the asks, answered by `rows`, costs what `costs` says instead of what was
-    charged. Slots stay as they are."""
-    return _correction(asks, rows, costs, keep_slots=True)
+    charged. Slots stay as they are. An ask that costs 0 takes back its values, unless others have come since. Of an
+    ask that `strikes` names, the penalties count a strike."""
+    return _correction(asks, rows, costs, strikes, keep_slots=True)
 
 
 def undoing(asks: Group, rows: Sequence[Row]) -> Group:
     """Return what to force so that it is as if the asks, answered by `rows`, had not been made. Slots are released."""
-    return _correction(asks, rows, [0] * len(asks), keep_slots=False)
+    return _correction(asks, rows, [0] * len(asks), (), keep_slots=False)
 
 
-def _correction(asks: Group, rows: Sequence[Row], costs: Sequence[int], *, keep_slots: bool) -> Group:
+def _correction(
+    asks: Group, rows: Sequence[Row], costs: Sequence[int], strikes: Sequence[bool], *, keep_slots: bool
+) -> Group:
     group: list[Ask] = []
     rest = iter(rows)
-    for (key, limits, charged, _, extras), cost in zip(asks, costs, strict=True):
+    for number, ((key, limits, charged, _, extras), cost) in enumerate(zip(asks, costs, strict=True)):
         found: list[Extra] = []
         for i, limit in enumerate(limits):
             row = next(rest)
             if limit.has_slots:
                 found.append(NOT_GIVEN if keep_slots or extras is None else extras[i])
+            elif limit.is_distinct:
+                found.append(NOT_GIVEN if cost or extras is None else _sight(limit, extras[i], row))
+            elif limit.is_penalty:
+                found.append(STRIKE if strikes and strikes[number] else NOT_GIVEN)
             else:
                 found.append(spent_of(row))
         group.append((key, limits, cost - charged, None, found))
     return DegradedGroup(group, rows) if isinstance(rows, DegradedRows) else group
+
+
+def _sight(limit: Limit, extra: Extra, row: Row) -> Extra:
+    """Return what to force to take back the sight of a value: its digest, the expiry that it got, and that before."""
+    before = row[6]
+    return extra[0], max(before, row[5] + limit.period_us), before, 0
 
 
 class _Settled:
@@ -97,6 +110,14 @@ def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
     costs = [checked_cost(each, least=0) for each in given]
     _settled.mark(decision)
     return costs
+
+
+def strikes_of(decision: Decision, strike: bool | Sequence[bool]) -> list[bool]:
+    """Return for each ask whether its penalties count a strike. Raises ValueError."""
+    found = [strike] * len(decision.asks) if isinstance(strike, bool) else list(strike)
+    if len(found) != len(decision.asks):
+        raise ValueError(f"expected one strike, or one for each of {len(decision.asks)} checks, not {strike!r}")
+    return found
 
 
 def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:

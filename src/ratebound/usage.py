@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from ratebound.clock import utc_datetime
 from ratebound.errors import InvalidCost, InvalidLimit
+from ratebound.extras import extras_of_usage
 from ratebound.limit import GRANT, MAX_COUNT, Ask, Group, Limit, checked_cost, checked_key
 from ratebound.outcome import DegradedRows, Outcome, Row
-from ratebound.slots import extras_of
 
 
 class Usage(NamedTuple):
@@ -37,7 +37,7 @@ class Usage(NamedTuple):
 
 def usage_ask(key: str, limits: tuple[Limit, ...]) -> Ask:
     """Return the ask whose peek shows the usage of a key."""
-    return key, limits, 1, None, extras_of(limits)
+    return key, limits, 1, None, extras_of_usage(limits)
 
 
 def usages_of(group: Group, rows: Sequence[Row], rules: Sequence[str] = ()) -> list[Usage]:

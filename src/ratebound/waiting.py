@@ -21,11 +21,11 @@ from ratebound.clock import seconds
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
-from ratebound.limit import BUCKETS, Ask, Group, Limit, Mode
+from ratebound.limit import BUCKETS, Ask, Extra, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.rate_limited import Patience, RateLimited
 from ratebound.settling import undoing
-from ratebound.slots import extras_of, slots_of
+from ratebound.slots import slots_of
 from ratebound.switch import switch
 
 FIRST_PAUSE: Final = 0.005  # seconds between two tries for a slot
@@ -75,6 +75,7 @@ class Pause(NamedTuple):
 Step = Evaluate | Sleep | Turn | Pause
 Place = tuple[AbstractEventLoop | None, str]  # one line for each key and event loop: a ticket is set in its own
 Flow = Generator[Step, object, Decision]
+Extras = Sequence[Extra] | None
 
 
 class Line:
@@ -238,55 +239,66 @@ def wait_by_place(key: str, limits: tuple[Limit, ...], cost: int, patience: Pati
 
 
 def wait_in_line(
-    key: str, limits: tuple[Limit, ...], cost: int, patience: Patience, lines: Lines, place: Place, ticket: Ticket
+    key: str,
+    limits: tuple[Limit, ...],
+    cost: int,
+    extras: Extras,
+    patience: Patience,
+    lines: Lines,
+    place: Place,
+    ticket: Ticket,
 ) -> Flow:
     """Come to the front of the line, then try, sleep for retry_after and try again."""
     timeout = patience.microseconds
+    group = _at_once(key, limits, cost, extras)
     first = lines.enter(place, ticket, cost)
     try:
         if first:
-            decision = yield from _evaluate(_at_once(key, limits, cost))
+            decision = yield from _evaluate(group)
             deadline = decision.at + timeout
         else:
-            decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
+            decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
             deadline = decision.at + timeout
             _refuse_if_late(decision, timeout, patience)
             in_time = yield Turn(ticket, seconds(timeout))
             if not in_time:
                 # If there is room for all in front and for this one, their turn has come and they are about to go.
-                decision = yield from _after_those_in_front(key, limits, cost, lines.in_front_of(place, ticket))
+                decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
                 _refuse_if_late(decision, 0, patience)
-            decision = yield from _evaluate(_at_once(key, limits, cost))
+            decision = yield from _evaluate(group)
         while not decision.allowed:
             _refuse_if_late(decision, deadline - decision.at, patience)
             if not switch.sleeping:
-                return (yield from _evaluate(_at_once(key, limits, cost), "force"))
+                return (yield from _evaluate(group, "force"))
             yield Sleep(decision.retry_after or 0.0)
-            decision = yield from _evaluate(_at_once(key, limits, cost))
+            decision = yield from _evaluate(group)
         return decision
     finally:
         lines.leave(place, ticket)
 
 
 def wait_for_slots(
-    key: str, limits: tuple[Limit, ...], cost: int, patience: Patience, lines: Lines, place: Place, ticket: Ticket
+    key: str,
+    limits: tuple[Limit, ...],
+    cost: int,
+    extras: Extras,
+    patience: Patience,
+    lines: Lines,
+    place: Place,
+    ticket: Ticket,
 ) -> Flow:
     """Come to the front of the line, then try until every limit allows it and a slot is free.
 
     All tries name the same slots: if the answer to one was lost, the next one finds the slots that it took.
     """
     timeout = patience.microseconds
-    group = _at_once(key, limits, cost)
-    rates = tuple(limit for limit in limits if not limit.has_slots)
+    group = _at_once(key, limits, cost, extras)
     deadline: int | None = None
     in_doubt = False  # the storage may hold slots of a try that it did not answer
     first = lines.enter(place, ticket, cost)
     try:
         if not first:
-            if rates:
-                decision = yield from _after_those_in_front(key, rates, cost, lines.in_front_of(place, ticket))
-            else:
-                decision = yield from _evaluate(group, "peek")
+            decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
             deadline = decision.at + timeout
             _refuse_if_late(decision, timeout, patience)
             yield Turn(ticket, seconds(timeout))  # if it does not come in time: one try, past those who wait
@@ -321,25 +333,32 @@ def wait_for_slots(
         lines.leave(place, ticket)
 
 
-def _after_those_in_front(key: str, limits: tuple[Limit, ...], cost: int, front: int) -> Flow:
+def _after_those_in_front(group: Group, cost: int, front: int) -> Flow:
     """Ask when the turn comes if all in front are served first, each as soon as it may.
 
     Those in front are one sum, which each limit may divide as it likes, and each limit is asked alone. So the answer is
     exact for one limit and costs of 1. Otherwise it may be too short, and never too long: nobody is refused in error.
+    Slots and values are left out, where there is another limit: a slot may be released, and a value may count already.
     """
+    key = group[0][0]
+    limits = tuple(limit for _, its, *_ in group for limit in its if not limit.has_slots and not limit.is_distinct)
+    if not limits:
+        return (yield from _evaluate(group, "peek"))
     asks: list[Ask] = [(key, limits, units, 0, None) for units in (front, cost) if units]
     rows = (yield from _evaluate(asks, "peek")).rows
     return Decision(asks[-1:], _like(rows, rows[-len(limits) :]))
 
 
-def _at_once(key: str, limits: tuple[Limit, ...], cost: int) -> Group:
+def _at_once(key: str, limits: tuple[Limit, ...], cost: int, extras: Extras) -> Group:
     """Return a group that passes only if it may go ahead now.
 
     A window counts no other instant than now, so a leaky bucket must not hold back: it says when it would not.
     """
     queues = tuple(limit for limit in limits if limit.queues)
     others = tuple(limit for limit in limits if not limit.queues)
-    group: list[Ask] = [(key, others, cost, None, extras_of(others))]
+    if extras is not None:
+        extras = [extra for limit, extra in zip(limits, extras, strict=True) if not limit.queues]
+    group: list[Ask] = [(key, others, cost, None, extras)]
     if queues:
         group.append((key, queues, cost, 0, None))
     return group

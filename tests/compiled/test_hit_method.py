@@ -292,7 +292,7 @@ def test_a_cancelled_general_path_is_cancelled_inside() -> None:
     reached: list[str] = []
 
     class Waiting(AsyncLimiter):
-        async def _hit_in_general(self, key: str, cost: int) -> Decision:
+        async def _hit_in_general(self, key: str, cost: int, values: Any) -> Decision:
             reached.append("begun")
             try:
                 await asyncio.sleep(60)

@@ -24,6 +24,7 @@ from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.policy import AsyncGate, Gate, RequestView
 from ratebound.testing import FakeClock
+from ratebound.values import Values
 from ratebound.web import AsyncWebGate, WebGate
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
@@ -80,16 +81,16 @@ class Counting(Limiter):
         super().__init__(*args, **options)
         self.hits: list[str] = []
 
-    def hit(self, key: str, *, cost: int = 1) -> Decision:
+    def hit(self, key: str, *, cost: int = 1, values: Values | None = None) -> Decision:
         self.hits.append(key)
-        return super().hit(key.lower(), cost=cost)
+        return super().hit(key.lower(), cost=cost, values=values)
 
 
 class AsyncCounting(AsyncLimiter):
     """The same for tasks."""
 
-    async def hit(self, key: str, *, cost: int = 1) -> Decision:
-        return await super().hit(key.lower(), cost=cost)
+    async def hit(self, key: str, *, cost: int = 1, values: Values | None = None) -> Decision:
+        return await super().hit(key.lower(), cost=cost, values=values)
 
 
 def test_a_limiter_can_be_subclassed(clock: FakeClock) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ratebound import Decision, Limit, StorageError, parse_limit, parse_limits
+from ratebound.extras import extras_of
 from ratebound.limit import GRANT, Group, Mode
-from ratebound.slots import extras_of, slots_of
+from ratebound.slots import slots_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import Blocking
@@ -40,7 +41,7 @@ class Subject:
             self.storage = Blocking(AsyncGuardedStorage(AsyncRedisStorage(url), **options))
 
     def hit(self, *limits: Limit, key: str = "a") -> Decision:
-        return self.decide(((key, limits, 1, None, extras_of(limits)),))
+        return self.decide(((key, limits, 1, None, extras_of(key, limits)),))
 
     def decide(self, group: Group, mode: Mode = "spend") -> Decision:
         begin = time.monotonic()

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound import Limit, MemoryStorage
+from ratebound.extras import extras_of
 from ratebound.limit import MAX_COUNT
 from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
 from ratebound.policy.model.rule import Mode
-from ratebound.slots import extras_of
 from ratebound.testing import FakeClock
 from tests.property.strategies import limits, quotas, slot_limits
 
@@ -198,6 +198,6 @@ def test_memory_answers_at_once_what_it_evaluates(held: list[Limit], asked: list
         group = []
         for place, key in enumerate(keys):
             kept = tuple(held[place:]) or tuple(held)
-            group.append((key, kept, cost, patience, extras_of(kept)))
+            group.append((key, kept, cost, patience, extras_of(key, kept)))
         assert list(quick.at_once(group)) == list(long.evaluate([group])[0])
     assert quick.keys == long.keys

@@ -3,10 +3,11 @@
 import pytest
 
 from ratebound import InvalidLimit, MemoryStorage, parse_limit
+from ratebound.extras import ID_BITS, extras_of
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.packing import packed, unpacked
 from ratebound.limit import NOT_GIVEN, Extra
-from ratebound.slots import ID_BITS, extras_of, slots_of
+from ratebound.slots import slots_of
 from ratebound.testing import FakeClock, slot
 from tests.packed_kernels import (
     Packed,
@@ -119,19 +120,19 @@ def test_a_slot_without_an_id_is_refused_by_every_path_of_memory(clock: FakeCloc
         for extras in (None, [NOT_GIVEN] * len(limits)):
             storage = MemoryStorage(clock=clock)
             group = (("k", limits, 1, None, extras),)
-            with pytest.raises(ValueError, match="needs the id of a slot"):
+            with pytest.raises(ValueError, match="needs an id"):
                 storage.evaluate((group,))
-            with pytest.raises(ValueError, match="needs the id of a slot"):
+            with pytest.raises(ValueError, match="needs an id"):
                 storage.at_once(group)
             assert storage.evaluate((group,), "peek")[0][-1][:2] == (True, 2)
 
 
 def test_ids_are_random_and_only_slots_have_one() -> None:
     rate, quota = parse_limit("10/minute"), parse_limit("10/calendar-day")
-    assert extras_of((rate, quota)) is None
+    assert extras_of("k", (rate, quota)) is None
     ids = set()
     for _ in range(100):
-        extras = extras_of((rate, TWO, quota))
+        extras = extras_of("k", (rate, TWO, quota))
         assert extras is not None
         assert (extras[0], extras[2]) == (NOT_GIVEN, NOT_GIVEN)
         assert extras[1][1:] == (0, 0, 0)

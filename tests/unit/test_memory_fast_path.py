@@ -81,7 +81,7 @@ class Bare(LimiterFields):
         self._fast_path = MemoryFastPath()
         self._fast_path.states = storage.states
 
-    def _hit_in_general(self, key: Any, cost: Any) -> Any:
+    def _hit_in_general(self, key: Any, cost: Any, values: Any) -> Any:
         return "in general", key, cost
 
 

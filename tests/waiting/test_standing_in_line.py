@@ -27,7 +27,7 @@ def test_who_is_late_by_a_microsecond_when_the_time_is_over_is_refused(
     storage.evaluate(((("k", TWO, 2, None, None),),))
     lines.enter((None, "k"), threading.Event(), 1)
     patience = Patience("timeout", 1.0, SECOND)
-    flow = wait_in_line("k", TWO, 1, patience, lines, (None, "k"), threading.Event())
+    flow = wait_in_line("k", TWO, 1, None, patience, lines, (None, "k"), threading.Event())
     assert isinstance(answered(flow, storage, next(flow)), Turn)
     clock.now += SECOND - missing
     peek = flow.send(False)  # the turn did not come in time

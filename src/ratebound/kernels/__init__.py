@@ -7,11 +7,12 @@ A kernel is a small class of states (see `state.State`):
 - `repair` corrects a state after the clock stepped back.
 - `turn_after` returns when a cost passes if other costs pass before it, each as early as it can.
 
-Beside it stands `grows_after`, which returns when more will remain than an answer said, if nothing is spent. It is
-never too early. `group_law` decides several limits together; `packing` turns states into numbers and back.
+Slots and distinct values are taken by `take`, and a penalty counts a `strike`. Beside a kernel stands `grows_after`,
+which returns when more will remain than an answer said, if nothing is spent. It is never too early. `group_law` decides
+several limits together; `packing` turns states into numbers and back.
 """
 
-from ratebound.kernels import concurrency, fixed_window, gcra, quota, sliding_counter, sliding_log
+from ratebound.kernels import concurrency, fixed_window, gcra, penalty, quota, sliding_counter, sliding_log
 from ratebound.numbers import Numbers
 
 
@@ -26,6 +27,8 @@ def grows_after(limit: Numbers, remaining: int, reset_after: int) -> int:
         return sliding_log.grows_after(limit, remaining, reset_after)
     if algorithm == "quota":
         return quota.grows_after(limit, remaining, reset_after)
-    if algorithm == "concurrent":
+    if algorithm == "penalty":
+        return penalty.grows_after(limit, remaining, reset_after)
+    if algorithm in ("concurrent", "distinct"):
         return concurrency.grows_after(limit, remaining, reset_after)
     return gcra.grows_after(limit, remaining, reset_after)

@@ -5,9 +5,10 @@ from typing import Final
 
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.state import State
-from ratebound.limit import MAX_SPAN, NOT_GIVEN, Extra, Group, Mode
+from ratebound.limit import MAX_SPAN, NO_STRIKE, NOT_GIVEN, Extra, Group, Mode
 from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
 
@@ -15,11 +16,14 @@ MAX_ROUNDS: Final = 8  # of the search for an instant at which several buckets h
 
 
 class _Asked:
-    """One limit of an ask, and the index of its state. `extra` is None if it is NOT_GIVEN."""
+    """One limit of an ask, and the index of its state. `number` is that of its ask. `extra` is None if NOT_GIVEN."""
 
-    __slots__ = ("cost", "extra", "limit", "patience", "place")
+    __slots__ = ("cost", "extra", "limit", "number", "patience", "place")
 
-    def __init__(self, place: int, limit: Numbers, cost: int, patience: int | None, extra: Extra | None) -> None:
+    def __init__(
+        self, number: int, place: int, limit: Numbers, cost: int, patience: int | None, extra: Extra | None
+    ) -> None:
+        self.number = number
         self.place = place
         self.limit = limit
         self.cost = cost
@@ -27,27 +31,30 @@ class _Asked:
         self.extra = extra
 
     def spend(self, state: State, now: int, lead: int) -> Row:
-        """Charge the cost, or take the slot, if the limit allows it."""
+        """Charge the cost, or take the slot or count the value, if the limit allows it."""
         if isinstance(state, Slots):
             if self.extra is None:
-                raise ValueError("a limit of concurrent requests needs the id of a slot in the extras of its ask")
+                raise ValueError("a limit of slots or of distinct values needs an id in the extras of its ask")
             return state.take(self.limit, now, self.extra)
         return state.spend(self.limit, now, self.cost, self.patience, lead if self.patience is not None else 0)
 
 
-def evaluate(group: Group, mode: Mode, places: Sequence[int], states: list[State], now: int) -> list[Row]:
+def evaluate(
+    group: Group, mode: Mode, places: Sequence[int], states: list[State], now: int, strikes: bool = True
+) -> list[Row]:
     """Decide a group at one instant, all or nothing. Return one row for each limit of each ask, in order.
 
     `places` gives the index in `states` for each of them; equal checks share an index and see each other's spending.
     A group that is charged puts changed copies into `states`; the caller stores them. A denied group changes nothing
     except repairs after a step back of the clock, and its rows are those of a peek: every limit reports what remains
-    now.
+    now. Where a denied ask has a penalty, the penalty counts a strike, unless `strikes` is False; a changed copy is put
+    into `states`.
     """
     asked: list[_Asked] = []
-    for _, limits, cost, patience, extras in group:
+    for number, (_, limits, cost, patience, extras) in enumerate(group):
         for i, limit in enumerate(limits):
             extra = None if extras is None or extras[i] == NOT_GIVEN else extras[i]
-            asked.append(_Asked(places[len(asked)], limit.numbers, cost, patience, extra))
+            asked.append(_Asked(number, places[len(asked)], limit.numbers, cost, patience, extra))
     if mode == "force":
         return _force(asked, states, now)
     if mode == "peek":
@@ -62,6 +69,8 @@ def evaluate(group: Group, mode: Mode, places: Sequence[int], states: list[State
             answers = _peek(asked, states, now)
             if answers[last][0]:  # it would pass alone, but not after the checks before it
                 answers[last] = rows[last]
+            if strikes:
+                _strike(asked, states, answers, now)
             return answers
         # Places in the future are taken for one instant, the same in every bucket that has patience. A bucket without
         # room at that instant moves it further. Equal checks come one after the other and would move it for ever.
@@ -88,6 +97,38 @@ def _spend(asked: list[_Asked], states: list[State], now: int, lead: int) -> lis
         if not row[0]:
             break
     return rows
+
+
+def _strike(asked: list[_Asked], states: list[State], answers: list[Row], now: int) -> None:
+    """Count a strike in each penalty whose ask has a denial that counts, and put the rows after it into `answers`.
+
+    No strike comes from slots, from a cost that never passes, from a waiter, or while a penalty of the group blocks. A
+    penalty that is in several asks is struck once.
+    """
+    guilty: set[int] = set()
+    penalties: list[int] = []
+    for i, ask in enumerate(asked):
+        row = answers[i]
+        if ask.limit.algorithm == "penalty":
+            if not row[0]:
+                return
+            penalties.append(i)
+        elif not row[0] and row[2] is not None and ask.limit.algorithm != "concurrent":
+            guilty.add(ask.number)
+    given: dict[int, int] = {}
+    for i in penalties:
+        ask = asked[i]
+        if ask.number in guilty and ask.extra != NO_STRIKE and ask.patience is None and ask.place not in given:
+            state = states[ask.place].copy()
+            if isinstance(state, Strikes):
+                given[ask.place] = state.strike(ask.limit, now)
+                if given[ask.place]:
+                    states[ask.place] = state
+    for i in penalties:
+        ask = asked[i]
+        state = states[ask.place]
+        if ask.place in given and isinstance(state, Strikes):
+            answers[i] = state.answer(ask.limit, now, given[ask.place])
 
 
 def _force(asked: list[_Asked], states: list[State], now: int) -> list[Row]:

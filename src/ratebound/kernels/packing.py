@@ -1,8 +1,10 @@
 """States as whole numbers, for storages outside this process. The only place that knows both forms."""
 
 from ratebound.kernels.concurrency import Slots
+from ratebound.kernels.distinct import Values
 from ratebound.kernels.fixed_window import Window
 from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.sliding_counter import Counter
 from ratebound.kernels.sliding_log import Log, costs_or_none
@@ -33,6 +35,10 @@ def unpacked(limit: Numbers, numbers: Packed | None) -> State:
         return QuotaWindow() if numbers is None else QuotaWindow(*numbers)
     if algorithm == "concurrent":
         return Slots() if numbers is None else Slots(numbers[0], dict(zip(numbers[2::2], numbers[3::2], strict=True)))
+    if algorithm == "distinct":
+        return Values() if numbers is None else Values(numbers[0], dict(zip(numbers[2::2], numbers[3::2], strict=True)))
+    if algorithm == "penalty":
+        return Strikes() if numbers is None else Strikes(*numbers)
     if numbers is None:
         return Bucket()
     return Bucket(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5:] or None)

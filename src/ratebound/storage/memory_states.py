@@ -66,7 +66,7 @@ class Table:
         self.total = total
         self.extra = 0
         self.heavy: dict[Key, int] = {}
-        self.grows = limit.algorithm in ("sliding-log", "concurrent")
+        self.grows = limit.algorithm in ("sliding-log", "concurrent", "distinct")
         self.limit = limit
         self.only: Numbers | None = limit
         self.others: dict[Key, Numbers] = {}
@@ -341,6 +341,7 @@ class States:
         states: list[State] = []
         order: list[int] = []
         new = 0
+        is_shared = False  # a state of this group is an overflow state, whose denials are nobody's fault
         spare = {_kept(key) for key, *_ in group}
         for asked, limits, cost, _, extras in group:
             kept = _kept(asked)
@@ -349,22 +350,25 @@ class States:
                 table = self._tables.get(limit.scope) or self._new_table(limit)
                 state = table.states.get(kept)
                 key: Key | None = kept
-                needs_room = state is None and (limit.scope, kept) not in indexes and cost > 0  # a refund needs none
+                # A refund needs no room, and a penalty only at its first strike.
+                needs_room = state is None and (limit.scope, kept) not in indexes and cost > 0
+                needs_room = needs_room and limit.algorithm != "penalty"
                 if extras is not None and _has_slot(table.overflow, extras[i]):
                     key, state = None, table.overflow  # a slot stays where it was taken, until it is released there
                 elif needs_room and self.weight + new >= self.max_keys and not self._make_room(table, spare, mode, now):
                     key, state = None, table.overflow
+                    is_shared = True
                     self.overflowed += 1
                 index = indexes.setdefault((limit.scope, key), len(states))
                 order.append(index)
                 if index == len(states):
                     if state is None:
                         state = unpacked(limit, None)
-                        new += 1
+                        new += limit.algorithm != "penalty"
                     places.append((table, key, limit))
                     states.append(state)
         before = states.copy()
-        rows = evaluate(group, mode, order, states, now)
+        rows = evaluate(group, mode, order, states, now, not is_shared)
         for i, (table, key, limit) in enumerate(places):
             if states[i] is not before[i]:
                 self._store(table, key, limit, states[i], now)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
+from ratebound.extras import extras_of
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import MAX_COUNT, Ask, Group
 from ratebound.outcome import Row
@@ -51,7 +52,6 @@ from ratebound.policy.runtime.layered_policy import (
     written_out,
 )
 from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
-from ratebound.slots import extras_of
 
 log = logging.getLogger("ratebound")
 
@@ -73,14 +73,14 @@ class RequestCase:
     def add(self, rule: Rule, who: Identity, plan: Plan, cost: int) -> None:
         """Add an enforced rule. A plan without limits asks nothing."""
         if not isinstance(plan, str):
-            self.asks.append((who.key, plan, cost, None, extras_of(plan)))
+            self.asks.append((who.key, plan, cost, None, extras_of(who.key, plan)))
             self.rules.append(rule)
             self.identities.append(who)
 
     def add_shadow(self, rule: Rule, who: Identity, plan: Plan, cost: int, *, candidate: bool) -> None:
         """Add a rule in shadow, or the candidate limits of a rule."""
         if plan != "unlimited":
-            ask = None if isinstance(plan, str) else (who.key, plan, cost, None, extras_of(plan))
+            ask = None if isinstance(plan, str) else (who.key, plan, cost, None, extras_of(who.key, plan))
             self.shadows.append((rule, candidate, who, ask))
 
     def groups(self) -> list[Group]:
