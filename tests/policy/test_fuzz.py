@@ -133,6 +133,7 @@ TOP = [
     "rejection",
     "trusted",
     "ipv6",
+    "salt",
     "by",
     "identities",
     "tiers",

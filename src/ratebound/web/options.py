@@ -71,6 +71,7 @@ class PolicyOptions(TypedDict, total=False):
     rejection: Format | Callable[[Rejection], Any] | RejectionOptions | RejectionFormat
     trusted: str | Sequence[str] | Mapping[str, Any] | Proxies
     ipv6: int
+    salt: str
     by: By
     identities: Mapping[str, Any]
     tiers: Sequence[str] | Mapping[str, Any]

@@ -16,13 +16,14 @@ from ratebound.http.client_ip import ClientAddress, Proxies
 from ratebound.http.prefix import MAX_TEXT, prefix_key
 from ratebound.policy.function_errors import function_errors
 from ratebound.policy.functions import check_takes, is_awaitable, unwrapped
+from ratebound.policy.identity.fingerprint import fingerprint_of
 from ratebound.policy.identity.source import KIND, Source, VerifierCache, check_kind
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.problem import Problems, nearest, shown
 
 log = logging.getLogger("ratebound")
 
-BUILT_IN = ("address", "agent", "global", "prefix", "user")
+BUILT_IN = ("address", "agent", "fingerprint", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # names that a policy can use once they have a verifier
 ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # names of an address in other packages
 PLAIN = (str, int, Identity, type(None))  # types of answers that are neither proxies nor awaitable
@@ -148,15 +149,18 @@ def combined(parts: list[Identity]) -> Identity:
 
 
 class IdentityKinds:
-    """The kinds of identity of one policy, by name. They depend on its sources, its trusted proxies and its `ipv6`.
+    """The kinds of identity of one policy, by name. They depend on its sources, its trusted proxies, `ipv6` and `salt`.
 
     With `is_open`, a name that a policy could define counts as defined.
     """
 
-    def __init__(self, sources: Mapping[str, Source], proxies: Proxies, ipv6: int, *, is_open: bool = False) -> None:
+    def __init__(
+        self, sources: Mapping[str, Source], proxies: Proxies, ipv6: int, salt: str = "", *, is_open: bool = False
+    ) -> None:
         self._sources = {_spelled(name): source for name, source in sources.items()}
         self._proxies = proxies
         self._ipv6 = ipv6
+        self._salt = salt
         self._is_open = is_open
 
     def alternatives(self, by: Any) -> Alternatives:
@@ -177,7 +181,7 @@ class IdentityKinds:
             if names.count(name) > 1:
                 raise ValueError(f"by has {name!r} twice: remove one")
         for last in found[:-1]:
-            if len(last) == 1 and last[0].name.partition(".")[0] in ("address", "global", "prefix"):
+            if len(last) == 1 and last[0].name.partition(".")[0] in ("address", "fingerprint", "global", "prefix"):
                 raise ValueError(
                     f"{last[0].name} is always present, so the identities after it in by are never reached: move it to"
                     " the end"
@@ -221,6 +225,8 @@ class IdentityKinds:
         if name == "address" or base == "prefix":
             ipv4, ipv6 = (32, self._ipv6) if name == "address" else _lengths(detail)
             return _address_kind(name.replace(":", "."), ipv4, ipv6)
+        if base == "fingerprint":
+            return _fingerprint_kind(name.replace(":", "."), *_lengths(detail), self._salt)
         if name == "global":
             everyone = Identity("global", "")
             return IdentityKind(name, name, lambda request, found: None, lambda _: everyone, True)
@@ -418,9 +424,19 @@ def _address_kind(label: str, ipv4: int, ipv6: int) -> IdentityKind:
     )
 
 
+def _fingerprint_kind(label: str, ipv4: int, ipv6: int, salt: str) -> IdentityKind:
+    prefix_of = _address_kind(label, ipv4, ipv6).of_client
+    assert prefix_of is not None
+
+    def look(request: RequestView, found: RequestIdentities) -> Identity:
+        return Identity(label, fingerprint_of(request, prefix_of(found.client)[0].value, salt))
+
+    return IdentityKind(label, label, look, lambda one: one, True)
+
+
 def _lengths(detail: str) -> tuple[int, int]:
     """Return the lengths of the IPv4 and IPv6 prefixes: 24 and 48 for `prefix`, 32 and 56 for `prefix:56`, 16 and 56
-    for `prefix:16/56`."""
+    for `prefix:16/56`. Fingerprints have the same."""
     if not detail:
         return 24, 48
     first, slash, second = detail.rpartition("/")

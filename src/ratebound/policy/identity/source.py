@@ -18,7 +18,13 @@ from ratebound.policy.problem import Place, Problems, as_texts, nearest, shown
 from ratebound.policy.schema import KEYS
 
 KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-OWN = ("address", "agent", "global", "prefix")  # facts of the request: no function of the application may return these
+OWN = (
+    "address",
+    "agent",
+    "fingerprint",
+    "global",
+    "prefix",
+)  # facts of the request: no function of the application may return these
 MAX_CACHE = 86_400  # seconds
 MAX_VERIFIED = 10_000  # credentials in the cache of one verifier
 STRING = "a string"

@@ -61,7 +61,10 @@ def _is_broad(rule: Rule) -> bool:
 
 def _address_alone(policy: Policy) -> Iterator[Advice]:
     limiting = [rule for rule in policy.rules if limits_something(rule)]
-    alone = all(kinds_of(policy.rule_by[rule.name]) <= {"address", "prefix", "agent", "global"} for rule in limiting)
+    alone = all(
+        kinds_of(policy.rule_by[rule.name]) <= {"address", "prefix", "agent", "fingerprint", "global"}
+        for rule in limiting
+    )
     knows_shared = any(override.limits is not None for override in policy.overrides)
     if alone and not knows_shared and any(_is_broad(rule) for rule in limiting):
         yield advice("address-alone", ("rules",), "every rule counts by address, none by user or another identity")

@@ -16,7 +16,7 @@ SECRET = re.compile(
 )
 TOKEN = re.compile(r"/(?:auth|oauth2?|connect)(?:/[^/]+)?/token/?$")
 ENDING = re.compile(r"\.(?:php|aspx?|jsp|html?|json|do)$")
-NOT_AN_ACCOUNT = ("address", "prefix", "agent", "global", "user")  # before a login there is no user
+NOT_AN_ACCOUNT = ("address", "prefix", "agent", "fingerprint", "global", "user")  # before a login there is no user
 
 
 def plans_of(rule: Rule) -> Iterator[tuple[str, Plan]]:
@@ -79,8 +79,10 @@ def check_credentials(policy: Policy) -> Iterator[Advice]:
             where: Place = ("rules", place, "failure") if rule.failure else ("failure",)
             wrong = f"rule {rule.name!r} allows every request while the storage is unavailable"
             yield advice("open-on-login", where, wrong)
-        if "agent" in kinds_of(by):
-            yield advice("agent-on-credentials", ("rules", place, "by"), f"rule {rule.name!r} counts by user agent")
+        sent = kinds_of(by) & {"agent", "fingerprint"}
+        if sent:
+            what = "fingerprint" if "fingerprint" in sent else "user agent"
+            yield advice("agent-on-credentials", ("rules", place, "by"), f"rule {rule.name!r} counts by {what}")
 
 
 def _login_keys(policy: Policy) -> Iterator[Advice]:
@@ -95,7 +97,7 @@ def _login_keys(policy: Policy) -> Iterator[Advice]:
     for rule in [rule for _, rule in logins] + everywhere:
         kinds = kinds_of(policy.rule_by[rule.name])
         account = account or (rule not in everywhere and any(kind not in NOT_AN_ACCOUNT for kind in kinds))
-        address = address or kinds <= {"address", "prefix", "agent", "user"}
+        address = address or kinds <= {"address", "prefix", "agent", "fingerprint", "user"}
     place, rule = logins[0]
     if not account:
         yield advice(

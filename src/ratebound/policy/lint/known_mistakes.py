@@ -52,7 +52,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "Write 'failure: local' or 'failure: closed' on this rule.",
     ),
     "agent-on-credentials": (
-        "A client chooses its user agent, so it can get several quotas of guesses from one address.",
+        "A client chooses the headers that it sends, so it can get several quotas of guesses from one address.",
         "Write 'by: address' in this rule.",
     ),
     "address-alone": (

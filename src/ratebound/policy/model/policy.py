@@ -74,7 +74,7 @@ class Policy:
     `by` is the identity that rules without their own `by` count by. `tiers` are names, or names with the clients that
     belong to them; every other client has `default_tier`. `exempt` are matches whose requests are not counted; only a
     path in exactly the spelling of the pattern is exempt. `allow` and `block` list clients; block wins. `ipv6` is the
-    length of the prefix that counts as one client.
+    length of the prefix that counts as one client. `salt` is mixed into fingerprints; all processes need the same.
     """
 
     rules: Sequence[Rule] = ()
@@ -85,6 +85,7 @@ class Policy:
     rejection: Any = "problem+json"
     trusted: Any = ()
     ipv6: int = 64
+    salt: str = field(default="", repr=False)
     by: Any = ("user", "address")
     identities: Mapping[str, Any] = field(default_factory=dict)  # each a Source, or a mapping with the keys of one
     tiers: Any = ()
@@ -135,6 +136,9 @@ class Policy:
         if type(self.ipv6) is not int or not 32 <= self.ipv6 <= 128:
             problems.add(("ipv6",), f"expected a prefix length from 32 to 128, not {shown(self.ipv6)}")
             put(self, "ipv6", 64)
+        if not isinstance(self.salt, str):
+            problems.add(("salt",), f"expected a string, not {shown(self.salt)}")
+            put(self, "salt", "")
         self._check_identities(problems)
         self._check_tiers(problems)
         self._check_rules(problems)
@@ -156,7 +160,7 @@ class Policy:
             if name not in wrong
         }
         put(self, "identities", sources)
-        put(self, "kinds", IdentityKinds(sources, self.proxies, self.ipv6))
+        put(self, "kinds", IdentityKinds(sources, self.proxies, self.ipv6, self.salt))
         for name, source in sources.items():
             with problems.at("identities", name):
                 base, _, detail = name.partition(":")
