@@ -281,15 +281,19 @@ def _refused(block: bytes) -> StorageError:
     return StorageError(meaning, undone=True, outage=not is_foreign(text))
 
 
-def known_to_replicas(found: list[Found], replicas: int, wanted: int) -> list[Found]:
-    """Return the answers that are safe if `replicas` replicas have them: all, or only those that charged nothing.
+def known_to_replicas(found: list[Found], mode: Mode, replicas: int, wanted: int) -> list[Found]:
+    """Return the answers that are safe if `replicas` replicas have them: all, or only the denials of spends.
 
-    A spend that only the master has could be granted again after a failover.
+    A spend that only the master has could be granted again after a failover. A denial stays one, even if its strike is
+    lost.
     """
     try:
         check_replicas(replicas, wanted)
     except StorageError as error:
-        return [error if isinstance(each, list) and all(row[0] for row in each) else each for each in found]
+        return [
+            error if isinstance(each, list) and (mode == "force" or all(row[0] for row in each)) else each
+            for each in found
+        ]
     return found
 
 

@@ -225,10 +225,10 @@ local function is_guilty(asks, answers, penalty)
   return false
 end
 
--- Count a strike in each penalty whose ask has a denial that counts, and put the rows after it into `answers`.
+-- Count a strike in each penalty whose ask has a denial that counts. Return the rows after it; nil if nothing is struck.
 local function strike(asks, states, answers)
   for _, i in ipairs(asks.penalties) do
-    if answers[i][1] == 0 then return end
+    if answers[i][1] == 0 then return nil end
   end
   local given = {}
   for _, i in ipairs(asks.penalties) do
@@ -237,13 +237,17 @@ local function strike(asks, states, answers)
       states[ask.place], given[ask.place] = ask.kernel.strike(ask, states[ask.place], now)
     end
   end
+  if not next(given) then return nil end
+  local struck = copied(answers, #answers)
   for _, i in ipairs(asks.penalties) do
     local place = asks[i].place
-    if given[place] then answers[i] = asks[i].kernel.answer(asks[i], states[place], now, given[place]) end
+    if given[place] then struck[i] = asks[i].kernel.answer(asks[i], states[place], now, given[place]) end
   end
+  return struck
 end
 
--- Decide the asks of a group. Changes `states` to what must be stored.
+-- Decide the asks of a group. Changes `states` to what must be stored. If a denial is a strike, return the rows without it,
+-- too: they are the answer where the strike cannot be stored.
 local function evaluate(asks, states, places, text)
   if mode == 'force' then return force(asks, states, text) end
   if mode == 'peek' then return peek(asks, states) end
@@ -255,7 +259,8 @@ local function evaluate(asks, states, places, text)
     if not allowed then
       local answers = peek(asks, states)
       if answers[#rows][1] == 1 then answers[#rows] = rows[#rows] end
-      if asks.penalties then strike(asks, states, answers) end
+      local struck = asks.penalties and strike(asks, states, answers)
+      if struck then return struck, answers end
       return answers
     end
     local longest = 0
@@ -285,13 +290,7 @@ local function load(asks, offset)
   return before, places
 end
 
--- Decide a group, store the changed states and return its rows. Return nil if now is outside of the windows of a quota.
-local function decide(text, offset)
-  local asks = read(text)
-  if not asks then return nil end
-  local before, places = load(asks, offset)
-  local after = copied(before, places)
-  local rows = evaluate(asks, after, places, text)
+local function store_changed(asks, before, after, offset)
   local stored = {}
   for _, ask in ipairs(asks) do
     local place = ask.place
@@ -300,7 +299,37 @@ local function decide(text, offset)
       store(ask, offset + place, after[place])
     end
   end
-  return rows
+end
+
+local function text_of(problem)
+  return type(problem) == 'table' and (problem.err or 'unknown error') or tostring(problem)
+end
+
+-- Return true for the error of a server that refuses all writes for now: it is full, has too few replicas, or cannot save.
+local function is_refusal(problem)
+  local text = text_of(problem)
+  for _, word in ipairs({'OOM', 'NOREPLICAS', 'MISCONF'}) do
+    if string.find(text, word, 1, true) then return true end
+  end
+  return false
+end
+
+-- Decide a group, store the changed states and return its rows. Return nil if now is outside of the windows of a quota.
+local function decide(text, offset)
+  local asks = read(text)
+  if not asks then return nil end
+  local before, places = load(asks, offset)
+  local after = copied(before, places)
+  local rows, unstruck = evaluate(asks, after, places, text)
+  if not unstruck then
+    store_changed(asks, before, after, offset)
+    return rows
+  end
+  local fine, problem = pcall(store_changed, asks, before, after, offset)
+  if fine then return rows end
+  -- A denial stays one where the strike cannot be written. Other errors are for the client to see.
+  if is_refusal(problem) then return unstruck end
+  error(problem, 0)
 end
 
 local function told(rows)
@@ -330,7 +359,7 @@ for g = first, #ARGV do
   if fine then
     answers[g - first + 1] = told(rows)
   else
-    local text = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
+    local text = text_of(rows)
     -- The client must see this error itself, so that it looks for the new master.
     if string.find(text, 'READONLY', 1, true) then return {err = text} end
     answers[g - first + 1] = text
