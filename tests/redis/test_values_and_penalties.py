@@ -224,6 +224,30 @@ def test_while_a_secret_is_changed_a_block_under_either_name_holds(
         assert allowed(storage, spend(key, GUESSING)) == [False]
 
 
+def test_while_a_secret_is_changed_a_block_holds_whichever_name_was_struck_last(url: str) -> None:
+    clock = FakeClock(START)
+    old, new, both = (
+        RedisStorage(url + options, clock=clock) for options in ("&secret=a", "&secret=b", "&secret=b&old_secret=a")
+    )
+
+    def struck(storage: Storage, times: int) -> int:
+        for _ in range(times):
+            clock.now += SECOND
+            row = rows_of(storage, spend("k", GUESSING, extra=STRIKE), mode="force")[0]
+        return row[6]
+
+    with closing(old), closing(new), closing(both):
+        assert (struck(old, 2), struck(new, 1)) == (2, 1)
+        assert rows_of(both, spend("k", GUESSING))[0][:3] == (False, 0, 299 * SECOND)
+        clock.now += 300 * SECOND
+        assert struck(both, 1) == 2
+        assert rows_of(both, spend("k", GUESSING))[0][2] == 24 * HOUR, "the second block of the list"
+        clock.now += 9 * 24 * HOUR
+        assert struck(new, 1) == 1, "all is forgotten"
+        assert struck(both, 1) == 2
+        assert rows_of(both, spend("k", GUESSING))[0][2] == 300 * SECOND, "so it is the first block again"
+
+
 def test_while_a_secret_is_changed_strikes_of_old_and_new_processes_are_counted_together(
     neighbours: Sequence[RedisStorage], clock: FakeClock
 ) -> None:
