@@ -7,7 +7,7 @@ from ratebound.storage.redis.script import NUMBERS, SOURCE
 
 
 def test_every_algorithm_has_a_number_of_its_own() -> None:
-    assert NUMBERS.keys() == {*ALGORITHMS, "quota", "concurrent"}
+    assert NUMBERS.keys() == {*ALGORITHMS, "quota", "concurrent", "distinct", "penalty"}
     assert len(set(NUMBERS.values())) == len(NUMBERS)
 
 
@@ -33,4 +33,6 @@ def test_the_numbers_do_not_change() -> None:
         "sliding-counter": 5,
         "quota": 6,
         "concurrent": 7,
+        "distinct": 8,
+        "penalty": 9,
     }

@@ -3,6 +3,7 @@
 import itertools
 import random
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ratebound import Limit
+from ratebound import Limit, parse_limit
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.packing import unpacked
-from ratebound.limit import GRANT, NOT_GIVEN, UNITS, Ask, Extra, Group, Mode, Spent
+from ratebound.limit import GRANT, NO_STRIKE, NOT_GIVEN, STRIKE, UNITS, Ask, Extra, Group, Mode, Spent
 from ratebound.outcome import Row
 from ratebound.settling import settlement, spent_of, undoing
 from ratebound.storage.redis.storage import RedisStorage
@@ -76,6 +77,41 @@ def test_any_history_with_quotas_and_slots_is_answered_alike(
     check_history(redis_url_server, pool + others, rotates, start, data)
 
 
+def value_limits() -> st.SearchStrategy[Limit]:
+    periods = st.sampled_from([1_000, UNITS["second"], UNITS["hour"], UNITS["year"]])
+    return st.builds(lambda count, period: Limit(count, period, 0, "distinct", values="v"), st.integers(1, 3), periods)
+
+
+@st.composite
+def penalties(draw: st.DrawFn) -> Limit:
+    times = st.one_of(
+        st.sampled_from([UNITS["second"], UNITS["hour"], UNITS["year"]]), st.integers(UNITS["second"], UNITS["day"])
+    )
+    return Limit(
+        draw(st.integers(1, 4)),
+        draw(times),
+        0,
+        "penalty",
+        draw(st.sampled_from(["", "other"])),
+        blocks_us=tuple(draw(st.lists(times, min_size=1, max_size=8))),
+        forget_us=draw(times),
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    st.lists(st.one_of(value_limits(), penalties()), min_size=1, max_size=3),
+    st.lists(st.one_of(limits(), quotas(), slot_limits(), value_limits(), penalties()), min_size=1, max_size=3),
+    st.booleans(),
+    starts(),
+    st.data(),
+)
+def test_any_history_with_values_and_penalties_is_answered_alike(
+    redis_url_server: Server, pool: list[Limit], others: list[Limit], rotates: bool, start: int, data: st.DataObject
+) -> None:
+    check_history(redis_url_server, pool + others, rotates, start, data)
+
+
 def check_history(server: Server, pool: list[Limit], rotates: bool, start: int, data: st.DataObject) -> None:
     """Ask Python and Redis the same questions, with jumps of the clock, resets and settlements between them."""
     clock = FakeClock(start)
@@ -106,10 +142,12 @@ def check_history(server: Server, pool: list[Limit], rotates: bool, start: int, 
                 if data.draw(st.booleans()):
                     groups = [undoing(group, rows)]
                 else:
-                    groups = [settlement(group, rows, [data.draw(near(0, cost, 2 * cost)) for _, _, cost, *_ in group])]
+                    costs = [data.draw(near(0, cost, 2 * cost)) for _, _, cost, *_ in group]
+                    strikes = [data.draw(st.booleans()) for _ in group]
+                    groups = [settlement(group, rows, costs, strikes)]
             expected = python.evaluate(groups, mode)
             assert [list(rows) for rows in redis.evaluate(groups, mode)] == expected
-            if limit.has_slots:
+            if limit.has_slots or limit.is_distinct:
                 assert redis.holders("a", limit) == python.holders("a", limit)
             spends = [spent_of(row) for rows in expected for row in rows]
             if mode == "spend":
@@ -139,16 +177,24 @@ def asks(draw: st.DrawFn, pool: list[Limit], mode: Mode, spends: list[Spent]) ->
         extras = [draw(forced_extras(limit, cost, spends)) for limit in limits] if given else None
         return key, limits, cost, None, extras
     extras = None
-    if any(limit.has_slots for limit in limits) and (mode == "spend" or draw(st.booleans())):
-        extras = [draw(SLOTS) if limit.has_slots else NOT_GIVEN for limit in limits]
+    if not all(limit.numbers.plain for limit in limits) and (mode == "spend" or draw(st.booleans())):
+        extras = [draw(spent_extras(limit)) for limit in limits]
     return key, limits, cost, draw(st.one_of(st.none(), near(0, limit.period_us, 3 * limit.period_us))), extras
 
 
 SLOTS = st.sampled_from([0, 1, 2, 3, 2**53 - 1]).map(lambda slot: (slot, 0, 0, 0))
 
 
+def spent_extras(limit: Limit) -> st.SearchStrategy[Extra]:
+    if limit.is_penalty:
+        return st.sampled_from([NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, NO_STRIKE])
+    return st.just(NOT_GIVEN) if limit.numbers.plain else SLOTS
+
+
 def forced_extras(limit: Limit, cost: int, spends: list[Spent]) -> st.SearchStrategy[Extra]:
-    if limit.has_slots:
+    if limit.is_penalty:
+        return st.sampled_from([STRIKE, STRIKE, NO_STRIKE, NOT_GIVEN])
+    if not limit.numbers.plain:
         return st.one_of(SLOTS, st.just(NOT_GIVEN))
     if limit.is_quota and cost > 0:
         return st.sampled_from([*spends, GRANT])
@@ -178,6 +224,92 @@ def test_groups_that_touch_many_slots_of_one_key_are_answered_alike(
                 group.append(("k", (choose.choice(limits),), sign, None, slots))
             assert [list(rows) for rows in redis.evaluate([group], mode)] == python.evaluate([group], mode)
             assert redis.holders("k", limits[0]) == python.holders("k", limits[0])
+
+
+EVERY_KIND = [
+    "3/2 seconds sliding-log",
+    "4/3 seconds burst 2",
+    "2/second leaky-bucket",
+    "5/4 seconds fixed-window",
+    "6/5 seconds sliding-counter",
+    "9/calendar-day",
+    "5/10 seconds fixed-window over allow",
+    "2 concurrent for 3 seconds",
+    "3 distinct account/4 seconds",
+    "2 distinct account/4 seconds as few",
+    "3 strikes/10 seconds block 2 seconds then 5 seconds then 20 seconds forget 30 seconds",
+    "1 strike/second block 3 seconds forget 4 seconds as strict",
+    "2 strikes/5 seconds block 1 second then 10 seconds forget 20 seconds as guessing",
+    "4 strikes/20 seconds block 4 seconds forget 1 second as guessing",
+]
+
+
+@pytest.mark.parametrize("rotates", [False, True], ids=["", "while a secret is changed"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_history_of_every_kind_of_limit_is_answered_alike(
+    seed: int, rotates: bool, redis_url_server: Server
+) -> None:
+    """Few keys, values and slots and small counts, so that much is denied, struck and blocked."""
+    choose = random.Random(seed)
+    pool = [parse_limit(text) for text in EVERY_KIND]
+    clock = FakeClock(START)
+    python = Plain(clock)
+    options = "&secret=a&old_secret=b" if rotates else ""
+    url = f"{redis_url_server.url}?prefix=every{next(runs)}-&timeout=5&connect_timeout=5{options}"
+    granted: list[tuple[Group, list[Row]]] = []
+    seen: Counter[str] = Counter()
+    modes: list[Mode] = ["spend", "spend", "spend", "spend", "spend", "spend", "spend", "peek", "force"]
+
+    def extra_of(limit: Limit, mode: Mode) -> Extra:
+        if limit.is_penalty:
+            return choose.choice([STRIKE, NOT_GIVEN] if mode == "force" else [NOT_GIVEN] * 5 + [NO_STRIKE])
+        if limit.numbers.plain or (mode != "spend" and choose.random() < 0.2):
+            return NOT_GIVEN
+        return choose.randrange(6), 0, 0, 0
+
+    def drawn(mode: Mode) -> Ask:
+        limits = tuple({limit.scope: limit for limit in choose.sample(pool, choose.randint(1, 6))}.values())
+        cost = choose.choice([1, 1, 1, 2, 7]) * (choose.choice([1, 0, -1]) if mode == "force" else 1)
+        patience = choose.choice([None] * 6 + [2_000_000]) if mode != "force" else None
+        return choose.choice("ab"), limits, cost, patience, [extra_of(limit, mode) for limit in limits]
+
+    with closing(RedisStorage(url, clock=clock)) as redis:
+        for _ in range(800):
+            clock.now += choose.choice([0, 0, 1, 300_000, 1_000_000, 1_000_001, 2_500_000])
+            if choose.random() < 0.03:
+                clock.now += choose.choice([-1, -1_500_000, -4_000_000, -30_000_000, 15_000_000, 40_000_000])
+            mode = choose.choice(modes)
+            groups: list[Group] = [[drawn(mode) for _ in range(choose.randint(1, 3))]]
+            if mode == "force" and granted and choose.random() < 0.7:
+                group, rows = granted.pop(choose.randrange(max(len(granted) - 3, 0), len(granted)))
+                costs = [choose.choice([0, 0, cost, 2 * cost]) for _, _, cost, *_ in group]
+                strikes = [choose.random() < 0.5 for _ in group]
+                groups = [undoing(group, rows) if choose.random() < 0.3 else settlement(group, rows, costs, strikes)]
+            (expected,) = python.evaluate(groups, mode)
+            assert [list(rows) for rows in redis.evaluate(groups, mode)] == [expected]
+            for key in "ab":
+                for limit in pool:
+                    if limit.has_slots or limit.is_distinct:
+                        assert redis.holders(key, limit) == python.holders(key, limit)
+            if mode == "spend" and all(row[0] for row in expected):
+                granted.append((groups[0], expected))
+            asked = [limit for _, limits, *_ in groups[0] for limit in limits]
+            for limit, row in zip(asked, expected, strict=True):
+                if limit.is_penalty:
+                    seen[f"{mode}: {row[6]}"] += 1
+                    seen["blocked"] += not row[0] and not row[6]
+                elif limit.is_distinct:
+                    seen[f"{mode}: value {'allowed' if row[0] else 'denied'}"] += 1
+    for kind in (
+        "spend: 1",
+        "spend: 2",
+        "force: 1",
+        "force: 2",
+        "blocked",
+        "spend: value denied",
+        "force: value allowed",
+    ):
+        assert seen[kind] > 5, f"too little of this history is about {kind}: {seen}"
 
 
 @pytest.mark.parametrize("rotates", [False, True], ids=["", "while a secret is changed"])

@@ -164,7 +164,7 @@ def test_rates_are_on_the_wire_as_they_were() -> None:
 
 
 def test_a_slot_without_an_id_is_refused_and_nothing_is_held(storage: Storage) -> None:
-    with pytest.raises(ValueError, match="needs the id of a slot"):
+    with pytest.raises(ValueError, match="needs an id in the extras"):
         ask(storage, "k", SLOTS)
     assert held(storage, "k") == []
 

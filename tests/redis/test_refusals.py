@@ -17,7 +17,8 @@ import pytest
 import redis
 
 from ratebound import Check, Limiter, StorageError, parse_limit
-from ratebound.limit import ALGORITHMS, NOT_GIVEN, Mode
+from ratebound.limit import ALGORITHMS, NOT_GIVEN, Extra, Mode
+from ratebound.outcome import Row
 from ratebound.storage import Storage, holders_of
 from ratebound.storage.redis.keys import Keys
 from tests.redis.bare import KINDS, bare_async_limiter, bare_limiter
@@ -246,6 +247,7 @@ def test_the_rights_that_the_manual_gives_are_enough_and_the_user_sees_no_other_
             limiter.reset("k")
             assert limiter.peek("k").remaining == 100
             check_rights_for_quotas_and_slots(storage)
+            check_rights_for_values_and_penalties(storage)
 
 
 def check_rights_for_quotas_and_slots(storage: Storage) -> None:
@@ -260,6 +262,19 @@ def check_rights_for_quotas_and_slots(storage: Storage) -> None:
     assert hit(2) == [True, False]
     assert [slot for slot, _ in holders_of(storage)("k", limits[1])] == [1]
     assert hit(2, "force") == hit(1, "force", -1) == [True, True]
+
+
+def check_rights_for_values_and_penalties(storage: Storage) -> None:
+    """Count, deny and take back a value, and strike: every command that the script has for them."""
+    limits = (parse_limit("1 distinct account/hour"), parse_limit("1 strike/hour block 1 hour"))
+
+    def hit(value: Extra, mode: Mode = "spend", cost: int = 1) -> list[Row]:
+        return list(storage.evaluate(((("k", limits, cost, None, [value, NOT_GIVEN]),),), mode)[0])
+
+    seen = hit((1, 0, 0, 0))[0]
+    assert [row[0] for row in hit((2, 0, 0, 0))] == [False, False]
+    hit((1, seen[5] + limits[0].period_us, 0, 0), "force", -1)
+    assert holders_of(storage)("k", limits[0]) == []
 
 
 def test_a_server_that_takes_no_more_clients_is_told(kind: Callable[[str], Storage], url: str, server: Server) -> None:

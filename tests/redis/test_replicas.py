@@ -9,10 +9,12 @@ import pytest
 import redis
 
 from ratebound import AsyncLimiter, Check, Decision, Limiter, StorageError, parse_limit
+from ratebound.limit import STRIKE, Ask
 from ratebound.storage import Storage
 from ratebound.storage.blame import Blameless
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.address import parse_url
+from ratebound.storage.redis.keys import Keys
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, sentinel_group, wait_until
@@ -108,6 +110,45 @@ def test_what_no_replica_has_is_not_granted_and_a_denial_stays_one(kind: str, se
             servers.wait_until_ok()
             sure.close()
             alone.close()
+
+
+@kinds
+def test_a_strike_that_no_replica_has_is_told_and_the_denial_stays(kind: str, servers: SentinelGroup | Cluster) -> None:
+    url = f"{servers.url}?{SHORT}&prefix=replicas{next(runs)}-"
+    limits = (parse_limit("1/day"), parse_limit("1 strike/hour block 1 hour"))
+    hit: Ask = ("k", limits, 1, None, None)
+    sure = opened(kind, f"{url}&replicas=1")
+    connect(sure)
+    assert sure.evaluate(((hit,),))[0][0][0]
+    replicas = replicas_of(servers)
+    for replica in replicas:
+        replica.pause()
+    try:
+        with pytest.raises(StorageError, match="0 of the 1 replicas"):
+            sure.evaluate(((("other", limits[1:], 0, None, [STRIKE]),),), "force")
+        assert [row[0] for row in sure.evaluate(((hit,),))[0]] == [False, False], "the block begins all the same"
+    finally:
+        for replica in replicas:
+            replica.resume()
+        servers.wait_until_ok()
+        sure.close()
+
+
+@kinds
+def test_a_replica_has_a_strike_when_the_denial_is_told(kind: str, group: SentinelGroup) -> None:
+    limits = (parse_limit("1/day"), parse_limit("2 strikes/hour block 1 hour"))
+    prefix = f"replicas{next(runs)}-"
+    sure = opened(kind, f"{group.url}?{SLOW}&replicas=1&prefix={prefix}")
+    connect(sure)
+    (replica,) = group.replicas
+    name = Keys(prefix=prefix).subject("k") + limits[1].scope.encode()
+    try:
+        assert sure.evaluate(((("k", limits, 1, None, None),),))[0][0][0]
+        assert not sure.evaluate(((("k", limits, 1, None, None),),))[0][0][0]
+        with replica.client() as client:
+            assert client.exists(name)
+    finally:
+        sure.close()
 
 
 def test_groups_that_were_denied_are_answered_when_others_of_the_call_are_not_replicated(group: SentinelGroup) -> None:

@@ -70,7 +70,7 @@ def evaluate(
             if answers[last][0]:  # it would pass alone, but not after the checks before it
                 answers[last] = rows[last]
             if strikes:
-                _strike(asked, states, answers, now)
+                _strike(group, asked, states, answers, now)
             return answers
         # Places in the future are taken for one instant, the same in every bucket that has patience. A bucket without
         # room at that instant moves it further. Equal checks come one after the other and would move it for ever.
@@ -99,33 +99,48 @@ def _spend(asked: list[_Asked], states: list[State], now: int, lead: int) -> lis
     return rows
 
 
-def _strike(asked: list[_Asked], states: list[State], answers: list[Row], now: int) -> None:
-    """Count a strike in each penalty whose ask has a denial that counts, and put the rows after it into `answers`.
+def penalties_to_strike(group: Group, rows: Sequence[Row]) -> list[int]:
+    """Return the penalties that count a strike if these are the rows of a denied group: their indices among the rows.
 
-    No strike comes from slots, from a cost that never passes, from a waiter, or while a penalty of the group blocks. A
-    penalty that is in several asks is struck once.
+    These are the penalties of each ask with a denial that counts. No strike comes from slots, from a cost that never
+    passes, from a waiter, with NO_STRIKE, or while a penalty of the group blocks.
     """
-    guilty: set[int] = set()
-    penalties: list[int] = []
-    for i, ask in enumerate(asked):
-        row = answers[i]
-        if ask.limit.algorithm == "penalty":
-            if not row[0]:
-                return
-            penalties.append(i)
-        elif not row[0] and row[2] is not None and ask.limit.algorithm != "concurrent":
-            guilty.add(ask.number)
+    found: list[int] = []
+    i = 0
+    for _, limits, _, patience, extras in group:
+        penalties: list[int] = []
+        is_guilty = False
+        for n, limit in enumerate(limits):
+            row = rows[i]
+            algorithm = limit.numbers.algorithm
+            if algorithm == "penalty":
+                if not row[0]:
+                    return []
+                if extras is None or extras[n] != NO_STRIKE:
+                    penalties.append(i)
+            elif not row[0] and row[2] is not None and algorithm != "concurrent":
+                is_guilty = True
+            i += 1
+        if is_guilty and patience is None:
+            found += penalties
+    return found
+
+
+def _strike(group: Group, asked: list[_Asked], states: list[State], answers: list[Row], now: int) -> None:
+    """Count the strikes of a denied group, and put the rows after them into `answers`.
+
+    A penalty that is in several asks is struck once.
+    """
     given: dict[int, int] = {}
-    for i in penalties:
+    for i in penalties_to_strike(group, answers):
         ask = asked[i]
-        if ask.number in guilty and ask.extra != NO_STRIKE and ask.patience is None and ask.place not in given:
+        if ask.place not in given:
             state = states[ask.place].copy()
             if isinstance(state, Strikes):
                 given[ask.place] = state.strike(ask.limit, now)
                 if given[ask.place]:
                     states[ask.place] = state
-    for i in penalties:
-        ask = asked[i]
+    for i, ask in enumerate(asked):
         state = states[ask.place]
         if ask.place in given and isinstance(state, Strikes):
             answers[i] = state.answer(ask.limit, now, given[ask.place])

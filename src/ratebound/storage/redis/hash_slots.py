@@ -3,13 +3,17 @@
 A group that spans hash slots is peeked everywhere first, and spent part by part only if all allow. If a part denies
 after all, because another request came in between, or fails, the parts before it are refunded. Until then others see
 them charged: a denial too many for a moment, never a grant too many. `?slot=one` keeps everything in one hash slot.
+
+A group that is denied by its peeks is struck afterwards, by a force. A part that denies later strikes by itself: the
+limits of an ask are all in one part.
 """
 
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 
 from ratebound.errors import StorageError
-from ratebound.limit import Group, Mode
+from ratebound.kernels.group_law import penalties_to_strike
+from ratebound.limit import STRIKE, Ask, Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.settling import undoing
 from ratebound.storage.redis.keys import Keys
@@ -29,7 +33,7 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
         return _in_order(group, parts, answers)
     answers = yield [([group[i] for i in part], "peek") for part in parts]
     if not all(row[0] for rows in answers for row in rows):
-        return _in_order(group, parts, answers)
+        return (yield from _struck(group, _in_order(group, parts, answers), keys))
     spent: list[Sequence[Row]] = []
     rows: Sequence[Row]
     for part in parts:
@@ -48,6 +52,21 @@ def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
             return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
         spent.append(rows)
     return _in_order(group, parts, spent)
+
+
+def _struck(group: Group, rows: list[Row], keys: Keys) -> Rounds:
+    """Count the strikes of a group that its peeks denied, and return its rows after them."""
+    asked = [(key, limit) for key, limits, *_ in group for limit in limits]
+    struck: dict[tuple[str, str], Limit] = {}  # a penalty that is in several asks is struck once
+    for i in penalties_to_strike(group, rows):
+        key, limit = asked[i]
+        struck.setdefault((key, limit.scope), limit)
+    if struck:
+        strikes: list[Ask] = [(key, (limit,), 0, None, [STRIKE]) for (key, _), limit in struck.items()]
+        with suppress(StorageError):  # it stays a denial, without the strike
+            found = dict(zip(struck, (yield from decide(strikes, "force", keys)), strict=True))
+            return [found.get((key, limit.scope), row) for (key, limit), row in zip(asked, rows, strict=True)]
+    return rows
 
 
 def _refunds(group: Group, parts: list[list[int]], spent: list[Sequence[Row]]) -> list[Call]:

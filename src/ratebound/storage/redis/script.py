@@ -10,7 +10,7 @@ from typing import Any
 from ratebound.calendar_period import Calendar
 from ratebound.clock import utc_datetime
 from ratebound.errors import StorageError
-from ratebound.limit import NOT_GIVEN, Extra, Group, Limit, Mode
+from ratebound.limit import MAX_BLOCKS, NOT_GIVEN, Extra, Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.storage import HeldSlot
 from ratebound.storage.redis.error_reply import is_foreign, meaning_of
@@ -25,6 +25,8 @@ PARTS = (
     "sliding_log",
     "quota",
     "concurrency",
+    "distinct",
+    "penalty",
     "group",
 )
 SOURCE = "\n".join(files(__package__).joinpath("lua", f"{part}.lua").read_text() for part in PARTS)
@@ -41,6 +43,8 @@ NUMBERS = {
     "sliding-counter": 5,
     "quota": 6,
     "concurrent": 7,
+    "distinct": 8,
+    "penalty": 9,
 }
 RECORD = struct.Struct("<11d")
 KNOWN = 1000
@@ -88,7 +92,7 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None, 
     """Return the arguments of EVALSHA after the digest: the number of keys, the keys, the rest.
 
     `now` replaces the server's clock. `at` is the instant around which calendar periods are sent; by default `now`, or
-    the time of this machine. Raises ValueError for a slot without an id.
+    the time of this machine. Raises ValueError for a slot or a value without an id.
     """
     at = now if at is None else at
     names: list[bytes] = []
@@ -101,7 +105,7 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None, 
             names += [subject + scope for scope in scopes]
             if not records or cost != 1 or patience is not None:
                 places = range(1, len(limits) + 1)
-                records = _records(places, limits, cost, patience, extras, mode, at)
+                records = _records(places, 1, limits, cost, patience, extras, mode, at)
             packed.append(records)
         else:
             packed.append(_packed(group, keys, names, mode, at))
@@ -114,6 +118,7 @@ def arguments(groups: Sequence[Group], mode: Mode, keys: Keys, now: int | None, 
 
 def _records(
     places: Iterable[int],
+    first: int,
     limits: Sequence[Limit],
     cost: int,
     patience: int | None,
@@ -121,16 +126,22 @@ def _records(
     mode: Mode,
     at: int | None,
 ) -> bytes:
+    """Return the records of an ask. `first` is the place of its first limit among the limits of the group, from 1."""
     wait = -1 if patience is None else patience
     records: list[bytes] = []
     for i, (place, limit) in enumerate(zip(places, limits, strict=True)):
         extra = NOT_GIVEN if extras is None else extras[i]
+        if limit.is_penalty:
+            extra = (extra[0], first, first + len(limits) - 1, 0)
         numbers = (limit.count, limit.period_us, limit.burst, cost, wait)
         records.append(RECORD.pack(place, NUMBERS[limit.numbers.algorithm], *numbers, *extra))
         if limit.is_quota:
             records.append(_windows(limit, at))
-        elif limit.has_slots and mode == "spend" and extra == NOT_GIVEN:
-            raise ValueError("a limit of concurrent requests needs the id of a slot in the extras of its ask")
+        elif limit.is_penalty:
+            unused = MAX_BLOCKS + 1 - len(limit.blocks_us)
+            records.append(RECORD.pack(0, limit.forget_us, *limit.blocks_us, *[0] * unused))
+        elif (limit.has_slots or limit.is_distinct) and mode == "spend" and extra == NOT_GIVEN:
+            raise ValueError("a limit of slots or of distinct values needs an id in the extras of its ask")
     return b"".join(records)
 
 
@@ -159,15 +170,15 @@ def _of_one(limits: tuple[Limit, ...]) -> tuple[list[bytes], bytes]:
     """Return the scopes of limits and their records for a cost of one. They are made once and cached.
 
     The cache finds them by identity, because comparing limits would take longer than making the records. It keeps the
-    tuple, so that no other object can get its identity. The records of quotas and slots differ from call to call: then
-    there are none.
+    tuple, so that no other object can get its identity. The records of quotas, and of limits that have extras, differ
+    from call to call: then there are none.
     """
     found = _known.get(id(limits))
     if found is None:
         if len(_known) >= KNOWN:  # limits are made per request, so caching is not worth it
             _known.clear()
-        fixed = not any(limit.is_quota or limit.has_slots for limit in limits)
-        records = _records(range(1, len(limits) + 1), limits, 1, None, None, "spend", None) if fixed else b""
+        fixed = all(limit.numbers.plain and not limit.is_quota for limit in limits)
+        records = _records(range(1, len(limits) + 1), 1, limits, 1, None, None, "spend", None) if fixed else b""
         found = _known[id(limits)] = (limits, [limit.scope.encode() for limit in limits], records)
     return found[1], found[2]
 
@@ -176,6 +187,7 @@ def _packed(group: Group, keys: Keys, names: list[bytes], mode: Mode, at: int | 
     """Return the records of a group. Add the names of its states to `names`, equal ones once."""
     known: dict[bytes, int] = {}
     records = []
+    first = 1
     for key, limits, cost, patience, extras in group:
         subject, old = keys.subject(key), keys.old_subject(key)
         places = []
@@ -185,7 +197,8 @@ def _packed(group: Group, keys: Keys, names: list[bytes], mode: Mode, at: int | 
                 known[name] = len(known) + 1
                 names += [name] if old is None else [name, old + limit.scope.encode()]
             places.append(known[name])
-        records.append(_records(places, limits, cost, patience, extras, mode, at))
+        records.append(_records(places, first, limits, cost, patience, extras, mode, at))
+        first += len(limits)
     return b"".join(records)
 
 
@@ -268,15 +281,19 @@ def _refused(block: bytes) -> StorageError:
     return StorageError(meaning, undone=True, outage=not is_foreign(text))
 
 
-def known_to_replicas(found: list[Found], replicas: int, wanted: int) -> list[Found]:
-    """Return the answers that are safe if `replicas` replicas have them: all, or only those that charged nothing.
+def known_to_replicas(found: list[Found], mode: Mode, replicas: int, wanted: int) -> list[Found]:
+    """Return the answers that are safe if `replicas` replicas have them: all, or only the denials of spends.
 
-    A spend that only the master has could be granted again after a failover.
+    A spend that only the master has could be granted again after a failover. A denial stays one, even if its strike is
+    lost.
     """
     try:
         check_replicas(replicas, wanted)
     except StorageError as error:
-        return [error if isinstance(each, list) and all(row[0] for row in each) else each for each in found]
+        return [
+            error if isinstance(each, list) and (mode == "force" or all(row[0] for row in each)) else each
+            for each in found
+        ]
     return found
 
 

@@ -184,7 +184,7 @@ class RedisStorage:
             except StorageError as error:
                 again = error
             found = found.completed(again)
-        return found if replicas is None else script.known_to_replicas(found, replicas, self.address.replicas)
+        return found if replicas is None else script.known_to_replicas(found, mode, replicas, self.address.replicas)
 
     def _run(self, arguments: list[Any], begin: float, until: float | None = None, waits: bool = False) -> Any:
         """Return the answer of the script by the deadline: `until`, or the timeout after `begin`."""
@@ -357,7 +357,7 @@ class AsyncRedisStorage:
             except StorageError as error:
                 again = error
             found = found.completed(again)
-        return found if replicas is None else script.known_to_replicas(found, replicas, self.address.replicas)
+        return found if replicas is None else script.known_to_replicas(found, mode, replicas, self.address.replicas)
 
     async def _run(self, arguments: list[Any], due: float, waits: bool = False) -> Any:
         """Return the answer of the script."""

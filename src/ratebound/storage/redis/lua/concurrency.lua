@@ -1,4 +1,5 @@
--- Mirror of kernels/concurrency.py, but the slots are not read as a whole: they are a sorted set of ids by expiry.
+-- Mirror of kernels/concurrency.py, but the slots are not read as a whole: they are a sorted set of ids by expiry. Distinct
+-- values are such a set, too: see distinct.lua.
 -- State is {latest expiry or now, live = number of live slots, key = name of the set (nil if no slot of it is live), over =
 -- {id = expiry, or false if released}, size = entries in over, own = {id = true}}. `over` lies on top of the set; `own` are
 -- the entries that this call has changed and `save` writes. Nothing is written before the group is decided. There is a
@@ -152,6 +153,6 @@ end
 
 return {
   load = load, load_both = load_both, save = save, expires_after = 0, repair = repair, standing = standing, spend = spend,
-  force = force, turn_after = turn_after, holders = holders,
+  force = force, turn_after = turn_after, holders = holders, expiry_of = expiry_of, with = with, answer = answer,
 }
 end

@@ -7,6 +7,9 @@
 -- The record of a quota is followed by another one, whose first number is 0: then 1 if it is metered, 1 if it has periods
 -- of the calendar, and of these the ordinal of the first of three windows, their beginnings, the end of the last, and the
 -- end of the window after that.
+-- Of the extra of a penalty only the first number is sent, then the places of the first and the last limit of its ask among
+-- the limits of the group. Its record is followed by another one: 0, the time after which it forgets, and the lengths of its
+-- blocks, eight at most, then zeros.
 -- Reply for one group: a row of eight numbers, nine if a place between others was taken or a quota was peeked, or a list
 -- of rows if it has several limits. If now is outside of the windows of a quota, the reply is a list of now alone, and
 -- nothing has changed. Reply for several groups: for each a list of its rows, now alone, or the text of its error.
@@ -17,6 +20,7 @@ if string.sub(mode, -4) == '+old' then mode, names = string.sub(mode, 1, -5), 2 
 
 local MAX_SPAN = 3153600000000000 -- as in limit.py
 local MAX_ROUNDS = 8
+local NO_STRIKE = -4 -- as in limit.py
 
 local function maker_of(algorithm)
   if algorithm == TOKEN_BUCKET or algorithm == GCRA or algorithm == LEAKY_BUCKET then return make_gcra end
@@ -25,6 +29,8 @@ local function maker_of(algorithm)
   if algorithm == SLIDING_COUNTER then return make_sliding_counter end
   if algorithm == QUOTA then return make_quota end
   if algorithm == CONCURRENT then return make_concurrency end
+  if algorithm == DISTINCT then return make_distinct end
+  if algorithm == PENALTY then return make_penalty end
   error('unknown algorithm ' .. algorithm)
 end
 
@@ -58,20 +64,40 @@ local function set_window(ask, text, from)
   return false
 end
 
+local function set_blocks(ask, text, from)
+  ask.forget_us, ask.blocks_us = unpack('<d', text, from + 8), {}
+  for at = from + 16, from + 72, 8 do
+    local length = unpack('<d', text, at)
+    if length == 0 then break end
+    ask.blocks_us[#ask.blocks_us + 1] = length
+  end
+end
+
 -- Return the asks of a group; nil if now is outside of the windows of a quota.
 local function read(text)
   local asks, n = {}, 0
   for from = 1, #text, RECORD do
     local place, algorithm, count, period_us, burst, cost, patience = unpack('<ddddddd', text, from)
     if place == 0 then
-      if not set_window(asks[n], text, from) then return nil end
+      if asks[n].strikes then
+        set_blocks(asks[n], text, from)
+      elseif not set_window(asks[n], text, from) then
+        return nil
+      end
     else
       n = n + 1
       asks[n] = {
         place = place, kernel = kernel_of(algorithm), count = count, period_us = period_us, burst = burst,
         queues = algorithm == LEAKY_BUCKET, cost = cost, patience = patience,
       }
-      if algorithm == CONCURRENT then asks[n].id = unpack('<d', text, from + 56) end
+      if algorithm == CONCURRENT or algorithm == DISTINCT then
+        asks[n].id, asks[n].is_slot = unpack('<d', text, from + 56), algorithm == CONCURRENT
+      elseif algorithm == PENALTY then
+        local extra, first_of_ask, last_of_ask = unpack('<ddd', text, from + 56)
+        asks[n].strikes = {may = extra ~= NO_STRIKE and patience == NEVER, first = first_of_ask, last = last_of_ask}
+        asks.penalties = asks.penalties or {}
+        asks.penalties[#asks.penalties + 1] = n
+      end
     end
   end
   return asks
@@ -190,7 +216,38 @@ local function without_holes(asks, states, places)
   return ends
 end
 
--- Decide the asks of a group. Changes `states` to what must be stored.
+-- Return true if a limit of this penalty's ask denies, and the denial counts.
+local function is_guilty(asks, answers, penalty)
+  for i = penalty.strikes.first, penalty.strikes.last do
+    local row = answers[i]
+    if not asks[i].strikes and row[1] == 0 and row[3] ~= NEVER and not asks[i].is_slot then return true end
+  end
+  return false
+end
+
+-- Count a strike in each penalty whose ask has a denial that counts. Return the rows after it; nil if nothing is struck.
+local function strike(asks, states, answers)
+  for _, i in ipairs(asks.penalties) do
+    if answers[i][1] == 0 then return nil end
+  end
+  local given = {}
+  for _, i in ipairs(asks.penalties) do
+    local ask = asks[i]
+    if ask.strikes.may and not given[ask.place] and is_guilty(asks, answers, ask) then
+      states[ask.place], given[ask.place] = ask.kernel.strike(ask, states[ask.place], now)
+    end
+  end
+  if not next(given) then return nil end
+  local struck = copied(answers, #answers)
+  for _, i in ipairs(asks.penalties) do
+    local place = asks[i].place
+    if given[place] then struck[i] = asks[i].kernel.answer(asks[i], states[place], now, given[place]) end
+  end
+  return struck
+end
+
+-- Decide the asks of a group. Changes `states` to what must be stored. If a denial is a strike, return the rows without it,
+-- too: they are the answer where the strike cannot be stored.
 local function evaluate(asks, states, places, text)
   if mode == 'force' then return force(asks, states, text) end
   if mode == 'peek' then return peek(asks, states) end
@@ -202,6 +259,8 @@ local function evaluate(asks, states, places, text)
     if not allowed then
       local answers = peek(asks, states)
       if answers[#rows][1] == 1 then answers[#rows] = rows[#rows] end
+      local struck = asks.penalties and strike(asks, states, answers)
+      if struck then return struck, answers end
       return answers
     end
     local longest = 0
@@ -231,13 +290,7 @@ local function load(asks, offset)
   return before, places
 end
 
--- Decide a group, store the changed states and return its rows. Return nil if now is outside of the windows of a quota.
-local function decide(text, offset)
-  local asks = read(text)
-  if not asks then return nil end
-  local before, places = load(asks, offset)
-  local after = copied(before, places)
-  local rows = evaluate(asks, after, places, text)
+local function store_changed(asks, before, after, offset)
   local stored = {}
   for _, ask in ipairs(asks) do
     local place = ask.place
@@ -246,7 +299,37 @@ local function decide(text, offset)
       store(ask, offset + place, after[place])
     end
   end
-  return rows
+end
+
+local function text_of(problem)
+  return type(problem) == 'table' and (problem.err or 'unknown error') or tostring(problem)
+end
+
+-- Return true for the error of a server that refuses all writes for now: it is full, has too few replicas, or cannot save.
+local function is_refusal(problem)
+  local text = text_of(problem)
+  for _, word in ipairs({'OOM', 'NOREPLICAS', 'MISCONF'}) do
+    if string.find(text, word, 1, true) then return true end
+  end
+  return false
+end
+
+-- Decide a group, store the changed states and return its rows. Return nil if now is outside of the windows of a quota.
+local function decide(text, offset)
+  local asks = read(text)
+  if not asks then return nil end
+  local before, places = load(asks, offset)
+  local after = copied(before, places)
+  local rows, unstruck = evaluate(asks, after, places, text)
+  if not unstruck then
+    store_changed(asks, before, after, offset)
+    return rows
+  end
+  local fine, problem = pcall(store_changed, asks, before, after, offset)
+  if fine then return rows end
+  -- A denial stays one where the strike cannot be written. Other errors are for the client to see.
+  if is_refusal(problem) then return unstruck end
+  error(problem, 0)
 end
 
 local function told(rows)
@@ -276,7 +359,7 @@ for g = first, #ARGV do
   if fine then
     answers[g - first + 1] = told(rows)
   else
-    local text = type(rows) == 'table' and (rows.err or 'unknown error') or tostring(rows)
+    local text = text_of(rows)
     -- The client must see this error itself, so that it looks for the new master.
     if string.find(text, 'READONLY', 1, true) then return {err = text} end
     answers[g - first + 1] = text

@@ -38,5 +38,7 @@ local SLIDING_LOG = 4
 local SLIDING_COUNTER = 5
 local QUOTA = 6
 local CONCURRENT = 7
+local DISTINCT = 8
+local PENALTY = 9
 
 local NEVER = -1 -- retry_after if no wait can help, and the value of an absent field
