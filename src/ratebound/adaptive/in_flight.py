@@ -28,7 +28,8 @@ MOST_SAMPLES: Final = 500  # of a window that are kept
 LONGEST_WINDOW: Final = 10.0  # seconds after which a window ends with fewer requests
 FIRST_PROBE: Final = 1.0  # seconds after the start
 PROBE_EVERY: Final = 10.0  # seconds
-PROBE_COST: Final = 40  # probes take at most one in so many of all seconds
+PROBE_COST: Final = 20  # probes take at most one in so many of all seconds
+MOST_SLOWER: Final = 1.5  # a probe makes the measure at most so many times as long: it may have been busy itself
 PROBE_SHARE: Final = 4  # a probe takes one in so many of the limit
 IDLE_SHARE: Final = 4  # a process with fewer than one in so many of its limit at once is not busy
 
@@ -111,8 +112,10 @@ class InFlight:
         median = statistics.median(self._samples)
         self._window = max(WINDOW, median)  # what the last change of the limit did shows only after that
         is_idle = self._busiest * IDLE_SHARE <= self.limit
-        if self._is_probe or is_idle or self._measure is None or median < self._measure:
+        if self._measure is None or median < self._measure:
             self._measure = median
+        elif self._is_probe or is_idle:
+            self._measure = min(median, self._measure * MOST_SLOWER)
         else:
             self._adjust(median / max(self._measure, SHORTEST))
         self._was_full = not self._is_probe and (self._was_full or self._is_full)
