@@ -30,6 +30,8 @@ from benchmarks.layers import measure_layers
 from benchmarks.layers import steps as layer_steps
 from benchmarks.measure import Case, measure, steps_of
 from benchmarks.memory import measure_memory, to_weigh
+from benchmarks.overload import draw, measure_overload
+from benchmarks.overload import steps as overload_steps
 from benchmarks.redis_trips import measure_trips, steps
 from benchmarks.report import Results, machine, markdown, show, sources
 
@@ -44,10 +46,24 @@ class Scale(NamedTuple):
     growth_rounds: int
     trip_rounds: int
     web_rounds: int
+    overload_rounds: int
 
 
-FULL = Scale(rounds=25, each=40, keys=1_000_000, visits=100_000, growth_rounds=11, trip_rounds=60, web_rounds=75)
-QUICK = Scale(rounds=3, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15, web_rounds=9)
+SERVED = ("redis", "overload")
+
+FULL = Scale(
+    rounds=25,
+    each=40,
+    keys=1_000_000,
+    visits=100_000,
+    growth_rounds=11,
+    trip_rounds=60,
+    web_rounds=75,
+    overload_rounds=3,
+)
+QUICK = Scale(
+    rounds=3, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15, web_rounds=9, overload_rounds=1
+)
 
 
 class Work(NamedTuple):
@@ -61,7 +77,7 @@ class Work(NamedTuple):
 def main() -> int:
     """Run the benchmarks, print and save the results."""
     options = _options()
-    builds = chosen(options.builds or ("pure" if options.what == "redis" else "both"))
+    builds = chosen(options.builds or ("pure" if options.what in SERVED else "both"))
     results = Results(machine(builds))
     parts = WORK[options.what](results, QUICK if options.quick else FULL, builds)
     work = [each for each in parts if (options.only or "") in each.name]
@@ -69,13 +85,15 @@ def main() -> int:
         names = ", ".join(each.name for each in parts)
         raise SystemExit(f"nothing is called {options.only!r}; there are {names}")
     started = datetime.now(UTC)
-    if options.what != "redis":  # its server needs a core of its own
+    if options.what not in SERVED:  # their servers need a core of their own
         pin_to_one_core()
     with ExitStack() as stack:
         _run(work, [stack.enter_context(Worker(build)) for build in builds])
     results.changed = {build: sources(build) for build in builds} != results.machine["sources"]
     show(results, Console(width=None if sys.stdout.isatty() else 160))
     _save(results, options.output or f"benchmarks/results/{options.what}-{started:%Y%m%dT%H%M%SZ}.json", started)
+    if options.picture and results.overloading.goodput:
+        Path(options.picture).write_text(draw(results.overloading), encoding="utf-8")
     missed = [verdict for verdict in results.verdicts() if not verdict.passed]
     return 1 if missed and not options.quick else 0
 
@@ -84,8 +102,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("what", nargs="?", choices=tuple(WORK), default="memory", help="default memory")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and keys: for a look, not for a figure")
-    parser.add_argument("--builds", choices=(*BUILDS, "both"), help="default both; on Redis, pure")
+    parser.add_argument("--builds", choices=(*BUILDS, "both"), help="default both; on Redis and for overload, pure")
     parser.add_argument("--only", metavar="NAME", help="only the parts with NAME in their name, for example gcra")
+    parser.add_argument("--picture", metavar="FILE", help="where the picture of overload goes")
     parser.add_argument("--output", metavar="FILE", help="where the JSON goes; the tables go beside it in Markdown")
     return parser.parse_args()
 
@@ -117,7 +136,11 @@ def _web_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Wor
     return [Work("web", web_steps(builds, scale.web_rounds), partial(_serve, results, scale))]
 
 
-WORK = {"memory": _work, "redis": _redis_work, "web": _web_work}
+def _overload_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("overload", overload_steps(scale.overload_rounds), partial(_overload, results, scale))]
+
+
+WORK = {"memory": _work, "redis": _redis_work, "web": _web_work, "overload": _overload_work}
 
 
 def _decide(results: Results, scale: Scale, case: Case, workers: Sequence[Worker], done: Done) -> None:
@@ -158,6 +181,10 @@ def _travel(results: Results, scale: Scale, workers: Sequence[Worker], done: Don
 
 def _serve(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     results.webbing = measure_web(workers, scale.web_rounds, done)
+
+
+def _overload(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    results.overloading = measure_overload(scale.overload_rounds, done)
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

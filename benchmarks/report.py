@@ -21,6 +21,7 @@ from benchmarks.guard import Guarding
 from benchmarks.layers import ENDPOINTS, RULES, Layering
 from benchmarks.measure import Case, Spread, Times, spread
 from benchmarks.memory import Footprint, judge
+from benchmarks.overload import Overloading
 from benchmarks.redis_trips import Trips
 from benchmarks.table import Sheet, between, figures
 from benchmarks.verdict import Verdict, at_most
@@ -55,6 +56,7 @@ class Results:
     gating: Gating = field(default_factory=Gating)
     layering: Layering = field(default_factory=Layering)
     webbing: Webbing = field(default_factory=Webbing)
+    overloading: Overloading = field(default_factory=Overloading)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -71,7 +73,7 @@ class Results:
         judged += [verdict for footprint in self.memory for verdict in judge(footprint)]
         judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
-        return judged + self.webbing.verdicts()
+        return judged + self.webbing.verdicts() + self.overloading.verdicts()
 
     def as_json(self) -> dict[str, Any]:
         """Return the results for the JSON file."""
@@ -87,6 +89,7 @@ class Results:
             "layers": self.layering.as_json(),
             "redis": [trips.as_json() for trips in self.trips],
             "web": self.webbing.as_json(),
+            "overload": self.overloading.as_json(),
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -191,6 +194,14 @@ def sheets(results: Results) -> list[Sheet]:
                 (build, who, f"{trips:.2f}")
                 for build, counted in results.webbing.trips.items()
                 for who, trips in counted.items()
+            ],
+        ),
+        Sheet(
+            "An overloaded server: answers within one second",
+            ("load", "who", "per second", "share of the best", "quartiles"),
+            [
+                (f"{load:g}", kind, f"{spread(found).median:.0f}", *figures(results.overloading.share(kind, load)))
+                for (kind, load), found in results.overloading.goodput.items()
             ],
         ),
         Sheet(

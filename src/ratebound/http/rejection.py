@@ -7,6 +7,7 @@ keys, no addresses, no storage errors. The adapter omits the body of a HEAD resp
 import json
 import logging
 from collections.abc import Callable, Sequence
+from random import randint
 from typing import Any, NamedTuple
 
 from ratebound.calendar_period import local_time
@@ -17,6 +18,8 @@ from ratebound.http.shown import CONCURRENT_REQUESTS, Shown
 from ratebound.outcome import Outcome
 
 log = logging.getLogger("ratebound")
+
+MAX_SHED_WAIT = 3  # seconds
 
 Lines = Sequence[tuple[str, str]]
 TYPES = "https://iana.org/assignments/http-problem-types#"
@@ -185,6 +188,15 @@ class RejectionFormat:
         link = documentation or self.documentation
         rejection = Rejection(self.blocked_status, kind, title, detail, None, (), [], link, None)
         return self._written(rejection, [], request_headers)
+
+    def shed(self, request_headers: Lines = ()) -> Response:
+        """Return the response to a request that an overloaded process does not take."""
+        after = randint(1, MAX_SHED_WAIT)  # clients that come back at once, and together, would keep it overloaded
+        detail = f"The service is overloaded: try again in {after} second{'' if after == 1 else 's'}."
+        title = "Temporary Reduced Capacity"
+        kind, status, link = "temporary-reduced-capacity", self.unavailable_status, self.documentation
+        rejection = Rejection(status, kind, title, detail, after, (), [], link, None)
+        return self._written(rejection, [("Retry-After", str(after))], request_headers)
 
     def rejection(
         self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0

@@ -22,6 +22,7 @@ from ratebound.web.body import KeptBody
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.flow import run_async
 from ratebound.web.gate import AsyncWebGate
+from ratebound.web.load_meter import METERED, meter_asgi
 from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
@@ -183,13 +184,20 @@ class RateLimitMiddleware:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
         kind, gate = scope["type"], self.gate
-        if kind == "http" and self.find is None and not self._has_user_function:
-            entered = enter_plain(gate, self._wire, scope, send)
-            if isinstance(entered, AsgiResponse):
-                await self.app(scope, receive, entered)
-                return
-            if entered is not None:
+        if gate.meter is not None and kind == "http" and METERED not in scope:
+            entered = gate.meter.enter(partial(request_view, scope, None, None, self._wire))
+            if isinstance(entered, Rejected):
                 await reject(entered, scope, send)
+            else:
+                await meter_asgi(entered, self, scope, receive, send)
+            return
+        if kind == "http" and self.find is None and not self._has_user_function:
+            plain = enter_plain(gate, self._wire, scope, send)
+            if isinstance(plain, AsgiResponse):
+                await self.app(scope, receive, plain)
+                return
+            if plain is not None:
+                await reject(plain, scope, send)
                 return
         if kind == "lifespan":
             await lifespan(self.app, gate, scope, receive, send)

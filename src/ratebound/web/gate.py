@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, Unpack
 
+from ratebound.adaptive.in_flight import InFlight
 from ratebound.arguments import as_sleep
 from ratebound.duration import Duration
 from ratebound.events import Listener
@@ -29,6 +30,7 @@ from ratebound.usage import Usage
 from ratebound.web.charge_by_result import Charge
 from ratebound.web.endpoint_rules_table import EndpointRulesTable
 from ratebound.web.flow import run, run_async
+from ratebound.web.load_meter import LoadMeter
 from ratebound.web.options import AnyPolicy, PolicyOptions, check_options
 from ratebound.web.passed import Passed
 from ratebound.web.plain_path import PlainPath
@@ -103,6 +105,8 @@ class _GateBase:
         self.rules_for = self._table.of  # an endpoint's rules, under the policy in force
         self.rules_alone = self._table.alone
         self._closes = not hasattr(storage, "evaluate")
+        concurrent = gate.policy.concurrent
+        self.meter = None if concurrent is None else LoadMeter(gate, InFlight(**concurrent))
         self.read_endpoints: Callable[[], object] = lambda: None  # set by adapters that know endpoints in advance
 
     @property

@@ -72,6 +72,7 @@ class PolicyOptions(TypedDict, total=False):
     trusted: str | Sequence[str] | Mapping[str, Any] | Proxies
     ipv6: int
     salt: str
+    concurrent: Literal["auto"] | Mapping[str, int] | None
     by: By
     identities: Mapping[str, Any]
     tiers: Sequence[str] | Mapping[str, Any]

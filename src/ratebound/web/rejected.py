@@ -63,6 +63,8 @@ def rejection_of(verdict: Verdict, view: RequestView, breaches: Mapping[str, Cal
     message, documentation = (None, None) if rule is None else (rule.message or None, rule.documentation or None)
     if verdict.decision is not None:
         response = rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
+    elif verdict.kind == "shed":
+        response = rejection.shed(view.headers)
     else:
         response = rejection.block(view.headers, message=message, documentation=documentation)
     return Rejected(verdict, response, None if rule is None else breaches.get(rule.name))

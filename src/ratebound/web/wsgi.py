@@ -13,6 +13,7 @@ from ratebound.usage import Usage
 from ratebound.web.body import wsgi_body
 from ratebound.web.flow import run
 from ratebound.web.gate import WebGate
+from ratebound.web.load_meter import METERED, LoadMeter, meter_wsgi
 from ratebound.web.options import AnyPolicy, Options, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
@@ -136,6 +137,8 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         gate, around = self.gate, environ.get(PASSED)
+        if gate.meter is not None and METERED not in environ:
+            return metered(gate.meter, self, environ, start_response)
         if around is not None and gate.owns(around):
             return self.app(environ, start_response)  # checked already, by one around this one
         rules, visit, user = gate.rules_for(), Visit(), self.user(environ)
@@ -158,6 +161,18 @@ class RateLimitMiddleware:
             return reject(answer, environ, start_response)
         environ[PASSED] = answer
         return track_response(gate, self.app, visit, environ, start_response)
+
+
+def metered(
+    meter: LoadMeter, app: Application, environ: Environ, start_response: Callable[..., Any]
+) -> Iterable[bytes]:
+    """Run an application if there is a place for the request, and reject it otherwise."""
+    if METERED in environ:  # an application around this one is metered
+        return app(environ, start_response)
+    entered = meter.enter(partial(request_view, environ))
+    if isinstance(entered, Rejected):
+        return reject(entered, environ, start_response)
+    return meter_wsgi(entered, app, environ, start_response)
 
 
 def reject(rejected: Rejected, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:

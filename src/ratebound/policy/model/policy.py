@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
+from ratebound.adaptive.in_flight import InFlight
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import RejectionFormat
@@ -34,6 +35,7 @@ from ratebound.storage.urls import check_storage_url
 T = TypeVar("T")
 Switch = Literal["on", "off", "shadow"]
 SWITCHES = get_args(Switch)
+IN_FLIGHT_OPTIONS = ("least", "most", "first")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +77,8 @@ class Policy:
     belong to them; every other client has `default_tier`. `exempt` are matches whose requests are not counted; only a
     path in exactly the spelling of the pattern is exempt. `allow` and `block` list clients; block wins. `ipv6` is the
     length of the prefix that counts as one client. `salt` is mixed into fingerprints; all processes need the same.
+    `concurrent` is "auto", or a mapping of options of `InFlight`: web adapters then shed requests that an overloaded
+    process cannot work on at once.
     """
 
     rules: Sequence[Rule] = ()
@@ -85,6 +89,7 @@ class Policy:
     rejection: Any = "problem+json"
     trusted: Any = ()
     ipv6: int = 64
+    concurrent: Any = None
     salt: str = field(default="", repr=False)
     by: Any = ("user", "address")
     identities: Mapping[str, Any] = field(default_factory=dict)  # each a Source, or a mapping with the keys of one
@@ -139,6 +144,8 @@ class Policy:
         if not isinstance(self.salt, str):
             problems.add(("salt",), f"expected a string, not {shown(self.salt)}")
             put(self, "salt", "")
+        with problems.at("concurrent"):
+            put(self, "concurrent", _in_flight_options(self.concurrent))
         self._check_identities(problems)
         self._check_tiers(problems)
         self._check_rules(problems)
@@ -381,6 +388,18 @@ def _check_names(rule: Rule, plan: Plan) -> None:
     for limit in plan if isinstance(plan, tuple) else ():
         if limit.name.startswith(f"{rule.name}/candidate."):
             raise ValueError(f"'{limit.text}': names that begin with 'candidate.' are reserved: choose another name")
+
+
+def _in_flight_options(given: Any) -> Mapping[str, int] | None:
+    """Return the options of InFlight; None if there is none. Raises ValueError."""
+    if given is None:
+        return None
+    options = {} if given == "auto" else given
+    if not isinstance(options, Mapping) or not options.keys() <= set(IN_FLIGHT_OPTIONS):
+        known = ", ".join(IN_FLIGHT_OPTIONS)
+        raise ValueError(f"expected 'auto', or a mapping with {known}, not {shown(given)}")
+    InFlight(**options)
+    return dict(options)
 
 
 def _check_storage(url: object) -> None:

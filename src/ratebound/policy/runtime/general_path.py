@@ -225,6 +225,12 @@ class CompiledPolicy:
             request.found = RequestIdentities(self, asked.client)
         return asked
 
+    def exempts(self, request: RequestView) -> bool:
+        """Return True if the policy exempts the request from all rules."""
+        if not self.policy.exempt:
+            return False
+        return is_exempt(self.exempt, request, readings_of(request), methods_of(request), self._client(request))
+
     def deliberate(
         self, request: RequestView, stage: str, switch: str, matched: MatchedRules | None = None
     ) -> Deliberation:

@@ -161,6 +161,8 @@ def changes_between(old: Policy, new: Policy) -> Iterator[str]:
         yield "storage: a change takes a restart; the old one stays in use"
     if old.ipv6 != new.ipv6:
         yield f"ipv6: clients are told apart by /{new.ipv6} from now on; rules by address start anew for IPv6"
+    if old.concurrent != new.concurrent:
+        yield "concurrent: a change takes a restart"
     if old.salt != new.salt:
         yield "salt: fingerprints change; rules that count by them start anew"
     for rule in new.rules:

@@ -17,7 +17,7 @@ from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.problem import nearest
 from ratebound.policy.runtime.compiled_rules import CompiledRule, plan_of, with_failure_cached
-from ratebound.policy.runtime.fast_path import is_exempt, readings_of
+from ratebound.policy.runtime.fast_path import readings_of
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step, verified
 from ratebound.usage import checked_units, grant_ask, no_quota, quotas_among, usage_ask
 
@@ -48,7 +48,7 @@ def asks_of_request(
     found: RequestIdentities = request.found
     try:
         asks: list[RuleAsk] = []
-        for stage in ("early", "late") if rules is not None or not _is_exempt(compiled, request) else ():
+        for stage in ("early", "late") if rules is not None or not compiled.exempts(request) else ():
             for one in (yield from _counting(compiled, request, found, stage, rules)):
                 who = yield from _identified(one, request, found)
                 plan = yield from compiled.plan_for(one, request, found, who)
@@ -57,12 +57,6 @@ def asks_of_request(
         return asks
     finally:
         request.found = before
-
-
-def _is_exempt(compiled: CompiledPolicy, request: RequestView) -> bool:
-    return bool(compiled.policy.exempt) and is_exempt(
-        compiled.exempt, request, readings_of(request), methods_of(request), request.found.client
-    )
 
 
 def _counting(

@@ -38,8 +38,9 @@ class Verdict:
     """The answer of a gate for one request at one stage. It is true if the request may proceed.
 
     `kind` says how it was found: `limited` (the storage was asked, see `decision`), `unlimited` (no rule limits this
-    client), `unmatched` (no rule matched), `exempt`, `allow`, `block`, `deny` or `off`. A `block` or `deny` is made
-    without the storage, and no wait helps. `earlier` is the verdict of the early stage, if one call decided both.
+    client), `unmatched` (no rule matched), `exempt`, `allow`, `block`, `deny`, `off`, or `shed` (the process is
+    overloaded). A `block` or `deny` is made without the storage, and no wait helps. `earlier` is the verdict of the
+    early stage, if one call decided both.
     """
 
     __slots__ = ("allowed", "client", "decision", "earlier", "grounds", "identities", "shadows")

@@ -115,6 +115,11 @@ def word_rejection(request: Any, rejected: Rejected, caller: Caller) -> Flow[Any
         response = yield partial(caller.call, words, request, rejected)
         if response is not None:
             return response
+    return plain_rejection(request, rejected)
+
+
+def plain_rejection(request: Any, rejected: Rejected) -> HttpResponse:
+    """Return the response of a rejection in our own words, without the headers of limits."""
     body = b"" if request.method == "HEAD" else rejected.body
     response = HttpResponse(body, status=rejected.status, content_type=rejected.body_type)
     response.headers["Content-Length"] = str(len(rejected.body))

@@ -7,10 +7,19 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 
 from ratebound.web.django.configuration import configured_limits
-from ratebound.web.django.flows import Caller, add_headers, check_late, conclude, respond, word_rejection
+from ratebound.web.django.flows import (
+    Caller,
+    add_headers,
+    check_late,
+    conclude,
+    plain_rejection,
+    respond,
+    word_rejection,
+)
 from ratebound.web.django.request import VISIT, request_view
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.flow import run, run_async
+from ratebound.web.load_meter import LoadMeter
 from ratebound.web.passed import Passed
 from ratebound.web.passed_fields import COMPLETE
 from ratebound.web.rejected import Rejected
@@ -40,8 +49,38 @@ class RateLimitMiddleware:
         visit.is_watched = True
         setattr(request, VISIT, visit)
         if self._is_async:
-            return self._respond_async(request, visit, limits.tasks)
+            caller = limits.tasks
+            meter = caller.gate.meter
+            if meter is None:
+                return self._respond_async(request, visit, caller)
+            return self._metered_async(request, visit, caller, meter)
         caller = limits.threads
+        meter = caller.gate.meter
+        return self._respond(request, visit, caller) if meter is None else self._metered(request, visit, caller, meter)
+
+    def _metered(self, request: Any, visit: Visit, caller: Caller, meter: LoadMeter) -> Any:
+        entered = meter.enter(lambda: visit.view)
+        if isinstance(entered, Rejected):
+            return _shed(request, entered)
+        try:
+            response = self._respond(request, visit, caller)
+            entered.answered()
+            return response
+        finally:
+            entered.leave()
+
+    async def _metered_async(self, request: Any, visit: Visit, caller: Caller, meter: LoadMeter) -> Any:
+        entered = meter.enter(lambda: visit.view)
+        if isinstance(entered, Rejected):
+            return _shed(request, entered)
+        try:
+            response = await self._respond_async(request, visit, caller)
+            entered.answered()
+            return response
+        finally:
+            entered.leave()
+
+    def _respond(self, request: Any, visit: Visit, caller: Caller) -> Any:
         try:
             if caller.gate.has_early:
                 return run(respond(request, visit, caller, self._get_response))
@@ -105,6 +144,13 @@ class RateLimitMiddleware:
         if answer.delay:
             await gate.sleep(answer)
         return None
+
+
+def _shed(request: Any, rejected: Rejected) -> Any:
+    response = plain_rejection(request, rejected)
+    for name, value in rejected.fields:
+        response.headers[name] = value
+    return response
 
 
 def _is_plain(rules: EndpointRules, visit: Visit) -> bool:

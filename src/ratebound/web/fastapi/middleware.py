@@ -7,10 +7,11 @@ that response starts, and a rejection may take its place.
 
 from asyncio import _get_running_loop as running_loop  # None where another kind of loop runs
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.web.asgi import check_with_body, close_logged, request_view
+from ratebound.web.asgi import check_with_body, close_logged, reject, request_view
 from ratebound.web.asgi_plain_path import peer_of
 from ratebound.web.asgi_response import START, AsgiResponse, leave, send_nothing, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
@@ -19,6 +20,7 @@ from ratebound.web.fastapi.application import LimitedApplication
 from ratebound.web.fastapi.plain_path import begin_plain
 from ratebound.web.fastapi.running_request import RunningRequest
 from ratebound.web.flow import run_async
+from ratebound.web.load_meter import METERED, meter_asgi
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.visit import Visit
@@ -42,6 +44,13 @@ class OutermostMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, gate = scope["type"], self.gate
+        if gate.meter is not None and kind == "http" and METERED not in scope:
+            entered = gate.meter.enter(partial(request_view, scope, None, None, self.application.wire))
+            if isinstance(entered, Rejected):
+                await reject(entered, scope, send)
+            else:
+                await meter_asgi(entered, self, scope, receive, send)
+            return
         begun = begin_plain(gate, self._key, scope, send) if kind == "http" else None
         if begun is not None:
             if not self._has_between:

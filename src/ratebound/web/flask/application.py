@@ -32,7 +32,7 @@ from ratebound.web.rule_names import method_name
 from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 from ratebound.web.user import user_id
 from ratebound.web.visit import Visit, release_part
-from ratebound.web.wsgi import PASSED, WIRE, request_view
+from ratebound.web.wsgi import PASSED, WIRE, metered, request_view
 from ratebound.web.wsgi_response import Environ
 
 BLOCKS = "ratebound.blocks"  # the key in an environ of the blocks that the view has entered and not left
@@ -110,7 +110,8 @@ class LimitedFlask:
         gate.read_endpoints = self._read_routes_once
         self._watch()
         app.before_request(self._check_request)
-        app.wsgi_app = self.plain.responding(app.wsgi_app)  # type: ignore[method-assign]
+        responding = self.plain.responding(app.wsgi_app)
+        app.wsgi_app = responding if gate.meter is None else partial(metered, gate.meter, responding)  # type: ignore[method-assign]
         app.handle_user_exception = self._noting_rejections(app.handle_user_exception)  # type: ignore[method-assign]
         app.make_default_options_response = self._answering_options(  # type: ignore[method-assign]
             app.make_default_options_response

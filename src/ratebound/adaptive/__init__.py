@@ -1,0 +1,1 @@
+"""Limits that follow the load of this process."""

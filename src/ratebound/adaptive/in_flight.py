@@ -1,0 +1,134 @@
+"""The number of requests that a process can work on at once, found from their latency.
+
+Work beyond what a server can do at once only waits: latency rises, and throughput does not. So requests are timed in
+short windows. While their median is near the time that an unhurried request takes, a limit that is reached rises by
+half its square root; it doubles if it was never too high. When the median exceeds TOLERANCE times that time, the limit
+falls in proportion, at most to half.
+
+The time of an unhurried request changes with the application, and a loaded process does not show it. So a process whose
+limit is reached has a quarter of it for one window, every PROBE_EVERY seconds: the median of that window is the new
+measure. A window in which the process is not busy measures it for free.
+"""
+
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ratebound.fork import renew_in_children
+
+TOLERANCE: Final = 2.0  # a median that is so many times as long as unhurried means that requests wait
+SHORTEST: Final = 0.05  # seconds: shorter requests count as so long, because nobody minds to wait for that
+WINDOW: Final = 0.1  # seconds that a window lasts at least; it also lasts as long as the requests before it
+SAMPLES: Final = 10  # requests that a window has at least
+PROBE_SAMPLES: Final = 5
+MOST_SAMPLES: Final = 500  # of a window that are kept
+LONGEST_WINDOW: Final = 10.0  # seconds after which a window ends with fewer requests
+FIRST_PROBE: Final = 1.0  # seconds after the start
+PROBE_EVERY: Final = 10.0  # seconds
+PROBE_COST: Final = 20  # probes take at most one in so many of all seconds
+MOST_SLOWER: Final = 1.5  # a probe makes the measure at most so many times as long: it may have been busy itself
+PROBE_SHARE: Final = 4  # a probe takes one in so many of the limit
+IDLE_SHARE: Final = 4  # a process with fewer than one in so many of its limit at once is not busy
+
+
+class InFlight:
+    """A limit of the requests that are in this process at the same time. It finds its own number.
+
+    `least` and `most` bound the limit, and `first` is where it begins. A request calls `enter` when it comes, `note`
+    when it has its answer and `leave` when it has gone. `limit` is the limit now, `now_in` the requests that are there,
+    and `shed` those that found no place. Thread-safe.
+    """
+
+    def __init__(
+        self, *, least: int = 4, most: int = 1000, first: int = 20, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        for name, number in (("least", least), ("first", first), ("most", most)):
+            if type(number) is not int or not 1 <= number <= 100_000:
+                raise ValueError(f"{name} must be a whole number from 1 to 100000, not {number!r}")
+        if not least <= first <= most:
+            raise ValueError(f"expected least <= first <= most, not {least}, {first} and {most}")
+        self.least = least
+        self.most = most
+        self.limit = first
+        self.shed = 0
+        self._now = now
+        self._measure: float | None = None  # seconds that an unhurried request takes
+        self._estimate = float(first)
+        self._is_new = True  # the limit has never been too high
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with no request. A child process has none of its parent's."""
+        self._lock = threading.Lock()
+        self.now_in = 0
+        self._probes_at = self._now() + FIRST_PROBE
+        self._is_probe = False
+        self._was_full = False  # since the last probe
+        self._window = WINDOW
+        self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._begins = self._now()
+        self._busiest = self.now_in
+        self._is_full = False
+        self._samples: list[float] = []
+
+    def enter(self) -> bool:
+        """Take a place. Return False if there is none."""
+        with self._lock:
+            if self.now_in >= (max(self.limit // PROBE_SHARE, 1) if self._is_probe else self.limit):
+                self._is_full = True
+                self.shed += 1
+                return False
+            self.now_in += 1
+            self._busiest = max(self._busiest, self.now_in)
+            return True
+
+    def leave(self) -> None:
+        """Give back a place."""
+        with self._lock:
+            self.now_in -= 1
+
+    def note(self, seconds: float) -> None:
+        """Note the time that a request took until its answer."""
+        with self._lock:
+            now = self._now()
+            if self._is_probe and now - seconds < self._begins:
+                # It has waited among those that came before the probe. If all take very long, there is no probe.
+                self._is_probe = now - self._begins < LONGEST_WINDOW
+                return
+            if len(self._samples) < MOST_SAMPLES:
+                self._samples.append(seconds)
+            lasted = now - self._begins
+            enough = PROBE_SAMPLES if self._is_probe else SAMPLES
+            if lasted >= LONGEST_WINDOW or (lasted >= self._window and len(self._samples) >= enough):
+                self._end_window(now)
+
+    def _end_window(self, now: float) -> None:
+        median = statistics.median(self._samples)
+        self._window = max(WINDOW, median)  # what the last change of the limit did shows only after that
+        is_idle = self._busiest * IDLE_SHARE <= self.limit
+        if self._measure is None or median < self._measure:
+            self._measure = median
+        elif self._is_probe or is_idle:
+            self._measure = min(median, self._measure * MOST_SLOWER)
+        else:
+            self._adjust(median / max(self._measure, SHORTEST))
+        self._was_full = not self._is_probe and (self._was_full or self._is_full)
+        if self._is_probe or is_idle:
+            self._probes_at = now + max(PROBE_EVERY, PROBE_COST * (now - self._begins))
+        self._is_probe = now >= self._probes_at and self._was_full
+        self._begin_window()
+
+    def _adjust(self, slower: float) -> None:
+        if slower > TOLERANCE:
+            self._estimate *= max(TOLERANCE / slower, 0.5)
+            self._is_new = False
+        elif self._is_full:
+            self._estimate += self._estimate if self._is_new else math.sqrt(self._estimate) / 2
+        self._estimate = min(max(self._estimate, self.least), self.most)
+        self.limit = int(self._estimate)
