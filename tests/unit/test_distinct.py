@@ -87,6 +87,7 @@ def test_a_value_is_counted_if_it_is_known_or_there_is_room(
         ((900, 2, 3, 800, 4, 900), 1, value(7), (S + 100, 3, 3, 800, 4, 900, 7, S + 100), 0),
         ((900, 2, 3, 800, 4, 900), 1, value(3), (S + 100, 2, 4, 900, 3, S + 100), 800),
         ((9 * S, 1, 3, 9 * S), 1, value(3), (9 * S, 1, 3, 9 * S), 9 * S),
+        ((900, 1, 3, 900), 1, value(0), (S + 100, 2, 3, 900, 0, S + 100), 0),
         # take back a sight of a value that it added, or that was known before
         ((900, 2, 3, 800, 4, 900), -1, value(4, 900), (800, 1, 3, 800), 900),
         ((900, 2, 3, 800, 4, 900), -1, value(4, 900, 850), (850, 2, 3, 800, 4, 850), 900),
@@ -107,6 +108,7 @@ def test_a_value_is_counted_if_it_is_known_or_there_is_room(
         ((900, 1, 3, 900), 1, None, (900, 1, 3, 900), 0),
         ((900, 1, 3, 900), 1, NOT_GIVEN, (900, 1, 3, 900), 0),
         ((900, 1, 3, 900), -1, NOT_GIVEN, (900, 1, 3, 900), 0),
+        ((900, 1, 3, 900), 1, (-1, 0, 0, 0), (900, 1, 3, 900), 0),
     ],
 )
 def test_force_counts_above_the_count_and_takes_back_a_sight(
