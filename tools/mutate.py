@@ -55,7 +55,7 @@ TESTS: dict[str, list[str]] = {
     "kernels/distinct.py": ["tests/unit/test_distinct.py"],
     "kernels/fixed_window.py": ["tests/unit/test_fixed_window.py"],
     "kernels/gcra.py": ["tests/unit/test_gcra.py"],
-    "kernels/group_law.py": ["tests/unit/test_group_law.py"],
+    "kernels/group_law.py": ["tests/unit/test_group_law.py", "tests/unit/test_concurrency.py"],
     "kernels/packing.py": ["tests/unit/test_packing.py"],
     "kernels/penalty.py": ["tests/unit/test_penalty.py"],
     "kernels/sliding_counter.py": ["tests/unit/test_sliding_counter.py"],

@@ -313,6 +313,13 @@ def test_strikes_within_one_second_are_one_and_the_row_of_the_second_says_none()
     assert (rows[1], after) == ((True, 1, 0, 60 * S - 1, 0, NOW, 0, 0), {"guessing": struck})
 
 
+def test_a_penalty_whose_count_was_lowered_blocks_with_the_next_strike() -> None:
+    """No strike remains, but it does not block yet."""
+    many = (110 * S, 50 * S, UNTOUCHED, 0, 48 * S, 49 * S, 50 * S)
+    rows, after = strikes_of(((DENIED, PENALTY), 1, None, None), states={"denied": FULL, "guessing": many})
+    assert (rows[1][6], after) == (BLOCKED, {"guessing": (3760 * S, NOW, 160 * S, 1)})
+
+
 def test_equal_checks_that_pass_only_alone_are_a_strike() -> None:
     used = (120 * S, 1, 90 * S)
     asks = [((DENIED, PENALTY), 1, None, None)] * 2

@@ -159,6 +159,7 @@ def test_force_with_the_word_strike_is_one_and_says_so(cost: int) -> None:
     ("state", "now", "after"),
     [
         ((60 * S, 50 * S, UNTOUCHED, 0, 50 * S), 50 * S, (60 * S, 50 * S, UNTOUCHED, 0, 50 * S)),
+        ((60 * S, 50 * S, UNTOUCHED, 0, 50 * S), 50 * S - 1, (60 * S - 1, 50 * S - 1, UNTOUCHED, 0, 50 * S - 1)),
         # as if the last strike were now: no block is longer, none is over
         ((61 * S, 51 * S, UNTOUCHED, 0, 50 * S, 51 * S), 21 * S, (31 * S, 21 * S, UNTOUCHED, 0, 20 * S, 21 * S)),
         ((164 * S, 59 * S, 64 * S, 1), 9 * S, (114 * S, 9 * S, 14 * S, 1)),
