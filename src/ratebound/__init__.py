@@ -2,7 +2,7 @@
 
 from ratebound.compiling import COMPILED
 from ratebound.decision import Decision
-from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, RateboundError, StorageError
+from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, InvalidValue, RateboundError, StorageError
 from ratebound.limit import Check, Limit
 from ratebound.limiter import AsyncLimiter, Limiter
 from ratebound.notation import parse_limit, parse_limits
@@ -26,6 +26,7 @@ __all__ = [
     "InvalidCost",
     "InvalidKey",
     "InvalidLimit",
+    "InvalidValue",
     "Limit",
     "Limiter",
     "MemoryStorage",

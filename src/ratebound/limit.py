@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from ratebound.calendar_period import LENGTHS, Calendar
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit
@@ -46,6 +46,7 @@ MAX_LEASE = UNITS["day"]
 MAX_VALUES = 1_000  # every distinct value is stored: a larger count needs the word `large`
 MAX_LARGE_VALUES = 10_000
 MAX_STRIKES = 100
+ONE_STRIKE: Final = UNITS["second"]  # denials within this time are one strike
 MAX_BLOCKS = 8  # in the list of a penalty
 MAX_BLOCK = UNITS["year"]
 FORGET = 7 * UNITS["day"]  # a penalty forgets its blocks after this time, unless it gives another
@@ -220,6 +221,11 @@ class Limit:
             raise InvalidLimit(f"a penalty counts at most {MAX_STRIKES} strikes, not {self.count}: each is stored")
         if self.period_us > MAX_BLOCK:
             raise InvalidLimit("strikes are counted within at most a year")
+        if self.period_us <= (self.count - 1) * ONE_STRIKE:
+            raise InvalidLimit(
+                f"denials within one second are one strike, so {self.count} strikes take {self.count - 1} seconds:"
+                " count them within a longer time"
+            )
         blocks = self.blocks_us
         if not isinstance(blocks, tuple) or not 1 <= len(blocks) <= MAX_BLOCKS:
             raise InvalidLimit(

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 
 from ratebound.clock import SECOND
 from ratebound.duration import Duration
-from ratebound.limit import ALGORITHMS, GRANT, NOT_GIVEN, Ask, Extra, Group, Limit, Mode
-from ratebound.notation import parse_limit
+from ratebound.limit import ALGORITHMS, GRANT, NO_STRIKE, NOT_GIVEN, STRIKE, Ask, Extra, Group, Limit, Mode
+from ratebound.notation import parse_limit, parse_limits
 from ratebound.outcome import Outcome, Row
 from ratebound.settling import settlement, spent_of, undoing
 from ratebound.storage import AsyncStorage, HeldSlot, Storage, async_twin_of, holders_of
@@ -889,8 +889,386 @@ def a_row_of_a_quota_or_a_slot_has_all_fields(storage: Storage, clock: FakeClock
                 assert {type(field) for field in (row[1], *row[3:8], *optional)} == {int}, (text, mode, row)
 
 
+PENALTY = "2 strikes/minute block 10 seconds then 1 minute forget 1 hour as guessing"
+STRUCK, BLOCKED = 1, 2  # `given` in the row of a penalty: the decision was a strike, or it began a block
+
+
+def sight(digest: int) -> Extra:
+    """Return the extra of an ask for a limit of distinct values."""
+    return (digest, 0, 0, 0)
+
+
+def ask_limits(
+    storage: Storage,
+    key: str,
+    texts: str,
+    extras: Sequence[Extra] | None = None,
+    *,
+    cost: int = 1,
+    mode: Mode = "spend",
+    patience: int | None = None,
+) -> list[Outcome]:
+    """Return the outcomes of one ask for several limits of a key."""
+    group: Group = ((key, tuple(parse_limits(texts)), cost, patience, extras),)
+    return [Outcome(*row) for row in storage.evaluate((group,), mode)[0]]
+
+
+def values_count_until_one_period_after_their_last_allowed_sight(storage: Storage, clock: FakeClock) -> None:
+    """No more than the count are allowed; one that is counted passes, and then counts for longer."""
+    limit = parse_limit("3 distinct account/10 seconds")
+    answers = []
+    for digest in (1, 2, 3, 4, 1, 5):
+        answers.append(ask(storage, "a", limit, extra=sight(digest)))
+        clock.now += SECOND
+    assert [answer.allowed for answer in answers] == [True, True, True, False, True, False]
+    assert [answer.remaining for answer in answers] == [2, 1, 0, 0, 0, 0]
+    assert [answer.retry_after_us for answer in answers] == [0, 0, 0, 7 * SECOND, 0, 6 * SECOND]
+    assert [answer.reset_after_us // SECOND for answer in answers] == [10, 10, 10, 9, 10, 9]
+    begin = answers[0].at_us
+    assert [answer.given for answer in answers] == [0, 0, 0, 0, begin + 10 * SECOND, 0]
+    assert ask(storage, "b", limit, extra=sight(4)).allowed, "another key has values of its own"
+    clock.now = begin + 11 * SECOND - 1  # the second value has a microsecond left
+    assert not ask(storage, "a", limit, extra=sight(4)).allowed
+    clock.now += 1
+    assert ask(storage, "a", limit, extra=sight(4)).allowed
+    assert ask(storage, "a", limit, extra=sight(1)).allowed, "its second sight made it count for longer"
+    clock.now += 10 * SECOND
+    assert ask(storage, "a", limit, mode="peek")[:4] == (True, 3, 0, 0)
+
+
+def a_denied_value_is_not_stored(storage: Storage, clock: FakeClock) -> None:
+    """Thousands of denied values leave nothing behind: neither a count nor a longer wait."""
+    limit = parse_limit("2 distinct account/minute")
+    for digest in (1, 2):
+        ask(storage, "a", limit, extra=sight(digest))
+    for digest in range(3, 103):
+        assert ask(storage, "a", limit, extra=sight(digest))[:4] == (False, 0, 60 * SECOND, 60 * SECOND)
+    clock.now += 60 * SECOND
+    assert [ask(storage, "a", limit, extra=sight(digest)).remaining for digest in (50, 60)] == [1, 0]
+
+
+def a_value_takes_no_cost(storage: Storage, clock: FakeClock) -> None:
+    """A request has one value, whatever it costs. The largest digest is 2**53 - 1."""
+    limit = parse_limit("2 distinct account/minute")
+    assert ask(storage, "a", limit, 1_000, extra=sight(2**53 - 1)).remaining == 1
+    assert ask(storage, "a", limit, 1_000, extra=sight(2**53 - 1)).remaining == 1
+    assert ask(storage, "a", limit, 1_000, extra=sight(2**53 - 2)).remaining == 0
+    assert ask(storage, "a", limit, 1_000, "peek", extra=sight(2**53 - 1)).allowed
+
+
+def a_peek_counts_no_value(storage: Storage, clock: FakeClock) -> None:
+    """A peek tells what a spend would, with and without a digest."""
+    limit = parse_limit("2 distinct account/minute")
+    for _ in range(2):
+        assert ask(storage, "a", limit, mode="peek", extra=sight(1))[:4] == (True, 2, 0, 0)
+    ask(storage, "a", limit, extra=sight(1))
+    ask(storage, "a", limit, extra=sight(2))
+    for _ in range(2):
+        assert ask(storage, "a", limit, mode="peek")[:3] == (False, 0, 60 * SECOND)
+        assert ask(storage, "a", limit, mode="peek", extra=sight(3))[:3] == (False, 0, 60 * SECOND)
+        assert ask(storage, "a", limit, mode="peek", extra=sight(2))[:3] == (True, 0, 0)
+
+
+def a_sight_is_taken_back_unless_the_value_was_seen_since(storage: Storage, clock: FakeClock) -> None:
+    """Settling to 0 and undoing take back what the decision added, and no other sight."""
+    limit = parse_limit("3 distinct account/minute")
+
+    def seen(digest: int) -> tuple[Group, Sequence[Row]]:
+        clock.now += SECOND
+        group: Group = (("a", (limit,), 1, None, [sight(digest)]),)
+        return group, storage.evaluate((group,))[0]
+
+    def left() -> tuple[int, int]:
+        found = ask(storage, "a", limit, mode="peek")
+        return found.remaining, found.reset_after_us
+
+    for correct in (lambda group, rows: settlement(group, rows, [0]), undoing):
+        storage.evaluate((correct(*seen(1)),), "force")
+        assert left() == (3, 0), "it was new"
+        first = seen(1)
+        second = seen(1)
+        storage.evaluate((correct(*second),), "force")
+        assert left() == (2, 59 * SECOND), "it is as the first sight left it"
+        storage.evaluate((correct(*first),), "force")
+        assert left() == (3, 0)
+        first = seen(1)
+        seen(1)
+        storage.evaluate((correct(*first),), "force")
+        assert left() == (2, 60 * SECOND), "somebody saw it since"
+        storage.reset((("a", (limit,), 1, None, None),))
+    group, rows = seen(1)
+    storage.evaluate((settlement(group, rows, [5]),), "force")
+    assert left() == (2, 60 * SECOND), "only a cost of 0 takes it back"
+    clock.now += 60 * SECOND
+    storage.evaluate((undoing(group, rows),), "force")
+    assert left() == (3, 0), "it is over"
+    group, rows = seen(2)
+    storage.reset((("a", (limit,), 1, None, None),))
+    seen(2)
+    storage.evaluate((undoing(group, rows),), "force")
+    assert left() == (2, 60 * SECOND), "it was seen after a reset"
+
+
+def a_value_can_be_counted_above_the_count(storage: Storage, clock: FakeClock) -> None:
+    """Force counts a value always; without a digest nothing changes."""
+    limit = parse_limit("2 distinct account/minute")
+    for digest in range(4):
+        forced = ask(storage, "a", limit, 1, "force", extra=sight(digest))
+        assert (forced.allowed, forced.remaining) == (True, max(1 - digest, 0))
+        clock.now += SECOND
+    assert ask(storage, "a", limit, extra=sight(9)).retry_after_us == 58 * SECOND
+    assert ask(storage, "a", limit, extra=sight(3)).allowed
+    for cost in (-5, 5):
+        ask(storage, "a", limit, cost, "force", extra=NOT_GIVEN)
+    ask(storage, "a", limit, -1, "force", extra=sight(3))
+    assert ask(storage, "a", limit, mode="peek").remaining == 0
+
+
+def a_changed_count_of_values_keeps_them_and_a_changed_period_starts_anew(storage: Storage, clock: FakeClock) -> None:
+    """Limits that differ in count share values. A reset forgets them."""
+    for digest in (1, 2):
+        ask(storage, "a", "2 distinct account/minute", extra=sight(digest))
+    assert not ask(storage, "a", "1 distinct account/minute", extra=sight(3)).allowed
+    assert ask(storage, "a", "3 distinct account/minute", extra=sight(3)).allowed
+    for other in ("2 distinct account/hour", "2 distinct user/minute", "2 distinct account/minute as other"):
+        assert ask(storage, "a", other, extra=sight(3)).remaining == 1, other
+    storage.reset((("a", (parse_limit("2 distinct account/minute"),), 1, None, None),))
+    assert ask(storage, "a", "2 distinct account/minute", extra=sight(3)).remaining == 1
+
+
+def a_clock_that_steps_back_frees_no_value(storage: Storage, clock: FakeClock) -> None:
+    """Values count until the instant that they were given."""
+    limit = parse_limit("2 distinct account/minute")
+    for digest in (1, 2):
+        ask(storage, "a", limit, extra=sight(digest))
+    clock.now -= 30 * SECOND
+    assert ask(storage, "a", limit, extra=sight(3))[:3] == (False, 0, 90 * SECOND)
+    assert ask(storage, "a", limit, extra=sight(1)).reset_after_us == 90 * SECOND
+    clock.now += 90 * SECOND
+    assert ask(storage, "a", limit, extra=sight(3)).allowed
+
+
+def a_denial_is_a_strike_in_the_same_step(storage: Storage, clock: FakeClock) -> None:
+    """The row of the penalty shows it. Denials within one second are one strike."""
+    texts = f"2/hour fixed-window; {PENALTY}"
+    ask_limits(storage, "a", texts, cost=2)
+    for _ in range(3):
+        answers = ask_limits(storage, "a", texts)
+        assert [answer.allowed for answer in answers] == [False, True]
+        clock.now += SECOND // 3
+    peeked = ask_limits(storage, "a", texts, mode="peek")[1]
+    assert (peeked.remaining, peeked.given, peeked.reset_after_us) == (1, 0, 59 * SECOND + 1)
+    clock.now += 1
+    answers = ask_limits(storage, "a", texts)
+    assert [answer.allowed for answer in answers] == [False, False], "the second strike blocks at once"
+    assert answers[1][1:] == (0, 10 * SECOND, 3610 * SECOND, 0, clock.now, BLOCKED, 0, None)
+    assert ask_limits(storage, "b", texts)[1].remaining == 2, "another key has strikes of its own"
+
+
+def an_allowed_check_stores_no_strike(storage: Storage, clock: FakeClock) -> None:
+    """A penalty is as untouched after thousands of allowed checks, and so is one that was only looked at."""
+    for _ in range(20):
+        clock.now += SECOND
+        assert all(answer.allowed for answer in ask_limits(storage, "a", f"100/hour; {PENALTY}"))
+        ask_limits(storage, "a", f"100/hour; {PENALTY}", mode="peek")
+    assert ask(storage, "a", PENALTY, mode="peek")[:4] == (True, 2, 0, 0)
+
+
+def _block(storage: Storage, clock: FakeClock, key: str = "a", text: str = PENALTY) -> Outcome:
+    """Strike until a block begins, and return its row."""
+    while (row := ask(storage, key, text, 1, "force", extra=STRIKE)).given == STRUCK:
+        clock.now += SECOND
+    return row
+
+
+def a_blocked_key_stays_blocked_until_exactly_the_end(storage: Storage, clock: FakeClock) -> None:
+    """Whatever it asks meanwhile: its denials charge nothing and make the block no longer."""
+    texts = f"5/second fixed-window; {PENALTY}"
+    assert _block(storage, clock).retry_after_us == 10 * SECOND
+    until = clock.now + 10 * SECOND
+    for _ in range(5):
+        answers = ask_limits(storage, "a", texts)
+        assert [answer.allowed for answer in answers] == [True, False]
+        assert (answers[0].remaining, answers[1].retry_after_us) == (5, until - clock.now)
+        for cost in (6, 100):
+            ask_limits(storage, "a", texts, cost=cost)
+        clock.now += SECOND
+    clock.now = until - 1
+    assert not ask_limits(storage, "a", texts)[1].allowed
+    clock.now = until
+    assert all(answer.allowed for answer in ask_limits(storage, "a", texts))
+
+
+def blocks_become_longer_and_are_forgotten(storage: Storage, clock: FakeClock) -> None:
+    """The last length repeats. `forget` runs from the end of a block, and a strike restarts it."""
+    for length in (10, 60, 60, 60):
+        assert _block(storage, clock).retry_after_us == length * SECOND
+        clock.now += length * SECOND
+    clock.now += 3600 * SECOND - 1
+    assert ask(storage, "a", PENALTY, mode="peek").reset_after_us == 1
+    assert ask(storage, "a", PENALTY, 1, "force", extra=STRIKE).reset_after_us == 3600 * SECOND
+    clock.now += 3600 * SECOND - 1
+    assert _block(storage, clock).retry_after_us == 60 * SECOND
+    clock.now += 3660 * SECOND
+    assert ask(storage, "a", PENALTY, mode="peek")[:4] == (True, 2, 0, 0)
+    assert _block(storage, clock).retry_after_us == 10 * SECOND
+
+
+def a_reset_lifts_a_block(storage: Storage, clock: FakeClock) -> None:
+    """Of that key alone; it begins anew, as if it had never been blocked."""
+    for key in ("a", "b"):
+        _block(storage, clock, key)
+    storage.reset((("a", (parse_limit(PENALTY),), 1, None, None),))
+    assert ask(storage, "a", PENALTY, mode="peek")[:4] == (True, 2, 0, 0)
+    assert not ask(storage, "b", PENALTY).allowed
+    assert _block(storage, clock).retry_after_us == 10 * SECOND
+
+
+def a_changed_penalty_keeps_its_strikes_and_blocks(storage: Storage, clock: FakeClock) -> None:
+    """So a reload frees nobody. Only the name separates two penalties of a key."""
+    _block(storage, clock)
+    changed = "5 strikes/day block 1 second forget 1 day as guessing"
+    assert ask(storage, "a", changed).retry_after_us == 10 * SECOND
+    assert ask(storage, "a", PENALTY.replace("guessing", "other")).allowed
+    clock.now += 10 * SECOND
+    ask(storage, "a", PENALTY, 1, "force", extra=STRIKE)
+    assert ask(storage, "a", changed, mode="peek").remaining == 4
+
+
+def limits_share_a_penalty_by_its_name(storage: Storage, clock: FakeClock) -> None:
+    """Strikes of one are strikes of the other, and both are blocked."""
+    login, reset = f"1/hour as login; {PENALTY}", f"1/hour as reset; {PENALTY}"
+    for texts in (login, reset):
+        assert all(answer.allowed for answer in ask_limits(storage, "a", texts))
+    assert ask_limits(storage, "a", login)[1].given == STRUCK
+    clock.now += SECOND
+    assert ask_limits(storage, "a", reset)[1].given == BLOCKED
+    for texts in (login, reset, f"1/hour as third; {PENALTY}"):
+        assert not ask_limits(storage, "a", texts)[1].allowed
+    group: list[Ask] = [("a", tuple(parse_limits(texts)), 1, None, None) for texts in (login, reset)]
+    assert [row[0] for row in storage.evaluate((group,))[0]] == [False] * 4
+
+
+def a_penalty_of_several_asks_is_struck_once(storage: Storage, clock: FakeClock) -> None:
+    """Those of one group, for one key, share a state."""
+    group: list[Ask] = [
+        ("a", tuple(parse_limits(f"1/hour as {name}; {PENALTY}")), 1, None, None) for name in ("login", "reset")
+    ]
+    storage.evaluate((group,))
+    rows = storage.evaluate((group,))[0]
+    assert [(row[0], row[1], row[6]) for row in rows[1::2]] == [(True, 1, STRUCK)] * 2
+
+
+def a_strike_can_be_forced(storage: Storage, clock: FakeClock) -> None:
+    """A result can be a strike. Without the word for it, force changes no penalty."""
+    limits = tuple(parse_limits(f"10/hour; {PENALTY}"))
+    for given in (STRUCK, BLOCKED):
+        clock.now += SECOND
+        group: Group = (("a", limits, 1, None, None),)
+        rows = storage.evaluate((group,))[0]
+        assert all(row[0] for row in rows)
+        settled = storage.evaluate((settlement(group, rows, [1]),), "force")[0]
+        assert settled[1][6] == 0
+        assert storage.evaluate((settlement(group, rows, [3], [True]),), "force")[0][1][6] == given
+        assert storage.evaluate((settlement(group, rows, [1], [True]),), "force")[0][1][6] == 0, "within one second"
+    assert not storage.evaluate((group,))[0][1][0]
+    storage.evaluate((undoing(group, rows),), "force")
+    assert not storage.evaluate((group,))[0][1][0], "what is undone is not forgiven"
+
+
+def some_denials_are_no_strikes(storage: Storage, clock: FakeClock) -> None:
+    """Those of slots, of a cost that never passes, of waiters, and those that say so."""
+    ask_limits(storage, "a", "1/day")
+    ask_limits(storage, "a", "1 concurrent", [slot(1)])
+    for texts, extras, cost, patience in (
+        (f"1 concurrent; {PENALTY}", [slot(2), NOT_GIVEN], 1, None),
+        (f"1/day; {PENALTY}", None, 2, None),
+        (f"1/day; {PENALTY}", None, 1, 5 * SECOND),
+        (f"1/day; {PENALTY}", [NOT_GIVEN, NO_STRIKE], 1, None),
+    ):
+        for _ in range(2):
+            clock.now += 2 * SECOND
+            answers = ask_limits(storage, "a", texts, extras, cost=cost, patience=patience)
+            assert [answer.allowed for answer in answers] == [False, True], texts
+            assert (answers[1].remaining, answers[1].given) == (2, 0), texts
+    assert ask(storage, "a", PENALTY, mode="peek")[:4] == (True, 2, 0, 0)
+
+
+def a_strike_is_for_the_key_that_was_denied(storage: Storage, clock: FakeClock) -> None:
+    """In a group of several keys; and where one of them is blocked, no other is struck."""
+    asks = {key: (key, tuple(parse_limits(f"{key[-1]}/hour; {PENALTY}")), 1, None, None) for key in ("k1", "k2", "k3")}
+    group: list[Ask] = list(asks.values())
+    assert all(row[0] for row in storage.evaluate((group,))[0])
+    assert [row[0] for row in storage.evaluate((group,))[0][::2]] == [False, True, True]
+    assert [ask(storage, key, PENALTY, mode="peek").remaining for key in asks] == [1, 2, 2]
+    clock.now += SECOND
+    assert all(row[0] for row in storage.evaluate((group[1:],))[0])
+    clock.now += SECOND
+    storage.evaluate((group[1:],))
+    assert [ask(storage, key, PENALTY, mode="peek").remaining for key in asks] == [1, 1, 2]
+    _block(storage, clock, "k3")
+    clock.now += SECOND
+    for _ in range(2):
+        rows = storage.evaluate((group,))[0]
+        assert [row[0] for row in rows] == [False, True, False, True, True, False]
+    assert [ask(storage, key, PENALTY, mode="peek").remaining for key in asks] == [1, 1, 0]
+
+
+def a_clock_that_steps_back_lifts_no_block_and_makes_none_longer(storage: Storage, clock: FakeClock) -> None:
+    """It is as if the last strike were now."""
+    _block(storage, clock)
+    clock.now += 4 * SECOND
+    assert ask(storage, "a", PENALTY).retry_after_us == 6 * SECOND
+    clock.now -= 1_000 * SECOND
+    assert ask(storage, "a", PENALTY, mode="peek").retry_after_us == 10 * SECOND
+    assert ask_limits(storage, "a", f"1/hour; {PENALTY}")[1].retry_after_us == 10 * SECOND
+
+
+def all_kinds_are_decided_together(storage: Storage, clock: FakeClock) -> None:
+    """A rate, a quota, a slot, a value and a penalty are charged all or none, in one group."""
+    texts = f"9/minute burst 9; 9/calendar-month; 2 concurrent; 2 distinct account/minute; {PENALTY}"
+
+    def tried(number: int, digest: int, cost: int = 1) -> list[Outcome]:
+        extras = [NOT_GIVEN, NOT_GIVEN, slot(number), sight(digest), NOT_GIVEN]
+        return ask_limits(storage, "a", texts, extras, cost=cost)
+
+    assert [answer.remaining for answer in tried(1, 1)] == [8, 8, 1, 1, 2]
+    answers = tried(2, 2, cost=9)
+    assert [answer.allowed for answer in answers] == [False, False, True, True, True]
+    assert [answer.remaining for answer in answers] == [8, 8, 1, 1, 1], "the denial of the rate is a strike"
+    assert [answer.remaining for answer in tried(2, 2)] == [7, 7, 0, 0, 1]
+    ask(storage, "a", "2 concurrent", -1, "force", extra=slot(2))
+    clock.now += SECOND
+    answers = tried(3, 3)
+    assert [answer.allowed for answer in answers] == [True, True, True, False, False]
+    assert answers[4].given == BLOCKED
+    assert [answer.remaining for answer in answers] == [7, 7, 1, 0, 0]
+    clock.now += 10 * SECOND
+    group: Group = (("a", tuple(parse_limits(texts)), 1, None, [NOT_GIVEN, NOT_GIVEN, slot(4), sight(1), NOT_GIVEN]),)
+    rows = storage.evaluate((group,))[0]
+    assert all(row[0] for row in rows)
+    storage.evaluate((undoing(group, rows),), "force")
+    usage = ask_limits(storage, "a", texts, [NOT_GIVEN] * 5, mode="peek")
+    assert [answer.remaining for answer in usage][1:] == [7, 1, 0, 2]
+
+
+def a_row_of_values_or_a_penalty_has_all_fields(storage: Storage, clock: FakeClock) -> None:
+    """Every row has the nine fields of an Outcome: a bool and whole numbers. Compiled code accepts no other row."""
+    texts = f"1 distinct account/minute; {PENALTY}"
+    modes: tuple[Mode, ...] = ("peek", "spend", "spend", "peek", "force")
+    for number, mode in enumerate((*modes, *modes)):
+        clock.now += SECOND
+        extra = STRIKE if mode == "force" else NOT_GIVEN
+        group: Group = (("a", tuple(parse_limits(texts)), 1, None, [sight(number), extra]),)
+        for row in storage.evaluate((group,), mode)[0]:
+            assert len(row) == len(Outcome._fields), (mode, row)
+            assert type(row[0]) is bool, (mode, row)
+            optional = [row[place] for place in (2, 8) if row[place] is not None]
+            assert {type(field) for field in (row[1], *row[3:8], *optional)} == {int}, (mode, row)
+
+
 Claim = Callable[[Storage, FakeClock], None]
-# The part of the contract that is about limits that are not rates.
+# The parts of the contract that are about limits that are not rates.
 QUOTA_AND_SLOT_CLAIMS: list[Claim] = [
     a_quota_admits_its_count_until_its_window_ends,
     a_window_of_a_quota_is_a_period_of_the_calendar,
@@ -909,6 +1287,30 @@ QUOTA_AND_SLOT_CLAIMS: list[Claim] = [
     rates_quotas_and_slots_are_decided_together,
     settling_leaves_slots_alone_and_undoing_releases_them,
     a_row_of_a_quota_or_a_slot_has_all_fields,
+]
+VALUE_AND_PENALTY_CLAIMS: list[Claim] = [
+    values_count_until_one_period_after_their_last_allowed_sight,
+    a_denied_value_is_not_stored,
+    a_value_takes_no_cost,
+    a_peek_counts_no_value,
+    a_sight_is_taken_back_unless_the_value_was_seen_since,
+    a_value_can_be_counted_above_the_count,
+    a_changed_count_of_values_keeps_them_and_a_changed_period_starts_anew,
+    a_clock_that_steps_back_frees_no_value,
+    a_denial_is_a_strike_in_the_same_step,
+    an_allowed_check_stores_no_strike,
+    a_blocked_key_stays_blocked_until_exactly_the_end,
+    blocks_become_longer_and_are_forgotten,
+    a_reset_lifts_a_block,
+    a_changed_penalty_keeps_its_strikes_and_blocks,
+    limits_share_a_penalty_by_its_name,
+    a_penalty_of_several_asks_is_struck_once,
+    a_strike_can_be_forced,
+    some_denials_are_no_strikes,
+    a_strike_is_for_the_key_that_was_denied,
+    a_clock_that_steps_back_lifts_no_block_and_makes_none_longer,
+    all_kinds_are_decided_together,
+    a_row_of_values_or_a_penalty_has_all_fields,
 ]
 STORAGE_CONTRACT: list[Claim] = [
     a_limit_admits_its_count_and_no_more,
@@ -947,5 +1349,6 @@ STORAGE_CONTRACT: list[Claim] = [
     holders_are_the_slots_that_are_held_now,
     an_async_twin_counts_in_the_same_states,
     *QUOTA_AND_SLOT_CLAIMS,
+    *VALUE_AND_PENALTY_CLAIMS,
     closing_twice_is_fine,
 ]

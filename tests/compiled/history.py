@@ -4,8 +4,8 @@
 
 prints `compiled` or `pure`, and then one line for each decision, for SEEDS seeds from SEED on. Half of a history asks a
 storage everything that it can be asked: several keys and limits at once, costs, patience, peeks, settlements, undoing,
-slots that are held and released, grants, resets, steps of the clock in both directions, few keys and many. The other
-half does with limiters what users do.
+slots that are held and released, values, strikes, grants, resets, steps of the clock in both directions, few keys and
+many. The other half does with limiters what users do.
 """
 
 import copy
@@ -19,7 +19,7 @@ import ratebound
 from ratebound import Check, Decision, Limit, Limiter, RateLimited
 from ratebound.calendar_period import Calendar
 from ratebound.errors import RateboundError
-from ratebound.limit import GRANT, NOT_GIVEN
+from ratebound.limit import GRANT, NO_STRIKE, NOT_GIVEN
 from ratebound.settling import settlement, undoing
 from ratebound.slots import slots_of
 from ratebound.storage.memory import MemoryStorage
@@ -28,6 +28,7 @@ from ratebound.testing import FakeClock
 ALGORITHMS = ("token-bucket", "gcra", "leaky-bucket", "fixed-window", "sliding-log", "sliding-counter")
 PERIODS = (1, 7, 1_000, 999_983, 1_000_000, 60_000_000, 86_400_000_000)
 COUNTS = (1, 2, 3, 7, 10, 100, 1_000, 10_000, 10**9)
+VALUES = ("account", "user")
 ZONES = ("UTC", "Europe/Berlin", "America/Santiago", "Pacific/Apia", "Asia/Kolkata")
 STARTS = (1_700_000_000_000_000,) * 5 + (0, 10**9, 2**61, -(10**15))
 LAST = 2**57  # microseconds: no calendar has later days
@@ -38,7 +39,7 @@ def limits(chance: random.Random) -> list[Limit]:
     """Return limits of every kind; some share a scope and differ in count, zone, metering or lease."""
     found = []
     for number in range(chance.randint(2, 9)):
-        algorithm = chance.choice((*ALGORITHMS, "quota", "metered", "concurrent"))
+        algorithm = chance.choice((*ALGORITHMS, "quota", "metered", "concurrent", "distinct", "penalty"))
         count, period = chance.choice(COUNTS), chance.choice(PERIODS)
         if algorithm == "quota":
             unit = chance.choice(("day", "week", "month", "year"))
@@ -52,6 +53,16 @@ def limits(chance: random.Random) -> list[Limit]:
         if algorithm == "concurrent":
             lease = chance.choice((1_000_000, 60_000_000))
             found.append(Limit(min(count, 100), lease, algorithm=algorithm, name=chance.choice(("", "shared"))))
+            continue
+        if algorithm == "distinct":
+            found.append(Limit(min(count, 10), period, algorithm=algorithm, large=True, values=chance.choice(VALUES)))
+            continue
+        if algorithm == "penalty":
+            blocks = tuple(chance.choices((1_000_000, 5_000_000, 60_000_000, 86_400_000_000), k=chance.randint(1, 8)))
+            forget, name = chance.choice((1_000_000, 3_600_000_000)), chance.choice(("", "shared"))
+            strikes = chance.randint(1, 3)
+            length = max(period, 2_500_000)
+            found.append(Limit(strikes, length, 0, algorithm, name, blocks_us=blocks, forget_us=forget))
             continue
         burst = max(1, count * chance.choice((1, 1, 2, 5)) // chance.choice((1, 2)))
         name = chance.choice(("", "", f"n{number}", "shared"))
@@ -97,8 +108,9 @@ def _asked_storage(
             (rows,) = storage.evaluate((group,), "peek")
         elif act < 0.92:
             settled, answers = allowed.pop(chance.randrange(len(allowed)))
-            costs = [chance.randint(0, 2 * ask[2]) for ask in settled]
-            (rows,) = storage.evaluate((settlement(settled, answers, costs),), "force")
+            costs = [chance.choice((0, chance.randint(0, 2 * ask[2]))) for ask in settled]
+            strikes = [chance.random() < 0.5 for _ in settled]
+            (rows,) = storage.evaluate((settlement(settled, answers, costs, strikes),), "force")
         elif act < 0.94:
             (rows,) = storage.evaluate((undoing(*allowed.pop(chance.randrange(len(allowed)))),), "force")
         elif act < 0.96:
@@ -159,16 +171,17 @@ def read(decision: Decision) -> str:
     return (
         f"{decision!r} {bool(decision)} {decision.asks} {list(decision.rows)} {decision.outcomes} {decision.limits}"
         f" {decision.limit} {decision.remaining} {decision.retry_after} {decision.reset_after} {decision.delay}"
-        f" {decision.at} {decision.degraded} {decision.unavailable} {decision.final}"
+        f" {decision.at} {decision.degraded} {decision.unavailable} {decision.final} {decision.blocked}"
     )
 
 
 def _hit(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: list[str], made: Any) -> list[Decision]:
-    return [limiter.hit(chance.choice(keys))]
+    return [limiter.hit(chance.choice(keys), values=_values(chance, limiter.limits))]
 
 
 def _hit_cost(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: list[str], made: Any) -> list[Decision]:
-    return [limiter.hit(chance.choice(keys), cost=_cost(chance, limiter.limits))]
+    cost = _cost(chance, limiter.limits)
+    return [limiter.hit(chance.choice(keys), cost=cost, values=_values(chance, limiter.limits))]
 
 
 def _hit_many(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: list[str], made: Any) -> list[Decision]:
@@ -176,14 +189,15 @@ def _hit_many(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: 
 
 
 def _peek(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: list[str], made: Any) -> list[Decision]:
-    return [limiter.peek(chance.choice(keys), cost=_cost(chance, limiter.limits))]
+    cost = _cost(chance, limiter.limits)
+    return [limiter.peek(chance.choice(keys), cost=cost, values=_values(chance, limiter.limits))]
 
 
 def _check(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: list[str], made: Any) -> list[Decision]:
     checks = []
     for _ in range(chance.randint(0, 3)):
         asked = _one_key(chance, pool)
-        checks.append(Check(chance.choice(keys), asked, _cost(chance, asked)))
+        checks.append(Check(chance.choice(keys), asked, _cost(chance, asked), _values(chance, asked)))
     return [limiter.check(checks)]
 
 
@@ -191,12 +205,14 @@ def _settle(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: li
     if not made:
         return []
     decision = chance.choice(made)
-    return [limiter.settle(decision, cost=chance.choice((0, 1, 2, 5, [1] * len(decision.asks))))]
+    cost = chance.choice((0, 1, 2, 5, [1] * len(decision.asks)))
+    return [limiter.settle(decision, cost=cost, strike=chance.random() < 0.3)]
 
 
 def _wait(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: list[str], made: Any) -> list[Decision]:
     timeout = chance.choice((None, 0, 0.001, 5, chance.choice(pool).period_us / 1e6))
-    return [limiter.wait(chance.choice(keys), cost=_cost(chance, limiter.limits), timeout=timeout)]
+    cost, values = _cost(chance, limiter.limits), _values(chance, limiter.limits)
+    return [limiter.wait(chance.choice(keys), cost=cost, values=values, timeout=timeout)]
 
 
 def _reset(chance: random.Random, limiter: Limiter, pool: list[Limit], keys: list[str], made: Any) -> list[Decision]:
@@ -246,6 +262,14 @@ def _one_key(chance: random.Random, pool: list[Limit]) -> tuple[Limit, ...]:
     return tuple({limit.scope: limit for limit in chance.sample(pool, chance.randint(1, most))}.values())
 
 
+def _values(chance: random.Random, asked: tuple[Limit, ...]) -> dict[str, str | int] | None:
+    """Return the values that these limits count; sometimes one is missing, or too many."""
+    named = [limit.values for limit in asked if limit.is_distinct]
+    if chance.random() < 0.02:
+        named = [chance.choice(VALUES)]
+    return {name: chance.choice(("alice", "bob", 3, "carol", "dave")) for name in named} if named else None
+
+
 def _cost(chance: random.Random, asked: tuple[Limit, ...]) -> Any:
     if chance.random() < 0.02:
         return chance.choice(ODD_COSTS)
@@ -260,10 +284,16 @@ def _group(chance: random.Random, pool: list[Limit], keys: list[str]) -> Any:
         patience = chance.choice((None, None, None, 0, 10, chance.choice(pool).period_us))
         asked = tuple(scopes.values())
         extras = None
-        if any(limit.has_slots for limit in asked):
-            extras = [(chance.randrange(20), 0, 0, 0) if limit.has_slots else NOT_GIVEN for limit in asked]
+        if not all(limit.numbers.plain for limit in asked):
+            extras = [_extra(chance, limit) for limit in asked]
         asks.append((chance.choice(keys), asked, cost, patience, extras))
     return asks
+
+
+def _extra(chance: random.Random, limit: Limit) -> tuple[int, int, int, int]:
+    if limit.is_penalty:
+        return chance.choice((NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, NO_STRIKE))
+    return NOT_GIVEN if limit.takes_cost else (chance.randrange(20), 0, 0, 0)
 
 
 if __name__ == "__main__":

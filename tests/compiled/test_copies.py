@@ -33,6 +33,7 @@ def decisions() -> dict[str, Decision]:
     several = Limiter("5/minute; 20/hour burst 30; 40/day leaky-bucket", storage=storage)
     keys = [Check("a", parse_limit("3/hour")), Check("b", [parse_limit("3/day"), parse_limit("9/year")], 2)]
     settled = several.hit("settled")
+    abuse = Limiter("2 distinct account/hour; 1 strike/hour block 1 hour", storage=storage)
     hit = one.hit("a")
     return {
         "one limit": hit,
@@ -42,6 +43,10 @@ def decisions() -> dict[str, Decision]:
         "one limit never": one.hit("a", cost=6),
         "several limits denied": several.hit("b", cost=5),
         "several keys denied": [one.check(keys) for _ in range(3)][-1],
+        "a value": abuse.hit("c", values={"account": "alice"}),
+        "a known value": abuse.hit("c", values={"account": "alice"}),
+        "a value that blocks": [abuse.hit("c", values={"account": name}) for name in "xy"][-1],
+        "blocked": abuse.hit("c", values={"account": "alice"}),
         "peeked": several.peek("b"),
         "as it stands when settled": several.settle(settled, cost=3),
         "settled": settled,
@@ -69,6 +74,18 @@ def test_a_copy_can_be_settled_in_its_place(how: str) -> None:
     assert limiter.settle(copied, cost=1).remaining == 4
     with pytest.raises(ValueError, match="has been already"):
         limiter.settle(copied, cost=0)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_takes_back_its_value_and_can_be_a_strike(how: str) -> None:
+    text = "2 distinct account/hour; 1 strike/hour block 1 hour"
+    limiter = Limiter(text, storage=MemoryStorage(clock=FakeClock()))
+    copied = COPIES[how](limiter.hit("a", values={"account": "alice"}))
+    limiter.settle(copied, cost=0)
+    assert [usage.remaining for usage in limiter.usage("a")] == [2, 1]
+    copied = COPIES[how](limiter.hit("a", values={"account": "bob"}))
+    assert limiter.settle(copied, cost=1, strike=True).blocked
+    assert limiter.hit("a", values={"account": "bob"}).blocked
 
 
 @pytest.mark.parametrize("how", COPIES)

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import functools
 import gc
 import inspect
 import pickle
@@ -18,7 +19,16 @@ from unittest import mock
 import pytest
 
 import ratebound
-from ratebound import AsyncLimiter, AsyncMemoryStorage, Decision, InvalidKey, Limiter, MemoryStorage, parse_limits
+from ratebound import (
+    AsyncLimiter,
+    AsyncMemoryStorage,
+    Decision,
+    InvalidKey,
+    InvalidValue,
+    Limiter,
+    MemoryStorage,
+    parse_limits,
+)
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.testing import FakeClock, limiting_off
@@ -89,6 +99,28 @@ def test_the_method_can_be_called_in_every_way(limiter: Any) -> None:
             limiter.hit(*wrong)
     with pytest.raises(TypeError):
         limiter.hit("a", price=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_method_takes_values_by_name_in_every_way(kind: Any, clock: FakeClock) -> None:
+    limiter = kind("1 distinct account/hour", storage=MemoryStorage(clock=clock))
+    assert list(inspect.signature(kind.hit).parameters) == ["self", "key", "cost", "values"]
+    assert "values has the value" in kind.hit.__doc__.replace("`", "")
+    values = {"account": "alice"}
+    for hit in (limiter.hit, functools.partial(kind.hit, limiter)):
+        assert answer(hit("a", values=values)).allowed
+        assert answer(hit(key="a", cost=5, values=values)).allowed
+        assert not answer(hit("a", values={"account": "bob"})).allowed
+        with pytest.raises(InvalidValue, match="needs a value"):
+            answer(hit("a"))
+        with pytest.raises(InvalidValue, match="unknown value 'user'"):
+            answer(hit("a", values={"user": "alice"}))
+        with pytest.raises(TypeError):
+            answer(hit("a", 1, values))
+    plain = kind("1/hour")
+    with pytest.raises(InvalidValue, match="no limit here counts"):
+        answer(plain.hit("a", values=values))
+    assert answer(plain.hit("a", values={})).allowed
 
 
 @pytest.mark.parametrize("on", ["class", "object"])

@@ -15,12 +15,21 @@ from ratebound.limit import (
     BUCKETS,
     CALENDAR,
     CONCURRENT,
+    DISTINCT,
+    FORGET,
     LEASE,
     LOG_COUNT,
+    MAX_BLOCK,
+    MAX_BLOCKS,
+    MAX_LARGE_VALUES,
     MAX_LEASE,
     MAX_SLOTS,
     MAX_SPAN,
+    MAX_STRIKES,
+    NO_STRIKE,
     NOT_GIVEN,
+    ONE_STRIKE,
+    PENALTY,
     UNITS,
     Extra,
 )
@@ -36,6 +45,7 @@ PERIODS = st.one_of(
 METERED = "metered"  # fixed windows that deny nothing; among calendar periods some are metered
 QUOTAS = (CALENDAR, METERED)
 KINDS = (*ALGORITHMS, *QUOTAS, CONCURRENT)
+ALL_KINDS = (*KINDS, DISTINCT, PENALTY)
 # East, west and on the date line, with and without summer time, with changes of the clocks at midnight.
 ZONES = (
     "UTC",
@@ -58,13 +68,41 @@ def calendars(draw: st.DrawFn, zones: tuple[str, ...] = ZONES) -> Calendar:
 
 
 def slots(limit: Limit) -> st.SearchStrategy[Extra]:
-    """The extra of an ask for a limit: one of a few ids if it has slots, else none."""
-    return st.tuples(st.integers(0, 5), *[st.just(0)] * 3) if limit.has_slots else st.just(NOT_GIVEN)
+    """The extra of an ask for a limit: one of a few ids if it has slots or values, else none."""
+    if limit.is_penalty:
+        return st.sampled_from([NOT_GIVEN, NOT_GIVEN, NO_STRIKE])
+    return st.just(NOT_GIVEN) if limit.takes_cost else st.tuples(st.integers(0, 5), *[st.just(0)] * 3)
+
+
+@st.composite
+def penalties(draw: st.DrawFn, name: str = "") -> Limit:
+    """A penalty of few strikes or many, whose times are short, long, and anything between."""
+    times = st.one_of(
+        st.sampled_from([UNITS["second"], UNITS["minute"], UNITS["hour"], MAX_BLOCK]),
+        st.integers(UNITS["second"], UNITS["hour"]),
+    )
+    count = draw(st.one_of(st.integers(1, 4), st.just(MAX_STRIKES)))
+    period = max(draw(st.one_of(times, PERIODS)), (count - 1) * ONE_STRIKE + 1)
+    blocks = draw(st.lists(times, min_size=1, max_size=MAX_BLOCKS))
+    forget = draw(st.one_of(st.just(FORGET), times))
+    return Limit(count, period, 0, PENALTY, name, blocks_us=tuple(blocks), forget_us=forget)
+
+
+@st.composite
+def value_limits(draw: st.DrawFn) -> Limit:
+    """A limit of few values or many."""
+    count = draw(st.one_of(st.integers(1, 4), st.sampled_from([1_000, 1_001, MAX_LARGE_VALUES])))
+    name = draw(st.sampled_from(["account", "user_id", "x-api-key", "a1"]))
+    return Limit(count, draw(PERIODS), 0, DISTINCT, large=True, values=name)
 
 
 @st.composite
 def limits(draw: st.DrawFn, algorithms: tuple[str, ...] = ALGORITHMS) -> Limit:
     algorithm = draw(st.sampled_from(algorithms))
+    if algorithm == DISTINCT:
+        return draw(value_limits())
+    if algorithm == PENALTY:
+        return draw(penalties())
     count, period = draw(COUNTS), draw(PERIODS)
     burst = 0
     if algorithm == CALENDAR:

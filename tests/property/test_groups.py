@@ -8,7 +8,7 @@ from ratebound.limit import BUCKETS, Ask
 from ratebound.outcome import Row
 from ratebound.testing import FakeClock
 from tests.property import oracle
-from tests.property.strategies import KINDS, START, costs, gaps, limits, slots
+from tests.property.strategies import ALL_KINDS, KINDS, START, costs, gaps, limits, slots
 
 
 @st.composite
@@ -16,7 +16,7 @@ def groups(draw: st.DrawFn, pool: list[Limit]) -> list[Ask]:
     """Up to four checks over two keys, so that some of them are equal."""
     checks = draw(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(pool)), min_size=1, max_size=4))
     return [
-        (key, (limit,), draw(costs(limit)), None, [draw(slots(limit))] if limit.has_slots else None)
+        (key, (limit,), draw(costs(limit)), None, None if limit.numbers.plain else [draw(slots(limit))])
         for key, limit in checks
     ]
 
@@ -37,7 +37,7 @@ class Twin:
         ]
 
 
-@given(st.lists(limits(KINDS), min_size=1, max_size=3), st.data())
+@given(st.lists(limits(ALL_KINDS), min_size=1, max_size=3), st.data())
 def test_a_group_is_all_or_nothing(pool: list[Limit], data: st.DataObject) -> None:
     twin = Twin()
     for _ in range(data.draw(st.integers(1, 8))):

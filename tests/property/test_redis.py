@@ -87,9 +87,10 @@ def penalties(draw: st.DrawFn) -> Limit:
     times = st.one_of(
         st.sampled_from([UNITS["second"], UNITS["hour"], UNITS["year"]]), st.integers(UNITS["second"], UNITS["day"])
     )
+    count = draw(st.integers(1, 4))
     return Limit(
-        draw(st.integers(1, 4)),
-        draw(times),
+        count,
+        max(draw(times), (count - 1) * UNITS["second"] + 1),
         0,
         "penalty",
         draw(st.sampled_from(["", "other"])),

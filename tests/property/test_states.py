@@ -1,7 +1,7 @@
 """What every kernel promises of its states: what is pure, what changes, and what copies and packed numbers keep.
 
 The states are reached by spends with and without patience, places ahead of others, forced costs, grants, slots taken
-and released, settlements in any order, and steps of the clock in both directions.
+and released, values seen and taken back, strikes, settlements in any order, and steps of the clock in both directions.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,14 @@ from ratebound import Limit, MemoryStorage
 from ratebound.decision import Plan
 from ratebound.kernels import group_law
 from ratebound.kernels.concurrency import Slots
+from ratebound.kernels.distinct import Values
 from ratebound.kernels.packing import packed, unpacked
+from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.state import UNTOUCHED, State
-from ratebound.limit import CALENDAR, GRANT, Spent
+from ratebound.limit import CALENDAR, GRANT, NOT_GIVEN, STRIKE, Spent
 from ratebound.settling import spent_of
 from ratebound.testing import FakeClock
-from tests.property.strategies import KINDS, METERED, START, costs, for_each, gaps, limits, slots
+from tests.property.strategies import ALL_KINDS, KINDS, METERED, START, costs, for_each, gaps, limits, slots
 
 
 class Walk:
@@ -43,10 +45,21 @@ class Walk:
         """Change the state in one of the ways that storages do."""
         numbers, cost, period = self.limit.numbers, self.draw(costs(self.limit)), self.limit.period_us
         way = self.draw(st.sampled_from(["spend", "spend", "patient", "settle", "force"]))
-        if isinstance(self.state, Slots):
+        if isinstance(self.state, Strikes):
+            if way == "force":
+                self.state.force(numbers, self.now, cost, self.draw(st.sampled_from([STRIKE, NOT_GIVEN])))
+            else:
+                self.state.repair(numbers, self.now)
+                self.state.strike(numbers, self.now)
+        elif isinstance(self.state, Values) and way == "settle" and self.spends:
+            _, sight = self.spends.pop(self.draw(st.integers(0, len(self.spends) - 1)))
+            self.state.force(numbers, self.now, -1, sight)
+        elif isinstance(self.state, Slots):
             extra = self.draw(slots(self.limit))
             if way in ("spend", "patient"):
-                self.state.take(numbers, self.now, extra)
+                row = self.state.take(numbers, self.now, extra)
+                if row[0]:
+                    self.spends.append((1, (extra[0], max(row[6], self.now + period), row[6], 0)))
             else:
                 self.state.force(numbers, self.now, cost if way == "force" else -cost, extra)
         elif way == "force" and self.limit.is_quota and self.draw(st.booleans()):
@@ -72,7 +85,7 @@ class Walk:
         return (self.state if state is None else state).pack(self.limit.numbers)
 
 
-@for_each(KINDS)
+@for_each(ALL_KINDS)
 def test_questions_change_nothing_and_fits_says_what_a_spend_does(limit: Limit, data: st.DataObject) -> None:
     walk, numbers = Walk(limit, data), limit.numbers
     for cost in walk:
@@ -91,7 +104,7 @@ def test_questions_change_nothing_and_fits_says_what_a_spend_does(limit: Limit, 
         assert fits is exact or before != after_repair
 
 
-@for_each(KINDS)
+@for_each(ALL_KINDS)
 def test_a_denial_changes_nothing_but_what_a_repair_does(limit: Limit, data: st.DataObject) -> None:
     walk, numbers = Walk(limit, data), limit.numbers
     for cost in walk:
@@ -105,7 +118,7 @@ def test_a_denial_changes_nothing_but_what_a_repair_does(limit: Limit, data: st.
         assert walk.pack(again) == walk.pack(repaired)
 
 
-@for_each(KINDS)
+@for_each(ALL_KINDS)
 def test_a_copy_shares_nothing_with_its_state(limit: Limit, data: st.DataObject) -> None:
     walk = Walk(limit, data)
     for _ in walk:
@@ -118,7 +131,7 @@ def test_a_copy_shares_nothing_with_its_state(limit: Limit, data: st.DataObject)
         assert walk.pack(moved) == after
 
 
-@for_each(KINDS)
+@for_each(ALL_KINDS)
 def test_a_packed_state_is_unpacked_as_it_was(limit: Limit, data: st.DataObject) -> None:
     walk, numbers = Walk(limit, data), limit.numbers
     for cost in walk:

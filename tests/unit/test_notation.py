@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 import tracemalloc
+from dataclasses import replace
 
 import limits as peer
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from ratebound import InvalidLimit, Limit, parse_limit, parse_limits
 from ratebound.calendar_period import LENGTHS, Calendar
 from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, MAX_COUNT, MAX_PERIOD, UNITS, limit_set
-from tests.property.strategies import KINDS, limits
+from tests.property.strategies import ALL_KINDS, limits
 
 SECOND, MINUTE, HOUR, DAY = (UNITS[unit] for unit in ("second", "minute", "hour", "day"))
 
@@ -161,11 +162,10 @@ def test_several_limits_stand_in_one_text() -> None:
 
 
 def renamed(limit: Limit, name: str) -> Limit:
-    numbers = (limit.count, limit.period_us, limit.burst, limit.algorithm)
-    return Limit(*numbers, name, large=True, calendar=limit.calendar, over=limit.over)
+    return replace(limit, name=name, large=True)
 
 
-@given(limits(KINDS))
+@given(limits(ALL_KINDS))
 def test_printing_and_parsing_round_trip(limit: Limit) -> None:
     assert parse_limit(str(limit)) == limit
     named = renamed(limit, "a.name:1/x_-")
@@ -173,7 +173,7 @@ def test_printing_and_parsing_round_trip(limit: Limit) -> None:
     assert parse_limits(f"{limit}; {named}") == [limit, named]
 
 
-@given(limits(KINDS))
+@given(limits(ALL_KINDS))
 def test_a_limit_is_a_value(limit: Limit) -> None:
     for each in (limit, renamed(limit, "named")):
         for same in (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each))):
@@ -342,6 +342,98 @@ BAD_QUOTAS_AND_SLOTS = {
 }
 
 
+BAD_VALUES_AND_PENALTIES = {
+    "0 distinct account/hour": "zero",
+    "5 distinct": "expected the name of the values that are counted",
+    "5 distinct /hour": "expected the name of the values that are counted",
+    "5 distinct per hour": "expected the name of the values that are counted",
+    "5 distinct 1st/hour": "expected the name of the values that are counted",
+    "5 distinct account": "expected '/' or 'per' and a period",
+    "5 distinct account hour": "expected '/' or 'per' and a period",
+    "5 distinct account/": "unit",
+    "5 distinct account/0 hours": "zero",
+    "5 distinct account/hourly": "did you mean 'hour",
+    "5 distinct account/calendar-day": "expected a length of time",
+    "5 distinct account/hour account": "unknown word 'account'",
+    "5 distinct account/hour burst 5": "unknown word 'burst': it belongs to rates",
+    "5 distinct account/hour over allow": "unknown word 'over': it belongs to quotas",
+    "5 distinct account/hour block 1 minute": "unknown word 'block': it belongs to penalties",
+    "5 distinct account/hour large large": "large is given twice",
+    "5 distinct account/hour as": "name",
+    "5 distinct accöunt/hour": "expected '/' or 'per' and a period",
+    "5 distinct " + "a" * 65 + "/hour": "values must be a name",
+    "5 distict account/hour": "unknown word 'distict': did you mean 'distinct'?",
+    "1001 distinct account/hour": "allow it with '1001 distinct account/… large'",
+    "10001 distinct account/hour large": "at most 10000 values can be distinct, not 10001",
+    "0 strikes/hour block 1 minute": "zero",
+    "3 strikes": "expected '/' or 'per' and a period",
+    "3 strikes/hour": "expected 'block' and how long to block",
+    "3 strikes/hour block": "unit",
+    "3 strikes/hour block 0 minutes": "zero",
+    "3 strikes/hour block 5": "unit",
+    "3 strikes/hour block 5 minutes then": "unit",
+    "3 strikes/hour block 5 minutes 1 hour": "unknown word '1'",
+    "3 strikes/hour block 5 minutes then 1 hour block 1 day": "block is given twice",
+    "3 strikes/hour block 5 minutes forget": "unit",
+    "3 strikes/hour then 5 minutes": "'then': it belongs behind 'block'",
+    "3 strikes/hour block 5 minutes forget 1 day then 1 hour": "'then': it belongs behind 'block'",
+    "3 strikes/hour forget 1 day": "expected 'block' and how long to block",
+    "3 strikes/hour block 999 ms": "from 1 second to 1 year",
+    "3 strikes/hour block 2 years": "from 1 second to 1 year",
+    "3 strikes/hour block 1 minute forget 2 years": "from 1 second to 1 year",
+    "3 strikes/2 years block 1 minute": "within at most a year",
+    "3 strikes/2 seconds block 1 minute": "so 3 strikes take 2 seconds",
+    "101 strikes/hour block 1 minute": "at most 100 strikes, not 101",
+    "3 strikes/hour block 1 s" + " then 1 s" * 8: "blocks for 1 to 8 times",
+    "3 strikes/hour block 1 calendar-day": "expected a length of time",
+    "3 strikes/hour block 1 minute burst 5": "unknown word 'burst': it belongs to rates",
+    "3 strikes/hour block 1 minute large": "unknown word 'large'",
+    "3 strike/calendar-day block 1 minute": "expected a length of time",
+    "3 strkes/hour block 1 minute": "did you mean 'strikes'?",
+    "3/hour block 1 minute": "unknown word 'block': it belongs to penalties",
+    "3 concurrent forget 1 day": "unknown word 'forget': it belongs to penalties",
+}
+
+
+@pytest.mark.parametrize("text", BAD_VALUES_AND_PENALTIES)
+def test_a_bad_limit_of_values_or_penalty_is_told_what_is_wrong_and_where(text: str) -> None:
+    with pytest.raises(InvalidLimit) as caught:
+        parse_limits(text)
+    message = str(caught.value)
+    assert BAD_VALUES_AND_PENALTIES[text] in message
+    assert "at position" in message
+    assert "^" in message
+    examples = re.findall(r"'([^']+)'", message.splitlines()[-1])
+    assert examples, "no example that works"
+    assert all(parse_limit(example) for example in examples)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("20 distinct account/hour", "20 distinct account/hour"),
+        ("20 DISTINCT Account per 60 minutes", "20 distinct Account/hour"),
+        ("20 distinct user_id/2h as people", "20 distinct user_id/2 hours as people"),
+        ("5 distinct x-api-key / day large", "5 distinct x-api-key/day"),
+        ("5 distinct large/day", "5 distinct large/day"),
+        ("2000 distinct account/hour large", "2000 distinct account/hour large"),
+        ("1 strike/hour block 60 s", "1 strike/hour block 1 minute"),
+        ("3 Strikes per hour BLOCK 5m THEN 1h THEN 1d", "3 strikes/hour block 5 minutes then 1 hour then 1 day"),
+        ("3 strike/hour block minute forget week", "3 strikes/hour block 1 minute"),
+        ("3 strikes/2 days forget 30 days block hour as a", "3 strikes/2 days block 1 hour forget 1 month as a"),
+    ],
+)
+def test_values_and_penalties_are_written_in_one_way(text: str, written: str) -> None:
+    assert str(parse_limit(text)) == written
+    assert parse_limit(written) == parse_limit(text)
+
+
+def test_every_word_of_a_name_of_values_is_one_name() -> None:
+    """So that no text is read as another: the name ends where the period begins."""
+    assert parse_limit("5 distinct per-user/hour").values == "per-user"
+    assert parse_limit("5 distinct account per hour").values == "account"
+
+
 @pytest.mark.parametrize("text", BAD_QUOTAS_AND_SLOTS)
 def test_a_bad_quota_or_slot_is_told_what_is_wrong_and_where(text: str) -> None:
     with pytest.raises(InvalidLimit) as caught:
@@ -411,6 +503,24 @@ def test_any_text_is_a_limit_or_invalid_limit(text: str) -> None:
     except InvalidLimit:
         return
     assert parse_limits("; ".join(map(str, found))) == found
+
+
+FRAGMENTS = (
+    *("distinct", "strikes", "strike", "block", "then", "forget", "as", "large", "concurrent", "for", "burst", "over"),
+    *("/", "per", "hour", "minutes", "5m", "ms", "account", "x-1", "1", "3", "60", "1001", "0", ";", "é", "\0", "-"),
+)
+
+
+@given(st.integers(1, 5), st.lists(st.sampled_from(FRAGMENTS), max_size=14), st.sampled_from([" ", ""]))
+def test_any_words_of_values_and_penalties_are_a_limit_or_invalid_limit(
+    count: int, words: list[str], between: str
+) -> None:
+    for kind in ("distinct account/hour", "strikes/hour block 1 minute", "distinct", "strikes"):
+        try:
+            found = parse_limits(f"{count} {kind}{between}{between.join(words)}")
+        except InvalidLimit:
+            continue
+        assert parse_limits("; ".join(map(str, found))) == found
 
 
 def test_what_is_not_text_is_refused() -> None:

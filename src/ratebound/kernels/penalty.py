@@ -11,11 +11,10 @@ from typing import Final
 
 from ratebound.compiling import mypyc_attr
 from ratebound.kernels.state import UNTOUCHED, State
-from ratebound.limit import STRIKE, Spent
+from ratebound.limit import ONE_STRIKE, STRIKE, Spent
 from ratebound.numbers import Numbers
 from ratebound.outcome import Row
 
-ONE_STRIKE: Final = 1_000_000  # microseconds in which several denials are one strike
 STRUCK: Final = 1  # `given` of a row: this decision was a strike
 BLOCKED: Final = 2  # `given` of a row: this decision was a strike, and the block begins with it
 
@@ -89,7 +88,8 @@ class Strikes(State):
         back = self.last - now
         if back > 0:
             strikes = tuple([at - back for at in self.strikes])
-            expires, until = self.expires - back, self.until - back
+            expires = self.expires - back
+            until = self.until if self.until == UNTOUCHED else self.until - back
             self.strikes = strikes
             self.expires = expires
             self.until = until
@@ -102,6 +102,10 @@ class Strikes(State):
     def copy(self) -> "Strikes":
         """Return an equal state."""
         return Strikes(self.expires, self.last, self.until, self.step, *self.strikes)
+
+    def entries(self) -> int:
+        """Return the number of strikes."""
+        return len(self.strikes)
 
     def pack(self, limit: Numbers) -> tuple[int, ...]:
         """Return (expires, last, until, step, strike, …)."""

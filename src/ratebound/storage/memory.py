@@ -16,7 +16,8 @@ from ratebound.storage.memory_states import States
 class MemoryStorage:
     """A storage of at most `max_keys` states in the memory of this process.
 
-    A state counts as 1 of them. A sliding log or the slots of one key count as 1 more for every 16 entries.
+    A state counts as 1 of them. A sliding log, or the slots, values or strikes of a key, count as 1 more for every 16
+    entries. Where all other states deny, blocks of penalties may exceed it by a quarter.
 
     It is thread-safe; `async_twin` serves tasks from the same states.
     """

@@ -8,14 +8,21 @@ do new keys share one overflow state, so a flood of keys neither grows memory no
 overrides give the keys of one scope different limits: each key is judged by the limit of its last check, or by a
 stricter limit of an earlier check that still denies it.
 
-The cap counts weight. A state weighs 1, and a sliding log or slots 1 more for every 16 entries. A log that grows is
-weighed when it is swept, so that a hit pays nothing for it: its weight lags by at most a minute of traffic.
+A block is kept while it holds, as long as all blocks are at most a quarter of the cap. When there are more and room is
+needed, the one that ends soonest goes. A penalty that has blocked before is dropped only if all others of the samples
+deny: its next block would be the shortest again. An allowed check needs no room for its penalty, and a strike makes
+room. Where nothing can be dropped, blocks come on top of the cap: that is the only way to exceed it, by a quarter.
+
+The cap counts weight. A state weighs 1, and a sliding log, slots, values or strikes 1 more for every 16 entries. A log
+that grows is weighed when it is swept, so that a hit pays nothing for it: its weight lags by at most a minute of
+traffic.
 """
 
 import threading
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
+from heapq import heapify, heappop, heappush
 from random import random
 from typing import Final
 
@@ -25,6 +32,7 @@ from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek
 from ratebound.kernels.packing import unpacked
+from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Extra, Group, Limit, Mode
@@ -37,19 +45,66 @@ Key = str | bytes
 
 LONG_KEY: Final = 256  # characters: a longer key is stored as its digest, in bytes, which never equals a text key
 SAMPLE: Final = 8
-ENTRIES: Final = 16  # of a log, or slots, that weigh as much as a state
+ENTRIES: Final = 16  # of a log, slots, values or strikes that weigh as much as a state
+BLOCKS_SHARE: Final = 4  # one in so many of the cap may be blocks that are never dropped while they hold
 SWEEP_PERIOD: Final = 10_000  # microseconds between two sweeps
 SWEEP_TABLES: Final = 8  # at most, in one sweep
 SWEEP_SHARE: Final = 6_000  # a sweep looks at one in so many keys, so a minute of traffic covers all of them
 
 
 class Weight:
-    """The weight of all states of a storage beyond 1 for each: the entries of logs and slots."""
+    """The weight of all states of a storage beyond 1 for each: the entries of logs, slots, values and strikes."""
 
     __slots__ = ("extra",)
 
     def __init__(self) -> None:
         self.extra = 0
+
+
+class Blocks:
+    """The blocks of all penalties of a storage, in a heap: the one that ends soonest is first.
+
+    `ends` has the end of each block, and the number of its entry in the heap. Other entries are of blocks that were
+    forgotten.
+    """
+
+    __slots__ = ("_heap", "_number", "ends")
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[str, Key], tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, str, Key]] = []
+        self._number = 0  # it also decides between equal ends: a key of text and one of bytes cannot be compared
+
+    def note(self, scope: str, key: Key, until: int) -> None:
+        """Remember the end of a block."""
+        noted = self.ends.get((scope, key))
+        if noted is not None and noted[0] == until:
+            return
+        self._number += 1
+        heappush(self._heap, (until, self._number, scope, key))
+        self.ends[(scope, key)] = (until, self._number)
+        if len(self._heap) > 2 * len(self.ends) + 64:
+            self._heap = [(*noted, *place) for place, noted in self.ends.items()]
+            heapify(self._heap)
+
+    def forget(self, scope: str, key: Key) -> None:
+        """Forget the block of a key, if it has one."""
+        self.ends.pop((scope, key), None)
+
+    def held(self, now: int) -> int:
+        """Return the number of blocks that hold. Those that are over are dropped."""
+        while self._heap:
+            until, number, scope, key = self._heap[0]
+            if self.ends.get((scope, key)) == (until, number):
+                if until > now:
+                    break
+                del self.ends[(scope, key)]
+            heappop(self._heap)
+        return len(self.ends)
+
+    def soonest(self) -> tuple[str, Key]:
+        """Return scope and key of the block that ends first. `held` must have returned more than 0."""
+        return self._heap[0][2], self._heap[0][3]
 
 
 class Table:
@@ -60,13 +115,29 @@ class Table:
     and by how much; `extra` is the sum of it.
     """
 
-    __slots__ = ("extra", "grows", "hand", "heavy", "limit", "only", "others", "overflow", "ring", "states", "total")
+    __slots__ = (
+        "blocks",
+        "extra",
+        "grows",
+        "hand",
+        "heavy",
+        "is_penalty",
+        "limit",
+        "only",
+        "others",
+        "overflow",
+        "ring",
+        "states",
+        "total",
+    )
 
-    def __init__(self, limit: Numbers, total: Weight) -> None:
+    def __init__(self, limit: Numbers, total: Weight, blocks: Blocks) -> None:
         self.total = total
+        self.blocks = blocks
         self.extra = 0
         self.heavy: dict[Key, int] = {}
-        self.grows = limit.algorithm in ("sliding-log", "concurrent", "distinct")
+        self.grows = limit.algorithm in ("sliding-log", "concurrent", "distinct", "penalty")
+        self.is_penalty = limit.algorithm == "penalty"
         self.limit = limit
         self.only: Numbers | None = limit
         self.others: dict[Key, Numbers] = {}
@@ -119,6 +190,8 @@ class Table:
         """Forget a key. Return the number of states removed, 0 or 1."""
         if self.heavy:
             self.weigh(key, 0)
+        if self.is_penalty:
+            self.blocks.forget(self.limit.scope, key)
         if self.others and self.others.pop(key, None) is not None and not self.others:
             self.only = self.limit
         return 0 if self.states.pop(key, None) is None else 1
@@ -138,14 +211,19 @@ class Table:
             self.hand += 1  # also past a key that filled a gap: it comes from the young end of the ring
         return dropped
 
-    def victim(self, spare: set[Key], now: int) -> int:
-        """Return the ring index of the least used key of a sample; -1 if all deny, have waiters or are in `spare`."""
+    def victim(self, spare: set[Key], now: int, is_last: bool) -> int:
+        """Return the ring index of the least used key of a sample; -1 if all deny, have waiters or are in `spare`.
+
+        A penalty that has blocked before is returned only if `is_last`.
+        """
         best, least = -1, MAX_COUNT
         for _ in range(SAMPLE):
             index = int(random() * len(self.ring))
             key = self.ring[index]
             state = self.states.get(key)
             if state is not None and key not in spare:
+                if isinstance(state, Strikes) and state.step and not is_last:
+                    continue
                 limit = self.others.get(key, self.limit)
                 row = peek(limit, state.copy(), now, 1)
                 # Units that were granted would be lost, as much as those that were used would be given again.
@@ -167,6 +245,7 @@ class States:
 
     __slots__ = (
         "_anchor",
+        "_blocks",
         "_lock",
         "_recent",
         "_sweep_at",
@@ -191,6 +270,7 @@ class States:
         self._ticks, self._anchor = ticking(clock)
         self._lock = new_mutex()
         self._weight = Weight()
+        self._blocks = Blocks()
         self._tables: dict[str, Table] = {}
         self._recent: Table | None = None  # the table of the last hit: most limiters have one limit and so one table
         self._turns: deque[str] = deque()  # scopes in the order in which they are swept
@@ -199,7 +279,10 @@ class States:
 
     @property
     def weight(self) -> int:
-        """The weight of the states now. At most `max_keys`, except for logs that have grown since they were swept."""
+        """The weight of the states now.
+
+        At most `max_keys`, except for logs that have grown since they were swept, and for blocks: see above.
+        """
         return self.keys + self._weight.extra
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision:
@@ -332,6 +415,7 @@ class States:
             self._tables.clear()
             self._turns.clear()
             self._weight = Weight()
+            self._blocks = Blocks()
             self.keys = 0
 
     def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
@@ -355,6 +439,7 @@ class States:
                 needs_room = needs_room and limit.algorithm != "penalty"
                 if extras is not None and _has_slot(table.overflow, extras[i]):
                     key, state = None, table.overflow  # a slot stays where it was taken, until it is released there
+                    is_shared = True
                 elif needs_room and self.weight + new >= self.max_keys and not self._make_room(table, spare, mode, now):
                     key, state = None, table.overflow
                     is_shared = True
@@ -372,6 +457,8 @@ class States:
         for i, (table, key, limit) in enumerate(places):
             if states[i] is not before[i]:
                 self._store(table, key, limit, states[i], now)
+                if table.is_penalty and self.weight > self.max_keys:
+                    self._make_room(table, spare, mode, now)
             if mode == "spend" and limit is not table.only and key is not None and key in table.states:
                 table.note(key, limit, now)
         if self.weight > self.max_keys and mode != "peek":
@@ -395,34 +482,57 @@ class States:
                 table.weigh(key, state.entries())
         elif state.expires >= now:  # else it was swept in the middle of its own group
             self._add(table, key, limit, state, now)
+        if isinstance(state, Strikes) and state.until > now and key is not None:
+            self._blocks.note(limit.scope, key, state.until)
 
     def _new_table(self, limit: Numbers) -> Table:
         self._turns.append(limit.scope)
-        table = Table(limit, self._weight)
+        table = Table(limit, self._weight, self._blocks)
         self._tables[limit.scope] = table
         return table
 
     def _make_room(self, table: Table, spare: set[Key], mode: Mode, now: int) -> bool:
-        """Drop one state of the largest table, or else of the new key's own.
+        """Drop one state: a block if there are too many, or one of the largest table, or else of the new key's own.
 
         A peek only checks that one can be dropped. Return True if there is room.
         """
-        for payer in (self._largest(table), table):
-            index = payer.victim(spare, now) if payer.ring else -1
-            if index >= 0:
+        blocks = self._blocks
+        if blocks.ends and blocks.held(now) > max(self.max_keys // BLOCKS_SHARE, 1):
+            scope, key = blocks.soonest()
+            if key not in spare:
                 if mode != "peek":
-                    self.keys -= payer.drop(index)
+                    self.keys -= self._tables[scope].remove(key)
                     self.evicted += 1
+                return True
+        largest = self._largest(table, True)
+        payers = [largest, table]
+        if largest.is_penalty:
+            payers.append(self._largest(table, False))
+        for payer in payers:
+            if self._drop_victim(payer, spare, mode, now, False):
+                return True
+        for payer in self._tables.values():
+            if payer.is_penalty and self._drop_victim(payer, spare, mode, now, True):
                 return True
         return False
 
-    def _largest(self, table: Table) -> Table:
-        """Return the table with the largest weight, or the given one if there is none.
+    def _drop_victim(self, payer: Table, spare: set[Key], mode: Mode, now: int, is_last: bool) -> bool:
+        """Drop a state of this table, or in a peek only look for one. Return False if none can be dropped."""
+        index = payer.victim(spare, now, is_last) if payer.ring else -1
+        if index >= 0 and mode != "peek":
+            self.keys -= payer.drop(index)
+            self.evicted += 1
+        return index >= 0
+
+    def _largest(self, table: Table, penalties: bool) -> Table:
+        """Return the table with the largest weight, or the given one if there is none. Penalties are left out if asked.
 
         Of a few keys only the number counts: the one that has grown would be dropped, and given its whole quota again.
         """
         largest, most = table, -1
         for each in self._tables.values():
+            if each.is_penalty and not penalties:
+                continue
             weight = len(each.states)
             if weight > SAMPLE:
                 weight += each.extra
@@ -435,7 +545,7 @@ class States:
         for _ in range(SAMPLE):
             if self.weight <= self.max_keys:
                 return
-            table = self._largest(next(iter(self._tables.values())))
+            table = self._largest(next(iter(self._tables.values())), True)
             if len(table.states) <= SAMPLE or not self._make_room(table, spare, "spend", now):
                 return
 
