@@ -335,6 +335,7 @@ class Guard:
         self._lock = threading.Lock()
         self._returned, self._due, self._writing = {}, False, False
         self.fallback.ledger.renew()
+        self.fallback.blocks.renew()
         for breaker in self.breakers.values():
             breaker.renew()
 
