@@ -1,21 +1,23 @@
 """Distinct values and penalties while the storage is out of reach: what is allowed, who stays blocked, and what the
 storage learns of it afterwards: nothing."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ratebound import Decision, Limit, StorageError, parse_limit
+from ratebound import AsyncLimiter, Decision, Limit, Limiter, MemoryStorage, RateLimited, StorageError, parse_limit
 from ratebound.extras import extras_of
 from ratebound.kernels.penalty import BLOCKED, STRUCK
 from ratebound.limit import NOT_GIVEN, STRIKE, Group, Mode
 from ratebound.outcome import Row
 from ratebound.settling import settlement, undoing
+from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.guard.remembered_blocks import MOST
-from ratebound.testing import slot
-from tests.unit.faulty import DOWN, FOREIGN, UNKNOWN, Make, Subject
+from ratebound.testing import FakeClock, slot
+from tests.unit.faulty import DOWN, FOREIGN, UNKNOWN, Make, Prompt, Subject
 
 TWO = parse_limit("2 distinct account/hour")
 RATE = parse_limit("1/minute")
@@ -307,22 +309,22 @@ def test_a_reset_lifts_the_block_here(make: Make, is_out: bool) -> None:
 def test_a_block_that_was_seen_while_it_was_lifted_is_forgotten(make: Make) -> None:
     subject = make()
     block(subject)
-    group = group_of("a", (RATE, GUESSING))
     resetting = subject.faulty.reset
 
-    def reset(asks: Group) -> None:
+    def reset(group: Group) -> None:
         rows = subject.faulty.memory.evaluate((group,), "peek")[0]
         subject.guard.fallback.saw(group, "peek", rows, set())
-        resetting(asks)
+        resetting(group)
 
     subject.faulty.reset = reset  # type: ignore[method-assign]
-    subject.storage.reset(group)
+    subject.storage.reset(group_of("a", (RATE, GUESSING)))
     subject.open_breaker()
     assert ask(subject)
 
 
-def test_a_raising_limit_raises_whoever_is_blocked(make: Make) -> None:
+def test_a_limit_that_falls_to_raise_raises_for_blocked_clients_too(make: Make) -> None:
     subject = make()
+    block(subject)
     for limits in ((RATE, *falling("raise", GUESSING)), (*falling("raise", RATE), GUESSING), falling("raise", TWO)):
         subject.faulty.error = None
         subject.clock.advance(1)
@@ -421,6 +423,106 @@ def test_only_so_many_blocks_are_remembered_and_the_soonest_to_end_go(make: Make
     subject.open_breaker()
     free = [n for n in range(MOST + 10) if ask(subject, GUESSING, key=f"k{n}")]
     assert sorted((n * 7_919) % (MOST + 10) for n in free) == list(range(10))
+
+
+def test_a_forked_child_remembers_the_blocks_of_its_parent(make: Make) -> None:
+    subject = make()
+    block(subject)
+    block(subject, key="b" * 1_000)
+    subject.guard.renew()
+    subject.open_breaker()
+    assert ask(subject).blocked
+    assert ask(subject, key="b" * 1_000).blocked
+    assert not ask(subject, key="b" * 1_001).blocked
+
+
+# Limiters
+
+
+def test_a_limiter_keeps_a_block_through_an_outage_until_it_is_lifted(clock: FakeClock) -> None:
+    faulty = Prompt(clock)
+    text = "1/minute; 1 strike/hour block 5 minutes"
+    limiter = Limiter(text, storage=GuardedStorage(faulty, clock=clock), sleep=clock.sleep)
+    limiter.hit("a")
+    assert limiter.hit("a").blocked
+    faulty.error = UNKNOWN
+    assert limiter.hit("a").retry_after == 5 * MINUTE
+    assert limiter.peek("a").blocked
+    with pytest.raises(RateLimited) as caught:
+        limiter.wait("a", timeout=MINUTE)
+    assert caught.value.decision.blocked
+    assert limiter.wait("a", timeout=10 * MINUTE).degraded
+    faulty.error = None
+    clock.advance(1)
+    assert limiter.hit("b").degraded is None
+    clock.advance(MINUTE)
+    limiter.hit("a")
+    assert limiter.hit("a").blocked
+    limiter.reset("a")
+    faulty.error = UNKNOWN
+    assert not limiter.hit("a").blocked
+
+
+class Late:
+    """A storage for tasks that decides at once, and whose answers come when `answers` is set, or an error instead."""
+
+    deadline = 60.0
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.memory = MemoryStorage(clock=clock)
+        self.answers = asyncio.Event()
+        self.error: StorageError | None = None
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        rows = self.memory.evaluate(groups, mode)
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        return rows
+
+    async def reset(self, group: Group) -> None:
+        self.memory.reset(group)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_task_that_is_cancelled_before_its_answer_leaves_no_value_counted(clock: FakeClock, turns: int) -> None:
+    async def main() -> None:
+        storage = Late(clock)
+        async with AsyncLimiter("1 distinct account/hour; 9/hour", storage=storage) as limiter:
+            task = asyncio.ensure_future(limiter.hit("a", values={"account": "alice"}))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            storage.answers.set()
+        sync = Limiter("1 distinct account/hour; 9/hour", storage=storage.memory)
+        assert sync.hit("a", values={"account": "bob"}).remaining == 8
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_task_that_is_cancelled_in_an_outage_leaves_no_value_counted_here(clock: FakeClock, turns: int) -> None:
+    async def main() -> None:
+        storage = Late(clock)
+        storage.error = DOWN
+        async with AsyncLimiter("1 distinct account/hour", storage=storage) as limiter:
+            task = asyncio.ensure_future(limiter.hit("a", values={"account": "alice"}))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            storage.answers.set()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert await limiter.hit("a", values={"account": "bob"})
+
+    asyncio.run(main())
 
 
 def force_or_raise(subject: Subject, group: Group) -> None:

@@ -1,7 +1,7 @@
 """Blocks of penalties that this process has seen in the answers of its storage. They hold while it is out of reach.
 
-A block is remembered as the state of a penalty, by this process's clock. Only so many are kept; when there are more, the
-soonest to end is forgotten.
+A block is remembered as the state of a penalty, by this process's clock. Only so many are kept; when there are more,
+the soonest to end is forgotten.
 """
 
 import threading
@@ -36,7 +36,7 @@ class RememberedBlocks:
         self._now = clock
         self._lock = threading.Lock()
         self._blocks: dict[Place, _Block] = {}
-        self._order: list[tuple[int, int, Place]] = []  # a heap by the end; entries of forgotten blocks stay for a while
+        self._order: list[tuple[int, int, Place]] = []  # a heap by the end; has forgotten blocks, too
         self._number = 0
 
     def __len__(self) -> int:
