@@ -143,6 +143,24 @@ def test_a_value_whose_answer_nobody_waits_for_is_taken_back(make: Make) -> None
         assert [see(subject, account).allowed for account in ("bob", "carol", "dave")] == [True, True, False], is_out
 
 
+def test_a_value_that_the_storage_counted_in_a_lost_answer_stays_counted_there(make: Make) -> None:
+    subject = make()
+    asking = subject.faulty.evaluate
+
+    def silent(groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        asking(groups, mode)
+        raise UNKNOWN
+
+    subject.faulty.evaluate = silent  # type: ignore[method-assign]
+    decision = see(subject, "alice")
+    assert decision.degraded
+    subject.decide(undoing(decision.asks, decision.rows), "force")
+    assert [see(subject, account).allowed for account in ("bob", "carol", "dave")] == [True, True, False]
+    subject.faulty.evaluate = asking  # type: ignore[method-assign]
+    subject.come_back()
+    assert left(subject, TWO)[1] == 0, "alice and bob: the storage has made these spends"
+
+
 # Penalties
 
 

@@ -52,7 +52,7 @@ def share_of(limit: Limit, workers: int) -> Limit:
 
     The scope is the same, because a changed count keeps its state. The share of a calendar quota is a token bucket
     with a name of its own, so that it shares no state with a bucket of the same period. Distinct values are not
-    divided: a client whose requests reach several workers would have its values denied by each of them.
+    divided: each worker may meet all values of a client, and would deny a client that keeps its limit.
     """
     if limit.metered or limit.is_distinct or limit.is_penalty:
         return limit

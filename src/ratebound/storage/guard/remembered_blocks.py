@@ -14,7 +14,7 @@ from ratebound.kernels.penalty import Strikes
 from ratebound.limit import Limit
 from ratebound.outcome import Row
 
-MOST = 10_000  # blocks that are remembered
+MOST = 10_000  # blocks
 LONG_KEY = 256  # characters: a longer key is kept as its digest
 
 Place = tuple[str | bytes, str]  # the key, or its digest, and the scope of the penalty
@@ -30,10 +30,11 @@ class _Block(NamedTuple):
 
 
 class RememberedBlocks:
-    """The blocks that this process knows of. It is thread-safe."""
+    """The blocks that this process knows of, `most` of them. It is thread-safe."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, most: int = MOST) -> None:
         self._now = clock
+        self._most = most
         self._lock = threading.Lock()
         self._blocks: dict[Place, _Block] = {}
         self._order: list[tuple[int, int, Place]] = []  # a heap by the end; has forgotten blocks, too
@@ -76,16 +77,14 @@ class RememberedBlocks:
     def _remember(self, place: Place, seen: int, ends: int, state: Strikes, now: int) -> None:
         with self._lock:
             self._number += 1
-            self._blocks[place] = _Block(seen, ends, state, self._number)
             heappush(self._order, (state.until, self._number, place))
-            while self._order[0][0] <= now or len(self._blocks) > MOST:
+            self._blocks[place] = _Block(seen, ends, state, self._number)
+            while self._order and (self._order[0][0] <= now or len(self._blocks) > self._most):
                 _, number, first = heappop(self._order)
                 known = self._blocks.get(first)
                 if known is not None and known.number == number:
                     del self._blocks[first]
-                if not self._order:
-                    return
-            if len(self._order) > 2 * MOST:
+            if len(self._order) > 2 * self._most:
                 self._sort()
 
     def _forget(self, place: Place) -> None:

@@ -1,0 +1,82 @@
+"""Remembered blocks, compared with a list of them: any history of sights, lifted blocks and time leaves the same."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratebound import parse_limit
+from ratebound.outcome import Row
+from ratebound.storage.guard.remembered_blocks import RememberedBlocks
+from ratebound.testing import FakeClock
+
+LIMITS = [parse_limit(f"2 strikes/hour block 5 minutes as {name}") for name in ("one", "two")]
+KEYS = ["a", "b", "c", "d" * 300, "d" * 301]
+MOST = 3
+SKEW = 987_654_321  # between the storage's clock and that of this process
+
+
+@dataclass
+class Known:
+    place: tuple[str, str]
+    until: int
+    seen: int
+
+
+actions = st.one_of(
+    st.tuples(st.just("pass"), st.integers(0, 20)),
+    st.tuples(st.just("forget"), st.integers(0, 9)),
+    st.tuples(st.just("allowed"), st.integers(0, 9)),
+    st.tuples(st.just("late"), st.integers(0, 9)),
+    st.tuples(st.integers(1, 30).map(str), st.integers(0, 9)),
+)
+
+
+@given(st.lists(actions, max_size=60))
+def test_blocks_are_remembered_as_a_list_of_them_says(history: list[tuple[str, int]]) -> None:
+    clock = FakeClock()
+    blocks = RememberedBlocks(clock, MOST)
+    model: list[Known] = []
+    for action, number in history:
+        if action == "pass":
+            clock.now += number
+            continue
+        key, limit = KEYS[number // 2], LIMITS[number % 2]
+        place, at = (key, limit.scope), clock.now + SKEW
+        known = next((each for each in model if each.place == place), None)
+        if action in ("forget", "allowed"):
+            if known is not None:
+                model.remove(known)
+            if action == "forget":
+                blocks.forget(key, limit)
+            else:
+                blocks.saw(key, limit, (True, 2, 0, 0, 0, at, 0, 0, None))
+        elif action == "late":
+            if known is not None:
+                blocks.saw(key, limit, (True, 2, 0, 0, 0, known.seen - 1, 0, 0, None))
+        else:
+            wait = int(action)
+            row: Row = (False, 0, wait, 2 * wait, 0, at, 0, 0, None)
+            blocks.saw(key, limit, row)
+            if known is None or known.until != clock.now + wait:
+                model = [each for each in model if each.until > clock.now and each is not known]
+                model.append(Known(place, clock.now + wait, at))
+                if len(model) > MOST:
+                    model.remove(min(model, key=lambda each: each.until))
+        assert len(blocks) <= MOST
+        for each in KEYS:
+            for penalty in LIMITS:
+                ends = [found.until for found in model if found.place == (each, penalty.scope)]
+                wait = max([end - clock.now for end in ends if end > clock.now], default=0)
+                answer = blocks.state(each, penalty).answer(penalty.numbers, clock.now, 0)
+                assert answer[:3] == (not wait, 0 if wait else 2, wait)
+
+
+def test_a_block_that_is_lifted_and_seen_again_and_again_takes_no_more_memory() -> None:
+    clock = FakeClock()
+    blocks = RememberedBlocks(clock, MOST)
+    for number in range(1_000):
+        blocks.saw("a", LIMITS[0], (False, 0, 10**9 + number, 2 * 10**9, 0, clock.now, 0, 0, None))
+        if number % 2:
+            blocks.forget("a", LIMITS[0])
+        assert len(blocks._order) <= 2 * MOST
