@@ -389,6 +389,30 @@ def test_a_strike_that_the_storage_cannot_be_told_is_dropped(make: Make) -> None
     assert subject.left("a", limits[0]) == 5, "the costs are told"
 
 
+def test_no_settlement_of_an_outage_is_forced_in_the_storage(make: Make) -> None:
+    subject = make()
+    limits = (parse_limit("9/hour"), TWO, GUESSING)
+    subject.open_breaker()
+    decision = see(subject, "alice", *limits)
+    subject.come_back()
+    subject.faulty.calls.clear()
+    with pytest.raises(StorageError, match="silent"):
+        force_or_raise(subject, settlement(decision.asks, decision.rows, [0], [True]))
+    assert subject.faulty.calls == []
+
+
+def test_a_penalty_that_is_closed_blocks_nobody(make: Make) -> None:
+    """Its row denies, beside a rate that denies by itself: that is neither a block nor only the outage."""
+    subject = make()
+    limits = (RATE, *falling("closed", GUESSING))
+    subject.open_breaker()
+    assert ask(subject, RATE)
+    denied = ask(subject, *limits)
+    assert not denied
+    assert not denied.blocked
+    assert not denied.unavailable
+
+
 def test_a_settlement_that_meets_a_block_changes_slots_all_the_same(make: Make) -> None:
     """A blocked key is denied by a row of the settlement, which is no denial of the settlement."""
     subject = make()
@@ -418,7 +442,7 @@ def test_a_waiter_of_a_blocked_key_is_told_when_the_block_ends(make: Make) -> No
             assert row == subject.faulty.memory.evaluate((group,), mode)[0][0], (patience, mode)
 
 
-def test_blocks_of_one_process_and_its_tasks_are_the_same(make: Make) -> None:
+def test_a_block_is_kept_for_the_node_that_is_lost_and_decided_by_the_others(make: Make) -> None:
     subject = make(nodes=True, failures=1)
     block(subject, key="east:1")
     subject.faulty.error, subject.faulty.broken = DOWN, "east"
@@ -479,6 +503,25 @@ def test_a_limiter_keeps_a_block_through_an_outage_until_it_is_lifted(clock: Fak
     limiter.reset("a")
     faulty.error = UNKNOWN
     assert not limiter.hit("a").blocked
+
+
+def test_tasks_know_of_the_blocks_that_threads_have_seen(clock: FakeClock) -> None:
+    storage = GuardedStorage(MemoryStorage(clock=clock), failures=1, clock=clock)
+    limiter = Limiter("1/minute; 1 strike/hour block 5 minutes", storage=storage)
+
+    @limiter.limit(key="a", timeout=0, fallback="denied")
+    async def work() -> str:
+        return "done"
+
+    limiter.hit("a")
+    assert limiter.hit("a").blocked
+    clock.advance(2 * MINUTE)
+    storage.guard.breaker("").failed(storage.guard.breaker("").admit())
+    assert limiter.hit("b").degraded
+    assert asyncio.run(work()) == "denied"
+    clock.advance(3 * MINUTE)
+    storage.guard.breaker("").failed(storage.guard.breaker("").admit())
+    assert asyncio.run(work()) == "done"
 
 
 class Late:
