@@ -1,14 +1,19 @@
-"""Remembered blocks, compared with a list of them: any history of sights, lifted blocks and time leaves the same."""
+"""Remembered blocks: by themselves, compared with a list of them, and in a guard whose storage comes and goes."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratebound import parse_limit
+from ratebound import StorageError, parse_limit
+from ratebound.extras import extras_of
+from ratebound.kernels.packing import packed
+from ratebound.limit import Group
 from ratebound.outcome import Row
 from ratebound.storage.guard.remembered_blocks import RememberedBlocks
 from ratebound.testing import FakeClock
+from tests.unit.faulty import DOWN, FOREIGN, UNKNOWN, Subject
 
 LIMITS = [parse_limit(f"2 strikes/hour block 5 minutes as {name}") for name in ("one", "two")]
 KEYS = ["a", "b", "c", "d" * 300, "d" * 301]
@@ -80,3 +85,64 @@ def test_a_block_that_is_lifted_and_seen_again_and_again_takes_no_more_memory() 
         if number % 2:
             blocks.forget("a", LIMITS[0])
         assert len(blocks._order) <= 2 * MOST
+
+
+GUARDED = (
+    parse_limit("2/minute"),
+    parse_limit("2 distinct account/minute"),
+    parse_limit("2 strikes/10 minutes block 10 seconds then 1 minute forget 1 minute as guessing"),
+)
+steps = st.one_of(
+    st.tuples(st.just("hit"), st.integers(0, 5)),
+    st.tuples(st.just("hit"), st.integers(0, 5)),
+    st.tuples(st.just("pass"), st.integers(1, 70)),
+    st.tuples(st.just("break"), st.integers(0, 2)),
+    st.tuples(st.just("mend"), st.just(0)),
+    st.tuples(st.just("reset"), st.integers(0, 1)),
+)
+
+
+def stored(subject: Subject) -> dict[str, object]:
+    """The values and the strikes that the storage has, of all keys."""
+    tables = subject.faulty.memory.states._tables
+    return {
+        limit.scope: {key: packed(limit.numbers, state) for key, state in tables[limit.scope].states.items()}
+        for limit in GUARDED[1:]
+        if limit.scope in tables
+    }
+
+
+@given(st.lists(steps, max_size=60))
+def test_whatever_the_storage_does_those_who_were_seen_blocked_stay_so_and_nothing_is_made_up(
+    history: list[tuple[str, int]],
+) -> None:
+    clock = FakeClock()
+    subject = Subject("inline", clock)
+    ends = {"a": 0, "b": 0}  # of each client's block, as it was seen last
+    for action, number in history:
+        key = "ab"[number % 2]
+        group: Group = ((key, GUARDED, 1, None, extras_of(key, GUARDED, {"account": number})),)
+        if action == "pass":
+            clock.advance(number)
+        elif action == "break":
+            subject.faulty.error = (DOWN, UNKNOWN, FOREIGN)[number]
+        elif action == "mend":
+            subject.faulty.error = None
+        elif action == "reset":
+            with suppress(StorageError):
+                subject.storage.reset(group)
+            ends[key] = 0
+        else:
+            before = stored(subject)
+            decision = subject.decide(group)
+            row = decision.rows[2]
+            if decision.degraded is None:
+                ends[key] = 0 if row[0] else clock.now + (row[2] or 0)
+            else:
+                wait = max(ends[key] - clock.now, 0)
+                assert (row[0], row[2]) == (not wait, wait)
+                assert decision.blocked is (wait > 0)
+                assert row[6] == 0, "no strike"
+                subject.finish_writing()
+                assert stored(subject) == before
+    subject.storage.close()
