@@ -25,6 +25,7 @@ SKEW = 987_654_321  # between the storage's clock and that of this process
 class Known:
     place: tuple[str, str]
     until: int
+    resets: int
     seen: int
 
 
@@ -33,7 +34,7 @@ actions = st.one_of(
     st.tuples(st.just("forget"), st.integers(0, 9)),
     st.tuples(st.just("allowed"), st.integers(0, 9)),
     st.tuples(st.just("late"), st.integers(0, 9)),
-    st.tuples(st.integers(1, 30).map(str), st.integers(0, 9)),
+    *[st.tuples(st.integers(1, 30).map(str), st.integers(0, 9)) for _ in range(4)],
 )
 
 
@@ -65,16 +66,45 @@ def test_blocks_are_remembered_as_a_list_of_them_says(history: list[tuple[str, i
             blocks.saw(key, limit, row)
             if known is None or known.until != clock.now + wait:
                 model = [each for each in model if each.until > clock.now and each is not known]
-                model.append(Known(place, clock.now + wait, at))
+                model.append(Known(place, clock.now + wait, clock.now + 2 * wait, at))
                 if len(model) > MOST:
                     model.remove(min(model, key=lambda each: each.until))
         assert len(blocks) <= MOST
         for each in KEYS:
             for penalty in LIMITS:
-                ends = [found.until for found in model if found.place == (each, penalty.scope)]
-                wait = max([end - clock.now for end in ends if end > clock.now], default=0)
+                here = [found for found in model if found.place == (each, penalty.scope) and found.until > clock.now]
                 answer = blocks.state(each, penalty).answer(penalty.numbers, clock.now, 0)
-                assert answer[:3] == (not wait, 0 if wait else 2, wait)
+                if here:
+                    assert answer[:4] == (False, 0, here[0].until - clock.now, here[0].resets - clock.now)
+                else:
+                    assert answer[:3] == (True, 2, 0)
+
+
+def test_the_soonest_to_end_is_forgotten_first_and_what_has_ended_before_it() -> None:
+    clock = FakeClock()
+    blocks = RememberedBlocks(clock, MOST)
+    for key, wait in (("a", 30), ("b", 10), ("c", 20)):
+        blocks.saw(key, LIMITS[0], (False, 0, wait, wait, 0, clock.now, 0, 0, None))
+    clock.now += 10
+    blocks.saw("d", LIMITS[0], (False, 0, 100, 100, 0, clock.now, 0, 0, None))
+    assert len(blocks) == 3, "one has ended"
+    blocks.saw("e", LIMITS[0], (False, 0, 100, 100, 0, clock.now, 0, 0, None))
+    assert [bool(blocks.state(key, LIMITS[0]).until > clock.now) for key in "abcde"] == [True, False, False, True, True]
+
+
+def test_a_client_that_knocks_again_and_again_is_remembered_once() -> None:
+    """The first sight counts: an answer that comes late must not make the block longer."""
+    clock = FakeClock()
+    blocks = RememberedBlocks(clock, MOST)
+    began, until = clock.now, clock.now + 1_000
+    for passed in range(0, 1_000, 10):
+        clock.now = began + passed + passed % 7
+        blocks.saw("a", LIMITS[0], (False, 0, 1_000 - passed, 2_000, 0, began + passed, 0, 0, None))
+        assert blocks.state("a", LIMITS[0]).until == until
+    assert len(blocks._order) == 1
+    clock.now = began + 990
+    blocks.saw("a", LIMITS[0], (True, 0, 0, 5, 0, began + 990, 0, 0, None))  # lifted, and struck up to the last
+    assert blocks.state("a", LIMITS[0]).fits(LIMITS[0].numbers, clock.now, 0)
 
 
 def test_a_block_that_is_lifted_and_seen_again_and_again_takes_no_more_memory() -> None:

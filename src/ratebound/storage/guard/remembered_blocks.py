@@ -7,6 +7,7 @@ the soonest to end is forgotten.
 import threading
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import NamedTuple
 
 from ratebound.clock import Clock
@@ -38,7 +39,7 @@ class RememberedBlocks:
         self._lock = threading.Lock()
         self._blocks: dict[Place, _Block] = {}
         self._order: list[tuple[int, int, Place]] = []  # a heap by the end; has forgotten blocks, too
-        self._number = 0
+        self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -76,9 +77,9 @@ class RememberedBlocks:
 
     def _remember(self, place: Place, seen: int, ends: int, state: Strikes, now: int) -> None:
         with self._lock:
-            self._number += 1
-            heappush(self._order, (state.until, self._number, place))
-            self._blocks[place] = _Block(seen, ends, state, self._number)
+            number = next(self._numbers)
+            heappush(self._order, (state.until, number, place))
+            self._blocks[place] = _Block(seen, ends, state, number)
             while self._order and (self._order[0][0] <= now or len(self._blocks) > self._most):
                 _, number, first = heappop(self._order)
                 known = self._blocks.get(first)
