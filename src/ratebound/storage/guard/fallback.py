@@ -256,7 +256,7 @@ class Fallback:
         if group.granted:
             for entry, cost in _entries(local):
                 self.ledger.correct(entry, cost, group.granted)
-        rows = self._merged(group, "force", self._ask(local, "force"), LEAST_WAIT, self.now())
+        rows = self._merged(group, "force", self._ask(local, "force"), self._penalties(group, "force"), LEAST_WAIT)
         self._repeat_later(slot_changes(group, "force"))  # the storage may hold the slot by now
         return DegradedRows(rows, group.reason)
 
@@ -311,15 +311,13 @@ class Fallback:
     def _is_local(self, limit: Limit) -> bool:
         return self._failure(limit) == "local" and not limit.is_penalty
 
-    def _is_blocked(self, key: str, limit: Limit, now: int) -> bool:
-        return not self.blocks.state(key, limit).fits(limit.numbers, now, 0)
-
     def _decide(self, group: Group, mode: Mode, error: StorageError, wait: int) -> DegradedRows:
-        local, reason, now = self._local(group), str(error), self.now()
+        local, reason = self._local(group), str(error)
         closed = any(self._failure(limit) == "closed" for limit in _limits(group))
-        blocked = any(limit.is_penalty and self._is_blocked(key, limit, now) for key, limit in _places(group))
+        penalties = self._penalties(group, mode)
+        blocked = not all(row[0] for row in penalties)
         answers = self._ask(local, "peek" if closed or blocked else mode)
-        rows = self._merged(group, mode, answers, wait, now)
+        rows = self._merged(group, mode, answers, penalties, wait)
         allowed = all(row[0] for row in rows)
         if mode == "spend" and error.outage and (allowed or not error.undone):
             # A spend that the storage may have made, and that is denied here, must not keep its slot there.
@@ -343,7 +341,7 @@ class Fallback:
         answers = self._ask(local, "force")
         if error.outage:
             self._repeat_later(changes)
-        rows = self._merged(group, "force", answers, wait, self.now())
+        rows = self._merged(group, "force", answers, self._penalties(group, "force"), wait)
         return DegradedRows(rows, str(error), granted=self._owe(local, error))
 
     def _owe(self, local: Sequence[Ask], error: StorageError) -> int:
@@ -401,19 +399,32 @@ class Fallback:
             rows.append(row)
         return rows
 
-    def _merged(self, group: Group, mode: Mode, answers: Sequence[Row], wait: int, now: int) -> list[Row]:
-        """Return one row for each limit of the group, in order."""
-        local = iter(answers)
+    def _penalties(self, group: Group, mode: Mode) -> list[Row]:
+        """Return one row for each penalty of the group, in order, by the blocks that this process remembers."""
+        now = self.now()
         rows: list[Row] = []
         for key, limits, cost, patience, _ in group:
             for limit in limits:
-                failure = self._failure(limit)
-                if limit.is_penalty and (failure != "closed" or mode == "force" or self._is_blocked(key, limit, now)):
+                if limit.is_penalty:
                     state = self.blocks.state(key, limit)
                     if mode == "peek":
-                        row = peek(limit.numbers, state, now, cost, patience)
+                        rows.append(peek(limit.numbers, state, now, cost, patience))
                     else:
-                        row = state.spend(limit.numbers, now, cost, None, 0)
+                        rows.append(state.spend(limit.numbers, now, cost, None, 0))
+        return rows
+
+    def _merged(
+        self, group: Group, mode: Mode, answers: Sequence[Row], penalties: Sequence[Row], wait: int
+    ) -> list[Row]:
+        """Return one row for each limit of the group, in order."""
+        local, blocks, now = iter(answers), iter(penalties), self.now()
+        rows: list[Row] = []
+        for _, limits, cost, *_ in group:
+            for limit in limits:
+                failure = self._failure(limit)
+                block = next(blocks) if limit.is_penalty else None
+                if block is not None and (failure != "closed" or mode == "force" or not block[0]):
+                    row = block
                 elif failure == "local":
                     row = next(local)
                     if row[2] is None and cost <= limit.burst:  # it exceeds only the share: the storage may allow it
