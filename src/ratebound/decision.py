@@ -102,7 +102,9 @@ class Decision:
         """True if a penalty blocks the key."""
         if self.allowed:
             return False
-        return any(limit.is_penalty and not row[0] for limit, row in zip(self.limits, self.rows, strict=True))
+        # A penalty that denies only because its storage is out of reach has no state, and so nothing to reset.
+        pairs = zip(self.limits, self.rows, strict=True)
+        return any(limit.is_penalty and not row[0] and row[3] > 0 for limit, row in pairs)
 
     def _decisive(self) -> int:
         """Return the index of the limit to report: the one that denies for longest, or is nearest to exhaustion.

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from ratebound import AsyncLimiter, Check, Decision, Limiter, parse_limit
+from ratebound import AsyncLimiter, Check, Decision, Limit, Limiter, parse_limit
 from ratebound.events import Degraded, Event, Recovered
 from ratebound.limit import Group
 from tests.servers import Cluster, Server, cluster, wait_until
@@ -31,15 +31,15 @@ def three_masters() -> Iterator[Cluster]:
 class Subject:
     """A limiter for threads or for tasks, and which of its keys are on which node."""
 
-    def __init__(self, kind: str, url: str) -> None:
+    def __init__(self, kind: str, url: str, limits: Limit | str = LIMIT) -> None:
         self.events: list[Event] = []
         options: Any = {"deadline": DEADLINE, "listeners": [self.events.append]}
         self.runner: asyncio.Runner | None = None
         self.limiter: Any
         if kind == "threads":
-            self.limiter = Limiter(LIMIT, storage=url, **options)
+            self.limiter = Limiter(limits, storage=url, **options)
         else:
-            self.limiter = AsyncLimiter(LIMIT, storage=url, **options)
+            self.limiter = AsyncLimiter(limits, storage=url, **options)
             self.runner = asyncio.Runner()
 
     def do(self, method: Any, *arguments: Any) -> Any:
@@ -50,7 +50,7 @@ class Subject:
         async def look() -> dict[str, list[str]]:  # a storage for tasks knows its nodes inside of its loop
             found: dict[str, list[str]] = {}
             for i in range(count):
-                group: Group = ((f"k{i}", (LIMIT,), 1, None, None),)
+                group: Group = ((f"k{i}", self.limiter.limits, 1, None, None),)
                 (node,) = self.limiter.storage.inner.nodes_of(group)
                 found.setdefault(node, []).append(f"k{i}")
             return found
@@ -136,3 +136,32 @@ def test_a_node_that_hangs_degrades_what_is_on_it_and_nothing_else(subject: Subj
 
     wait_until(is_told, 15, "it is said to be back")
     assert subject.do(limiter.check, [Check(keys[sound[0]][2], LIMIT), Check(keys[broken][2], LIMIT)]).degraded is None
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_clients_that_are_blocked_on_a_node_that_hangs_stay_blocked(kind: str, three_masters: Cluster) -> None:
+    url = f"{three_masters.url}?timeout={DEADLINE}&prefix={kind}{uuid4().hex}"
+    subject = Subject(kind, url, "1/hour; 1 strike/hour block 1 hour as guessing")
+    limiter = subject.limiter
+    subject.do(limiter.hit, "warm")
+    keys = subject.keys_by_node(60)
+    broken, *sound = sorted(keys)
+    for name in keys:
+        found: list[Decision] = [subject.do(limiter.hit, keys[name][0]) for _ in range(2)]
+        assert [decision.blocked for decision in found] == [False, True]
+    server = server_at(three_masters, broken)
+    server.pause()
+    try:
+        for _ in range(5):
+            blocked: Decision = subject.do(limiter.hit, keys[broken][0])
+            assert blocked.degraded
+            assert blocked.blocked
+        assert subject.do(limiter.hit, keys[broken][1]), "its share"
+        for name in sound:
+            decision: Decision = subject.do(limiter.hit, keys[name][0])
+            assert (decision.blocked, decision.degraded) == (True, None)
+    finally:
+        server.resume()
+    wait_until(lambda: subject.do(limiter.peek, keys[broken][0]).degraded is None, 15, "the node decides again")
+    assert subject.do(limiter.hit, keys[broken][0]).blocked
+    subject.close()

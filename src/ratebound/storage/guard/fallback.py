@@ -16,6 +16,10 @@ Limits that are not rates have shares of their own kind in mode `local`:
 - Slots that this process holds count first, whether the storage or this process granted them. A change of a slot can be
   repeated, so one that the storage may have missed is repeated when it is back, in every mode.
 - A grant of units must reach the storage: it raises the StorageError in every mode.
+- Distinct values are counted in this process. The count is not divided, and nothing is written back.
+
+Penalties are the same in every mode that answers. A block that this process has seen holds until its end
+(remembered_blocks.py), and else a penalty allows. Nothing is a strike: neither a denial nor a result.
 """
 
 import threading
@@ -27,10 +31,12 @@ from typing import NamedTuple
 
 from ratebound.clock import SECOND, Clock, ticking
 from ratebound.errors import StorageError
+from ratebound.kernels.group_law import peek
 from ratebound.limit import GRANT, MAX_SPAN, NOT_GIVEN, UNITS, Ask, Extra, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.settling import DegradedGroup
 from ratebound.storage import HeldSlot
+from ratebound.storage.guard.remembered_blocks import RememberedBlocks
 from ratebound.storage.memory import MemoryStorage
 
 LEDGER = 10_000  # entries at most
@@ -45,9 +51,10 @@ def share_of(limit: Limit, workers: int) -> Limit:
     """Return the limit that one of `workers` processes may grant alone.
 
     The scope is the same, because a changed count keeps its state. The share of a calendar quota is a token bucket
-    with a name of its own, so that it shares no state with a bucket of the same period.
+    with a name of its own, so that it shares no state with a bucket of the same period. Distinct values are not
+    divided: each worker may meet all values of a client, and would deny a client that keeps its limit.
     """
-    if limit.metered:
+    if limit.metered or limit.is_distinct or limit.is_penalty:
         return limit
     count, burst = -(-limit.count // workers), -(-limit.burst // workers)
     if limit.is_quota:
@@ -176,6 +183,7 @@ class Fallback:
         self.now: Clock = lambda: ticks() // 1000 + anchor
         self.memory = MemoryStorage(clock=self.now)
         self.ledger = Ledger()
+        self.blocks = RememberedBlocks(self.now)
         self._share: Callable[[Limit], Limit] = lru_cache(4_096)(lambda limit: share_of(limit, workers))
         self._counter: Callable[[Limit], Limit] = lru_cache(4_096)(counter_of)
 
@@ -219,14 +227,20 @@ class Fallback:
         return {slot for slot in changed if self.ledger.is_contested(slot)}
 
     def saw(self, group: Group, mode: Mode, rows: Sequence[Row], contested: set[Entry]) -> bool:
-        """Note the slots that the storage granted, renewed or released for this process.
+        """Note the blocks in an answer of the storage, and the slots that it granted, renewed or released here.
 
         A change of a slot that was contested is repeated later, because the write-back may have undone it. Return True
         if there is such a slot.
         """
-        if mode == "peek" or not any(extras is not None for *_, extras in group):
+        if not any(extras is not None for *_, extras in group):
             return False
-        changes = slot_changes(group, mode) if all(row[0] for row in rows) else ()
+        for (key, limit), row in zip(_places(group), rows, strict=True):
+            if limit.is_penalty:
+                self.blocks.saw(key, limit, row)
+        if mode == "peek":
+            return False
+        # A force denies nothing: a row of it that does not allow shows that the key is blocked.
+        changes = slot_changes(group, mode) if mode == "force" or all(row[0] for row in rows) else ()
         repeats = False
         if changes:
             self._ask(changes, "force")
@@ -242,7 +256,7 @@ class Fallback:
         if group.granted:
             for entry, cost in _entries(local):
                 self.ledger.correct(entry, cost, group.granted)
-        rows = self._merged(group, "force", self._ask(local, "force"), LEAST_WAIT)
+        rows = self._merged(group, "force", self._ask(local, "force"), self._penalties(group, "force"), LEAST_WAIT)
         self._repeat_later(slot_changes(group, "force"))  # the storage may hold the slot by now
         return DegradedRows(rows, group.reason)
 
@@ -270,8 +284,15 @@ class Fallback:
         return self.memory.holders(key, limits[0])
 
     def reset(self, group: Group) -> None:
-        """Forget the local states of a group."""
+        """Forget the local states and the blocks of a group."""
         self.memory.reset([(key, self._shares(limits), 1, None, None) for key, limits, *_ in group])
+        self.forget_blocks(group)
+
+    def forget_blocks(self, group: Group) -> None:
+        """Forget the blocks of a group."""
+        for key, limit in _places(group):
+            if limit.is_penalty:
+                self.blocks.forget(key, limit)
 
     def _occupied(self, key: str, limits: tuple[Limit, ...]) -> list[int]:
         """Return the units of each limit that a key occupies here; of a quota, those of the present window."""
@@ -287,31 +308,41 @@ class Fallback:
     def _failure(self, limit: Limit) -> str:
         return limit.failure or self.failure
 
+    def _is_local(self, limit: Limit) -> bool:
+        return self._failure(limit) == "local" and not limit.is_penalty
+
     def _decide(self, group: Group, mode: Mode, error: StorageError, wait: int) -> DegradedRows:
         local, reason = self._local(group), str(error)
         closed = any(self._failure(limit) == "closed" for limit in _limits(group))
-        answers = self._ask(local, "peek" if closed else mode)
-        rows = self._merged(group, mode, answers, wait)
+        penalties = self._penalties(group, mode)
+        blocked = not all(row[0] for row in penalties)
+        answers = self._ask(local, "peek" if closed or blocked else mode)
+        rows = self._merged(group, mode, answers, penalties, wait)
         allowed = all(row[0] for row in rows)
         if mode == "spend" and error.outage and (allowed or not error.undone):
             # A spend that the storage may have made, and that is denied here, must not keep its slot there.
             self._repeat_later(slot_changes(group, mode, 1 if allowed else -1))
         if closed:
-            return DegradedRows(rows, reason, closed=all(row[0] for row in answers))
+            return DegradedRows(rows, reason, closed=not blocked and all(row[0] for row in answers))
         return DegradedRows(rows, reason, granted=self._owe(local, error) if allowed and mode == "spend" else 0)
 
     def _force(self, group: Group, error: StorageError, wait: int) -> DegradedRows:
         """Charge and hold here, and later in the storage.
 
-        Units are charged additionally only: a refund belongs to a spend that the storage knows, with its instants.
+        Units are charged additionally only: a refund belongs to a spend that the storage knows, with its instants. So
+        does a value that is to be taken back.
         """
-        local = [(key, limits, max(cost, 0), None, None) for key, limits, cost, *_ in self._local(group)]
+        local = [
+            (key, limits, max(cost, 0), None, _counted_values(limits, extras))
+            for key, limits, cost, _, extras in self._local(group)
+        ]
         changes = slot_changes(group, "force")
         self._ask(changes, "force")
         answers = self._ask(local, "force")
         if error.outage:
             self._repeat_later(changes)
-        return DegradedRows(self._merged(group, "force", answers, wait), str(error), granted=self._owe(local, error))
+        rows = self._merged(group, "force", answers, self._penalties(group, "force"), wait)
+        return DegradedRows(rows, str(error), granted=self._owe(local, error))
 
     def _owe(self, local: Sequence[Ask], error: StorageError) -> int:
         """Record units that were granted and that the storage has certainly not seen. Return their number, or 0."""
@@ -324,10 +355,13 @@ class Fallback:
             self.ledger.change_slot(slot, sign)
 
     def _local(self, group: Group) -> list[Ask]:
-        """Return the asks whose limits are decided locally, with the limits as they are in the storage."""
+        """Return the asks whose limits are decided locally, with the limits as they are in the storage.
+
+        Penalties are not among them: they would count strikes.
+        """
         local: list[Ask] = []
         for key, limits, cost, patience, extras in group:
-            places = [i for i, limit in enumerate(limits) if self._failure(limit) == "local"]
+            places = [i for i, limit in enumerate(limits) if self._is_local(limit)]
             if places:
                 given = None if extras is None else [extras[i] for i in places]
                 local.append((key, tuple([limits[i] for i in places]), cost, patience, given))
@@ -365,14 +399,33 @@ class Fallback:
             rows.append(row)
         return rows
 
-    def _merged(self, group: Group, mode: Mode, answers: Sequence[Row], wait: int) -> list[Row]:
+    def _penalties(self, group: Group, mode: Mode) -> list[Row]:
+        """Return one row for each penalty of the group, in order, by the blocks that this process remembers."""
+        now = self.now()
+        rows: list[Row] = []
+        for key, limits, cost, patience, _ in group:
+            for limit in limits:
+                if limit.is_penalty:
+                    state = self.blocks.state(key, limit)
+                    if mode == "peek":
+                        rows.append(peek(limit.numbers, state, now, cost, patience))
+                    else:
+                        rows.append(state.spend(limit.numbers, now, cost, None, 0))
+        return rows
+
+    def _merged(
+        self, group: Group, mode: Mode, answers: Sequence[Row], penalties: Sequence[Row], wait: int
+    ) -> list[Row]:
         """Return one row for each limit of the group, in order."""
-        local, now = iter(answers), self.now()
+        local, blocks, now = iter(answers), iter(penalties), self.now()
         rows: list[Row] = []
         for _, limits, cost, *_ in group:
             for limit in limits:
                 failure = self._failure(limit)
-                if failure == "local":
+                block = next(blocks) if limit.is_penalty else None
+                if block is not None and (failure != "closed" or mode == "force" or not block[0]):
+                    row = block
+                elif failure == "local":
                     row = next(local)
                     if row[2] is None and cost <= limit.burst:  # it exceeds only the share: the storage may allow it
                         row = (*row[:2], wait, *row[3:])
@@ -388,16 +441,30 @@ def _limits(group: Group) -> Iterator[Limit]:
     return (limit for _, limits, *_ in group for limit in limits)
 
 
+def _places(group: Group) -> Iterator[tuple[str, Limit]]:
+    """Return the key and the limit of each row of a group, in order."""
+    return ((key, limit) for key, limits, *_ in group for limit in limits)
+
+
+def _counted_values(limits: tuple[Limit, ...], extras: Sequence[Extra] | None) -> list[Extra] | None:
+    """Return the extras that count a value, for a force. All others are left out."""
+    if extras is None or not any(limit.is_distinct for limit in limits):
+        return None
+    return [
+        extra if limit.is_distinct and not extra[1] else NOT_GIVEN for limit, extra in zip(limits, extras, strict=True)
+    ]
+
+
 def _is_counted(limit: Limit) -> bool:
     """Return True for a quota whose share is a bucket, and has a counter beside it."""
     return limit.is_quota and not limit.metered
 
 
 def _entries(local: Sequence[Ask]) -> list[tuple[Entry, int]]:
-    """Return the ledger's entry and the cost of each ask. Slots take no cost."""
+    """Return the ledger's entry and the cost of each ask. Only rates and quotas take it."""
     found: list[tuple[Entry, int]] = []
     for key, limits, cost, *_ in local:
-        charged = tuple([limit for limit in limits if not limit.has_slots])
+        charged = tuple([limit for limit in limits if limit.takes_cost])
         if charged:
             found.append(((key, charged), cost))
     return found

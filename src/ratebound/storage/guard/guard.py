@@ -169,7 +169,12 @@ class Guard:
         return True
 
     def call_for(self, group: Group, nodes_of: NodesOf | None) -> Call:
-        """Return an admitted call for one group. Raises StorageError if a node must not be called."""
+        """Return an admitted call for one group.
+
+        Raises StorageError if a node must not be called, or if the group settles what was decided without the storage.
+        """
+        if isinstance(group, DegradedGroup):
+            raise StorageError(group.reason, undone=True)
         call = Call(_nodes(group, nodes_of), (group,), (0,))
         if not self.admit(call):
             raise self.out_of_reach(call)
@@ -335,6 +340,7 @@ class Guard:
         self._lock = threading.Lock()
         self._returned, self._due, self._writing = {}, False, False
         self.fallback.ledger.renew()
+        self.fallback.blocks.renew()
         for breaker in self.breakers.values():
             breaker.renew()
 

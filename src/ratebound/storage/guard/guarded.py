@@ -173,6 +173,7 @@ class GuardedStorage:
         """
         self.guard.fallback.reset(group)
         self._call_or_raise(group, partial(self.inner.reset, group))
+        self.guard.fallback.forget_blocks(group)  # another thread may have seen one meanwhile
 
     def force_or_raise(self, group: Group) -> None:
         """Force a group in the storage.
@@ -180,7 +181,8 @@ class GuardedStorage:
         Raises StorageError if the storage is out of reach, in every failure mode. It may have been told all the same,
         unless `undone` of the error is True.
         """
-        self._call_or_raise(group, partial(self.inner.evaluate, (group,), "force"))
+        (rows,) = self._call_or_raise(group, partial(self.inner.evaluate, (group,), "force"))
+        self.guard.fallback.saw(group, "force", rows, set())
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now; see `ratebound.storage`.
@@ -247,7 +249,7 @@ class GuardedStorage:
         self._write_back()
         return plan.answers
 
-    def _call_or_raise(self, group: Group, function: Callable[[], Any]) -> None:
+    def _call_or_raise(self, group: Group, function: Callable[[], Any]) -> Any:
         guard = self.guard
         call = guard.call_for(group, self._nodes_of)
         result = self._answer(function)
@@ -255,6 +257,7 @@ class GuardedStorage:
         self._write_back()
         if isinstance(result, StorageError):
             raise result
+        return result
 
     def _answer(self, function: Callable[[], Any]) -> Any:
         """Return the storage's answer to one call, or a StorageError. Raises only the caller's own mistakes."""
@@ -440,10 +443,12 @@ class AsyncGuardedStorage:
         """Forget the states here and in the storage; see `GuardedStorage.reset`."""
         self.guard.fallback.reset(group)
         await self._call_or_raise(group, self.inner.reset, group)
+        self.guard.fallback.forget_blocks(group)
 
     async def force_or_raise(self, group: Group) -> None:
         """Force a group in the storage; see `GuardedStorage.force_or_raise`."""
-        await self._call_or_raise(group, self.inner.evaluate, (group,), "force")
+        (rows,) = await self._call_or_raise(group, self.inner.evaluate, (group,), "force")
+        self.guard.fallback.saw(group, "force", rows, set())
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return the slots of a key that are held now; see `GuardedStorage.holders`."""
@@ -505,7 +510,7 @@ class AsyncGuardedStorage:
         self._write_back()
         return plan.answers
 
-    async def _call_or_raise(self, group: Group, function: Callable[..., Any], *arguments: Any) -> None:
+    async def _call_or_raise(self, group: Group, function: Callable[..., Any], *arguments: Any) -> Any:
         guard = self.guard
         call = guard.call_for(group, self._nodes_of)
         result = await self._answer(function, *arguments)
@@ -513,6 +518,7 @@ class AsyncGuardedStorage:
         self._write_back()
         if isinstance(result, StorageError):
             raise result
+        return result
 
     async def _answer(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the storage's answer to one call, or a StorageError.
