@@ -206,7 +206,7 @@ def test_help_shows_the_class_and_its_methods() -> None:
     for kind in (Limiter, AsyncLimiter, Gate, AsyncGate, Decision):
         shown = help_on(kind)
         assert (kind.__doc__ or "").splitlines()[0] in shown
-    assert "hit(self, key: str, *, cost: int = 1)" in help_on(Limiter.hit)
+    assert "hit(self, key: str, *, cost: int = 1, values: " in help_on(Limiter.hit)
 
 
 def test_what_is_awaited_is_seen_to_be_a_coroutine_function() -> None:
