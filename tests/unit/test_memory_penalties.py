@@ -193,7 +193,7 @@ def test_a_value_that_was_counted_in_a_shared_state_is_no_strike_when_it_comes_b
 
 def test_a_reset_lifts_a_block_and_leaves_nothing_behind(clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=40, clock=clock)
-    for number in range(10_000):
+    for number in range(1_000):
         strike(storage, "k")
         assert is_blocked(storage, "k")
         storage.reset((("k", (parse_limit(BLOCK),), 1, None, None),))
