@@ -100,7 +100,7 @@ class Decision:
     @property
     def blocked(self) -> bool:
         """True if a penalty blocks the key."""
-        if self.allowed:
+        if self.allowed or self.unavailable:
             return False
         # A penalty that denies only because its storage is out of reach has no state, and so nothing to reset.
         pairs = zip(self.limits, self.rows, strict=True)

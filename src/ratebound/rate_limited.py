@@ -28,15 +28,18 @@ class RateLimited(RateboundError):
         limit, wait = self.decision.limit, self.decision.retry_after
         if wait is None:
             return f"over the limit {limit}; no wait can help because the cost exceeds the limit"
+        reason = f"over the limit {limit}"
+        if limit.is_penalty:
+            reason = f"blocked by '{limit}'"
+        elif limit.is_distinct:
+            reason = f"too many different values of '{limit.values}', limited by '{limit}'"
         if self.patience is None:
             if limit.has_slots:
                 return f"all slots of '{limit}' are taken; set timeout= to wait for one"
-            return f"over the limit {limit}; retry in {wait:.6g} s"
+            return f"{reason}; retry in {wait:.6g} s"
         argument, given, _ = self.patience
         longer = "a longer timeout=" if argument == "timeout" else "timeout=, or max_delay=math.inf"
         if limit.has_slots:
             return f"all slots of '{limit}' are taken: none was released within {argument}={given} s; set {longer}"
-        return (
-            f"over the limit {limit}: it would not pass within {argument}={given} s;"
-            f" retry in {wait:.6g} s, or set {longer}"
-        )
+        late = "the block would not end" if limit.is_penalty else "it would not pass"
+        return f"{reason}: {late} within {argument}={given} s; retry in {wait:.6g} s, or set {longer}"

@@ -29,17 +29,18 @@ class HeaderPlan:
         self.shown = shown
         self._numbers: Numbers = shown[0].limit.numbers
         self._quoted: str = shown[0].quoted
-        named = {quota.quoted: quota for quota in shown}
-        self.unique = len(named) == len(shown)
+        advertised = [quota for quota in shown if quota.is_advertised]
+        named = {quota.quoted: quota for quota in advertised}
+        self.unique = len({quota.quoted for quota in shown}) == len(shown)
         self.is_usual = len(shown) == 1 and shown[0].is_rate
         # The old drafts identify policies by their quota: keep the strictest of equal ones. A policy needs a window.
         windows: dict[int, int] = {}
-        for quota in shown:
+        for quota in advertised:
             if quota.window is not None:
                 windows[quota.quota] = max(quota.window, windows.get(quota.quota, 0))
         self.policies = ", ".join([f"{write_integer(quota)};w={window}" for quota, window in windows.items()])
         self.fixed: Pairs = []
-        if "draft-11" in styles:
+        if "draft-11" in styles and named:
             self.fixed.append(("RateLimit-Policy", ", ".join([quota.policy for quota in named.values()])))
         elif self.policies and ("draft-07" in styles or "draft-06" in styles):
             self.fixed.append(("RateLimit-Policy", self.policies))

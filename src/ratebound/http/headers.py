@@ -3,7 +3,8 @@
 Text that does not change between responses is prepared; a request only fills in its numbers. Waits are rounded up to
 whole seconds, so a client that obeys is never early. On a denial `t`, the reset fields and Retry-After are the wait. On
 success `t` is the time until more units are available, and a reset field the time until all are. Of slots nobody knows
-when one will be free, so they have no times; a rule may give one for Retry-After.
+when one will be free, so they have no times; a rule may give one for Retry-After. Limits of distinct values are named
+only if they deny. Penalties are never named: a blocked client is told how long to wait, and nothing else.
 """
 
 import random
@@ -119,8 +120,8 @@ class Headers:
     def pairs(self, decision: Decision, spread: float | None = None) -> Pairs:
         """Return the fields for the response to a decision.
 
-        Retry-After is included only if it is denied and a wait can help. Pass `spread` if a body reports the same
-        waits.
+        Retry-After is included only if it is denied and a wait can help. It is the only field if a penalty blocks the
+        client. Pass `spread` if a body reports the same waits.
         """
         rows = decision.rows
         if decision.allowed and self._is_usual:
@@ -130,7 +131,8 @@ class Headers:
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()
-            if not self._writers or decision.unavailable:  # without the storage the remaining units are unknown
+            # Without the storage the remaining units are unknown.
+            if not self._writers or decision.unavailable or decision.blocked:
                 return self._retry_after(decision, spread)
         elif not self._writers:
             return []
@@ -139,7 +141,8 @@ class Headers:
         quotas: list[Quota] = []
         for shown, row in zip(plan.shown, rows, strict=True):
             if not shown.is_rate:
-                quotas.append(of_quota_or_slots(shown, row, spread or 1.0))
+                if shown.is_advertised or not row[0]:
+                    quotas.append(of_no_rate(shown, row, spread or 1.0))
                 continue
             wait = row[2]
             if wait:
@@ -150,7 +153,7 @@ class Headers:
                 after = reset if degraded else kernels.grows_after(shown.limit.numbers, row[1], row[3])
             quotas.append((shown, row[1], after, reset, row))
         pairs = plan.fixed.copy()
-        for write in self._writers:
+        for write in self._writers if quotas else ():
             write(pairs, plan, quotas)
         if not decision.allowed:
             pairs += self._retry_after(decision, spread or 1.0)
@@ -221,7 +224,7 @@ def _add_three(pairs: Pairs, limit: str, left: int, reset: int | None) -> None:
         pairs.append((THREE[2], str(-(-reset // SECOND))))
 
 
-def of_quota_or_slots(shown: Shown, row: Row, spread: float) -> Quota:
+def of_no_rate(shown: Shown, row: Row, spread: float) -> Quota:
     """Return the answer of a limit that is no rate. What remains may exceed the quota after a grant."""
     limit, wait = shown.limit, row[2]
     left = min(row[1], MAX_INTEGER)
@@ -267,11 +270,11 @@ def longest_wait(decision: Decision, spread: float = 1.0) -> int | None:
 
 def urgency(quota: Quota) -> tuple[bool, bool, float, int, int]:
     """Return a sort key: limits that deny come first, longest wait first; then those nearest to exhaustion; then slots
-    that do not deny, and metered limits, which never do."""
+    that do not deny, and metered limits, which never do. It is the order of `Decision.limit`."""
     shown, left, _, _, row = quota
     if not row[0]:
         return (False, False, float("-inf") if row[2] is None else -row[2], 0, 0)
-    return (True, shown.limit.has_slots or shown.limit.metered, 0, left, -row[3])
+    return (True, shown.limit.is_told_last, 0, left, -row[3])
 
 
 def decisive(quotas: list[Quota]) -> Quota:

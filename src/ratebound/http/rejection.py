@@ -1,6 +1,6 @@
 """The response to a denied request: status, header fields and body.
 
-429 means that the client did too much, 503 that we failed. Bodies tell what the headers tell, and nothing internal: no
+429 means that the client did too much, 503 that we failed: `kind_of` decides it. Bodies tell what the headers tell, and nothing internal: no
 keys, no addresses, no storage errors. The adapter omits the body of a HEAD response and sets Content-Length.
 """
 
@@ -26,6 +26,18 @@ TYPES = "https://iana.org/assignments/http-problem-types#"
 NO_STORE = ("Cache-Control", "no-store")  # a cache that does not know 429 might store it
 
 
+QUOTA_EXCEEDED = "quota-exceeded"
+REDUCED_CAPACITY = "temporary-reduced-capacity"
+ABNORMAL_USAGE = "abnormal-usage-detected"
+FORBIDDEN = "forbidden"
+TITLES = {
+    QUOTA_EXCEEDED: "Quota Exceeded",
+    REDUCED_CAPACITY: "Temporary Reduced Capacity",
+    ABNORMAL_USAGE: "Abnormal Usage Detected",
+    FORBIDDEN: "Forbidden",
+}
+
+
 class Rejection(NamedTuple):
     """The content of a rejection. A custom format is a function of it."""
 
@@ -42,7 +54,7 @@ class Rejection(NamedTuple):
     @property
     def type(self) -> str:
         """The registered problem type."""
-        return "about:blank" if self.kind == "forbidden" else TYPES + self.kind
+        return "about:blank" if self.kind == FORBIDDEN else TYPES + self.kind
 
 
 class Response(NamedTuple):
@@ -66,7 +78,7 @@ def problem_json(rejection: Rejection) -> Written:
         "status": rejection.status,
         "detail": rejection.detail,
     }
-    if rejection.kind != "forbidden":
+    if rejection.kind != FORBIDDEN:
         body["violated-policies"] = list(rejection.violated)
     return "application/problem+json", _json(body | _details(rejection))
 
@@ -79,20 +91,20 @@ def json_api(rejection: Rejection) -> Written:
         "title": rejection.title,
         "detail": rejection.detail,
     }
-    links = {"about": rejection.documentation, "type": None if rejection.kind == "forbidden" else rejection.type}
+    links = {"about": rejection.documentation, "type": None if rejection.kind == FORBIDDEN else rejection.type}
     if any(links.values()):
         error["links"] = {name: link for name, link in links.items() if link}
     meta = {key: value for key, value in _details(rejection).items() if key != "documentation"}
-    if rejection.kind != "forbidden":
+    if rejection.kind != FORBIDDEN:
         error["meta"] = {"violated-policies": list(rejection.violated)} | meta
     return "application/vnd.api+json", _json({"errors": [error]})
 
 
 ERRORS = {
-    "quota-exceeded": "rate_limit_exceeded",
-    "temporary-reduced-capacity": "temporarily_unavailable",
-    "abnormal-usage-detected": "abnormal_usage_detected",
-    "forbidden": "forbidden",
+    QUOTA_EXCEEDED: "rate_limit_exceeded",
+    REDUCED_CAPACITY: "temporarily_unavailable",
+    ABNORMAL_USAGE: "abnormal_usage_detected",
+    FORBIDDEN: "forbidden",
 }
 
 
@@ -167,26 +179,25 @@ class RejectionFormat:
         *,
         message: str | None = None,
         documentation: str | None = None,
+        shed: bool = False,
     ) -> Response:
         """Return the response to a denied request.
 
-        The status is 503 if the storage is out of reach, else 429 or the configured one.
+        The status is 503 if the storage is out of reach, or if the request is `shed`: denied by a limit that is lowered
+        because of overload. Else it is 429. Both can be configured.
         """
         spread = self.headers.spread()
-        rejection = self.rejection(decision, message, documentation, spread)
+        rejection = self.rejection(decision, message, documentation, spread, shed)
         return self._written(rejection, self.headers.pairs(decision, spread), request_headers)
 
     def block(
         self, request_headers: Lines = (), *, message: str | None = None, documentation: str | None = None
     ) -> Response:
         """Return the response to a client on a block list, or under a rule that denies."""
-        if self.blocked_status == 429:
-            kind, title = "abnormal-usage-detected", "Abnormal Usage Detected"
-        else:
-            kind, title = "forbidden", "Forbidden"
+        kind = ABNORMAL_USAGE if self.blocked_status == 429 else FORBIDDEN
         detail = message or "This request is not allowed."
         link = documentation or self.documentation
-        rejection = Rejection(self.blocked_status, kind, title, detail, None, (), [], link, None)
+        rejection = Rejection(self.blocked_status, kind, TITLES[kind], detail, None, (), [], link, None)
         return self._written(rejection, [], request_headers)
 
     def shed(self, request_headers: Lines = ()) -> Response:
@@ -199,26 +210,36 @@ class RejectionFormat:
         return self._written(rejection, [("Retry-After", str(after))], request_headers)
 
     def rejection(
-        self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0
+        self,
+        decision: Decision,
+        message: str | None = None,
+        documentation: str | None = None,
+        spread: float = 1.0,
+        shed: bool = False,
     ) -> Rejection:
-        """Return the content of the rejection of a denied decision, with waits lengthened by `spread`."""
+        """Return the content of the rejection of a denied decision, with waits lengthened by `spread`.
+
+        The reason that the service is not available is told in our own words, whatever `message` is.
+        """
         link = documentation or self.documentation
         wait = longest_wait(decision, spread)
         after = None if wait is None else -(-wait // SECOND)
-        if decision.unavailable:
-            detail = "The service cannot answer at the moment."
-            title = "Temporary Reduced Capacity"
-            status = self.unavailable_status
-            return Rejection(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)
-        message = message or self.message or _detail(decision, after)
+        kind = kind_of(decision, shed=shed)
+        status = self.unavailable_status if kind == REDUCED_CAPACITY else self.status
         violated: dict[str, None] = {}
         limits: list[dict[str, Any]] = []
-        for shown, outcome in zip(self.headers.asked(decision), decision.outcomes, strict=True):
-            if not outcome.allowed:
-                violated[shown.name] = None
-            limits.append(_entry(shown, outcome, spread))
-        title = "Quota Exceeded"
-        return Rejection(self.status, "quota-exceeded", title, message, after, tuple(violated), limits, link, decision)
+        if kind == REDUCED_CAPACITY:
+            detail = "The service cannot answer at the moment." if decision.unavailable else _busy(after)
+        elif kind == ABNORMAL_USAGE:
+            detail = message or self.message or _blocked(after)
+        else:
+            detail = message or self.message or _detail(decision, after)
+            for shown, outcome in zip(self.headers.asked(decision), decision.outcomes, strict=True):
+                if not outcome.allowed:
+                    violated[shown.name] = None
+                if shown.is_advertised or not outcome.allowed:
+                    limits.append(_entry(shown, outcome, spread))
+        return Rejection(status, kind, TITLES[kind], detail, after, tuple(violated), limits, link, decision)
 
     def _written(self, rejection: Rejection, pairs: list[tuple[str, str]], request_headers: Lines) -> Response:
         try:
@@ -232,15 +253,42 @@ class RejectionFormat:
         return Response(rejection.status, headers, body)
 
 
+def kind_of(decision: Decision, *, shed: bool = False) -> str:
+    """Return the problem type of a rejection, which also gives its status.
+
+    A request is `shed` if a limit denies it that is lowered because of overload.
+    """
+    if decision.unavailable:
+        return REDUCED_CAPACITY
+    if decision.blocked:
+        return ABNORMAL_USAGE
+    return REDUCED_CAPACITY if shed else QUOTA_EXCEEDED
+
+
+def _in_seconds(after: int | None) -> str:
+    return f"in {after} second{'' if after == 1 else 's'}"
+
+
+def _busy(after: int | None) -> str:
+    return f"The service is busy: try again {'later' if after is None else _in_seconds(after)}."
+
+
+def _blocked(after: int | None) -> str:
+    reason = "Blocked because of too many rejected requests"
+    return f"{reason}." if after is None else f"{reason}: try again {_in_seconds(after)}."
+
+
 def _detail(decision: Decision, after: int | None) -> str:
     """Return the reason in a sentence. `after` is the wait in seconds, None if no wait can help or none is known."""
     limit, wait = decision.limit, decision.retry_after
-    seconds = f"in {after} second{'' if after == 1 else 's'}"
+    seconds = _in_seconds(after)
     if limit.has_slots:
         again = "when one of them has ended" if after is None else seconds
         return f"Too many requests at the same time: at most {limit.count}. Try again {again}."
     if after is None or wait is None:
         return "This request exceeds the limit, so it is always denied: no wait will help."
+    if limit.is_distinct:
+        return f"Too many different values of '{limit.values}': try again {seconds}."
     if limit.calendar is not None and decision.degraded is None:
         begins = local_time(decision.at + round(wait * SECOND), limit.calendar.zone).isoformat(timespec="seconds")
         return f"The quota of this calendar {limit.calendar.unit} is used up: the next one begins at {begins}."
@@ -255,6 +303,8 @@ def _entry(shown: Shown, outcome: Outcome, spread: float) -> dict[str, Any]:
     if limit.has_slots:
         entry["unit"] = CONCURRENT_REQUESTS
         wait = limit.retry_us or None
+    elif limit.is_distinct:
+        entry["unit"] = f"distinct {limit.values}"
     elif limit.calendar is not None:
         entry["period"] = str(limit.calendar)
     entry["remaining"] = outcome.remaining

@@ -13,17 +13,19 @@ class Shown:
 
     A bucket is advertised as its burst in its refill time: the rate is the same, and no more than the quota can remain.
     Fractions of a second are rounded up. Periods of the calendar differ in length, and slots have no period, so their
-    `window` is None. `policy` is the limit in the syntax of draft-11.
+    `window` is None. `policy` is the limit in the syntax of draft-11. Distinct values and penalties are not advertised:
+    they are for clients that misbehave.
     """
 
-    __slots__ = ("is_rate", "limit", "name", "policy", "quota", "quoted", "unit", "window")
+    __slots__ = ("is_advertised", "is_rate", "limit", "name", "policy", "quota", "quoted", "unit", "window")
 
     def __init__(self, limit: Limit, name: str) -> None:
         self.limit = limit
         self.name = name
         self.quoted = write_string(name)
         self.quota = limit.burst
-        self.is_rate = not limit.is_quota and not limit.has_slots
+        self.is_advertised = limit.takes_cost or limit.has_slots
+        self.is_rate = limit.takes_cost and not limit.is_quota
         self.window: int | None = None
         self.policy = f"{self.quoted};q={write_integer(self.quota)}"
         if limit.has_slots:
@@ -35,5 +37,6 @@ class Shown:
         else:
             self.window = -(-limit.burst * limit.period_us // (limit.count * SECOND))
             span = limit.burst * limit.period_us
-            self.unit = next((unit for unit in KONG_UNITS if span == limit.count * UNITS[unit.lower()]), "")
+            known = KONG_UNITS if self.is_rate or limit.is_quota else ()
+            self.unit = next((unit for unit in known if span == limit.count * UNITS[unit.lower()]), "")
             self.policy += f";w={write_integer(self.window)}"
