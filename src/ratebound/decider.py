@@ -31,7 +31,7 @@ from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage,
 from ratebound.storage.memory import states_of
 from ratebound.storage.urls import open_async_storage, open_storage
 from ratebound.switch import switch
-from ratebound.telling import decided, tell
+from ratebound.telling import tell_decided, tell_settled
 from ratebound.waiting import slot_waiters
 
 NOT_RELEASED = "slots could not be released; they end with their lease: %s"
@@ -114,8 +114,14 @@ class _Deciding(Generic[S]):
         """Tell the listeners of decisions that were made together since `begin`, and return them."""
         seconds = time.perf_counter() - begin
         for decision in decisions if self.listeners else ():
-            tell(self.listeners, decided(decision, seconds))
+            tell_decided(self.listeners, decision, seconds)
         return decisions
+
+    def _told_settled(self, decision: Decision, settled: Decision) -> Decision:
+        """Tell the listeners of strikes and warnings that settling has brought about, and return what it returns."""
+        if self.listeners:
+            tell_settled(self.listeners, decision, settled)
+        return settled
 
     def _set_closed(self, closed: bool) -> None:
         self.closed = closed
@@ -159,7 +165,7 @@ class Decider(_Deciding[Storage]):
         else:
             decision = Decision(group, self.evaluate((group,))[0])
         if self.listeners:
-            tell(self.listeners, decided(decision, time.perf_counter() - begin))
+            tell_decided(self.listeners, decision, time.perf_counter() - begin)
         return decision
 
     def decide_or_undo(self, group: Group) -> Decision:
@@ -178,7 +184,7 @@ class Decider(_Deciding[Storage]):
         if not decision.allowed:
             return decision
         forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
-        return restated(decision, costs, self.evaluate((forced,), "force")[0])
+        return self._told_settled(decision, restated(decision, costs, self.evaluate((forced,), "force")[0]))
 
     def hold(self, decision: Decision) -> Held | None:
         """Renew the slots of an allowed decision until they are released, or until the returned object is gone.
@@ -341,7 +347,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         else:
             decision = Decision(group, (await self.spend((group,)))[0])
         if self.listeners:
-            tell(self.listeners, decided(decision, time.perf_counter() - begin))
+            tell_decided(self.listeners, decision, time.perf_counter() - begin)
         return decision
 
     async def decide_or_undo(self, group: Group) -> Decision:
@@ -368,7 +374,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         if not decision.allowed:
             return decision
         forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
-        return restated(decision, costs, (await self.evaluate((forced,), "force"))[0])
+        return self._told_settled(decision, restated(decision, costs, (await self.evaluate((forced,), "force"))[0]))
 
     def hold(self, decision: Decision) -> Held | None:
         """Renew the slots of an allowed decision in the running event loop; see `Decider.hold`. It is not awaited."""

@@ -18,10 +18,10 @@ class Plan:
     """The limits of one key, and their numbers in the same order.
 
     `first` is the first limit. `only` has the numbers of the only limit; it is None if there are several. `plain` is
-    False if an ask needs an extra for one of them.
+    False if an ask needs an extra for one of them. `is_watched` is True if events may follow from a decision.
     """
 
-    __slots__ = ("first", "limits", "numbers", "only", "plain")
+    __slots__ = ("first", "is_watched", "limits", "numbers", "only", "plain")
 
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
@@ -29,6 +29,7 @@ class Plan:
         self.numbers: list[Numbers] = [limit.numbers for limit in limits]
         self.only = self.numbers[0] if len(limits) == 1 else None
         self.plain = all(numbers.plain for numbers in self.numbers)
+        self.is_watched = any(limit.is_watched for limit in limits)
 
 
 @mypyc_attr(acyclic=True)

@@ -10,7 +10,7 @@ from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.rate_limited import RateLimited
 from ratebound.switch import switch
-from ratebound.telling import decided, tell
+from ratebound.telling import tell_decided
 from ratebound.waiting import Evaluate, Flow, Pause, Turn
 
 Ask = Callable[[Sequence[Group], Mode], Sequence[Sequence[Row]]]
@@ -74,7 +74,7 @@ def _told(done: StopIteration | RateLimited, asking: float, listeners: tuple[Lis
     """Tell the listeners of the decision with which a wait ended, then return it or raise RateLimited."""
     decision: Decision = done.decision if isinstance(done, RateLimited) else done.value
     if listeners:
-        tell(listeners, decided(decision, asking))
+        tell_decided(listeners, decision, asking)
     if isinstance(done, RateLimited):
         raise done
     return decision

@@ -1,4 +1,5 @@
-"""The events that listeners receive: decisions, storage calls, outages, recoveries and lost slots.
+"""The events that listeners receive: decisions and what follows from them, storage calls, outages, recoveries and
+lost slots.
 
 A listener is any function of one event. It runs in the thread or task where the event happens, so it must be quick and
 must not block. An exception in a listener is logged and does not change the decision. Ready-made listeners are in
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
+from ratebound.limit import Limit
 
 log = logging.getLogger("ratebound")
 
@@ -53,6 +55,54 @@ class Shadowed(NamedTuple):
     allowed: bool
 
 
+class Struck(NamedTuple):
+    """A penalty counted a strike: for a denial, or for a result. `remaining` strikes are left until the next block.
+
+    `ask` is the place of its key among `decision.asks`, so that the text of this event shows no key.
+    """
+
+    decision: Decision
+    limit: Limit  # the penalty
+    ask: int
+    remaining: int
+
+    @property
+    def key(self) -> str:
+        """The key that was struck. It may be personal."""
+        return self.decision.asks[self.ask][0]
+
+
+class BlockBegan(NamedTuple):
+    """A penalty blocks a key from now on, for `seconds`. The strike that began the block is told before it."""
+
+    decision: Decision
+    limit: Limit  # the penalty
+    ask: int  # see Struck
+    seconds: float
+
+    @property
+    def key(self) -> str:
+        """The key that is blocked. It may be personal."""
+        return self.decision.asks[self.ask][0]
+
+
+class Warned(NamedTuple):
+    """A decision, or its settlement, has taken the used part of a limit to the share `limit.warn` or above it.
+
+    It is told once for each crossing, and denies nothing.
+    """
+
+    decision: Decision
+    limit: Limit
+    ask: int  # see Struck
+    remaining: int
+
+    @property
+    def key(self) -> str:
+        """The key whose limit is nearly used up. It may be personal."""
+        return self.decision.asks[self.ask][0]
+
+
 class SlotLost(NamedTuple):
     """The storage had lost a slot while its holder was at work: a reset, a failover, or a renewal that came too late.
 
@@ -62,5 +112,5 @@ class SlotLost(NamedTuple):
     decision: Decision
 
 
-Event = Decided | Called | Degraded | Recovered | Shadowed | SlotLost
+Event = Decided | Struck | BlockBegan | Warned | Called | Degraded | Recovered | Shadowed | SlotLost
 Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts

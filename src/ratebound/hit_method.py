@@ -19,7 +19,7 @@ from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.never_awaited import NeverAwaited
 from ratebound.numbers import MAX_COUNT
 from ratebound.switch import switch
-from ratebound.telling import decided, tell
+from ratebound.telling import decided, tell, tell_consequences
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,6 +67,8 @@ def hit(self: LimiterFields, key: object, *, cost: object = 1, values: object = 
     begin = _now()
     decision = states.hit(plan, key, cost)
     tell(listeners, decided(decision, _now() - begin))
+    if plan.is_watched:
+        tell_consequences(listeners, decision)
     return decision
 
 

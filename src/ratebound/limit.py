@@ -7,13 +7,15 @@ A Limit computes the numbers that kernels need when it is made. It rejects a lim
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
+from fractions import Fraction
 from typing import Final, Literal
 
 from ratebound.calendar_period import LENGTHS, Calendar
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit
 from ratebound.numbers import MAX_COUNT as MAX_COUNT
 from ratebound.numbers import Numbers
+from ratebound.share import read_share
 from ratebound.windows import Windows
 
 UNITS = {
@@ -87,6 +89,8 @@ class Limit:
     `retry_us` is for slots: the time after which a client without a slot is told to try again. 0 means that it is told
     no time, because nobody knows when a slot will be free.
 
+    `warn` is the share at which listeners are warned that the limit is nearly used up, like 0.8. 0 means never.
+
     Raises InvalidLimit if the numbers are out of range or do not go together.
     """
 
@@ -103,7 +107,10 @@ class Limit:
     values: str = ""
     blocks_us: tuple[int, ...] = ()
     forget_us: int = 0
+    warn: float = field(default=0.0, compare=False)
 
+    warns_at: int = field(init=False, repr=False, compare=False)  # the largest remainder that is warned of
+    is_watched: bool = field(init=False, repr=False, compare=False)  # True if events may follow from a decision
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
     numbers: Numbers = field(init=False, repr=False, compare=False)  # what kernels compute with
 
@@ -134,6 +141,7 @@ class Limit:
             raise InvalidLimit(f"{self.algorithm} has no burst: use token-bucket, gcra or leaky-bucket")
         put(self, "burst", self.burst or self.count)
         self._check_kind(large)
+        self._read_warn()
         if self.failure not in ("", *FAILURES):
             raise InvalidLimit(f"unknown failure mode {self.failure!r}: expected one of {', '.join(FAILURES)}")
         if self.burst * self.period_us > MAX_SPAN * self.count:
@@ -235,6 +243,16 @@ class Limit:
             if type(length) is not int or not UNITS["second"] <= length <= MAX_BLOCK:
                 raise InvalidLimit(f"the times of a penalty are from 1 second to 1 year, not {length!r} microseconds")
 
+    def _read_warn(self) -> None:
+        put = object.__setattr__
+        if self.warn:
+            if self.algorithm == PENALTY:
+                raise InvalidLimit("a penalty has no share to warn of: listeners are told of its strikes")
+            put(self, "warn", checked_warn(self.warn))
+        # The share as it was written: 0.07 of 100 is 7, and not a little more.
+        put(self, "warns_at", int(self.burst * (1 - Fraction(str(self.warn)))) if self.warn else -1)
+        put(self, "is_watched", bool(self.warn) or self.algorithm == PENALTY)
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy what the limit was made of."""
         name = self.name if self.named else ""
@@ -247,6 +265,7 @@ class Limit:
             self.values,
             self.blocks_us,
             self.forget_us,
+            self.warn,
         )
 
     @property
@@ -376,6 +395,24 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
     if not scopes:
         raise InvalidLimit("expected at least one limit, for example '100/minute'")
     return tuple(scopes.values())
+
+
+def checked_warn(warn: object) -> float:
+    """Return the share of a warning. Raises InvalidLimit if it cannot be read."""
+    try:
+        return read_share(warn)
+    except ValueError as error:
+        raise InvalidLimit(f"cannot read warn: {error}") from None
+
+
+def warning_at(limits: tuple[Limit, ...], warn: float) -> tuple[Limit, ...]:
+    """Return limits that warn at this share. Penalties, and limits that have a share of their own, stay as they are."""
+    return tuple(
+        limit
+        if limit.warn or limit.is_penalty
+        else replace(limit, name=limit.name if limit.named else "", large=True, warn=warn)
+        for limit in limits
+    )
 
 
 # An Ask is one question to a storage: (key, limits, cost, patience, extras). It is a plain tuple because every request

@@ -29,7 +29,7 @@ from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener
 from ratebound.hit_method import LimiterFields, hit_method
-from ratebound.limit import Check, Limit, checked_key, limit_set
+from ratebound.limit import Check, Limit, checked_key, checked_warn, limit_set, warning_at
 from ratebound.rate_limited import RateLimited
 from ratebound.reservation import AsyncReservation, Reservation
 from ratebound.settling import peeked
@@ -49,7 +49,8 @@ class Limiter(LimiterFields):
     `storage` is a URL, a storage, or a client of redis-py. Unless it is memory it gets a guard, see `GuardedStorage`:
     every decision returns within `deadline`, and `failure` says what is decided without the storage. `listeners`
     receive every decision, see `events`. `max_delay` is the longest sleep of `wait`, `acquire` and decorators that are
-    given no timeout. Durations are seconds or timedeltas.
+    given no timeout. `warn` is the share of a limit, like '80%', at which listeners receive `Warned`. Durations are
+    seconds or timedeltas.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class Limiter(LimiterFields):
         deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
+        warn: float | str | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._twin: AsyncLimiter | None = None
+        self._warn = None if warn is None else checked_warn(warn)
         self.limits = as_limits(limits, default_algorithm)
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=False)
@@ -80,7 +83,8 @@ class Limiter(LimiterFields):
 
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
-        self._plan = Plan(limit_set(limits))
+        found = limit_set(limits)
+        self._plan = Plan(found if self._warn is None else warning_at(found, self._warn))
         self._reserves = reserves(self._plan.limits)
         self._wait_in_line = wait_for_slots if any(limit.has_slots for limit in self._plan.limits) else wait_in_line
         if self._twin is not None:
@@ -338,8 +342,10 @@ class AsyncLimiter(LimiterFields):
         deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
+        warn: float | str | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self._warn = None if warn is None else checked_warn(warn)
         self.limits = as_limits(limits, default_algorithm)
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=True)
@@ -354,7 +360,8 @@ class AsyncLimiter(LimiterFields):
 
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
-        self._plan = Plan(limit_set(limits))
+        found = limit_set(limits)
+        self._plan = Plan(found if self._warn is None else warning_at(found, self._warn))
         self._reserves = reserves(self._plan.limits)
         self._wait_in_line = wait_for_slots if any(limit.has_slots for limit in self._plan.limits) else wait_in_line
 

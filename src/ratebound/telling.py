@@ -3,8 +3,10 @@
 It is apart from the events because it is compiled: a NamedTuple in a compiled module would lose its docstring.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
+from ratebound.consequences import Consequence, consequences_of, consequences_of_settling
 from ratebound.decision import Decision
 from ratebound.events import Decided, Listener, log
 
@@ -25,3 +27,34 @@ def tell(listeners: tuple[Listener, ...], event: object) -> None:
             listener(event)
         except Exception:
             log.exception("a listener failed; the decision stands")
+
+
+def tell_decided(listeners: tuple[Listener, ...], decision: Decision, seconds: float) -> None:
+    """Tell every listener of a decision, and of what follows from it. `seconds` is the time that it took."""
+    tell(listeners, decided(decision, seconds))
+    if _is_watched(decision):
+        tell_consequences(listeners, decision)
+
+
+def tell_consequences(listeners: tuple[Listener, ...], decision: Decision) -> None:
+    """Tell every listener of the strikes, blocks and warnings of a decision."""
+    _tell_each(listeners, consequences_of(decision))
+
+
+def tell_settled(listeners: tuple[Listener, ...], decision: Decision, settled: Decision) -> None:
+    """Tell every listener of the strikes, blocks and warnings that settling a decision has brought about."""
+    if _is_watched(decision):
+        _tell_each(listeners, consequences_of_settling(decision, settled))
+
+
+def _tell_each(listeners: tuple[Listener, ...], events: Iterable[Consequence]) -> None:
+    for event in events:
+        tell(listeners, event)
+
+
+def _is_watched(decision: Decision) -> bool:
+    for ask in decision.asks:
+        for limit in ask[1]:
+            if limit.is_watched:
+                return True
+    return False

@@ -1,7 +1,8 @@
 """The response to a denied request: status, header fields and body.
 
-429 means that the client did too much, 503 that we failed: `kind_of` decides it. Bodies tell what the headers tell, and nothing internal: no
-keys, no addresses, no storage errors. The adapter omits the body of a HEAD response and sets Content-Length.
+429 means that the client did too much, 503 that we failed: `kind_of` decides it. Bodies tell what the headers tell,
+and nothing internal: no keys, no addresses, no storage errors. The adapter omits the body of a HEAD response and sets
+Content-Length.
 """
 
 import json

@@ -116,6 +116,7 @@ class PlainLimitOptions(TypedDict, total=False):
     message: str
     mode: Mode
     failure: Failure
+    warn: float | str | None
     keep_defaults: bool
     on_breach: Callable[..., Any] | None
 

@@ -27,7 +27,7 @@ FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # options that may be func
 class RouteLimit:
     """A limit of an endpoint. `limits` and `key` are as in a Rule: text, limits by tier, or a function of the
     RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
-    costs when its result is known.
+    costs when its result is known. `warn` is the share of a limit, like '80%', at which listeners are warned.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
     the policy's default rules, unless `keep_defaults`.
@@ -44,6 +44,7 @@ class RouteLimit:
     message: str = ""
     mode: Mode = "enforce"
     failure: Failure | Literal[""] = ""
+    warn: float | str | None = None
     keep_defaults: bool = False
     on_breach: Callable[..., Any] | None = None
 
@@ -87,6 +88,7 @@ class RouteLimit:
             mode=self.mode,
             failure=self.failure,
             message=self.message,
+            warn=self.warn,
         )
 
     @property

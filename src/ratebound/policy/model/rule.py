@@ -16,6 +16,7 @@ from ratebound.policy.functions import check_takes
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.problem import Problems, check_choice, shown
+from ratebound.share import read_share
 
 Mode = Literal["enforce", "shadow"]
 Failure = Literal["local", "open", "closed", "raise"]
@@ -34,11 +35,13 @@ DEFAULT = "default"  # in limits by tier: the key for clients of every other tie
 
 
 class RuleTerms(NamedTuple):
-    """The terms of a rule for all its limits: their failure mode, metering, and the time to retry for a slot."""
+    """The terms of a rule for all its limits: their failure mode, metering, the time to retry for a slot, and the share
+    at which they warn."""
 
     failure: str = ""
     over: str = "deny"
     retry_us: int = 0
+    warn: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +71,8 @@ class Rule:
 
     `over` is 'allow' for a metered rule: it counts what exceeds its limits, and denies nothing. All of its limits must
     have windows. Its candidate is not metered, so it reports what enforcing it would deny. `retry` is the time after
-    which a client without a slot is told to try again: seconds, a timedelta, or text like '5 seconds'.
+    which a client without a slot is told to try again: seconds, a timedelta, or text like '5 seconds'. `warn` is the
+    share of a limit, like '80%', at which listeners are warned.
 
     Limits written without an algorithm get the same algorithm in all tiers, so that a client who changes tier keeps its
     count: the sliding counter if one of them has a count so large that this is its default, else the sliding log. A
@@ -90,6 +94,7 @@ class Rule:
     documentation: str = ""
     over: Over = "deny"
     retry: Any = None  # stored in seconds
+    warn: Any = None  # stored as a number
 
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
@@ -122,6 +127,10 @@ class Rule:
                 if not 0 < retry * SECOND <= MAX_LEASE:
                     raise ValueError(f"expected more than 0 and at most a day, like '5 seconds', not {shown(given)}")
             put(self, "retry", retry)
+        with problems.at("warn"):
+            warn = self.warn
+            put(self, "warn", None)  # so that it is reported once
+            put(self, "warn", None if warn is None else read_share(warn))
         for name, kind in (("default", bool), ("final", bool), ("message", str), ("documentation", str)):
             if not isinstance(getattr(self, name), kind):
                 expected = "a string" if kind is str else "true or false"
@@ -135,7 +144,7 @@ class Rule:
             wrong = Problems()
             written = {} if self.candidate is None else _read_by_tier(self.candidate, wrong)
             windows = find_counter_windows(written.values())
-            options = self._options()._replace(over="deny")
+            options = self._options()._replace(over="deny", warn=0.0)
             put(self, "candidates", self._plans(written, windows, wrong, "candidate.", options))
             if any(plan == "unlimited" for plan in self.candidates.values()):
                 wrong.add((), "an unlimited candidate reports nothing: write limits, or leave it out")
@@ -158,6 +167,11 @@ class Rule:
                 "it is for slots, and this rule has none: leave it out, or add a limit like '3 concurrent'; other"
                 " limits know when a request passes",
             )
+        if self.warn and is_read and self.computed is None and not self._has_watched_limits():
+            problems.add(
+                ("warn",),
+                "this rule has no limit to warn of: leave it out, or add limits like '100/minute' to the rule",
+            )
         problems.check()
 
     def _read_limits(self) -> None:
@@ -176,11 +190,14 @@ class Rule:
         wrong.check()
 
     def _options(self) -> RuleTerms:
-        return RuleTerms(self.failure, self.over, round((self.retry or 0) * SECOND))
+        return RuleTerms(self.failure, self.over, round((self.retry or 0) * SECOND), self.warn or 0.0)
 
     def _has_slots(self) -> bool:
         plans = [*self.plans.values(), *self.candidates.values()]
         return any(limit.has_slots for plan in plans if isinstance(plan, tuple) for limit in plan)
+
+    def _has_watched_limits(self) -> bool:
+        return any(limit.warn for plan in self.plans.values() if isinstance(plan, tuple) for limit in plan)
 
     def _plans(
         self,
@@ -317,6 +334,8 @@ def _with_options(rule: str, limit: Limit, options: RuleTerms) -> Limit:
         changes["failure"] = options.failure
     if options.retry_us and limit.has_slots:
         changes["retry_us"] = options.retry_us
+    if options.warn and not limit.is_penalty:
+        changes["warn"] = options.warn
     if options.over == "allow":
         if limit.calendar is None and limit.algorithm != "fixed-window":
             raise InvalidLimit(

@@ -32,7 +32,7 @@ from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.switch import switch
-from ratebound.telling import decided, tell
+from ratebound.telling import tell, tell_decided
 from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage, usages_of
 
@@ -637,7 +637,7 @@ def _refuse_to_await(answer: Any) -> NoReturn:
 def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> None:
     seconds = time.perf_counter() - begin
     if verdict.decision is not None:
-        tell(listeners, decided(verdict.decision, seconds))
+        tell_decided(listeners, verdict.decision, seconds)
     for shadow in verdict.shadows:
         tell(listeners, Shadowed(shadow.rule.name, shadow.candidate, shadow.allowed))
     tell(listeners, Judged(verdict, seconds))
