@@ -26,10 +26,17 @@ class Plan:
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
         self.first = limits[0]
-        self.numbers: list[Numbers] = [limit.numbers for limit in limits]
+        self.numbers: list[Numbers] = []
+        self.plain = True
+        self.is_watched = False
+        for limit in limits:  # one loop: some calls of a storage make a plan
+            numbers: Numbers = limit.numbers
+            self.numbers.append(numbers)
+            if not numbers.plain:
+                self.plain = False
+            if limit.is_watched:
+                self.is_watched = True
         self.only = self.numbers[0] if len(limits) == 1 else None
-        self.plain = all(numbers.plain for numbers in self.numbers)
-        self.is_watched = any(limit.is_watched for limit in limits)
 
 
 @mypyc_attr(acyclic=True)

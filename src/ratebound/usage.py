@@ -15,9 +15,12 @@ class Usage(NamedTuple):
     """The usage of one limit by one key.
 
     `quota` is the count plus the units that were `granted` in this window; for buckets it is the burst. `used` may
-    exceed it if the limit is metered. For slots `used` is the number that is held. `resets_at` is the end of the
-    present window for a quota, else the instant at which the limit is as if untouched. `previous` is what was used in
-    the window before; None for limits that are not quotas. `rule` is the name of the rule, if a policy has the limit.
+    exceed it if the limit is metered. For slots `used` is the number that is held, for distinct values the number that
+    count, for a penalty the number of strikes. `resets_at` is the end of the present window for a quota, else the
+    instant at which the limit is as if untouched. `previous` is what was used in the window before; None for limits
+    that are not quotas. `rule` is the name of the rule, if a policy has the limit.
+
+    `blocked` is True while a penalty blocks the key. Then `resets_at` is the end of the block.
 
     `degraded` is the reason why the storage was not asked; None if it was. Then `remaining` is what this process may
     grant by its failure mode, and `used` is the rest of the quota.
@@ -33,6 +36,7 @@ class Usage(NamedTuple):
     granted: int = 0
     degraded: str | None = None
     rule: str = ""
+    blocked: bool = False
 
 
 def usage_ask(key: str, limits: tuple[Limit, ...]) -> Ask:
@@ -53,6 +57,9 @@ def _usage(limit: Limit, found: Outcome, degraded: str | None, rule: str) -> Usa
     ends = found.at_us + found.reset_after_us
     quota, used, granted = limit.burst, limit.burst - found.remaining, 0
     previous: int | None = None
+    blocked = limit.is_penalty and not found.allowed
+    if blocked:
+        ends = found.at_us + (found.retry_after_us or 0)
     windows = limit.numbers.windows
     if windows is not None:
         ends = max(ends, windows.at(found.at_us)[1])
@@ -70,6 +77,7 @@ def _usage(limit: Limit, found: Outcome, degraded: str | None, rule: str) -> Usa
         granted,
         degraded,
         rule,
+        blocked,
     )
 
 

@@ -18,6 +18,7 @@ from ratebound.policy import Policy, PolicyError, Rule, read_policy
 from ratebound.share import read_share
 from ratebound.telling import tell_decided
 from ratebound.testing import FakeClock
+from ratebound.web.route_limit import RouteLimit
 from tests.policy.gates import decide, gate_of, request
 
 GUARDED = "1/hour as login; 2 strikes/hour block 5 minutes then 1 hour as guessing"
@@ -315,3 +316,9 @@ def test_a_plain_decision_tells_only_of_itself(clock: FakeClock) -> None:
     limiter.hit("client")
     limiter.hit("client")
     assert [type(event) for event in told] == [Decided, Decided]
+
+
+def test_the_limit_of_an_endpoint_warns() -> None:
+    assert RouteLimit(limits="5/minute", warn="80%").rule("endpoint").warn == 0.8
+    with pytest.raises(ValueError, match="warn.*'80%'"):
+        RouteLimit(limits="5/minute", warn="80")

@@ -206,3 +206,38 @@ def test_usage_raises_if_the_failure_mode_says_so(clock: FakeClock) -> None:
         with pytest.raises(StorageError, match="down"):
             limiter.usage("a")
         storage.error = None
+
+
+def test_distinct_values_show_how_many_are_counted_and_none_of_them(clock: FakeClock) -> None:
+    limiter = limiter_of("3 distinct account/hour as accounts", clock)
+    for account in ("alice", "bob", "alice"):
+        limiter.hit("a", values={"account": account})
+    found = only(limiter.usage("a"))
+    assert (found.quota, found.used, found.remaining, found.blocked) == (3, 2, 1, False)
+    assert found.resets_at == NOVEMBER_14 + timedelta(hours=1)
+    assert "alice" not in repr(found)
+    limiter.hit("a", values={"account": "carol"})
+    assert (only(limiter.usage("a")).used, only(limiter.usage("a")).remaining) == (3, 0)
+    limiter.reset("a")
+    assert only(limiter.usage("a")).used == 0
+
+
+def test_a_penalty_shows_its_strikes_and_until_when_it_blocks(clock: FakeClock) -> None:
+    limiter = limiter_of("1/day; 2 strikes/hour block 5 minutes then 1 hour as guessing", clock)
+    limiter.hit("a")
+    assert (limiter.usage("a")[1].used, limiter.usage("a")[1].resets_at) == (0, NOVEMBER_14)
+    limiter.hit("a")
+    struck = limiter.usage("a")[1]
+    assert (struck.name, struck.quota, struck.used, struck.remaining, struck.blocked) == ("guessing", 2, 1, 1, False)
+    assert struck.resets_at == NOVEMBER_14 + timedelta(hours=1)
+    clock.now += 1_000_000
+    limiter.hit("a")
+    blocked = limiter.usage("a")[1]
+    assert (blocked.used, blocked.remaining, blocked.blocked) == (2, 0, True)
+    assert blocked.resets_at == NOVEMBER_14 + timedelta(minutes=5, seconds=1)
+    clock.now += 300_000_000
+    after = limiter.usage("a")[1]
+    assert (after.used, after.blocked) == (0, False)
+    assert after.resets_at == NOVEMBER_14 + timedelta(days=7, minutes=5, seconds=1), "then it forgets the block"
+    limiter.reset("a")
+    assert limiter.usage("a")[1].resets_at == NOVEMBER_14 + timedelta(minutes=5, seconds=1)

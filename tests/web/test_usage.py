@@ -11,11 +11,12 @@ import pytest
 from fastapi import Depends, FastAPI, Header
 from fastapi.responses import JSONResponse
 
-from ratebound import MemoryStorage
+from ratebound import Limiter, MemoryStorage
 from ratebound.policy import Gate, RequestView
 from ratebound.testing import FakeClock
 from ratebound.web import flask as flask_limits
 from ratebound.web.fastapi import RateLimits
+from ratebound.web.usage_page import usage_document
 from tests.unit.faulty import DOWN, AsyncFaulty, Prompt
 from tests.web.drivers import fetch
 from tests.web.usage_sites import POLICY, SITES, WITH_PAGES, UsageSite, brief
@@ -221,3 +222,22 @@ def test_the_page_of_fastapi_takes_the_dependency_that_finds_the_user(clock: Fak
             assert used(json.loads(answer.body))["export/calendar-day"] == count
 
     asyncio.run(ask())
+
+
+def test_the_page_leaves_out_penalties_and_values_that_have_room(clock: FakeClock) -> None:
+    text = "9/minute as api; 2 distinct account/hour as accounts; 2 strikes/hour block 5 minutes as guessing"
+    limiter = Limiter(text, storage=MemoryStorage(clock=clock))
+    shown = []
+    for account in ("alice", "bob", "carol"):
+        limiter.hit("a", values={"account": account})
+        shown.append(usage_document(limiter.usage("a"), {}))
+    assert [page["resources"].keys() for page in shown] == [{"api"}, {"api", "accounts"}, {"api", "accounts"}]
+    assert shown[1]["resources"]["accounts"] == {
+        "limit": 2,
+        "used": 2,
+        "remaining": 0,
+        "reset": clock.now // 1_000_000 + 3600,
+        "resource": "accounts",
+    }
+    assert shown[2]["rate"]["resource"] == "api"
+    assert "alice" not in str(shown)

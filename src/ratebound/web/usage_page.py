@@ -49,11 +49,14 @@ def read_page(gate: Any, read_usage: Step) -> Flow[Page]:
 def usage_document(usages: Iterable[Usage], names: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of the page: `resources` by name, and as `rate` the most pressing of them.
 
-    `names` maps names of limits to those that clients see, as in headers.
+    `names` maps names of limits to those that clients see, as in headers. What headers do not tell is left out:
+    penalties, and limits of distinct values that have room for more.
     """
     resources: dict[str, Any] = {}
     rate: tuple[tuple[bool, float], str] | None = None
     for usage in usages:
+        if usage.limit.is_penalty or (usage.limit.is_distinct and usage.remaining):
+            continue
         shown = names.get(usage.name, usage.name)
         name = usage.name if shown in resources else shown
         resources[name] = _resource(usage, name)
@@ -73,8 +76,9 @@ def _resource(usage: Usage, name: str) -> dict[str, Any]:
 
 
 def _left(usage: Usage) -> tuple[bool, float]:
-    """Return the order of pressure: slots and metered limits come last, else what is nearest to exhaustion first."""
-    return usage.limit.has_slots or usage.limit.metered, usage.remaining / usage.quota
+    """Return the order of pressure: what is told last (see `Limit.is_told_last`) comes last, else what is nearest to
+    exhaustion first."""
+    return usage.limit.is_told_last, usage.remaining / usage.quota
 
 
 def asks_of(answer: Passed | Rejected) -> list[RuleAsk]:
