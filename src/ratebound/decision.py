@@ -117,11 +117,16 @@ class Decision:
     def _decisive(self) -> int:
         """Return the index of the limit to report: the one that denies for longest, or is nearest to exhaustion.
 
-        What is told last (see `Limit.is_told_last`) is reported only if there is nothing else.
+        What is told last (see `Limit.is_told_last`) is reported only if there is nothing else. If a penalty blocks the
+        key, that is the reason, however long other limits deny.
         """
         if len(self._rows) == 1:
             return 0
-        set_back = [limit.is_told_last for limit in self.limits] if self.allowed else []
+        set_back: list[bool] = []
+        if self.allowed:
+            set_back = [limit.is_told_last for limit in self.limits]
+        elif self.blocked:
+            set_back = [row[0] or not limit.is_penalty for limit, row in zip(self.limits, self._rows, strict=True)]
         return most_pressing(self._rows, set_back)
 
     def _row(self) -> Row:
@@ -130,7 +135,7 @@ class Decision:
 
     @property
     def limit(self) -> Limit:
-        """The limit to report to the client: nearest to exhaustion, or denying for longest.
+        """The limit to report: nearest to exhaustion, or denying for longest. If a penalty blocks the key, the penalty.
 
         Limits that allow and are metered, or are no rates or quotas, are reported only if there is nothing else. Its
         quota is `limit.burst`, which for windows is the count.
@@ -152,8 +157,14 @@ class Decision:
         """Seconds until the same request passes if no other comes; 0.0 if allowed, None if it never passes."""
         if self.allowed:
             return 0.0
-        wait = self._row()[2]
-        return None if wait is None else wait / 1_000_000
+        longest = 0
+        for row in self.rows:
+            if not row[0]:
+                wait = row[2]
+                if wait is None:
+                    return None
+                longest = max(longest, wait)
+        return longest / 1_000_000
 
     @property
     def reset_after(self) -> float:
@@ -185,7 +196,8 @@ class Decision:
 _HELP: Final = """The answer to one request: true if it is allowed. Durations are float seconds here.
 
 `allowed` is True or False. `final` is the reason why the decision cannot be settled any more; empty until then.
-`limit` is the limit to report to the client: nearest to exhaustion, or denying for longest. Its quota is `limit.burst`.
+`limit` is the limit to report: nearest to exhaustion, or denying for longest, or the penalty that blocks the key. Its
+quota is `limit.burst`.
 `remaining` is the units of cost left in `limit`.
 `retry_after` is the time until the same request passes if no other comes; 0.0 if allowed, None if it never passes.
 `reset_after` is the time until `limit` is as if untouched, if nothing more is spent.

@@ -130,3 +130,19 @@ def test_a_decision_of_one_key_shows_its_numbers(clock: FakeClock) -> None:
     assert repr(limiter.hit("k")) == (
         "Decision(allowed=True, limit='3/second', remaining=2, retry_after=0.0, reset_after=1.0, delay=0.0)"
     )
+
+
+def test_a_blocked_decision_names_the_penalty_and_waits_for_all(clock: FakeClock) -> None:
+    limiter = limiter_of("1/day as daily; 1 strike/hour block 5 minutes as guessing; 5/minute as short", clock)
+    limiter.hit("a")
+    for _ in range(2):
+        decision = limiter.hit("a")
+        assert decision.blocked
+        assert (decision.limit.name, decision.remaining, decision.retry_after) == ("guessing", 0, 86_400.0)
+
+
+def test_a_strike_that_does_not_block_leaves_the_limit_that_denies(clock: FakeClock) -> None:
+    limiter = limiter_of("1/minute as short; 2 strikes/hour block 5 minutes as guessing", clock)
+    assert limiter.hit("a").limit.name == "short"
+    decision = limiter.hit("a")
+    assert (decision.blocked, decision.limit.name, decision.retry_after) == (False, "short", 60.0)

@@ -6,6 +6,6 @@ it is told to: metrics never do, the log and the top list show a digest.
 
 from ratebound.observe.alert import Alert, AlertListener
 from ratebound.observe.logging import LogListener
-from ratebound.observe.top import LimitedClient, TopListener
+from ratebound.observe.top import BlockedClient, LimitedClient, TopListener
 
-__all__ = ["Alert", "AlertListener", "LimitedClient", "LogListener", "TopListener"]
+__all__ = ["Alert", "AlertListener", "BlockedClient", "LimitedClient", "LogListener", "TopListener"]

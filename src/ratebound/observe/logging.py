@@ -1,4 +1,4 @@
-"""Log lines for denials, outages and recoveries, with fields for log processors.
+"""Log lines for denials, strikes, blocks, warnings, outages and recoveries, with fields for log processors.
 
 A log that an attack or an outage can flood causes another outage. So each kind of line has a budget, enforced by the
 same kernels as every limit. Suppressed lines are counted, and the next line of that kind reports the number.
@@ -9,7 +9,7 @@ import threading
 
 from ratebound.clock import Clock
 from ratebound.decision import Decision
-from ratebound.events import Decided, Degraded, Event, Recovered, SlotLost
+from ratebound.events import BlockBegan, Decided, Degraded, Event, Recovered, SlotLost, Struck, Warned
 from ratebound.fork import renew_in_children
 from ratebound.limit import UNITS, Limit
 from ratebound.observe.client import denied_keys, naming
@@ -19,11 +19,12 @@ LOGGER = logging.getLogger("ratebound")
 
 
 class LogListener:
-    """A listener that logs denials at `level`, outages at ERROR and recoveries at WARNING.
+    """A listener that logs denials and strikes at `level`, outages at ERROR, and blocks, warnings and recoveries at
+    WARNING.
 
-    `denials=False` turns the first off. Each kind may log `per_minute` lines at once, and then that many per minute,
-    evenly. Keys are digests made with `secret`, or clear text if `clear`. Handlers of the logger run inline: if they
-    are slow, use a logging.handlers.QueueHandler.
+    `denials=False` turns the first two off. Each kind may log `per_minute` lines at once, and then that many per
+    minute, evenly. Keys are digests made with `secret`, or clear text if `clear`. Handlers of the logger run inline:
+    if they are slow, use a logging.handlers.QueueHandler.
     """
 
     logs = True  # a guard logs outages itself unless a listener does
@@ -45,13 +46,16 @@ class LogListener:
         self._budget = (Limit(per_minute, UNITS["minute"], burst=per_minute),)
         self._storage = MemoryStorage(clock=clock)
         self._lock = threading.Lock()
-        self._suppressed = {"denied": 0, "degraded": 0, "recovered": 0, "slot_lost": 0}
+        kinds = ("denied", "struck", "block_began", "warned", "degraded", "recovered", "slot_lost")
+        self._suppressed = dict.fromkeys(kinds, 0)
         renew_in_children(self)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Decided):
             if not event.decision.allowed and self._level is not None and self._log.isEnabledFor(self._level):
                 self._denied(event.decision, self._level)
+        elif isinstance(event, Struck | BlockBegan | Warned):
+            self._consequence(event)
         elif isinstance(event, Degraded):
             fields: dict[str, object] = {"node": event.node, "reason": event.reason}
             text = f"decisions are made without {_named(event.node)}: %(reason)s"
@@ -79,9 +83,12 @@ class LogListener:
             "retry_after": None if is_for_slots else decision.retry_after,
             "degraded": decision.degraded,
             "unavailable": decision.unavailable,
-            "key": ", ".join(ascii(self._name(key))[1:-1] for key in denied_keys(decision)[:3]),
+            "blocked": decision.blocked,
+            "key": ", ".join(self._shown(key) for key in denied_keys(decision)[:3]),
         }
         text = "denied %(key)s by %(limit)s, "
+        if decision.blocked:
+            text += "blocked, "
         if is_for_slots:
             text += "no slot is free"
         else:
@@ -89,6 +96,27 @@ class LogListener:
         if decision.degraded is not None:
             text += "; decided without the storage: %(degraded)s"
         self._write(level, "denied", text, fields, suppressed)
+
+    def _consequence(self, event: Struck | BlockBegan | Warned) -> None:
+        fields: dict[str, object] = {"limit": event.limit.name}
+        if isinstance(event, BlockBegan):
+            level, kind, text = logging.WARNING, "block_began", "blocked %(key)s by %(limit)s for %(seconds).6g s"
+            fields["seconds"] = event.seconds
+        elif isinstance(event, Warned):
+            level, kind, text = logging.WARNING, "warned", "%(key)s has used %(share).6g%% of %(limit)s or more"
+            fields |= {"share": event.limit.warn * 100, "remaining": event.remaining}
+        elif self._level is None:
+            return
+        else:
+            level, kind = self._level, "struck"
+            text = "strike for %(key)s by %(limit)s, %(remaining)d more until a block"
+            fields["remaining"] = event.remaining
+        suppressed = self._admit(kind) if self._log.isEnabledFor(level) else None
+        if suppressed is not None:  # a suppressed line needs no digest
+            self._write(level, kind, text, {**fields, "key": self._shown(event.key)}, suppressed)
+
+    def _shown(self, key: str) -> str:
+        return ascii(self._name(key))[1:-1]
 
     def _say(self, level: int, kind: str, text: str, fields: dict[str, object]) -> None:
         suppressed = self._admit(kind)

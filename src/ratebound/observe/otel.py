@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ratebound.decision import Decision
-from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
+from ratebound.events import BlockBegan, Called, Decided, Degraded, Event, Recovered, Shadowed, Struck, Warned
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
 from ratebound.outcome import DegradedRows
@@ -63,6 +63,11 @@ class OpenTelemetryListener:
         self._decisions = counter("decisions", "{decision}", "Decisions, by the limit that was decisive")
         self._shadows = counter("shadow.decisions", "{decision}", "Answers of rules in shadow and candidate limits")
         self._overage = counter("overage", "{unit}", "Units above a metered quota, when they were charged")
+        self._consequences = {
+            Struck: counter("strikes", "{strike}", "Strikes that penalties counted"),
+            BlockBegan: counter("blocks", "{block}", "Blocks that penalties began"),
+            Warned: counter("warnings", "{warning}", "Crossings of the share at which a limit warns"),
+        }
         self._seconds = histogram("decision.duration", "s", "Time of a decision, including the storage", SECONDS)
         self._used = histogram("used_share", "1", "Used share of each limit after an allowed decision", SHARES)
         self._calls = histogram("storage.call.duration", "s", "Time of a call to a storage, failed or not", SECONDS)
@@ -102,6 +107,8 @@ class OpenTelemetryListener:
             self._calls.record(event.seconds, node)
             if event.error is not None:
                 self._errors.add(1, node)
+        elif isinstance(event, Struck | BlockBegan | Warned):
+            self._consequences[type(event)].add(1, self._limit(event.limit.name))
         elif isinstance(event, Degraded):
             node = self._node(event.node, open_now=True)
             self._degradations.add(1, node)
@@ -134,7 +141,8 @@ class OpenTelemetryListener:
         self._decisions.add(1, attributes)
         if decision.allowed and not degraded:
             for limit, row in zip(checked_limits(decision), rows, strict=True):
-                self._used.record(used_share(limit, row), self._limit(limit.name))
+                if not limit.is_penalty:
+                    self._used.record(used_share(limit, row), self._limit(limit.name))
                 if limit.over == "allow" and row[7] > 0:
                     self._overage.add(row[7], self._limit(limit.name))
         elif self._spans:
@@ -177,6 +185,8 @@ def _span_attributes(decision: Decision, attributes: Attributes, limit: str) -> 
     found: dict[str, str | bool | float] = {**attributes, "ratebound.limit": limit}
     if decision.retry_after is not None and not decision.limit.has_slots:  # a lease is no time to wait for
         found["ratebound.retry_after"] = decision.retry_after
+    if decision.blocked:
+        found["ratebound.blocked"] = True
     if decision.degraded is not None:
         found["ratebound.reason"] = decision.degraded
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ratebound.decision import Decision
-from ratebound.events import Called, Decided, Degraded, Event, Recovered, Shadowed
+from ratebound.events import BlockBegan, Called, Decided, Degraded, Event, Recovered, Shadowed, Struck, Warned
 from ratebound.limit import Limit
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import WatchedMemory
@@ -69,6 +69,9 @@ class PrometheusListener:
         self._of_node: dict[str, OfNode] = {}
         self._of_rule: dict[str, OfRule] = {}
         self._of_metered: dict[str, Counter] = {}
+        self._of_struck: dict[str, Counter] = {}
+        self._of_blocked: dict[str, Counter] = {}
+        self._of_warned: dict[str, Counter] = {}
         self._held = WatchedMemory()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -88,6 +91,9 @@ class PrometheusListener:
             "result",
         )
         self._overage = counter("overage", "Units above a metered quota, when they were charged", "limit")
+        self._strikes = counter("strikes", "Strikes that penalties counted", "limit")
+        self._blocks = counter("blocks", "Blocks that penalties began", "limit")
+        self._warnings = counter("warnings", "Crossings of the share at which a limit warns", "limit")
         self._seconds = histogram("decision_seconds", "Time of a decision, including the storage", SECONDS)
         self._used = histogram("used_share", "Used share of each limit after an allowed decision", SHARES, "limit")
         self._calls = histogram("storage_call_seconds", "Time of a call to a storage, failed or not", SECONDS, "node")
@@ -114,6 +120,12 @@ class PrometheusListener:
             node.calls.observe(event.seconds)
             if event.error is not None:
                 node.errors.inc()
+        elif isinstance(event, Struck):
+            self._count(event.limit, self._of_struck, self._strikes)
+        elif isinstance(event, BlockBegan):
+            self._count(event.limit, self._of_blocked, self._blocks)
+        elif isinstance(event, Warned):
+            self._count(event.limit, self._of_warned, self._warnings)
         elif isinstance(event, Degraded):
             node = self._node(event.node)
             node.breaker.set(1)
@@ -164,12 +176,15 @@ class PrometheusListener:
             of_limit.denied.inc()
         elif len(rows) == 1:
             of_limit.allowed.inc()
-            of_limit.used.observe(used_share(limit, rows[0]))
+            if not limit.is_watched or not limit.is_penalty:
+                of_limit.used.observe(used_share(limit, rows[0]))
             if limit.over == "allow":
                 self._count_overage(limit, rows[0])
         else:
             of_limit.allowed.inc()
             for limit, row in zip(checked_limits(decision), rows, strict=True):
+                if limit.is_watched and limit.is_penalty:
+                    continue
                 of_limit = known.get(limit.name) or self._limit(limit.name)
                 of_limit.used.observe(used_share(limit, row))
                 if limit.over == "allow":
@@ -178,6 +193,9 @@ class PrometheusListener:
     def _count_overage(self, limit: Limit, row: Row) -> None:
         if row[7] > 0:
             label_of(limit.name, self._of_metered, self._max_limits, self._overage.labels).inc(int(row[7]))
+
+    def _count(self, limit: Limit, made: dict[str, Counter], counter: Counter) -> None:
+        label_of(limit.name, made, self._max_limits, counter.labels).inc()
 
     def _limit(self, name: str) -> OfLimit:
         return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)

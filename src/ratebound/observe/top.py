@@ -1,4 +1,4 @@
-"""The most limited clients, in a list of bounded size: the space-saving sketch.
+"""The most limited clients, in a list of bounded size: the space-saving sketch. Also the clients that are blocked now.
 
 It has `size` counters. A client with a counter increments it. A new client, if all counters are taken, takes over the
 smallest one, continues from its value, and records that value as its possible error. So of N denials no count is too
@@ -7,10 +7,12 @@ small, none is too large by more than its error, no error exceeds N / size, and 
 """
 
 import threading
-from heapq import heapify, heapreplace
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from ratebound.clock import SECOND, Clock, ticking
+from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
 from ratebound.events import Decided, Event
 from ratebound.fork import renew_in_children
@@ -24,6 +26,14 @@ class LimitedClient(NamedTuple):
     client: str
     denials: int
     error: int
+
+
+class BlockedClient(NamedTuple):
+    """A client that the penalty named `limit` blocks for `seconds` more."""
+
+    client: str
+    limit: str
+    seconds: float
 
 
 class Sketch:
@@ -70,7 +80,7 @@ class TopListener:
     """A listener that counts the denials of each client in the last one to two `window`s (seconds).
 
     It has 2 × `size` counters. Clients are digests made with `secret`, or keys in clear text if `clear`. Denials
-    because of an outage are not counted: clients did not cause them.
+    because of an outage are not counted: clients did not cause them. It also notes the ends of up to `size` blocks.
     """
 
     def __init__(
@@ -92,16 +102,24 @@ class TopListener:
         self._lock = threading.Lock()
         self._begin = self._now()
         self._running, self._before = Sketch(size), Sketch(size)
+        self._blocks: dict[tuple[str, str], int] = {}  # the end of the block of a client by a penalty
+        self._ends: list[tuple[int, str, str]] = []  # the same in a heap
         renew_in_children(self)
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, Decided) or event.decision.allowed or event.decision.unavailable:
             return
-        clients = [self._name(key) for key in denied_keys(event.decision)]
+        decision = event.decision
+        clients = [self._name(key) for key in denied_keys(decision)]
+        blocks = (
+            [(self._name(key), limit, wait) for key, limit, wait in _blocks_of(decision)] if decision.blocked else []
+        )
         with self._lock:
             self._roll()
             for client in clients:
                 self._running.add(client)
+            for client, limit, wait in blocks:
+                self._note_block(client, limit, wait)
 
     def top(self, n: int = 10) -> list[LimitedClient]:
         """Return the `n` most limited clients, by the most possible denials, then by the most certain ones."""
@@ -118,10 +136,40 @@ class TopListener:
             found.append(LimitedClient(client, denials, error))
         return sorted(found, key=lambda limited: (-limited.denials, limited.error, limited.client))[:n]
 
+    def blocked(self, n: int = 10) -> list[BlockedClient]:
+        """Return the `n` clients that are blocked for longest from now, of those that this listener has seen denied.
+
+        A block that is lifted stays in the list until its end.
+        """
+        with self._lock:
+            now = self._now()
+            found = [
+                BlockedClient(client, limit, (end - now) / SECOND)
+                for (client, limit), end in self._blocks.items()
+                if end > now
+            ]
+        return sorted(found, key=lambda blocked: (-blocked.seconds, blocked.client, blocked.limit))[:n]
+
     def renew(self) -> None:
         """Start with an empty list and a new lock in a forked child."""
         self._lock = threading.Lock()
+        self._blocks, self._ends = {}, []
         self._running, self._before = Sketch(self._size), Sketch(self._size)
+
+    def _note_block(self, client: str, limit: str, wait: int) -> None:
+        """Note the end of a block. If there are too many, drop the one that ends first. The caller holds the lock.
+
+        A block is noted once: later denials tell the same end, give or take the difference of two clocks.
+        """
+        now = self._now()
+        while self._ends and self._ends[0][0] <= now:
+            del self._blocks[heappop(self._ends)[1:]]
+        if (client, limit) in self._blocks:
+            return
+        self._blocks[client, limit] = now + wait
+        heappush(self._ends, (now + wait, client, limit))
+        if len(self._ends) > self._size:
+            del self._blocks[heappop(self._ends)[1:]]
 
     def _now(self) -> int:
         return self._ticks() // 1000 + self._anchor
@@ -132,3 +180,13 @@ class TopListener:
             self._before = self._running if passed == 1 else Sketch(self._size)
             self._running = Sketch(self._size)
             self._begin += passed * self._window
+
+
+def _blocks_of(decision: Decision) -> Iterator[tuple[str, str, int]]:
+    """Yield the key, the name of the penalty and the microseconds that are left of each block that denies."""
+    rows = iter(decision.rows)
+    for key, limits, *_ in decision.asks:
+        for limit in limits:
+            row = next(rows)
+            if limit.is_penalty and not row[0]:
+                yield key, limit.name, row[2] or 0
