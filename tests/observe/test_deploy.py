@@ -10,7 +10,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from ratebound import Limiter
-from ratebound.events import Called, Decided, Recovered, Shadowed
+from ratebound.events import BlockBegan, Called, Decided, Recovered, Shadowed, Struck, Warned
 from ratebound.observe.prometheus import PrometheusListener
 from tests.observe.promql import Wrong, asked_for
 
@@ -26,7 +26,11 @@ def exported() -> tuple[dict[str, set[str]], dict[str, str], set[str]]:
     registry = CollectorRegistry()
     listener, limiter = PrometheusListener(registry), Limiter("1/hour")
     listener.watch(limiter, name="api")
-    listener(Decided(limiter.hit("k"), 0.1))
+    decision = limiter.hit("k")
+    listener(Decided(decision, 0.1))
+    listener(Struck(decision, decision.limit, 0, 1))
+    listener(BlockBegan(decision, decision.limit, 0, 300.0))
+    listener(Warned(decision, decision.limit, 0, 0))
     listener(Decided(Limiter("1/calendar-day over allow").hit("k", cost=2), 0.1))
     listener(Called("node", 0.1, None))
     listener(Recovered("node", 0.1, 1))
