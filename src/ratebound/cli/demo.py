@@ -22,7 +22,7 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 def show_demo(limit: Limit, seconds: float | None, console: Console) -> None:
     """Print the demo of a limit. Raises RateboundError if it is no rate, or if count or `seconds` is out of range."""
-    if limit.is_quota or limit.has_slots:
+    if limit.is_quota or not limit.takes_cost:
         raise RateboundError(
             f"the demo compares algorithms of rates, and '{limit}' is none: choose a limit like '10/second burst 5';"
             f' to see what yours does, run: ratebound explain "{limit}"'

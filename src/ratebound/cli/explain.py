@@ -33,6 +33,8 @@ PROMISES = {
     "sliding-counter": "Estimates the last {period} from two counters: never above {count} by its own estimate.",
     "calendar": "Counts to {count} in each {windows}; the whole count is there again when the next one begins.",
     "concurrent": "At most {count} requests at the same time. A request holds its slot until it ends.",
+    "distinct": "At most {count} different values of '{values}' in any {period}. A value that counts already passes.",
+    "penalty": "Blocks a key after {strikes} in any {period}.",
 }
 METERED = "Denies nothing. Counts in each {windows}, and reports units above {count} as overage."
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -62,8 +64,8 @@ def explain_limits(limits: tuple[Limit, ...], console: Console, now: int | None 
             one_line = len(title) + 2 + len(limit.algorithm) <= width
             title.append(f"{'  ' if one_line else chr(10) + INDENT}{limit.algorithm}")
         _say(console, title, _promise(limit), _facts(limit, now), width)
-    # Slots and metered quotas hold nobody back over time: they are not in the picture.
-    places = [place for place, limit in enumerate(limits) if not limit.metered and not limit.has_slots]
+    # Other limits hold nobody back over time, or only clients that misbehave: they are not in the picture.
+    places = [place for place, limit in enumerate(limits) if limit.takes_cost and not limit.metered]
     drawn = [saturable(limits[place]) for place in places]
     bindings = first_bindings(drawn) if drawn else []
     if len(limits) > 1:
@@ -74,7 +76,9 @@ def explain_limits(limits: tuple[Limit, ...], console: Console, now: int | None 
         return
     span = _span(drawn, bindings)
     aligned = any(limit.algorithm == "fixed-window" for limit in drawn)
-    asking = f"A client that always asks: units passed in the first {duration(span)}{' of a window' if aligned else ''}"
+    # With a penalty, a client that always asks would soon be blocked.
+    client = "waits as it is told" if any(limit.is_penalty for limit in limits) else "always asks"
+    asking = f"A client that {client}: units passed in the first {duration(span)}{' of a window' if aligned else ''}"
     console.print(fill(asking, width))
     console.print(_picture(drawn, places, span, width))
 
@@ -113,7 +117,13 @@ def _promise(limit: Limit) -> str:
         period=period_name(limit.period_us),
         rate=_average(limit),
         windows=_windows(limit),
+        values=limit.values,
+        strikes=_strikes(limit),
     )
+
+
+def _strikes(limit: Limit) -> str:
+    return f"{limit.count} strike{'' if limit.count == 1 else 's'}"
 
 
 def _windows(limit: Limit) -> str:
@@ -131,6 +141,10 @@ def _windows(limit: Limit) -> str:
 def _facts(limit: Limit, now: int) -> list[tuple[str, str]]:
     if limit.has_slots:
         return _facts_of_slots(limit)
+    if limit.is_distinct:
+        return _facts_of_values(limit)
+    if limit.is_penalty:
+        return _facts_of_penalty(limit)
     if limit.is_quota:
         return _facts_of_quota(limit, now)
     at_once, reset_after = used_up(limit)
@@ -161,6 +175,26 @@ def _facts_of_slots(limit: Limit) -> list[tuple[str, str]]:
         ),
         ("throughput", f"depends on how long requests take: {rate} a second if each takes {duration(tenth)}"),
         ("retry after", "not known, because a slot is free when a request ends; a rule may give its own 'retry'"),
+    ]
+
+
+def _facts_of_values(limit: Limit) -> list[tuple[str, str]]:
+    return [
+        ("at once", f"{number(limit.count)} different values"),
+        ("cost", "one value, whatever a request costs"),
+        ("a value counts", f"until {duration(limit.period_us)} after its last allowed sight"),
+        ("a denied value", "is not stored"),
+        ("stored", f"up to {number(limit.count)} digests for each key"),
+    ]
+
+
+def _facts_of_penalty(limit: Limit) -> list[tuple[str, str]]:
+    blocks = ", then ".join(map(duration, limit.blocks_us))
+    return [
+        ("strike", "a denial by another limit of the same check; several within one second are one"),
+        ("no strike", "a denial for want of a slot, a cost above the limit, a waiter, or anything while blocked"),
+        ("blocks for", f"{blocks}; the last one repeats" if len(limit.blocks_us) > 1 else f"{blocks}, each time"),
+        ("forgets", f"{duration(limit.forget_us)} after the end of a block; a strike restarts that time"),
     ]
 
 
@@ -201,8 +235,17 @@ def _why_more(limit: Limit, most: int) -> str:
 
 
 def _beside(limits: Sequence[Limit]) -> list[tuple[str, str]]:
-    """Return the facts about limits that hold nobody back over time."""
-    facts = [("at any time", f"at most {number(limit.count)} by '{limit}'") for limit in limits if limit.has_slots]
+    """Return the facts about limits that are not in the picture."""
+    facts = []
+    for limit in limits:
+        if limit.has_slots:
+            facts.append(("at any time", f"at most {number(limit.count)} by '{limit}'"))
+        elif limit.is_distinct:
+            values = f"at most {number(limit.count)} different values of '{limit.values}'"
+            facts.append(("at any time", f"{values} by '{limit}'"))
+        elif limit.is_penalty:
+            first = duration(limit.blocks_us[0])
+            facts.append((f"after {_strikes(limit)}", f"'{limit}' blocks; the first block lasts {first}"))
     return facts + [("never", f"'{limit}' denies nothing") for limit in limits if limit.metered]
 
 

@@ -115,6 +115,8 @@ def state() -> None:
 def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
     """Show what KEY has used of each limit. Nothing is charged.
 
+    Of distinct values it shows how many count, of a penalty how many strikes there are, and until when it blocks.
+
     For example: ratebound state usage user:42 --storage redis://localhost --limits "10000/calendar-month"
     """
     with _client(key, **options) as client:
@@ -140,7 +142,7 @@ def grant(key: tuple[str, ...], units: int, shape: str, **options: Any) -> None:
 @click.argument("key", nargs=-1, required=True)
 @_options
 def reset(key: tuple[str, ...], shape: str, **options: Any) -> None:
-    """Forget what KEY has spent, and show its usage then.
+    """Forget what KEY has spent, and show its usage then. Strikes are forgotten too, and a block is lifted.
 
     For example: ratebound state reset user:42 --policy policy.yaml
     """
@@ -248,6 +250,7 @@ def _document(one: Usage) -> dict[str, Any]:
         "granted": one.granted,
         "previous": one.previous,
         "resets_at": one.resets_at.isoformat(),
+        "blocked": one.blocked,
     }
 
 
@@ -265,7 +268,8 @@ def show_usage(usages: Sequence[Usage], console: Console) -> None:
         previous = "" if one.previous is None else number(one.previous)
         quota = number(one.quota) + (f" (+{number(one.granted)})" if one.granted else "")
         ends = f"{one.resets_at:%Y-%m-%d %H:%M:%S}"
-        table.add_row(one.name, number(one.used), quota, number(one.remaining), previous, ends)
+        name = f"{one.name}, blocked" if one.blocked else one.name
+        table.add_row(name, number(one.used), quota, number(one.remaining), previous, ends)
     console.print(table)
 
 
