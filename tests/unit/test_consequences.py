@@ -2,10 +2,12 @@
 
 import asyncio
 import copy
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from ratebound.clock import SECOND
 from ratebound.events import BlockBegan, Decided, Struck, Warned
 from ratebound.outcome import DegradedRows
 from ratebound.policy import Policy, PolicyError, Rule, read_policy
+from ratebound.policy.schema import SCHEMA_PATH
 from ratebound.share import read_share
 from ratebound.telling import tell_decided
 from ratebound.testing import FakeClock
@@ -322,3 +325,17 @@ def test_the_limit_of_an_endpoint_warns() -> None:
     assert RouteLimit(limits="5/minute", warn="80%").rule("endpoint").warn == 0.8
     with pytest.raises(ValueError, match="warn.*'80%'"):
         RouteLimit(limits="5/minute", warn="80")
+
+
+def test_limits_that_cannot_be_read_say_nothing_of_warn() -> None:
+    with pytest.raises(PolicyError) as caught:
+        read_policy("rules: [{name: a, limits: 3 per fortnight, warn: 80%}]", environ={})
+    assert [problem.place for problem in caught.value.problems] == [("rules", 0, "limits")]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_valid"), [("80%", True), (" 7.5 %", True), (0.8, True), ("80", False), (80, False)]
+)
+def test_the_schema_knows_warn(value: object, is_valid: bool) -> None:
+    document = {"rules": [{"name": "a", "limits": "3/minute", "warn": value}]}
+    assert jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text())).is_valid(document) is is_valid

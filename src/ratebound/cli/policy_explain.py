@@ -255,6 +255,8 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
         facts.append(("limit", str(plan)))
     if rule.retry and isinstance(plan, tuple) and any(limit.has_slots for limit in plan):
         facts.append(("retry", f"after {rule.retry:g} s, if no slot is free"))
+    if rule.warn and isinstance(plan, tuple):
+        facts.append(("warn", f"listeners, when {rule.warn * 100:g}% of a limit are used"))
     cost = "computed by a function" if report.cost is None else str(report.cost)
     facts.append(("cost", cost))
     facts.append(("mode", "shadow: only reported" if rule.mode == "shadow" else rule.mode))

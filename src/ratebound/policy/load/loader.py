@@ -345,7 +345,8 @@ def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
     for problem in error.problems:
         key, *inner = problem.place or ("",)
         if key in ("limits", "candidate"):
-            left.pop("retry", None)  # it may belong to a slot that cannot be read
+            for option in ("retry", "warn"):  # it may belong to a limit that cannot be read
+                left.pop(option, None)
         tiers = left.get(str(key)) if key in ("limits", "candidate") and inner else None
         if isinstance(tiers, Mapping) and inner[0] in tiers:
             left[str(key)] = {**tiers, inner[0]: "deny"}
