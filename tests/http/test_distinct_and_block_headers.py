@@ -199,22 +199,6 @@ def test_a_denial_for_want_of_the_storage_is_no_block(limiter: Limiter, clock: F
     assert RejectionFormat().rejection(closed).status == 503
 
 
-def test_a_denial_under_a_lowered_limit_is_a_503_with_its_wait() -> None:
-    limiter = Limiter("1/minute as api", storage=MemoryStorage(clock=FakeClock(1_700_000_000 * SECOND)))
-    limiter.hit("client")
-    response = RejectionFormat().respond(limiter.hit("client"), shed=True)
-    assert response.status == 503
-    assert dict(response.headers)["Retry-After"] == "60"
-    body = json.loads(response.body)
-    assert body["type"] == "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
-    assert body["detail"] == "The service is busy: try again in 60 seconds."
-    assert body["violated-policies"] == []
-
-
-def test_a_block_stays_a_block_while_limits_are_lowered(limiter: Limiter, clock: FakeClock) -> None:
-    assert RejectionFormat().respond(blocked(limiter, clock), shed=True).status == 429
-
-
 def test_the_exception_says_what_denies(limiter: Limiter, clock: FakeClock) -> None:
     text = "too many different values of 'account', limited by '2 distinct account/hour as accounts'; retry in 3600 s"
     assert str(RateLimited(denied_by_values(limiter))) == text

@@ -303,7 +303,7 @@ def test_a_limit_keeps_its_warning_when_it_is_copied_and_is_equal_to_one_without
     assert pickle.loads(pickle.dumps(limit)).warn == copy.copy(limit).warn == 0.8
     assert limit == Limit(10, SECOND)
     with pytest.raises(InvalidLimit, match="penalty"):
-        Limit(2, SECOND, algorithm="penalty", blocks_us=(SECOND,), warn=0.8)
+        Limit(1, SECOND, algorithm="penalty", blocks_us=(SECOND,), warn=0.8)
 
 
 def test_limits_that_are_set_anew_warn_too(clock: FakeClock, heard: Heard) -> None:

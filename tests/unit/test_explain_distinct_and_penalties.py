@@ -84,7 +84,7 @@ PENALTIES = st.builds(
         count, period, algorithm="penalty", blocks_us=tuple(blocks), forget_us=forget
     ),
     st.integers(1, MAX_STRIKES),
-    st.integers(1, MAX_BLOCK),
+    st.integers(MAX_STRIKES * SECOND, MAX_BLOCK),
     st.lists(st.integers(SECOND, MAX_BLOCK), min_size=1, max_size=8),
     st.integers(SECOND, MAX_BLOCK),
 )

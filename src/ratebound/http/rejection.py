@@ -180,15 +180,13 @@ class RejectionFormat:
         *,
         message: str | None = None,
         documentation: str | None = None,
-        shed: bool = False,
     ) -> Response:
         """Return the response to a denied request.
 
-        The status is 503 if the storage is out of reach, or if the request is `shed`: denied by a limit that is lowered
-        because of overload. Else it is 429. Both can be configured.
+        The status is 503 if the storage is out of reach, else 429 or the configured one.
         """
         spread = self.headers.spread()
-        rejection = self.rejection(decision, message, documentation, spread, shed)
+        rejection = self.rejection(decision, message, documentation, spread)
         return self._written(rejection, self.headers.pairs(decision, spread), request_headers)
 
     def block(
@@ -204,19 +202,13 @@ class RejectionFormat:
     def shed(self, request_headers: Lines = ()) -> Response:
         """Return the response to a request that an overloaded process does not take."""
         after = randint(1, MAX_SHED_WAIT)  # clients that come back at once, and together, would keep it overloaded
-        detail = f"The service is overloaded: try again in {after} second{'' if after == 1 else 's'}."
-        title = "Temporary Reduced Capacity"
-        kind, status, link = "temporary-reduced-capacity", self.unavailable_status, self.documentation
-        rejection = Rejection(status, kind, title, detail, after, (), [], link, None)
+        detail = f"The service is overloaded: try again {_in_seconds(after)}."
+        kind, status, link = REDUCED_CAPACITY, self.unavailable_status, self.documentation
+        rejection = Rejection(status, kind, TITLES[kind], detail, after, (), [], link, None)
         return self._written(rejection, [("Retry-After", str(after))], request_headers)
 
     def rejection(
-        self,
-        decision: Decision,
-        message: str | None = None,
-        documentation: str | None = None,
-        spread: float = 1.0,
-        shed: bool = False,
+        self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0
     ) -> Rejection:
         """Return the content of the rejection of a denied decision, with waits lengthened by `spread`.
 
@@ -225,12 +217,12 @@ class RejectionFormat:
         link = documentation or self.documentation
         wait = longest_wait(decision, spread)
         after = None if wait is None else -(-wait // SECOND)
-        kind = kind_of(decision, shed=shed)
+        kind = kind_of(decision)
         status = self.unavailable_status if kind == REDUCED_CAPACITY else self.status
         violated: dict[str, None] = {}
         limits: list[dict[str, Any]] = []
         if kind == REDUCED_CAPACITY:
-            detail = "The service cannot answer at the moment." if decision.unavailable else _busy(after)
+            detail = "The service cannot answer at the moment."
         elif kind == ABNORMAL_USAGE:
             detail = message or self.message or _blocked(after)
         else:
@@ -254,24 +246,17 @@ class RejectionFormat:
         return Response(rejection.status, headers, body)
 
 
-def kind_of(decision: Decision, *, shed: bool = False) -> str:
-    """Return the problem type of a rejection, which also gives its status.
-
-    A request is `shed` if a limit denies it that is lowered because of overload.
-    """
+def kind_of(decision: Decision) -> str:
+    """Return the problem type of the rejection of a denied decision, which also gives its status."""
     if decision.unavailable:
         return REDUCED_CAPACITY
     if decision.blocked:
         return ABNORMAL_USAGE
-    return REDUCED_CAPACITY if shed else QUOTA_EXCEEDED
+    return QUOTA_EXCEEDED
 
 
 def _in_seconds(after: int | None) -> str:
     return f"in {after} second{'' if after == 1 else 's'}"
-
-
-def _busy(after: int | None) -> str:
-    return f"The service is busy: try again {'later' if after is None else _in_seconds(after)}."
 
 
 def _blocked(after: int | None) -> str:
