@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from ratebound import Limiter
 from ratebound.cli.state import state
+from ratebound.events import Called
 from ratebound.policy import Gate, RequestView, load_policy
 from tests.servers import Server
 
@@ -69,6 +70,7 @@ def test_usage_of_a_key_is_what_its_limiter_has_counted(url: str) -> None:
         "granted": 0,
         "previous": 0,
         "resets_at": monthly.resets_at.isoformat(),
+        "blocked": False,
     }
     assert (found["100/minute"]["used"], found["100/minute"]["previous"]) == (7, None)
 
@@ -202,3 +204,25 @@ def test_a_storage_that_is_out_of_reach_is_told_with_status_1(command: list[str]
     done = run(*command, "--storage", "redis://127.0.0.1:1/0", "--limits", "5/calendar-day")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "the storage could not be reached" in done.stderr
+
+
+def test_values_strikes_and_blocks_are_shown_and_a_reset_lifts_the_block(url: str) -> None:
+    limits = "1/day as daily; 5 distinct account/hour as accounts; 1 strike/hour block 5 minutes as guessing"
+    told: list[Any] = []
+    with Limiter(limits, storage=url, listeners=[told.append], warn="100%") as limiter:
+        for _ in range(2):
+            limiter.hit("user:42", values={"account": "alice"})
+        events = [type(event).__name__ for event in told if not isinstance(event, Called)]
+        assert events == ["Decided", "Warned", "Decided", "Struck", "BlockBegan"]
+        assert sum(isinstance(event, Called) for event in told) == 2, "one call for each decision"
+        options = ("user:42", "--storage", url, "--limits", limits)
+        found = document("usage", *options)
+        assert {name: (one["used"], one["blocked"]) for name, one in found.items()} == {
+            "daily": (1, False),
+            "accounts": (1, False),
+            "guessing": (1, True),
+        }
+        assert "guessing, blocked" in run("usage", *options).output
+        assert "alice" not in run("usage", *options).output
+        assert not document("reset", *options, "--only", "guessing")["guessing"]["blocked"]
+        assert not limiter.peek("user:42", values={"account": "alice"}).blocked
