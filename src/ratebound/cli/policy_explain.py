@@ -135,10 +135,11 @@ def _all_slots(ask: Ask) -> Group:
 def _rejection(verdict: Verdict, view: RequestView) -> Response | None:
     if verdict.allowed:
         return None
-    words = {"message": verdict.message or None, "documentation": verdict.documentation or None}
+    message, documentation = verdict.message or None, verdict.documentation or None
+    rejection = verdict.policy.rejection_format
     if verdict.decision is None:
-        return verdict.policy.rejection_format.block(view.headers, **words)
-    return verdict.policy.rejection_format.respond(verdict.decision, view.headers, **words)
+        return rejection.block(view.headers, message=message, documentation=documentation)
+    return rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
 
 
 def _as_if(policy: Policy, asked: GivenRequest) -> Policy:

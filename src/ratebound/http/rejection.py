@@ -177,17 +177,26 @@ class RejectionFormat:
         return self._written(rejection, self.headers.pairs(decision, spread), request_headers)
 
     def block(
-        self, request_headers: Lines = (), *, message: str | None = None, documentation: str | None = None
+        self,
+        request_headers: Lines = (),
+        *,
+        message: str | None = None,
+        documentation: str | None = None,
+        wait: int | None = None,
     ) -> Response:
-        """Return the response to a client on a block list, or under a rule that denies."""
+        """Return the response to a client that is blocked, or under a rule that denies.
+
+        `wait` is the time until a block ends, in microseconds; None if it does not end by itself.
+        """
         if self.blocked_status == 429:
             kind, title = "abnormal-usage-detected", "Abnormal Usage Detected"
         else:
             kind, title = "forbidden", "Forbidden"
         detail = message or "This request is not allowed."
         link = documentation or self.documentation
-        rejection = Rejection(self.blocked_status, kind, title, detail, None, (), [], link, None)
-        return self._written(rejection, [], request_headers)
+        after = None if wait is None else -(-wait // SECOND)
+        rejection = Rejection(self.blocked_status, kind, title, detail, after, (), [], link, None)
+        return self._written(rejection, self.headers.retry_after(wait), request_headers)
 
     def shed(self, request_headers: Lines = ()) -> Response:
         """Return the response to a request that an overloaded process does not take."""
