@@ -14,7 +14,7 @@ import pytest
 from ratebound import AsyncMemoryStorage, MemoryStorage, StorageError
 from ratebound.clock import utc_datetime
 from ratebound.limit import Group, Mode
-from ratebound.policy import AsyncGate, Gate, Identity, Judged, Policy, read_policy
+from ratebound.policy import AsyncGate, Gate, Identity, Judged, read_policy
 from ratebound.policy.runtime import operator_blocks
 from ratebound.policy.runtime.operator_blocks import MAX_BLOCKS, BlockedClients, read_blocks, write_blocks
 from ratebound.testing import FakeClock, limiting_off
@@ -608,7 +608,7 @@ def test_requests_that_no_block_concerns_stay_on_the_fast_path(
 
 
 def test_every_block_is_read_as_it_was_written(clock: FakeClock) -> None:
-    gate = Gate(Policy(rules=[]), storage=MemoryStorage(clock=clock))
+    gate = Gate(read_policy(PLAIN), storage=MemoryStorage(clock=clock))
     clients = ["192.0.2.1", "192.0.2.0/24", "2001:db8::/32", "user:a:b", "user:\ud800", 'user:"', "user:é"]
     blocks = [gate.block(client, 60 if number % 2 else None) for number, client in enumerate(clients)]
     assert read_blocks(write_blocks(blocks)) == blocks == gate.blocks()
@@ -618,7 +618,7 @@ def test_every_block_is_read_as_it_was_written(clock: FakeClock) -> None:
 def test_ranges_are_found_narrow_or_wide(clock: FakeClock) -> None:
     from ratebound.http.prefix import parse_address
 
-    gate = Gate(Policy(rules=[]), storage=MemoryStorage(clock=clock))
+    gate = Gate(read_policy(PLAIN), storage=MemoryStorage(clock=clock))
     listed = BlockedClients([gate.block("10.0.0.0/8"), gate.block("2001:db8::1")], clock)
     assert [listed.has(parse_address(text)) for text in ("10.9.9.9", "11.0.0.1", "2001:db8::1", "2001:db8::2")] == [
         True,

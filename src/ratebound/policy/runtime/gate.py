@@ -37,6 +37,8 @@ from ratebound.policy.runtime.operator_blocks import (
     blocks_in,
     listing,
     removing,
+    run_change,
+    run_change_async,
 )
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
@@ -391,21 +393,21 @@ class Gate(_PolicyGate):
         Raises ValueError if the client, the time or the reason is invalid, or if 10 000 clients are blocked; TypeError
         if the storage keeps no shared documents; StorageError, in every failure mode, if it could not be told.
         """
-        return _run(self._blocking(self._decider.storage, client, for_, reason))
+        return run_change(self._blocking(self._decider.storage, client, for_, reason))
 
     def unblock(self, client: str) -> bool:
         """End the block of a client, which is written as for `block`. Return False if it was not blocked.
 
         Raises like `block`.
         """
-        return _run(removing(self._decider.storage, client, self._written()))
+        return run_change(removing(self._decider.storage, client, self._written()))
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now, from the storage itself, the oldest first.
 
         Raises TypeError if the storage keeps no shared documents, and StorageError if it is out of reach.
         """
-        return _run(listing(self._decider.storage))
+        return run_change(listing(self._decider.storage))
 
     def blocks_name_users(self) -> bool:
         """Return True if operators have blocked a user: then it must be known who the user of a request is."""
@@ -620,15 +622,15 @@ class AsyncGate(_PolicyGate):
 
     async def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
         """Block a client before any rule; see `Gate.block`."""
-        return await _run_async(self._blocking(self._decider.storage, client, for_, reason))
+        return await run_change_async(self._blocking(self._decider.storage, client, for_, reason))
 
     async def unblock(self, client: str) -> bool:
         """End the block of a client; see `Gate.unblock`."""
-        return await _run_async(removing(self._decider.storage, client, self._written()))
+        return await run_change_async(removing(self._decider.storage, client, self._written()))
 
     async def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
-        return await _run_async(listing(self._decider.storage))
+        return await run_change_async(listing(self._decider.storage))
 
     async def blocks_name_users(self) -> bool:
         """Return True if operators have blocked a user; see `Gate.blocks_name_users`."""
@@ -715,24 +717,6 @@ class AsyncGate(_PolicyGate):
                     step = flow.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-
-
-def _run(change: Change[T]) -> T:
-    try:
-        call = next(change)
-        while True:
-            call = change.send(call())
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-
-
-async def _run_async(change: Change[T]) -> T:
-    try:
-        call = next(change)
-        while True:
-            call = change.send(await call())
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
 
 
 async def _release(decider: AsyncDecider, held: Sequence[Decision]) -> None:

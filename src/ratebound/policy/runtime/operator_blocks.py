@@ -251,6 +251,26 @@ def listing(storage: Any) -> Change[list[Block]]:
     return _holding(_readable(content), _clock_of(storage))
 
 
+def run_change(change: Change[T]) -> T:
+    """Call the storage for a change in this thread. Return its answer."""
+    try:
+        call = next(change)
+        while True:
+            call = change.send(call())
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+async def run_change_async(change: Change[T]) -> T:
+    """Call the storage for a change in this task. Return its answer."""
+    try:
+        call = next(change)
+        while True:
+            call = change.send(await call())
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
 def _changing(
     storage: Any,
     clock: Clock,
