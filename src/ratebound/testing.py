@@ -99,6 +99,11 @@ class Blocking:
         found: list[HeldSlot] = self._runner.run(holders_of(self.storage)(key, limit))
         return found
 
+    @property
+    def keeps_documents(self) -> bool:
+        """True if the storage keeps shared documents."""
+        return keeps_documents(self.storage)
+
     def read_document(self, name: str) -> Document:
         """Run the storage's `read_document` and return what it found."""
         found: Document = self._runner.run(documents_of(self.storage).read_document(name))

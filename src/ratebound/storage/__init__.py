@@ -85,10 +85,9 @@ def holders_of(storage: Any) -> Callable[[str, Limit], Any]:
 
 
 def keeps_documents(storage: Any) -> bool:
-    """Return True if a storage, or the storage in a guard, keeps shared documents."""
-    while hasattr(storage, "inner"):
-        storage = storage.inner
-    return hasattr(storage, "read_document") and hasattr(storage, "write_document")
+    """Return True if a storage keeps shared documents. A guard has an attribute that says it of the storage in it."""
+    said: bool | None = getattr(storage, "keeps_documents", None)
+    return hasattr(storage, "read_document") and hasattr(storage, "write_document") if said is None else said
 
 
 def documents_of(storage: Any) -> Any:

@@ -23,7 +23,16 @@ from ratebound.events import Listener
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.settling import undoing
-from ratebound.storage import AsyncStorage, Document, HeldSlot, Storage, async_twin_of, documents_of, holders_of
+from ratebound.storage import (
+    AsyncStorage,
+    Document,
+    HeldSlot,
+    Storage,
+    async_twin_of,
+    documents_of,
+    holders_of,
+    keeps_documents,
+)
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.guard.guard import HOUR, ONE_NODE, Call, Guard, NodesOf, WriteBack, check_options
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
@@ -190,6 +199,11 @@ class GuardedStorage:
         call = self.guard.call_for(group, self._nodes_of)
         (rows,) = self._call_or_raise(call, partial(self.inner.evaluate, (group,), "force"))
         self.guard.fallback.saw(group, "force", rows, set())
+
+    @property
+    def keeps_documents(self) -> bool:
+        """True if the storage keeps shared documents."""
+        return keeps_documents(self.inner)
 
     def read_document(self, name: str) -> Document:
         """Return the version and the content of a shared document; see `ratebound.storage`.
@@ -477,6 +491,11 @@ class AsyncGuardedStorage:
         call = self.guard.call_for(group, self._nodes_of)
         (rows,) = await self._call_or_raise(call, self.inner.evaluate, (group,), "force")
         self.guard.fallback.saw(group, "force", rows, set())
+
+    @property
+    def keeps_documents(self) -> bool:
+        """True if the storage keeps shared documents."""
+        return keeps_documents(self.inner)
 
     async def read_document(self, name: str) -> Document:
         """Return the version and the content of a shared document; see `GuardedStorage.read_document`."""
