@@ -543,6 +543,7 @@ def test_listeners_get_the_reason(make: Make, storage: Any) -> None:
     gate.block("192.0.2.1", reason="scans")
     gate.kind()
     (judged,) = [event for event in events if isinstance(event, Judged)]
+    assert judged.verdict.block is not None
     assert (judged.verdict.kind, judged.verdict.block.reason) == ("block", "scans")
 
 
