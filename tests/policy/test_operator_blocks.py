@@ -556,6 +556,20 @@ def test_with_limiting_off_nothing_is_read_and_nobody_blocked(make: Make, clock:
     assert storage.reads == reads
 
 
+def test_with_the_switch_off_nothing_is_read(make: Make, clock: FakeClock) -> None:
+    storage = RemoteStorage(clock)
+    make(PLAIN, storage).block("192.0.2.1")
+    reads = storage.reads
+    assert make({**PLAIN, "switch": "off"}, storage).kind() == "off"
+    gate = make(PLAIN, storage)
+    gate.gate.switch = "off"
+    assert gate.kind() == "off"
+    assert gate.blocks_name_users() is False
+    assert storage.reads == reads
+    gate.gate.switch = None
+    assert gate.kind() == "block"
+
+
 def test_writers_at_the_same_time_lose_nothing(storage: Any) -> None:
     gates = [Gate(read_policy(PLAIN), storage=storage) for _ in range(4)]
     begin = threading.Barrier(4)

@@ -183,6 +183,10 @@ class _PolicyGate:
         compiled = self.current()
         return ClientLimits(compiled.policy, compiled.rules if rules is None else rules, identity, tier=tier, rule=rule)
 
+    @property
+    def _is_off(self) -> bool:
+        return (self._source.switch or self._source.compiled.policy.switch) == "off"
+
     def _blocking(self, storage: Any, client: str, for_: Duration | str | None, reason: str) -> Change[Block]:
         return adding(storage, client, for_, reason, self.current().policy.kinds, self._written())
 
@@ -417,7 +421,7 @@ class Gate(_PolicyGate):
     def _blocked_clients(self) -> BlockedClients | None:
         """Return the clients that operators have blocked, None if there are none. Reads them if the copy is old."""
         blocks = self._blocks
-        if blocks is None or not switch.limiting:
+        if blocks is None or not switch.limiting or self._is_off:
             return None
         if isinstance(blocks, MemoryBlocks):
             return blocks.look()
@@ -640,7 +644,7 @@ class AsyncGate(_PolicyGate):
     async def _blocked_clients(self) -> BlockedClients | None:
         """Return the clients that operators have blocked, None if there are none. Reads them if the copy is old."""
         blocks = self._blocks
-        if blocks is None or not switch.limiting:
+        if blocks is None or not switch.limiting or self._is_off:
             return None
         if isinstance(blocks, MemoryBlocks):
             return blocks.look()
