@@ -19,7 +19,16 @@ from ratebound.limit import ALGORITHMS, GRANT, NO_STRIKE, NOT_GIVEN, STRIKE, Ask
 from ratebound.notation import parse_limit, parse_limits
 from ratebound.outcome import Outcome, Row
 from ratebound.settling import settlement, spent_of, undoing
-from ratebound.storage import AsyncStorage, HeldSlot, Storage, async_twin_of, holders_of
+from ratebound.storage import (
+    AsyncStorage,
+    Document,
+    HeldSlot,
+    Storage,
+    async_twin_of,
+    documents_of,
+    holders_of,
+    keeps_documents,
+)
 from ratebound.switch import switch
 
 
@@ -89,6 +98,21 @@ class Blocking:
         """Run the storage's `holders` and return what it lists."""
         found: list[HeldSlot] = self._runner.run(holders_of(self.storage)(key, limit))
         return found
+
+    @property
+    def keeps_documents(self) -> bool:
+        """True if the storage keeps shared documents."""
+        return keeps_documents(self.storage)
+
+    def read_document(self, name: str) -> Document:
+        """Run the storage's `read_document` and return what it found."""
+        found: Document = self._runner.run(documents_of(self.storage).read_document(name))
+        return found
+
+    def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Run the storage's `write_document` and return its answer."""
+        written: bool = self._runner.run(documents_of(self.storage).write_document(name, content, version))
+        return written
 
     def close(self) -> None:
         """Close the storage twice, which it must allow, and then the event loop."""
@@ -552,6 +576,42 @@ def holders_are_the_slots_that_are_held_now(storage: Storage, clock: FakeClock) 
     assert holders("b", limit) == []
     storage.reset((("a", (limit,), 1, None, None),))
     assert holders("a", limit) == []
+
+
+def a_document_is_written_only_over_the_version_that_was_read(storage: Storage, clock: FakeClock) -> None:
+    """`write_document` compares and sets, and nothing expires. A storage without documents has nothing to keep."""
+    if not keeps_documents(storage):
+        return
+    documents, content = documents_of(storage), bytes(range(256)) + b"7:\r\n" + "é".encode()
+    assert documents.read_document("one") == (0, b"")
+    assert not documents.write_document("one", b"too soon", 1)
+    assert documents.write_document("one", content, 0)
+    assert documents.read_document("one") == (1, content)
+    assert not documents.write_document("one", b"too late", 0)
+    assert documents.read_document("two") == (0, b"")
+    assert documents.write_document("two", b"", 0)
+    clock.advance(timedelta(days=4000))
+    assert documents.read_document("one") == (1, content)
+    assert documents.write_document("one", b"new", 1)
+    assert documents.read_document("one") == (2, b"new")
+    assert documents.read_document("two") == (1, b"")
+    storage.reset((("one", (parse_limit("1/minute"),), 1, None, None),))
+    assert documents.read_document("one") == (2, b"new")
+
+
+def an_async_twin_has_the_same_documents(storage: Storage, clock: FakeClock) -> None:
+    """A storage without `async_twin`, or without documents, has nothing to keep here."""
+    twin = async_twin_of(storage) if keeps_documents(storage) else None
+    if twin is None:
+        return
+    tasks = Blocking(twin)
+    try:
+        assert documents_of(storage).write_document("one", b"threads", 0)
+        assert tasks.read_document("one") == (1, b"threads")
+        assert tasks.write_document("one", b"tasks", 1)
+        assert documents_of(storage).read_document("one") == (2, b"tasks")
+    finally:
+        tasks.close()
 
 
 def an_async_twin_counts_in_the_same_states(storage: Storage, clock: FakeClock) -> None:
@@ -1348,6 +1408,8 @@ STORAGE_CONTRACT: list[Claim] = [
     without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays,
     holders_are_the_slots_that_are_held_now,
     an_async_twin_counts_in_the_same_states,
+    a_document_is_written_only_over_the_version_that_was_read,
+    an_async_twin_has_the_same_documents,
     *QUOTA_AND_SLOT_CLAIMS,
     *VALUE_AND_PENALTY_CLAIMS,
     closing_twice_is_fine,

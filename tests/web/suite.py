@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ratebound import MemoryStorage
-from ratebound.policy import Identity
+from ratebound.policy import Gate, Identity
 from ratebound.testing import FakeClock
 
 # What the application itself does. `/stream` sends three parts, `/teapot` sets headers of its own.
@@ -102,10 +102,12 @@ class Naps:
 
 
 def options(clock: FakeClock, naps: Naps, *, is_async: bool) -> dict[str, Any]:
-    """For WebGate, AsyncWebGate, or whatever makes one."""
+    """For WebGate, AsyncWebGate, or whatever makes one. An operator has blocked one client for a minute."""
+    storage = MemoryStorage(clock=clock)
+    Gate(POLICY, storage=storage).block(ADDRESSES["by-hand"], 60, reason="never told to clients")
     return {
         "policy": POLICY,
-        "storage": MemoryStorage(clock=clock),
+        "storage": storage,
         "charge": {"login": "failure", "form": "failure"},
         "sleep": naps.sleep_async if is_async else naps.sleep,
     }
@@ -168,6 +170,7 @@ WORDS = b"slow down"  # of an application that words its rejections, and would l
 WORDS_CACHE = "public, max-age=60"
 WAIT = "Too many requests: try again in 60 seconds."
 FORBIDDEN = b'{"type":"about:blank","title":"Forbidden","status":403,"detail":"This request is not allowed."}'
+FORBIDDEN_FOR_A_MINUTE = FORBIDDEN[:-1] + b',"retry_after":60}'
 WRONG = {"x-password": "wrong"}
 RIGHT = {"x-password": "right"}
 CORS = {"origin": "https://example.com"}
@@ -243,6 +246,12 @@ TABLE: dict[str, list[Step]] = {
         Step("GET /secret a", 403, {"cache-control": "no-store"}, FORBIDDEN),
         Step("OPTIONS /secret a", 403, {"cache-control": "no-store"}, FORBIDDEN, ASKS),
     ],
+    "who is blocked by hand is told when that ends, and nothing else": [
+        Step("GET / by-hand", 403, REFUSED, FORBIDDEN_FOR_A_MINUTE),
+        Step("GET /nowhere by-hand", 403, REFUSED, FORBIDDEN_FOR_A_MINUTE, {"x-api-key": "key-1"}),
+        Step("GET / by-hand", 403, REFUSED | {"access-control-expose-headers": "Retry-After"}, None, CORS),
+        Step("GET /health by-hand", 200, {}, b"well"),
+    ],
     "a prefix in front of a path does not escape its rule": [
         Step("GET /api|/users/1 a", 200, unreleased(2, 4), b"user 1"),
         Step("GET /users/1 a", 200, shows("users/minute", 3, 60, 1, 60), b"user 1"),
@@ -303,7 +312,7 @@ QUEUE = [
     Step("GET /queue a", 200, shows("queue/second", 10, 5, 7, 1), b"served"),
     Step("GET /queue a", 429, {"cache-control": "no-store", "retry-after": "1"} | shows("queue/second", 10, 5, 7, 1)),
 ]
-ADDRESSES = {"a": "198.51.100.1", "b": "198.51.100.2", "blocked": "203.0.113.66"}
+ADDRESSES = {"a": "198.51.100.1", "b": "198.51.100.2", "blocked": "203.0.113.66", "by-hand": "203.0.113.77"}
 
 
 def play(client: Client, steps: list[Step]) -> None:

@@ -7,6 +7,7 @@ def main() -> None:
     """Run the command. Exits with status 2 if click or rich is not installed."""
     try:
         from ratebound.cli.app import app
+        from ratebound.cli.blocks import blocks
         from ratebound.cli.policy import policy
         from ratebound.cli.state import state
     except ModuleNotFoundError as error:
@@ -14,6 +15,7 @@ def main() -> None:
             raise
         sys.stderr.write('click and rich are not installed. Run: pip install "ratebound[cli]"\n')
         raise SystemExit(2) from None
+    app.add_command(blocks)
     app.add_command(policy)
     app.add_command(state)
     app(prog_name="ratebound")

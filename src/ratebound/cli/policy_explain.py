@@ -135,12 +135,11 @@ def _all_slots(ask: Ask) -> Group:
 def _rejection(verdict: Verdict, view: RequestView) -> Response | None:
     if verdict.allowed:
         return None
-    rejection, message, documentation = verdict.policy.rejection_format, verdict.message, verdict.documentation
+    message, documentation = verdict.message or None, verdict.documentation or None
+    rejection = verdict.policy.rejection_format
     if verdict.decision is None:
-        return rejection.block(view.headers, message=message or None, documentation=documentation or None)
-    return rejection.respond(
-        verdict.decision, view.headers, message=message or None, documentation=documentation or None
-    )
+        return rejection.block(view.headers, message=message, documentation=documentation)
+    return rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
 
 
 def _as_if(policy: Policy, asked: GivenRequest) -> Policy:

@@ -8,6 +8,7 @@ only if they deny. Penalties are never named: a blocked client is told how long 
 """
 
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
 
@@ -179,10 +180,18 @@ class Headers:
 
     def _retry_after(self, decision: Decision, spread: float) -> Pairs:
         wait = longest_wait(decision, spread)
+        return self.retry_after(wait, decision.rows[0][5])
+
+    def retry_after(self, wait: int | None, now: int | None = None) -> Pairs:
+        """Return the field that says how long to wait, in microseconds; nothing if no wait is known.
+
+        `now` is by default the time of this machine.
+        """
         if wait is None:
             return []
         if self._dated:
-            return [("Retry-After", formatdate(float(-(-(decision.rows[0][5] + wait) // SECOND)), usegmt=True))]
+            now = time.time_ns() // 1000 if now is None else now
+            return [("Retry-After", formatdate(float(-(-(now + wait) // SECOND)), usegmt=True))]
         return [("Retry-After", str(-(-wait // SECOND)))]
 
     def _draft_11(self, pairs: Pairs, plan: HeaderPlan, quotas: list[Quota]) -> None:

@@ -190,14 +190,23 @@ class RejectionFormat:
         return self._written(rejection, self.headers.pairs(decision, spread), request_headers)
 
     def block(
-        self, request_headers: Lines = (), *, message: str | None = None, documentation: str | None = None
+        self,
+        request_headers: Lines = (),
+        *,
+        message: str | None = None,
+        documentation: str | None = None,
+        wait: int | None = None,
     ) -> Response:
-        """Return the response to a client on a block list, or under a rule that denies."""
+        """Return the response to a client that is blocked, or under a rule that denies.
+
+        `wait` is the time until a block ends, in microseconds; None if it does not end by itself.
+        """
         kind = ABNORMAL_USAGE if self.blocked_status == 429 else FORBIDDEN
         detail = message or "This request is not allowed."
         link = documentation or self.documentation
-        rejection = Rejection(self.blocked_status, kind, TITLES[kind], detail, None, (), [], link, None)
-        return self._written(rejection, [], request_headers)
+        after = None if wait is None else -(-wait // SECOND)
+        rejection = Rejection(self.blocked_status, kind, TITLES[kind], detail, after, (), [], link, None)
+        return self._written(rejection, self.headers.retry_after(wait), request_headers)
 
     def shed(self, request_headers: Lines = ()) -> Response:
         """Return the response to a request that an overloaded process does not take."""

@@ -14,6 +14,7 @@ from ratebound.policy.model.rule import Computed, Rule
 from ratebound.policy.problem import PolicyError, Problem
 from ratebound.policy.runtime.explain import Explanation, RuleReport, explain
 from ratebound.policy.runtime.gate import AsyncGate, Gate
+from ratebound.policy.runtime.operator_blocks import Block
 from ratebound.policy.runtime.reload import PolicyFile
 from ratebound.policy.runtime.verdict import Judged, Shadow, Verdict
 from ratebound.policy.schema import SCHEMA_PATH
@@ -22,6 +23,7 @@ __all__ = [
     "ANY_FUNCTION",
     "SCHEMA_PATH",
     "AsyncGate",
+    "Block",
     "Computed",
     "Explanation",
     "Gate",

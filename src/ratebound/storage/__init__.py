@@ -8,8 +8,13 @@ answers has all nine fields of `outcome.Row`: compiled code accepts no other. Op
 - `at_once(group)`: spends one group and returns its rows without ever waiting. It is not awaited, for tasks either.
 - `holders(key, limit)`: returns (id, expiry) of each slot that is held now, the earliest expiry first. Expiries are in
   microseconds of the storage's clock. A storage without it cannot list who holds the slots of a concurrent limit.
+- `read_document(name)` and `write_document(name, content, version)`: keep a few small documents that all processes
+  share, such as operators' blocks. Reading returns (version, content); (0, b"") for a document that was never written.
+  Writing stores `content` as version + 1 and returns True, but only if `version` is still the stored one; else it
+  changes nothing and returns False. Documents never expire, and `reset` does not touch them.
 - For its guard (see guarded.py): `deadline`, the seconds by which every call of it has ended; `nodes_of(group)`, the
-  servers that a group is on; `loops` of a storage for tasks, the event loops in which it has something to close.
+  servers that a group is on; `nodes_of_document(name)`, those that a document is on; `loops` of a storage for tasks,
+  the event loops in which it has something to close.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +24,7 @@ from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 
 AtOnce = Callable[[Group], Sequence[Row]]
+Document = tuple[int, bytes]  # the version and the content of a shared document
 HeldSlot = tuple[int, int]  # a slot that is held: its id, and its expiry in microseconds of the storage's clock
 
 
@@ -76,6 +82,20 @@ def holders_of(storage: Any) -> Callable[[str, Limit], Any]:
     if found is None:
         raise TypeError(f"{type(storage).__name__} cannot list the holders of slots: it has no method 'holders'")
     return found
+
+
+def keeps_documents(storage: Any) -> bool:
+    """Return True if a storage keeps shared documents. A guard has an attribute that says it of the storage in it."""
+    said: bool | None = getattr(storage, "keeps_documents", None)
+    return hasattr(storage, "read_document") and hasattr(storage, "write_document") if said is None else said
+
+
+def documents_of(storage: Any) -> Any:
+    """Return the storage itself. Raises TypeError if it keeps no shared documents."""
+    if not keeps_documents(storage):
+        name = type(getattr(storage, "inner", storage)).__name__
+        raise TypeError(f"{name} keeps no shared documents: it has no methods 'read_document' and 'write_document'")
+    return storage
 
 
 class RedisClient(Protocol):

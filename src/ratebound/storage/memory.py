@@ -9,7 +9,7 @@ from ratebound.clock import Clock
 from ratebound.fork import renew_in_children
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
-from ratebound.storage import AtOnce, HeldSlot, at_once_of
+from ratebound.storage import AtOnce, Document, HeldSlot, at_once_of
 from ratebound.storage.memory_states import States
 
 
@@ -43,6 +43,14 @@ class MemoryStorage:
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first."""
         return self.states.holders(key, limit)
+
+    def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; (0, b"") if there is none."""
+        return self.states.documents.get(name, (0, b""))
+
+    def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document as `version` + 1, if `version` is the stored one. Return False if it is not."""
+        return self.states.write_document(name, content, version)
 
     def renew(self) -> None:
         """Replace the lock in a forked child: the thread that may have held it does not exist there."""
@@ -116,6 +124,14 @@ class AsyncMemoryStorage:
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return the slots of a key that are held now; see `MemoryStorage.holders`."""
         return self.memory.holders(key, limit)
+
+    async def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; see `MemoryStorage.read_document`."""
+        return self.memory.read_document(name)
+
+    async def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document; see `MemoryStorage.write_document`."""
+        return self.memory.write_document(name, content, version)
 
     async def clear(self) -> None:
         """Forget everything; see `MemoryStorage.clear`."""

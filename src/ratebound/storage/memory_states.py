@@ -83,7 +83,7 @@ class Blocks:
         self._number += 1
         heappush(self._heap, (until, self._number, scope, key))
         self.ends[(scope, key)] = (until, self._number)
-        if len(self._heap) > 2 * len(self.ends) + 64:
+        if len(self._heap) > len(self.ends) + len(self.ends) + 64:
             self._heap = [(*noted, *place) for place, noted in self.ends.items()]
             heapify(self._heap)
 
@@ -254,6 +254,7 @@ class States:
         "_turns",
         "_unwarned",
         "_weight",
+        "documents",
         "evicted",
         "is_limiters",
         "keys",
@@ -265,6 +266,7 @@ class States:
         self.max_keys = max_keys
         self.keys = 0
         self.evicted = 0  # keys dropped to make room
+        self.documents: dict[str, tuple[int, bytes]] = {}  # replaced as a whole, so that readers need no lock
         self.overflowed = 0  # checks that were answered from a shared state
         self.is_limiters = False  # a limiter counts here: a child process that goes on with it is warned
         self._ticks, self._anchor = ticking(clock)
@@ -402,6 +404,19 @@ class States:
             state = None if table is None else table.states.get(_kept(key))
             return state.holders(self._now()) if isinstance(state, Slots) else []
 
+    def now(self) -> int:
+        """Return the time of this storage's clock."""
+        return self._ticks() // 1000 + self._anchor
+
+    def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document as `version` + 1, if `version` is the stored one. Return False if it is not."""
+        with self._lock:
+            known = self.documents.get(name)
+            if version != (0 if known is None else known[0]):
+                return False
+            self.documents = {**self.documents, name: (version + 1, content)}
+            return True
+
     def renew(self) -> None:
         """Replace the lock in a forked child: the thread that may have held it does not exist there."""
         self._lock = new_mutex()
@@ -417,6 +432,7 @@ class States:
             self._weight = Weight()
             self._blocks = Blocks()
             self.keys = 0
+            self.documents = {}
 
     def _evaluate(self, group: Group, mode: Mode, now: int) -> list[Row]:
         """Decide any group by the group law. The caller holds the lock."""

@@ -142,7 +142,8 @@ class RateLimitMiddleware:
 
     `user` is a function of the scope that returns who is authenticated. `messages` limits the messages of each
     WebSocket connection; a client that sends more is disconnected. `gate` is a shared gate, instead of a policy.
-    `usage_of`, `grant`, `reset` and `holders` are those of the gate: `await middleware.reset("user:42")`.
+    `usage_of`, `grant`, `reset`, `holders`, `block`, `unblock` and `blocks` are those of the gate:
+    `await middleware.reset("user:42")`.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class RateLimitMiddleware:
         self.messages = messages_endpoint(messages)
         self.gate.prepare(self.messages)
         self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
+        self.block, self.unblock, self.blocks = self.gate.block, self.gate.unblock, self.gate.blocks
         self.holders = self.gate.holders
 
     async def usage(self, scope: Scope, *, all_rules: bool = False, user: Any = None) -> list[Usage]:

@@ -22,6 +22,7 @@ from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule
+from ratebound.policy.runtime.operator_blocks import Block
 from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.policy.schema import KEYS
 from ratebound.slots import Holder
@@ -98,6 +99,7 @@ class _GateBase:
         self.settle = gate.settle
         self.undo = gate.undo
         self.release_slots = gate.release
+        self.blocks_name_users = gate.blocks_name_users
         self._table = EndpointRulesTable(gate, charge)
         self.plain = PlainPath(gate._source, gate.current, gate._decider.fast_path, self._table.full)
         self.decide_by = gate.decide_by
@@ -277,6 +279,18 @@ class WebGate(_GateBase):
         """Return the slots that a client holds now, of limits of endpoints too; see `Gate.holders`."""
         return self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
+        return self.gate.block(client, for_, reason)
+
+    def unblock(self, client: str) -> bool:
+        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
+        return self.gate.unblock(client)
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        return self.gate.blocks()
+
     def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""
         if passed.delay and switch.sleeping:
@@ -375,6 +389,18 @@ class AsyncWebGate(_GateBase):
     async def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
         """Return the slots that a client holds now; see `Gate.holders`."""
         return await self.gate.holders(identity, rule=rule, rules=self.known_rules())
+
+    async def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+        """Block a client before any rule; see `Gate.block`."""
+        return await self.gate.block(client, for_, reason)
+
+    async def unblock(self, client: str) -> bool:
+        """End the block of a client; see `Gate.unblock`."""
+        return await self.gate.unblock(client)
+
+    async def blocks(self) -> list[Block]:
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        return await self.gate.blocks()
 
     async def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""

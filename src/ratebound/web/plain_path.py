@@ -73,7 +73,7 @@ class PlainPath:
         line, states = rules.line, self._fast_path.states
         if line is None or states is None or self._fast_path.listeners or self._in_force.switch is not None:
             return None
-        if not switch.limiting or not self.is_open:
+        if not switch.limiting or not self.is_open or states.documents is not self._fast_path.unblocked:
             return None
         matched = line.only
         if matched is None:

@@ -40,7 +40,8 @@ class Rejected:
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same request passes, if alone; None when no wait can help, or none is known."""
-        wait = None if self.verdict.decision is None else longest_wait(self.verdict.decision)
+        verdict = self.verdict
+        wait = verdict.block_wait if verdict.decision is None else longest_wait(verdict.decision)
         return None if wait is None else wait / SECOND
 
     @property
@@ -66,5 +67,5 @@ def rejection_of(verdict: Verdict, view: RequestView, breaches: Mapping[str, Cal
     elif verdict.kind == "shed":
         response = rejection.shed(view.headers)
     else:
-        response = rejection.block(view.headers, message=message, documentation=documentation)
+        response = rejection.block(view.headers, message=message, documentation=documentation, wait=verdict.block_wait)
     return Rejected(verdict, response, None if rule is None else breaches.get(rule.name))

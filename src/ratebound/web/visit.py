@@ -85,7 +85,7 @@ class Visit:
         """
         failure: BaseException | None = None
         try:
-            yield from learn(rules, view, find_user, read_body)
+            yield from learn(gate, rules, view, find_user, read_body)
             answer = yield from check_rules(gate, rules, view, stage, self.passed)
             self.is_begun = True
             self.is_late = self.is_late or stage != "early"
@@ -117,7 +117,7 @@ class Visit:
     ) -> Flow[Answer]:
         """Check limits of a part of the handler by themselves. A rejection is noted as `part`: the response shows
         whether the application answers with it."""
-        yield from learn(rules, view, find_user, read_body)
+        yield from learn(gate, rules, view, find_user, read_body)
         answer: Answer = rules.answer(view, [(yield partial(gate.decide_by, rules.compiled, view, "late"))])
         if isinstance(answer, Passed) and answer.slots:
             if self._sees_end:
@@ -173,9 +173,11 @@ class Visit:
             before.end(REJECTED_LATER)
 
 
-def learn(rules: EndpointRules, view: RequestView, find_user: Step | None, read_body: Step | None) -> Flow[None]:
-    """Find the user and read the body, if a rule needs them."""
-    if find_user is not None and rules.wants_user:
+def learn(
+    gate: Any, rules: EndpointRules, view: RequestView, find_user: Step | None, read_body: Step | None
+) -> Flow[None]:
+    """Find the user and read the body, if a rule needs them. Operators' blocks may need the user as well."""
+    if find_user is not None and (rules.wants_user or (yield gate.blocks_name_users)):
         view.user = yield find_user
     if read_body is not None and rules.reads_body and view.body is None:
         view.body = yield read_body

@@ -103,8 +103,8 @@ class RateLimitMiddleware:
     options are those of `WebGate`.
 
     `user` is a function of the environ that returns who is authenticated. A handler sees the decision in
-    `environ["ratebound.passed"]`. `usage_of`, `grant`, `reset` and `holders` are those of the gate:
-    `middleware.reset("user:42")`.
+    `environ["ratebound.passed"]`. `usage_of`, `grant`, `reset`, `holders`, `block`, `unblock` and
+    `blocks` are those of the gate: `middleware.reset("user:42")`.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class RateLimitMiddleware:
         self.user = user if user is user_of else identified(user, "the environ")
         self._wire = WIRE if user is user_of else WIRE._replace(no_user=user_is_given)
         self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
+        self.block, self.unblock, self.blocks = self.gate.block, self.gate.unblock, self.gate.blocks
         self.holders = self.gate.holders
 
     def usage(self, environ: Environ, *, all_rules: bool = False, user: Any = None) -> list[Usage]:

@@ -48,9 +48,9 @@ class ClientList(Generic[T]):
         return mapped
 
 
-def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, ...], str] | None:
-    """Return the kinds of identity that can produce this client, and its key; None for an address or a range. Raises
-    ValueError for anything else."""
+def split_client(text: object) -> tuple[str, str] | None:
+    """Return the name of an identity's kind and its value; None for an address or a range. Raises ValueError for
+    anything else."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"expected an address, a range or an identity like 'user:42', not {shown(text)}")
     try:
@@ -58,11 +58,24 @@ def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, .
         return None
     except ValueError as error:
         name, colon, value = text.partition(":")
-        if name in ("jwt", "header", "cookie"):
+        if name.lower() == "header":
+            detail, colon, value = value.partition(":")
+            name = f"header:{detail.lower()}"
+        elif name in ("jwt", "cookie"):
             detail, colon, value = value.partition(":")  # jwt:sub:42
             name = f"{name}:{detail}"
         if not colon or not value or name.isdecimal() or "/" in name:
             raise ValueError(f"{error}; or an identity like 'user:42'") from None
+    return name, value
+
+
+def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, ...], str] | None:
+    """Return the kinds of identity that can produce this client, and its key; None for an address or a range. Raises
+    ValueError for anything else."""
+    named = split_client(text)
+    if named is None:
+        return None
+    name, value = named
     label, given = kinds.giving(name)
     if any(kind.early for kind in given):
         raise ValueError(f"{text!r} does not identify a client: write the address or range itself, without '{name}:'")

@@ -13,6 +13,7 @@ from ratebound.clock import microseconds
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
+from ratebound.errors import StorageError
 from ratebound.events import Listener, Shadowed, log
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.outcome import Row
@@ -25,12 +26,26 @@ from ratebound.policy.runtime.bounded_queue import with_bounded_queues
 from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step
+from ratebound.policy.runtime.operator_blocks import (
+    DOCUMENT,
+    Block,
+    BlockedClients,
+    Change,
+    CopiedBlocks,
+    MemoryBlocks,
+    adding,
+    blocks_in,
+    listing,
+    removing,
+    run_change,
+    run_change_async,
+)
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.slots import Holder
-from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage import AsyncStorage, Storage, documents_of
 from ratebound.switch import switch
 from ratebound.telling import tell, tell_decided
 from ratebound.uncancelled import uncancelled
@@ -130,6 +145,7 @@ class _PolicyGate:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=blocking)
         self.current = self._source.current  # the policy in force, made ready
+        self._blocks: MemoryBlocks | CopiedBlocks | None = None  # of operators; None if the storage keeps no documents
 
     @property
     def policy(self) -> Policy:
@@ -166,6 +182,17 @@ class _PolicyGate:
     ) -> ClientLimits:
         compiled = self.current()
         return ClientLimits(compiled.policy, compiled.rules if rules is None else rules, identity, tier=tier, rule=rule)
+
+    @property
+    def _is_off(self) -> bool:
+        return (self._source.switch or self._source.compiled.policy.switch) == "off"
+
+    def _blocking(self, storage: Any, client: str, for_: Duration | str | None, reason: str) -> Change[Block]:
+        return adding(storage, client, for_, reason, self.current().policy.kinds, self._written())
+
+    def _written(self) -> Callable[[bytes], None] | None:
+        """Return what to tell of a change of the blocks, so that this gate applies it at once."""
+        return self._blocks.write if isinstance(self._blocks, CopiedBlocks) else None
 
     def _usage_flow(
         self, request: RequestView, all_rules: bool, rules: Sequence[CompiledRule] | None
@@ -207,6 +234,7 @@ class Gate(_PolicyGate):
         # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
         where = self.policy.storage if storage is None else storage
         self._decider = Decider(where, deadline=deadline, workers=workers, listeners=listeners)
+        self._blocks = blocks_in(self._decider.storage, self._decider.fast_path)
 
     @property
     def storage(self) -> Storage:
@@ -216,6 +244,7 @@ class Gate(_PolicyGate):
     @storage.setter
     def storage(self, storage: Storage) -> None:
         self._decider.storage = storage
+        self._blocks = blocks_in(storage, self._decider.fast_path)
 
     def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match. Early and late rules are two decisions: the early ones are asked first, and
@@ -357,6 +386,53 @@ class Gate(_PolicyGate):
             found += self._decider.holders(key, limits)
         return found
 
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+        """Block a client before any rule, in all processes on this storage: `gate.block("203.0.113.7", "1 hour")`.
+
+        `client` is written as in the `block` list of a policy: an address, a range, or an identity like "user:42".
+        `for_` is a time in seconds, a timedelta, or text like "1 hour"; without it the block lasts until `unblock`. A
+        client that is blocked already gets the new time and reason. `reason` is one line for operators: clients never
+        see it. Other processes apply the block within a second.
+
+        Raises ValueError if the client, the time or the reason is invalid, or if 10 000 clients are blocked; TypeError
+        if the storage keeps no shared documents; StorageError, in every failure mode, if it could not be told.
+        """
+        return run_change(self._blocking(self._decider.storage, client, for_, reason))
+
+    def unblock(self, client: str) -> bool:
+        """End the block of a client, which is written as for `block`. Return False if it was not blocked.
+
+        Raises like `block`.
+        """
+        return run_change(removing(self._decider.storage, client, self._written()))
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks that operators have set and that hold now, from the storage itself, the oldest first.
+
+        Raises TypeError if the storage keeps no shared documents, and StorageError if it is out of reach.
+        """
+        return run_change(listing(self._decider.storage))
+
+    def blocks_name_users(self) -> bool:
+        """Return True if operators have blocked a user: then it must be known who the user of a request is."""
+        blocked = self._blocked_clients()
+        return blocked is not None and blocked.name_users
+
+    def _blocked_clients(self) -> BlockedClients | None:
+        """Return the clients that operators have blocked, None if there are none. Reads them if the copy is old."""
+        blocks = self._blocks
+        if blocks is None or not switch.limiting or self._is_off:
+            return None
+        if isinstance(blocks, MemoryBlocks):
+            return blocks.look()
+        if blocks.must_read():
+            number = blocks.begin()
+            try:
+                blocks.take(number, documents_of(self._decider.storage).read_document(DOCUMENT)[1])
+            except StorageError:
+                blocks.fail()
+        return blocks.listed
+
     def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show, from one trip to the storage for every 100 of them."""
         answers: list[Sequence[Row]] = []
@@ -379,10 +455,15 @@ class Gate(_PolicyGate):
         decider = self._decider
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
-        ready = compiled.straight(request, stage) if turned is None else None
+        memory, blocked = decider.fast_path.states, None
+        if memory is None or memory.documents is not decider.fast_path.unblocked:
+            blocked = self._blocked_clients()
+            if blocked is not None and not compiled.may_be_blocked(request, stage, blocked):
+                blocked = None
+        ready = compiled.straight(request, stage) if turned is None and blocked is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
+            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready, blocked))
             if not verdict.allowed:
                 self.release(verdict)  # slots of rules in shadow
         else:
@@ -435,6 +516,7 @@ class AsyncGate(_PolicyGate):
         super().__init__(policy, max_delay, blocking=False)
         where = self.policy.storage if storage is None else storage
         self._decider = AsyncDecider(where, deadline=deadline, workers=workers, listeners=listeners)
+        self._blocks = blocks_in(self._decider.storage, self._decider.fast_path)
 
     @property
     def storage(self) -> AsyncStorage:
@@ -444,6 +526,7 @@ class AsyncGate(_PolicyGate):
     @storage.setter
     def storage(self, storage: AsyncStorage) -> None:
         self._decider.storage = storage
+        self._blocks = blocks_in(storage, self._decider.fast_path)
 
     async def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match; see `Gate.decide`."""
@@ -541,6 +624,38 @@ class AsyncGate(_PolicyGate):
             found += await self._decider.holders(key, limits)
         return found
 
+    async def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+        """Block a client before any rule; see `Gate.block`."""
+        return await run_change_async(self._blocking(self._decider.storage, client, for_, reason))
+
+    async def unblock(self, client: str) -> bool:
+        """End the block of a client; see `Gate.unblock`."""
+        return await run_change_async(removing(self._decider.storage, client, self._written()))
+
+    async def blocks(self) -> list[Block]:
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        return await run_change_async(listing(self._decider.storage))
+
+    async def blocks_name_users(self) -> bool:
+        """Return True if operators have blocked a user; see `Gate.blocks_name_users`."""
+        blocked = await self._blocked_clients()
+        return blocked is not None and blocked.name_users
+
+    async def _blocked_clients(self) -> BlockedClients | None:
+        """Return the clients that operators have blocked, None if there are none. Reads them if the copy is old."""
+        blocks = self._blocks
+        if blocks is None or not switch.limiting or self._is_off:
+            return None
+        if isinstance(blocks, MemoryBlocks):
+            return blocks.look()
+        if blocks.must_read():
+            number = blocks.begin()
+            try:
+                blocks.take(number, (await documents_of(self._decider.storage).read_document(DOCUMENT))[1])
+            except StorageError:
+                blocks.fail()
+        return blocks.listed
+
     async def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show; see `Gate.read_usage`."""
         answers: list[Sequence[Row]] = []
@@ -563,10 +678,15 @@ class AsyncGate(_PolicyGate):
         decider = self._decider
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
-        ready = compiled.straight(request, stage) if turned is None else None
+        memory, blocked = decider.fast_path.states, None
+        if memory is None or memory.documents is not decider.fast_path.unblocked:
+            blocked = await self._blocked_clients()
+            if blocked is not None and not compiled.may_be_blocked(request, stage, blocked):
+                blocked = None
+        ready = compiled.straight(request, stage) if turned is None and blocked is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
+            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready, blocked))
             if not verdict.allowed:
                 await self.release(verdict)  # slots of rules in shadow
         else:

@@ -7,7 +7,7 @@ function of the user returned, and is sent the answer.
 import logging
 import math
 import operator
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -51,6 +51,7 @@ from ratebound.policy.runtime.layered_policy import (
     without_rules,
     written_out,
 )
+from ratebound.policy.runtime.operator_blocks import BlockedClients
 from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratebound")
@@ -232,11 +233,17 @@ class CompiledPolicy:
         return is_exempt(self.exempt, request, readings_of(request), methods_of(request), self._client(request))
 
     def deliberate(
-        self, request: RequestView, stage: str, switch: str, matched: MatchedRules | None = None
+        self,
+        request: RequestView,
+        stage: str,
+        switch: str,
+        matched: MatchedRules | None = None,
+        blocked: BlockedClients | None = None,
     ) -> Deliberation:
         """Decide one request at one stage: yield what has to be asked or awaited, and return the verdict.
 
-        `matched` has the rules that apply, if `straight` has found them.
+        `matched` has the rules that apply, if `straight` has found them. `blocked` has the clients that operators have
+        blocked, if they may concern this request; then there is no `matched`.
         """
         policy = self.policy
         if switch == "off":
@@ -255,6 +262,12 @@ class CompiledPolicy:
                     yield from self.look_up(request, found)
                 if self.clients.block.find(found.keys, client.ip):
                     return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
+            if blocked is not None:
+                kinds = blocked.kinds(policy.kinds) if stage == "late" else ()
+                block = blocked.find((yield from _keys_of(kinds, request, found)), client.ip)
+                if block is not None:
+                    return Verdict(Grounds("block", policy, stage, (), *block), client, switch == "shadow")
+            if not self.clients.are_empty:
                 if self.clients.allow.find(found.keys, client.ip):
                     return Verdict(Grounds("allow", policy, stage), client)
                 found.overrides = policy.overridden.find(found.keys, client.ip)
@@ -315,17 +328,14 @@ class CompiledPolicy:
 
     def look_up(self, request: RequestView, found: RequestIdentities) -> Generator[Step, Any, None]:
         """Note the keys of all identities that a list of clients may name."""
-        keys = []
-        for kind in self.clients.kinds:
-            identity = take(kind, request, found)
-            if isinstance(identity, PendingVerification):
-                yield from verified(identity, found)
-                identity = take(kind, request, found)
-            if isinstance(identity, Identity):
-                keys.append(identity.key)
-                if identity.kind != kind.name:  # a list may name it by its source, too
-                    keys.append(f"{kind.name}:{identity.value}")
-        found.keys = keys
+        found.keys = yield from _keys_of(self.clients.kinds, request, found)
+
+    def may_be_blocked(self, request: RequestView, stage: str, blocked: BlockedClients) -> bool:
+        """Return True if one of the clients that operators have blocked may be that of this request."""
+        if blocked.has(self._client(request).ip):
+            return True
+        kinds = blocked.kinds(self.policy.kinds) if stage == "late" else ()
+        return any(kind.name != "user" or request.user is not None for kind in kinds)
 
     def plan_for(
         self, compiled: CompiledRule, request: RequestView, found: RequestIdentities, who: Identity
@@ -400,6 +410,23 @@ def _functions_of(rules: Sequence[CompiledRule]) -> Iterator[Callable[..., Any]]
             yield rule.rule.cost
         if rule.rule.computed is not None:
             yield rule.rule.computed.function
+
+
+def _keys_of(
+    kinds: Iterable[IdentityKind], request: RequestView, found: RequestIdentities
+) -> Generator[Step, Any, list[str]]:
+    """Return the keys under which lists of clients may name the client of a request."""
+    keys = []
+    for kind in kinds:
+        identity = take(kind, request, found)
+        if isinstance(identity, PendingVerification):
+            yield from verified(identity, found)
+            identity = take(kind, request, found)
+        if isinstance(identity, Identity):
+            keys.append(identity.key)
+            if identity.kind != kind.name:  # a list may name it by its source, too
+                keys.append(f"{kind.name}:{identity.value}")
+    return keys
 
 
 def verified(pending: PendingVerification, found: RequestIdentities) -> Generator[Step, Any, None]:

@@ -8,6 +8,7 @@ from ratebound.http.client_ip import ClientAddress
 from ratebound.policy.match.request import Identity
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import Rule
+from ratebound.policy.runtime.operator_blocks import Block
 from ratebound.slots import slots_of
 
 
@@ -32,6 +33,8 @@ class Grounds(NamedTuple):
     policy: Policy
     stage: str
     asked: Sequence[Rule] = ()
+    block: Block | None = None
+    block_wait: int | None = None  # microseconds until that block ends; None if it does not end by itself
 
 
 class Verdict:
@@ -39,8 +42,8 @@ class Verdict:
 
     `kind` says how it was found: `limited` (the storage was asked, see `decision`), `unlimited` (no rule limits this
     client), `unmatched` (no rule matched), `exempt`, `allow`, `block`, `deny`, `off`, or `shed` (the process is
-    overloaded). A `block` or `deny` is made without the storage, and no wait helps. `earlier` is the verdict of the
-    early stage, if one call decided both.
+    overloaded). A `block` or `deny` is made without asking for limits, and no wait helps, unless it is an operator's
+    `block` that ends by itself. `earlier` is the verdict of the early stage, if one call decided both.
     """
 
     __slots__ = ("allowed", "client", "decision", "earlier", "grounds", "identities", "shadows")
@@ -88,6 +91,16 @@ class Verdict:
     def asked(self) -> Sequence[Rule]:
         """The rules of `decision.asks`, in the same order; for a `deny`, the rule that denies."""
         return self.grounds.asked
+
+    @property
+    def block(self) -> Block | None:
+        """The operator's block of this client; None if none was found. Its reason is not for the client."""
+        return self.grounds.block
+
+    @property
+    def block_wait(self) -> int | None:
+        """The microseconds until `block` ends; None if there is none, or if it does not end by itself."""
+        return self.grounds.block_wait
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -175,7 +175,13 @@ class Guard:
         """
         if isinstance(group, DegradedGroup):
             raise StorageError(group.reason, undone=True)
-        call = Call(_nodes(group, nodes_of), (group,), (0,))
+        return self._admitted(Call(_nodes(group, nodes_of), (group,), (0,)))
+
+    def call_on(self, nodes: tuple[str, ...]) -> Call:
+        """Return an admitted call of these nodes, for no group. Raises StorageError if one must not be called."""
+        return self._admitted(Call(nodes, (), ()))
+
+    def _admitted(self, call: Call) -> Call:
         if not self.admit(call):
             raise self.out_of_reach(call)
         return call

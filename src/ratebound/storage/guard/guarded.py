@@ -23,9 +23,18 @@ from ratebound.events import Listener
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.settling import undoing
-from ratebound.storage import AsyncStorage, HeldSlot, Storage, async_twin_of, holders_of
+from ratebound.storage import (
+    AsyncStorage,
+    Document,
+    HeldSlot,
+    Storage,
+    async_twin_of,
+    documents_of,
+    holders_of,
+    keeps_documents,
+)
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
-from ratebound.storage.guard.guard import HOUR, Guard, NodesOf, WriteBack, check_options
+from ratebound.storage.guard.guard import HOUR, ONE_NODE, Call, Guard, NodesOf, WriteBack, check_options
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.threads import Job, Threads
 from ratebound.storage.workers import warn_of_many_workers
@@ -52,6 +61,12 @@ def _bounds_itself(inner: object, deadline: float) -> bool:
 
 def _nodes_of(inner: object) -> NodesOf | None:
     return getattr(inner, "nodes_of", None)
+
+
+def _nodes_of_document(inner: Any, name: str) -> tuple[str, ...]:
+    """Return the nodes that keep a document, where the storage has several."""
+    find = getattr(inner, "nodes_of_document", None)
+    return ONE_NODE if find is None else find(name) or ONE_NODE
 
 
 class GuardedStorage:
@@ -172,7 +187,7 @@ class GuardedStorage:
         them.
         """
         self.guard.fallback.reset(group)
-        self._call_or_raise(group, partial(self.inner.reset, group))
+        self._call_or_raise(self.guard.call_for(group, self._nodes_of), partial(self.inner.reset, group))
         self.guard.fallback.forget_blocks(group)  # another thread may have seen one meanwhile
 
     def force_or_raise(self, group: Group) -> None:
@@ -181,8 +196,36 @@ class GuardedStorage:
         Raises StorageError if the storage is out of reach, in every failure mode. It may have been told all the same,
         unless `undone` of the error is True.
         """
-        (rows,) = self._call_or_raise(group, partial(self.inner.evaluate, (group,), "force"))
+        call = self.guard.call_for(group, self._nodes_of)
+        (rows,) = self._call_or_raise(call, partial(self.inner.evaluate, (group,), "force"))
         self.guard.fallback.saw(group, "force", rows, set())
+
+    @property
+    def keeps_documents(self) -> bool:
+        """True if the storage keeps shared documents."""
+        return keeps_documents(self.inner)
+
+    def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; see `ratebound.storage`.
+
+        Raises StorageError if the storage is out of reach, in every failure mode, and TypeError if it keeps no
+        documents.
+        """
+        read = documents_of(self.inner).read_document
+        call = self.guard.call_on(_nodes_of_document(self.inner, name))
+        found: Document = self._call_or_raise(call, partial(read, name))
+        return found
+
+    def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document, if `version` is the stored one; see `ratebound.storage`.
+
+        Raises like `read_document`. Then it is unknown whether the document was written, unless `undone` of the error
+        is True.
+        """
+        write = documents_of(self.inner).write_document
+        call = self.guard.call_on(_nodes_of_document(self.inner, name))
+        written: bool = self._call_or_raise(call, partial(write, name, content, version))
+        return written
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now; see `ratebound.storage`.
@@ -249,11 +292,9 @@ class GuardedStorage:
         self._write_back()
         return plan.answers
 
-    def _call_or_raise(self, group: Group, function: Callable[[], Any]) -> Any:
-        guard = self.guard
-        call = guard.call_for(group, self._nodes_of)
+    def _call_or_raise(self, call: Call, function: Callable[[], Any]) -> Any:
         result = self._answer(function)
-        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self.guard.heard(call, result if isinstance(result, StorageError) else None)
         self._write_back()
         if isinstance(result, StorageError):
             raise result
@@ -442,13 +483,33 @@ class AsyncGuardedStorage:
     async def reset(self, group: Group) -> None:
         """Forget the states here and in the storage; see `GuardedStorage.reset`."""
         self.guard.fallback.reset(group)
-        await self._call_or_raise(group, self.inner.reset, group)
+        await self._call_or_raise(self.guard.call_for(group, self._nodes_of), self.inner.reset, group)
         self.guard.fallback.forget_blocks(group)
 
     async def force_or_raise(self, group: Group) -> None:
         """Force a group in the storage; see `GuardedStorage.force_or_raise`."""
-        (rows,) = await self._call_or_raise(group, self.inner.evaluate, (group,), "force")
+        call = self.guard.call_for(group, self._nodes_of)
+        (rows,) = await self._call_or_raise(call, self.inner.evaluate, (group,), "force")
         self.guard.fallback.saw(group, "force", rows, set())
+
+    @property
+    def keeps_documents(self) -> bool:
+        """True if the storage keeps shared documents."""
+        return keeps_documents(self.inner)
+
+    async def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; see `GuardedStorage.read_document`."""
+        read = documents_of(self.inner).read_document
+        call = self.guard.call_on(_nodes_of_document(self.inner, name))
+        found: Document = await self._call_or_raise(call, read, name)
+        return found
+
+    async def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document; see `GuardedStorage.write_document`."""
+        write = documents_of(self.inner).write_document
+        call = self.guard.call_on(_nodes_of_document(self.inner, name))
+        written: bool = await self._call_or_raise(call, write, name, content, version)
+        return written
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return the slots of a key that are held now; see `GuardedStorage.holders`."""
@@ -510,11 +571,9 @@ class AsyncGuardedStorage:
         self._write_back()
         return plan.answers
 
-    async def _call_or_raise(self, group: Group, function: Callable[..., Any], *arguments: Any) -> Any:
-        guard = self.guard
-        call = guard.call_for(group, self._nodes_of)
+    async def _call_or_raise(self, call: Call, function: Callable[..., Any], *arguments: Any) -> Any:
         result = await self._answer(function, *arguments)
-        guard.heard(call, result if isinstance(result, StorageError) else None)
+        self.guard.heard(call, result if isinstance(result, StorageError) else None)
         self._write_back()
         if isinstance(result, StorageError):
             raise result

@@ -6,23 +6,25 @@ Cluster through redis-py.
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from ratebound.clock import Clock
 from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import Ask, Group, Limit, Mode
 from ratebound.outcome import Row
-from ratebound.storage import HeldSlot
+from ratebound.storage import Document, HeldSlot
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
-from ratebound.storage.redis import connect, hash_slots, script
+from ratebound.storage.redis import connect, documents, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url
 from ratebound.storage.redis.async_connections import LoopConnections
 from ratebound.storage.redis.sync_connections import NO_CONNECTION, ConnectionPool, ErrorReply, pack_command
 from ratebound.storage.threads import Threads
+
+T = TypeVar("T")
 
 
 def _address(redis: Any, options: dict[str, Any]) -> Address:
@@ -97,6 +99,36 @@ class RedisStorage:
         reply = self._run(arguments, monotonic())
         try:
             return script.holders(reply)
+        except script.NotOurs:
+            self._forget()
+            raise
+
+    def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; (0, b"") if there is none. Raises StorageError."""
+        reply = self._execute("GET", documents.document_key(self.address.keys, name))
+        return self._trusted(documents.document_in, reply)
+
+    def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document as `version` + 1, if `version` is the stored one. Return False if it is not.
+
+        Raises StorageError: then it is unknown whether the document was written, unless `undone` of the error is True.
+        """
+        waits = self.address.replicas > 0
+        reply = self._execute(*documents.write_command(self.address.keys, name, content, version), waits=waits)
+        if waits:
+            reply, replicas = reply
+            script.check_replicas(replicas, self.address.replicas)
+        return self._trusted(documents.is_written, reply)
+
+    def nodes_of_document(self, name: str) -> tuple[str, ...]:
+        """Return the node of a Cluster that keeps a shared document; one without a name if none is known yet."""
+        client = self._cluster
+        return ("",) if client is None else connect.nodes_of(client, [documents.document_key(self.address.keys, name)])
+
+    def _trusted(self, read: Callable[[Any], T], reply: Any) -> T:
+        """Return what a reply says. One that is not ours closes the connections."""
+        try:
+            return read(reply)
         except script.NotOurs:
             self._forget()
             raise
@@ -270,6 +302,32 @@ class AsyncRedisStorage:
         reply = await self._run(arguments, asyncio.get_running_loop().time() + self.address.timeout)
         try:
             return script.holders(reply)
+        except script.NotOurs as error:
+            self._loop().forget(error)
+            raise
+
+    async def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; see `RedisStorage.read_document`."""
+        reply = await self._execute("GET", documents.document_key(self.address.keys, name))
+        return self._trusted(documents.document_in, reply)
+
+    async def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document; see `RedisStorage.write_document`."""
+        waits = self.address.replicas > 0
+        reply = await self._execute(*documents.write_command(self.address.keys, name, content, version), waits=waits)
+        if waits:
+            reply, replicas = reply
+            script.check_replicas(replicas, self.address.replicas)
+        return self._trusted(documents.is_written, reply)
+
+    def nodes_of_document(self, name: str) -> tuple[str, ...]:
+        """Return the node of a Cluster that keeps a shared document; see `RedisStorage.nodes_of_document`."""
+        client = self._loop().cluster
+        return ("",) if client is None else connect.nodes_of(client, [documents.document_key(self.address.keys, name)])
+
+    def _trusted(self, read: Callable[[Any], T], reply: Any) -> T:
+        try:
+            return read(reply)
         except script.NotOurs as error:
             self._loop().forget(error)
             raise

@@ -17,8 +17,10 @@ from django.urls import get_resolver, get_urlconf
 from django.utils.functional import LazyObject, empty
 from django.utils.module_loading import import_string
 
+from ratebound.duration import Duration
 from ratebound.policy import Policy, PolicyFile
 from ratebound.policy.functions import check_takes, is_awaitable
+from ratebound.policy.runtime.operator_blocks import Block
 from ratebound.slots import Holder
 from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage
@@ -192,6 +194,30 @@ class DjangoLimits:
     async def aholders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
         """Return what `holders` does, in a task."""
         return await self.tasks.gate.holders(identity, rule)  # type: ignore[no-any-return]
+
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+        """Block a client before any rule: `block("user:42", "1 hour")`; see `Gate.block`."""
+        return self.gate.block(client, for_, reason)
+
+    async def ablock(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+        """Do what `block` does, in a task."""
+        return await self.tasks.gate.block(client, for_, reason)  # type: ignore[no-any-return]
+
+    def unblock(self, client: str) -> bool:
+        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
+        return self.gate.unblock(client)
+
+    async def aunblock(self, client: str) -> bool:
+        """Do what `unblock` does, in a task."""
+        return await self.tasks.gate.unblock(client)  # type: ignore[no-any-return]
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        return self.gate.blocks()
+
+    async def ablocks(self) -> list[Block]:
+        """Return what `blocks` does, in a task."""
+        return await self.tasks.gate.blocks()  # type: ignore[no-any-return]
 
     def usage_flow(self, request: Any, caller: Caller, all_rules: bool, user: Any) -> Flow[list[Usage]]:
         """Find the usage of a client; see `usage`."""

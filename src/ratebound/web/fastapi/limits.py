@@ -70,8 +70,8 @@ class RateLimits:
 
     The application's own handler for the status or for RateLimitExceeded answers a rejection, if there is one.
     `user` is a function of the scope that returns who is authenticated; `messages` limits the messages of each
-    WebSocket connection. Functions of limits take the RequestView, or nothing. `usage_of`, `grant`, `reset` and
-    `holders` are those of the gate: `await limits.reset("user:42")`.
+    WebSocket connection. Functions of limits take the RequestView, or nothing. `usage_of`, `grant`, `reset`,
+    `holders`, `block`, `unblock` and `blocks` are those of the gate: `await limits.reset("user:42")`.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class RateLimits:
         self._mark = object()
         self.gate.read_endpoints = self._read_new_routes
         self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
+        self.block, self.unblock, self.blocks = self.gate.block, self.gate.unblock, self.gate.blocks
         self.holders = self.gate.holders
         if app is not None:
             self.install(app)

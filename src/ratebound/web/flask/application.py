@@ -96,6 +96,7 @@ class LimitedFlask:
 
     def __init__(self, options: ExtensionOptions, app: flask.Flask, gate: WebGate, routes: Routes) -> None:
         self.gate = gate
+        self.has_users = options.user is not None  # it can be asked who the user is
         self.key = f"ratebound.visit {id(self)}"  # the key of a visit in its environ
         self.wire = FLASK_WIRE._replace(no_user=lambda _: UNKNOWN_USER if options.user is None else "")
         self._options = options
@@ -215,7 +216,7 @@ class LimitedFlask:
         options, view = self._options, request_view(request.environ, wire=self.wire)
         if rules.has_paths and request.url_rule is not None:
             view.route = self._template(request.url_rule.rule)
-        finds_user = self._finds_user(rules)
+        finds_user = self._finds_user(rules) or (options.user is not None and self.gate.blocks_name_users())
         if finds_user or options.exempt_when is not None:
             self.gate.current().note_client(view)
         if options.exempt_when is not None and self._finished(options.exempt_when(view)):
@@ -353,7 +354,7 @@ def _checking_hook(limited: LimitedFlask, table: dict[Key, LimitedRoute]) -> Cal
     Every request comes through here. A function that has all it needs in its closure is the least that Flask can call,
     which looks at each hook to see whether it is async.
     """
-    gate, key = limited.gate, limited.key
+    gate, key, has_users = limited.gate, limited.key, limited.has_users
     current_policy, decide_by, on_demand, wire = gate.current, gate.decide_by, RequestView.on_demand, limited.wire
     request_now, globals_now, check_plain = current_request, current_globals, limited.plain.check
 
@@ -374,7 +375,8 @@ def _checking_hook(limited: LimitedFlask, table: dict[Key, LimitedRoute]) -> Cal
             route = limited.find(request.endpoint, method)
         visit = environ.get(key) or limited.visit_of(environ)
         visit.is_late, visit.checked = True, route.declared
-        if route.is_plain and route.rules.is_direct and visit.answer is None and PASSED not in environ:
+        is_direct = route.is_plain and route.rules.is_direct and not (has_users and gate.blocks_name_users())
+        if is_direct and visit.answer is None and PASSED not in environ:
             view, rules = on_demand(wire, environ, method, environ.get("REMOTE_ADDR") or None), route.rules
             answer = visit.answer = rules.answer(view, [decide_by(rules.compiled, view, rules.last_stage)])
             if isinstance(answer, Passed) and answer.delay:

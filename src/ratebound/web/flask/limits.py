@@ -11,7 +11,9 @@ from weakref import WeakSet
 import flask
 from flask.views import View
 
+from ratebound.duration import Duration
 from ratebound.policy.functions import check_takes
+from ratebound.policy.runtime.operator_blocks import Block
 from ratebound.slots import Holder
 from ratebound.usage import Usage
 from ratebound.web.flask.application import LimitedFlask, LimitedPart, current_request, limited_application
@@ -152,6 +154,18 @@ class RateLimits:
     def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
         """Return the slots that a client holds now, of limits of views too; see `Gate.holders`."""
         return self.gate.holders(identity, rule)
+
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
+        return self.gate.block(client, for_, reason)
+
+    def unblock(self, client: str) -> bool:
+        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
+        return self.gate.unblock(client)
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        return self.gate.blocks()
 
     def usage_page(self) -> Callable[[], Any]:
         """Return a view that tells callers their own usage of all limits, as JSON. It costs nothing, except for early
