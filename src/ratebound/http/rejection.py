@@ -170,7 +170,8 @@ class RejectionFormat:
     ) -> Response:
         """Return the response to a denied request.
 
-        The status is 503 if the storage is out of reach, else 429 or the configured one.
+        The status is 503 if the storage is out of reach, or if limits are lowered because the process is overloaded,
+        else 429 or the configured one.
         """
         spread = self.headers.spread()
         rejection = self.rejection(decision, message, documentation, spread)
@@ -205,8 +206,8 @@ class RejectionFormat:
         link = documentation or self.documentation
         wait = longest_wait(decision, spread)
         after = None if wait is None else -(-wait // SECOND)
-        if decision.unavailable:
-            detail = "The service cannot answer at the moment."
+        if decision.unavailable or decision.shed:
+            detail = "The service is overloaded." if decision.shed else "The service cannot answer at the moment."
             title = "Temporary Reduced Capacity"
             status = self.unavailable_status
             return Rejection(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)

@@ -382,6 +382,8 @@ class Gate(_PolicyGate):
         ready = compiled.straight(request, stage) if turned is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
+            if compiled.pressure is not None:
+                compiled.pressure.begin(decider)
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
             if not verdict.allowed:
                 self.release(verdict)  # slots of rules in shadow
@@ -566,6 +568,8 @@ class AsyncGate(_PolicyGate):
         ready = compiled.straight(request, stage) if turned is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
+            if compiled.pressure is not None:
+                compiled.pressure.begin(decider)
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
             if not verdict.allowed:
                 await self.release(verdict)  # slots of rules in shadow

@@ -114,6 +114,11 @@ class Verdict:
         return "" if self.client is None else self.client.text
 
     @property
+    def shed(self) -> bool:
+        """True if denied only because limits are lowered while the process is overloaded: a 503, and no strike."""
+        return self.decision is not None and self.decision.shed
+
+    @property
     def message(self) -> str:
         """The message of `rule` for a rejection, or an empty text."""
         return "" if self.rule is None else self.rule.message
