@@ -12,7 +12,7 @@ from ratebound.kernels import group_law
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import MAX_SPAN
 from ratebound.lowered import STEPS, LoweredLimits, lowered, lowered_limit
-from tests.adaptive_signals import Gauge, pressure_of
+from tests.adaptive.gauges import Gauge, pressure_of
 from tests.property.strategies import KINDS, START, limits
 
 LOADS = st.lists(st.one_of(st.floats(0, 20), st.sampled_from([0.0, 0.9, 1.0, 1.01, 2.0])), max_size=60)

@@ -1,4 +1,4 @@
-"""How much processor time this process may use, and how much of it is used: of its container, or of the machine.
+"""The processor time that this process may use, and that is used: of its container, or of the machine.
 
 A container with a quota of half a CPU is full when it uses half a CPU, whatever the machine does. So if a control group
 around this process has a quota, it counts; the tightest one, if there are several. Otherwise the machine counts: the

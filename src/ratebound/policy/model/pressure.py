@@ -9,6 +9,7 @@ from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.problem import Problems, nearest, shown
 
 PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
+DECIMAL = re.compile(r"[0-9]*\.[0-9]+")  # YAML gives numbers with a point as text
 SIGNALS = ("cpu", "lag", "latency", "errors")
 
 
@@ -45,15 +46,20 @@ def read_pressure(given: Any) -> Pressure | None:
 def _share(given: Any) -> float:
     """Return a share that is written as '85%' or 0.85. Raises ValueError."""
     found = PERCENT.fullmatch(given) if isinstance(given, str) else None
-    share = float(found[1]) / 100 if found is not None else given
+    share = float(found[1]) / 100 if found is not None else _number(given)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ValueError(f"expected a share like '85%' or 0.85, above 0 and at most 100%, not {shown(given)}")
     return float(share)
 
 
+def _number(given: Any) -> Any:
+    """Return a decimal number that a file has as text, such as '0.5', as a number, and anything else as it is."""
+    return float(given) if isinstance(given, str) and DECIMAL.fullmatch(given) else given
+
+
 def _seconds(given: Any) -> float:
     """Return a time in seconds. Raises ValueError."""
-    seconds = read_seconds(given)
+    seconds = read_seconds(_number(given))
     if not 0 < seconds <= 3600:
         raise ValueError(f"expected more than 0 and at most an hour, like '500 ms', not {shown(given)}")
     return seconds

@@ -156,7 +156,6 @@ class CompiledPolicy:
         self.pressure = policy.pressure
         if self.pressure is not None:
             self.pressure.include(rule.rule.priority for rule in new if rule.rule.mode == "enforce")
-            self.may_hold = self.may_hold or self.pressure.measures_requests
         self.has_early = any(rule.rule.stage == "early" for rule in self.rules)
         self._lines: dict[str, FastPath] = {}
         if policy.switch == "on" and self.clients.are_empty:
