@@ -26,7 +26,7 @@ GIVEN = {"job", "instance"}  # labels that Prometheus adds to everything
 
 def shed() -> Decision:
     """A decision that denies because a limit is lowered."""
-    limits = lowered(parse_limits("2/hour as api"), 10)
+    limits = lowered(tuple(parse_limits("2/hour as api")), 10)
     storage, group = MemoryStorage(), (("k", limits, 1, None, None),)
     storage.evaluate([group])
     return Decision(group, storage.evaluate([group])[0])
