@@ -11,7 +11,11 @@ import pytest
 from ratebound import MemoryStorage
 from ratebound.adaptive import Latency, Pressure
 from ratebound.adaptive.signals import Finished
+from ratebound.policy import RequestView
 from ratebound.web.asgi import RateLimitMiddleware
+from ratebound.web.gate import WebGate
+from ratebound.web.rejected import Rejected
+from ratebound.web.route_limit import Endpoint, RouteLimit
 from tests.adaptive.gauges import Gauge, lower, pressure_of
 from tests.web.running_requests import POLICIES, Server, slot_policy
 
@@ -135,3 +139,21 @@ def test_a_websocket_connection_is_not_measured() -> None:
 
     assert asyncio.run(main()) == ["websocket.accept", "websocket.close"]
     assert overload.failures() == []
+
+
+def test_limits_as_text_take_the_option_and_endpoints_a_priority() -> None:
+    overload = Overload(is_fed=False)
+    gate = WebGate("20/hour", adaptive=overload.pressure, storage=MemoryStorage())
+    low = Endpoint("low", [RouteLimit(limits="10/hour", priority="low")])
+    view = RequestView("GET", "/", peer="192.0.2.1")
+    assert gate.before(view, low)
+    lower(overload.pressure, overload.gauge, 1)
+    assert overload.pressure.factors == {"low": 0.5, "normal": 1.0, "high": 1.0, "critical": 1.0}
+    answers = [gate.before(view, low) for _ in range(5)]
+    assert [bool(answer) for answer in answers] == [True] * 4 + [False]
+    assert isinstance(answers[-1], Rejected)
+    assert answers[-1].status == 503
+    assert [usage.quota for usage in gate.usage_after(answers[-1])] == [10]
+    assert gate.before(view)
+    with pytest.raises(ValueError, match="priority 'urgent'|'urgent'"):
+        RouteLimit(limits="1/hour", priority="urgent")  # type: ignore[arg-type]
