@@ -193,7 +193,7 @@ class RejectionFormat:
     def shed(self, request_headers: Lines = ()) -> Response:
         """Return the response to a request that an overloaded process does not take."""
         after = randint(1, MAX_SHED_WAIT)  # clients that come back at once, and together, would keep it overloaded
-        detail = f"The service is overloaded: try again in {after} second{'' if after == 1 else 's'}."
+        detail = _overloaded(after)
         title = "Temporary Reduced Capacity"
         kind, status, link = "temporary-reduced-capacity", self.unavailable_status, self.documentation
         rejection = Rejection(status, kind, title, detail, after, (), [], link, None)
@@ -207,7 +207,7 @@ class RejectionFormat:
         wait = longest_wait(decision, spread)
         after = None if wait is None else -(-wait // SECOND)
         if decision.unavailable or decision.shed:
-            detail = "The service is overloaded." if decision.shed else "The service cannot answer at the moment."
+            detail = _overloaded(after or 1) if decision.shed else "The service cannot answer at the moment."
             title = "Temporary Reduced Capacity"
             status = self.unavailable_status
             return Rejection(status, "temporary-reduced-capacity", title, detail, after, (), [], link, decision)
@@ -231,6 +231,10 @@ class RejectionFormat:
         if has(request_headers, "origin"):
             headers += expose(pairs)
         return Response(rejection.status, headers, body)
+
+
+def _overloaded(after: int) -> str:
+    return f"The service is overloaded: try again in {after} second{'' if after == 1 else 's'}."
 
 
 def _detail(decision: Decision, after: int | None) -> str:

@@ -115,8 +115,11 @@ class Verdict:
 
     @property
     def shed(self) -> bool:
-        """True if denied only because limits are lowered while the process is overloaded: a 503, and no strike."""
-        return self.decision is not None and self.decision.shed
+        """True if denied only because the process is overloaded: a 503, and no strike.
+
+        Limits are lowered (see `Decision.shed`), or too many requests are in the process.
+        """
+        return self.kind == "shed" if self.decision is None else self.decision.shed
 
     @property
     def message(self) -> str:
