@@ -9,11 +9,12 @@ in two to six seconds, and comes back in eighteen. Limits follow in steps of a t
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from ratebound.adaptive.sampling import sampler
 from ratebound.adaptive.signals import ErrorRate, Finished, Latency, LoopLag, Signal, checked_share
@@ -70,7 +71,8 @@ class Pressure:
         self._background = background
         self._clock = clock
         self._finished: deque[Finished] = deque(maxlen=MAX_FINISHED)
-        self._deciders: WeakSet[Any] = WeakSet()
+        self._deciders: tuple[ref[Any], ...] = ()  # replaced as a whole: another thread reads it
+        self._lock = threading.Lock()  # held while something begins
         self._broken: set[str] = set()
         self._lowered_at = 0.0
         self._is_sampled = False
@@ -119,19 +121,21 @@ class Pressure:
 
         Gates call this for requests that find the pressure not calm.
         """
-        if self._lags:
-            loop = asyncio._get_running_loop()  # None in a thread, and where another kind of loop runs
+        loop = asyncio._get_running_loop() if self._lags else None  # None in a thread, and in other kinds of loops
+        is_known = any(known() is decider for known in self._deciders)
+        with self._lock:
             if loop is not None:
                 for lag in self._lags:
                     lag.watch(loop, self._clock)
-        if decider not in self._deciders:
-            self._deciders.add(decider)
+            if not is_known:
+                self._deciders = (*(known for known in self._deciders if known() is not None), ref(decider))
+            if not self._is_sampled:
+                self._is_sampled = True
+                if self._background:
+                    sampler.add(self)
+            self.is_calm = self._is_at_rest()
+        if not is_known:
             tell(decider.listeners, PressureChanged(self.factors))
-        if not self._is_sampled:
-            self._is_sampled = True
-            if self._background:
-                sampler.add(self)
-        self.is_calm = self._is_at_rest()
 
     def sample(self) -> None:
         """Read all signals, and lower or raise the factors by one sample. Only one thread may call this."""
@@ -153,6 +157,7 @@ class Pressure:
 
     def renew(self) -> None:
         """Begin anew in a forked child, where nobody samples and no event loop is measured yet."""
+        self._lock = threading.Lock()
         self._is_sampled = self.is_calm = False
         self._finished.clear()
         for lag in self._lags:
@@ -194,5 +199,7 @@ class Pressure:
         elif self._is_at_rest():
             log.warning("the overload is over: limits are as configured again, after %.1f s", now - self._lowered_at)
         event = PressureChanged(self.factors)
-        for decider in list(self._deciders):
-            tell(decider.listeners, event)
+        for known in self._deciders:
+            decider = known()
+            if decider is not None:
+                tell(decider.listeners, event)

@@ -1,11 +1,14 @@
 """One thread for each process that samples all pressures. It ends when there are none."""
 
+import logging
 import threading
 import time
 from typing import Protocol
 from weakref import WeakSet
 
 from ratebound.fork import renew_in_children
+
+log = logging.getLogger("ratebound")
 
 INTERVAL = 0.25  # seconds between two samples
 
@@ -48,7 +51,10 @@ class Sampler:
                     self._thread = None
                     return
             for pressure in pressures:
-                pressure.sample()
+                try:
+                    pressure.sample()
+                except Exception:  # the others must be sampled all the same, and this one the next time
+                    log.exception("the load of this process could not be sampled")
             del pressure, pressures  # or they would live as long as this thread sleeps
 
 

@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from ratebound.adaptive.container import Processors, ProcessorTime
 from ratebound.duration import Duration, as_seconds
@@ -74,36 +74,49 @@ class LoopLag:
 
     def __init__(self, most: Duration = 0.1) -> None:
         self._most = as_seconds("lag", most, positive=True, most=3600)
-        self._probes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Probe] = WeakKeyDictionary()
+        self._probes: tuple[_Probe, ...] = ()  # replaced as a whole: another thread reads it
 
     def watch(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
-        """Measure the loop that runs here, unless it is measured already."""
-        if loop not in self._probes:
-            self._probes[loop] = _Probe(loop, clock)
+        """Measure the loop that runs here, unless it is measured already. Only one thread at a time may call this."""
+        alive = [probe for probe in self._probes if not probe.is_over]
+        if not any(probe.loop() is loop for probe in alive):
+            self._probes = (*alive, _Probe(loop, clock))
 
     @property
     def is_watching(self) -> bool:
         """True if a loop that runs is measured."""
-        return any(loop.is_running() for loop in list(self._probes))
+        return any(probe.is_running for probe in self._probes)
 
     def forget(self) -> None:
         """Forget all loops: this is a forked child."""
-        self._probes.clear()
+        self._probes = ()
 
     def load(self, now: float) -> float:
         """Return the lag of the slowest loop, as a part of the threshold."""
-        lags = [probe.lag(now) for loop, probe in list(self._probes.items()) if loop.is_running()]
-        return max(lags, default=0.0) / self._most
+        return max((probe.lag(now) for probe in self._probes if probe.is_running), default=0.0) / self._most
 
 
 class _Probe:
     """A timer of one event loop that runs again and again. It does not keep the loop alive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self.loop = ref(loop)
         self._clock = clock
         self._latest = 0.0
         self._due = 0.0
         self._arm(loop)
+
+    @property
+    def is_running(self) -> bool:
+        """True while the loop runs."""
+        loop = self.loop()
+        return loop is not None and loop.is_running()
+
+    @property
+    def is_over(self) -> bool:
+        """True if the loop will not run again."""
+        loop = self.loop()
+        return loop is None or loop.is_closed()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = self._clock() + PROBE

@@ -382,7 +382,7 @@ class Gate(_PolicyGate):
         ready = compiled.straight(request, stage) if turned is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            if compiled.pressure is not None:
+            if compiled.pressure is not None and not compiled.pressure.is_calm:
                 compiled.pressure.begin(decider)
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
             if not verdict.allowed:
@@ -568,7 +568,7 @@ class AsyncGate(_PolicyGate):
         ready = compiled.straight(request, stage) if turned is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
-            if compiled.pressure is not None:
+            if compiled.pressure is not None and not compiled.pressure.is_calm:
                 compiled.pressure.begin(decider)
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready))
             if not verdict.allowed:
