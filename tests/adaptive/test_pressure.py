@@ -193,6 +193,22 @@ def test_a_thread_samples_from_the_first_request_on_and_ends_when_nobody_is_left
     assert again is not None
 
 
+def test_the_thread_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    sampled = threading.Semaphore(0)
+
+    class Failing:
+        def sample(self) -> None:
+            sampled.release()
+            raise ValueError("as asked")
+
+    sampler, failing = Sampler(), Failing()
+    sampler.add(failing)
+    assert sampled.acquire(timeout=20)
+    assert sampled.acquire(timeout=20)
+    assert failing is not None
+    assert "the load of this process could not be sampled" in caplog.text
+
+
 def test_a_pressure_in_the_background_is_freed() -> None:
     pressure = Pressure([Gauge()])
     pressure.begin(Decider())
