@@ -8,6 +8,7 @@ from typing import Final
 
 from ratebound.compiling import mypyc_attr
 from ratebound.limit import Group, Limit
+from ratebound.lowered import LoweredLimits
 from ratebound.numbers import Numbers
 from ratebound.outcome import DegradedRows, Outcome, Row
 
@@ -104,6 +105,23 @@ class Decision:
         """True if denied only because the storage is out of reach: a 503, not a 429."""
         rows = self.rows
         return isinstance(rows, DegradedRows) and rows.closed and not self.allowed
+
+    @property
+    def shed(self) -> bool:
+        """True if denied only because limits are lowered while the process is overloaded: a 503, not a 429."""
+        if self.allowed or self.unavailable:
+            return False
+        rows = self.rows
+        at = 0
+        for _, limits, cost, _, _ in self.asks:
+            for index, limit in enumerate(limits):
+                if not rows[at][0]:
+                    if not isinstance(limits, LoweredLimits) or not limits.is_lowered(index):
+                        return False
+                    if limit.takes_cost and cost > limits.configured[index].burst:
+                        return False
+                at += 1
+        return True
 
     @property
     def blocked(self) -> bool:
@@ -205,6 +223,7 @@ quota is `limit.burst`.
 `overage` is the units of this cost that exceed a metered quota. After settling, the change; it may be negative.
 `limits` are the limits that were checked, and `outcomes` has one Outcome for each, in whole microseconds.
 `blocked` is True if a penalty blocks the key.
+`shed` is True if denied only because limits are lowered while the process is overloaded: a 503, not a 429.
 `degraded` is the reason why this was decided without the storage; None if the storage decided.
 `unavailable` is True if denied only because the storage is out of reach: a 503, not a 429.
 `at` is the storage's clock at this decision, in microseconds.

@@ -1,5 +1,5 @@
-"""The events that listeners receive: decisions and what follows from them, storage calls, outages, recoveries and
-lost slots.
+"""The events that listeners receive: decisions and what follows from them, storage calls, outages, recoveries, lost
+slots and overload.
 
 A listener is any function of one event. It runs in the thread or task where the event happens, so it must be quick and
 must not block. An exception in a listener is logged and does not change the decision. Ready-made listeners are in
@@ -7,7 +7,7 @@ observe/.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ratebound.decision import Decision
@@ -112,5 +112,15 @@ class SlotLost(NamedTuple):
     decision: Decision
 
 
-Event = Decided | Struck | BlockBegan | Warned | Called | Degraded | Recovered | Shadowed | SlotLost
+class PressureChanged(NamedTuple):
+    """Limits are lowered further, or raised again, because the load of this process has changed.
+
+    `factors` has a number from 0 to 1 for each priority of rules; 1 is as configured. It is also told when a gate
+    begins to watch the load. It comes from a thread of its own.
+    """
+
+    factors: Mapping[str, float]
+
+
+Event = Decided | Struck | BlockBegan | Warned | Called | Degraded | Recovered | Shadowed | SlotLost | PressureChanged
 Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts

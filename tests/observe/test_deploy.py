@@ -9,8 +9,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from ratebound import Limiter
-from ratebound.events import BlockBegan, Called, Decided, Recovered, Shadowed, Struck, Warned
+from ratebound import Limiter, MemoryStorage
+from ratebound.decision import Decision
+from ratebound.events import BlockBegan, Called, Decided, PressureChanged, Recovered, Shadowed, Struck, Warned
+from ratebound.lowered import lowered
+from ratebound.notation import parse_limits
 from ratebound.observe.prometheus import PrometheusListener
 from tests.observe.promql import Wrong, asked_for
 
@@ -19,6 +22,14 @@ RULES = ROOT / "deploy" / "prometheus" / "ratebound.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "ratebound.json"
 GUIDE = ROOT / "docs" / "observing.md"
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to everything
+
+
+def shed() -> Decision:
+    """A decision that denies because a limit is lowered."""
+    limits = lowered(tuple(parse_limits("2/hour as api")), 10)
+    storage, group = MemoryStorage(), (("k", limits, 1, None, None),)
+    storage.evaluate([group])
+    return Decision(group, storage.evaluate([group])[0])
 
 
 def exported() -> tuple[dict[str, set[str]], dict[str, str], set[str]]:
@@ -35,6 +46,8 @@ def exported() -> tuple[dict[str, set[str]], dict[str, str], set[str]]:
     listener(Called("node", 0.1, None))
     listener(Recovered("node", 0.1, 1))
     listener(Shadowed("rule", False, True))
+    listener(PressureChanged({"low": 0.5}))
+    listener(Decided(shed(), 0.1))
     labels: dict[str, set[str]] = {}
     families: dict[str, str] = {}
     bounds = set()

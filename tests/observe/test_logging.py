@@ -32,6 +32,7 @@ def test_a_refusal_is_logged_with_fields_and_without_the_key(
         "ratebound_retry_after": 60.0,
         "ratebound_degraded": None,
         "ratebound_unavailable": False,
+        "ratebound_shed": False,
         "ratebound_blocked": False,
         "ratebound_suppressed": 0,
     }

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 
 from ratebound.policy import AsyncGate, Gate, Match, Policy, Rule
+from tests.adaptive.gauges import Gauge, lower, pressure_of
 from tests.policy.gates import passes, request
 from tests.servers import Server
 
@@ -38,3 +39,26 @@ def test_an_async_gate_does_the_same(redis_url_server: Server) -> None:
     allowed, shadows = asyncio.run(run())
     assert allowed == [True] * 5 + [False, True]
     assert shadows[:3] == [[True, True], [True, False], [False, False]]
+
+
+def test_a_lowered_worker_sheds_and_the_other_goes_on_with_the_same_count(redis_url_server: Server) -> None:
+    name, gauge = uuid.uuid4().hex[:8], Gauge()
+    pressure = pressure_of(gauge, floor=0.5)
+    rules = [Rule(f"a-{name}", "8/hour; 4 concurrent; 1 strike/hour block 1 hour", by="address")]
+    busy, calm = (Policy(rules=rules, storage=redis_url_server.url, adaptive=one) for one in (pressure, None))
+    with Gate(busy, deadline=5.0) as first, Gate(calm, deadline=5.0) as second:
+        lower(pressure, gauge)
+        held = [first.decide(request()) for _ in range(3)]
+        assert [(bool(verdict), verdict.shed) for verdict in held] == [(True, False), (True, False), (False, True)]
+        first.release(*held)
+        for _ in range(4):
+            second.release(verdict := second.decide(request()))
+            assert verdict, "a denial under overload was no strike"
+        assert first.decide(request()).shed
+        for _ in range(2):
+            second.release(verdict := second.decide(request()))
+            assert verdict
+        assert second.decide(request()).decision is not None
+        last = second.decide(request()).decision
+        assert last is not None
+        assert last.blocked

@@ -94,6 +94,11 @@ WRONG: dict[str, list[str]] = {
         "rules: [{name: a, limits: 10000/calendar-month, over: allow}, "
         "{name: b, match: {paths: /x}, limits: 9/second}]",
     ],
+    "priority-without-adaptive": ["rules: [{name: a, limits: 9/second, priority: low}]"],
+    "lowered-for-long": [
+        "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 9/second; 999/hour}]",
+        "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 60/minute burst 3600, priority: high}]",
+    ],
     "large-log": ["rules: [{name: a, limits: 5000/hour sliding-log}]"],
     "memory-with-workers": ["rules: [{name: a, limits: 9/second}]"],
     "missing-default": [
@@ -220,6 +225,15 @@ RIGHT: dict[str, list[str]] = {
         "rules: [{name: a, match: {paths: /x/y}, limits: 5/calendar-day over allow}, "
         "{name: b, match: {paths: '/x/{rest*}'}, limits: 3 concurrent}]",
         "rules: [{name: a, limits: 9/calendar-day}]",
+    ],
+    "priority-without-adaptive": [
+        "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 9/second, priority: low}]",
+        "rules: [{name: a, limits: 9/second, priority: normal}]",
+    ],
+    "lowered-for-long": [
+        "rules: [{name: a, limits: 9/second; 999/hour}]",
+        "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 9/second; 999/hour, priority: critical}]",
+        "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 9/second; 999/calendar-day; 1/hour; 3 concurrent}]",
     ],
     "large-log": ["rules: [{name: a, limits: 5000/hour}]", "rules: [{name: a, limits: 1000/hour sliding-log}]"],
     "memory-with-workers": ["storage: redis://localhost\nrules: [{name: a, limits: 9/second}]"],

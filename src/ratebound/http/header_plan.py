@@ -27,7 +27,7 @@ class HeaderPlan:
     def __init__(self, held: Sequence[Sequence[Limit]], shown: list[Shown], styles: Sequence[str]) -> None:
         self.held = held  # plans are found by identity: keeping the tuples keeps their identities unique
         self.shown = shown
-        self._numbers: Numbers = shown[0].limit.numbers
+        self._numbers: Numbers = shown[0].numbers
         self._quoted: str = shown[0].quoted
         advertised = [quota for quota in shown if quota.is_advertised]
         named = {quota.quoted: quota for quota in advertised}

@@ -20,6 +20,7 @@ from ratebound.http.header_plan import HeaderPlan, HeaderPlans, Pairs, remaining
 from ratebound.http.shown import KONG_UNITS, Shown
 from ratebound.http.structured import MAX_INTEGER, write_string
 from ratebound.limit import Group, Limit
+from ratebound.lowered import LoweredLimits, configured
 from ratebound.outcome import DegradedRows, Row
 
 # One limit's answer: the limit, the remaining units, microseconds until they grow (0: full or not known) and to reset
@@ -27,6 +28,7 @@ from ratebound.outcome import DegradedRows, Row
 Quota = tuple["Shown", int, int, int | None, Row]
 
 MAX_PLANS = 4096  # limits that are made per request must not fill memory
+SHED_SPREAD = 4 * SECOND  # clients of an overloaded process are told to wait from 1 second to 5
 THREE = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 FIELDS: dict[str, tuple[str, ...]] = {
     "draft-11": ("RateLimit-Policy", "RateLimit"),
@@ -132,8 +134,8 @@ class Headers:
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()
-            # Without the storage the remaining units are unknown.
-            if not self._writers or decision.unavailable or decision.blocked:
+            # Without the storage the remaining units are unknown. While limits are lowered, no quota is exceeded.
+            if not self._writers or decision.unavailable or decision.blocked or decision.shed:
                 return self._retry_after(decision, spread)
         elif not self._writers:
             return []
@@ -151,7 +153,7 @@ class Headers:
             else:
                 # A local share has other numbers than its limit: only its end is known.
                 reset = row[3]
-                after = reset if degraded else kernels.grows_after(shown.limit.numbers, row[1], row[3])
+                after = reset if degraded else kernels.grows_after(shown.numbers, row[1], row[3])
             quotas.append((shown, row[1], after, reset, row))
         pairs = plan.fixed.copy()
         for write in self._writers if quotas else ():
@@ -172,7 +174,11 @@ class Headers:
                 self._plans.clear()
                 self._usual_plans.clear()
             held = [limits for _, limits, *_ in asks]
-            plan = HeaderPlan(held, told_apart([self.shown(limit) for limits in held for limit in limits]), self.styles)
+            shown = told_apart([self.shown(limit) for limits in held for limit in configured(limits)])
+            if any(isinstance(limits, LoweredLimits) for limits in held):
+                asked = [limit for limits in held for limit in limits]
+                shown = [Shown(one.limit, one.name, limit) for one, limit in zip(shown, asked, strict=True)]
+            plan = HeaderPlan(held, shown, self.styles)
             self._plans[identity] = plan
             if plan.is_usual:
                 self._usual_plans[identity] = plan
@@ -262,8 +268,11 @@ def longest_wait(decision: Decision, spread: float = 1.0) -> int | None:
     """Return microseconds until a denied request may pass; None if it never can, or if nobody knows. Never 0, which
     would mean now.
 
-    The end of a lease says nothing about when a slot will be free: only the time that its rule gives counts.
+    The end of a lease says nothing about when a slot will be free: only the time that its rule gives counts. If the
+    process is overloaded, nobody knows when that will end: clients are told to come back at different times.
     """
+    if decision.shed:
+        return int((SECOND + decision.at * 7919 % SHED_SPREAD) * spread)  # the same in headers and body
     is_for_slots = not decision.unavailable  # else every wait is for the storage
     waits: list[int | None] = []
     for limit, row in zip(decision.limits, decision.rows, strict=True):

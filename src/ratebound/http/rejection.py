@@ -183,7 +183,8 @@ class RejectionFormat:
     ) -> Response:
         """Return the response to a denied request.
 
-        The status is 503 if the storage is out of reach, else 429 or the configured one.
+        The status is 503 if the storage is out of reach, or if limits are lowered because the process is overloaded,
+        else 429 or the configured one.
         """
         spread = self.headers.spread()
         rejection = self.rejection(decision, message, documentation, spread)
@@ -211,7 +212,7 @@ class RejectionFormat:
     def shed(self, request_headers: Lines = ()) -> Response:
         """Return the response to a request that an overloaded process does not take."""
         after = randint(1, MAX_SHED_WAIT)  # clients that come back at once, and together, would keep it overloaded
-        detail = f"The service is overloaded: try again {_in_seconds(after)}."
+        detail = _overloaded(after)
         kind, status, link = REDUCED_CAPACITY, self.unavailable_status, self.documentation
         rejection = Rejection(status, kind, TITLES[kind], detail, after, (), [], link, None)
         return self._written(rejection, [("Retry-After", str(after))], request_headers)
@@ -231,7 +232,7 @@ class RejectionFormat:
         violated: dict[str, None] = {}
         limits: list[dict[str, Any]] = []
         if kind == REDUCED_CAPACITY:
-            detail = "The service cannot answer at the moment."
+            detail = _overloaded(after or 1) if decision.shed else "The service cannot answer at the moment."
         elif kind == ABNORMAL_USAGE:
             detail = message or self.message or _blocked(after)
         else:
@@ -257,7 +258,7 @@ class RejectionFormat:
 
 def kind_of(decision: Decision) -> str:
     """Return the problem type of the rejection of a denied decision, which also gives its status."""
-    if decision.unavailable:
+    if decision.unavailable or decision.shed:
         return REDUCED_CAPACITY
     if decision.blocked:
         return ABNORMAL_USAGE
@@ -271,6 +272,10 @@ def _in_seconds(after: int | None) -> str:
 def _blocked(after: int | None) -> str:
     reason = "Blocked because of too many rejected requests"
     return f"{reason}." if after is None else f"{reason}: try again {_in_seconds(after)}."
+
+
+def _overloaded(after: int) -> str:
+    return f"The service is overloaded: try again {_in_seconds(after)}."
 
 
 def _detail(decision: Decision, after: int | None) -> str:

@@ -13,14 +13,16 @@ class Shown:
 
     A bucket is advertised as its burst in its refill time: the rate is the same, and no more than the quota can remain.
     Fractions of a second are rounded up. Periods of the calendar differ in length, and slots have no period, so their
-    `window` is None. `policy` is the limit in the syntax of draft-11. Distinct values and penalties are not advertised:
-    they are for clients that misbehave.
+    `window` is None. `policy` is the limit in the syntax of draft-11. `numbers` are those that units come back by: of
+    the limit itself, or of `lowered` while it is lowered. Distinct values and penalties are not advertised: they are
+    for clients that misbehave.
     """
 
-    __slots__ = ("is_advertised", "is_rate", "limit", "name", "policy", "quota", "quoted", "unit", "window")
+    __slots__ = ("is_advertised", "is_rate", "limit", "name", "numbers", "policy", "quota", "quoted", "unit", "window")
 
-    def __init__(self, limit: Limit, name: str) -> None:
+    def __init__(self, limit: Limit, name: str, lowered: Limit | None = None) -> None:
         self.limit = limit
+        self.numbers = (lowered or limit).numbers
         self.name = name
         self.quoted = write_string(name)
         self.quota = limit.burst

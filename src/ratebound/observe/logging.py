@@ -83,6 +83,7 @@ class LogListener:
             "retry_after": None if is_for_slots else decision.retry_after,
             "degraded": decision.degraded,
             "unavailable": decision.unavailable,
+            "shed": decision.shed,
             "blocked": decision.blocked,
             "key": ", ".join(self._shown(key) for key in denied_keys(decision)[:3]),
         }
@@ -93,6 +94,8 @@ class LogListener:
             text += "no slot is free"
         else:
             text += "no wait can help" if decision.retry_after is None else "retry after %(retry_after).6g s"
+        if decision.shed:
+            text += "; the limit is lowered because of overload"
         if decision.degraded is not None:
             text += "; decided without the storage: %(degraded)s"
         self._write(level, "denied", text, fields, suppressed)

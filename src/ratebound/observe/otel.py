@@ -5,11 +5,22 @@ hold a key.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ratebound.decision import Decision
-from ratebound.events import BlockBegan, Called, Decided, Degraded, Event, Recovered, Shadowed, Struck, Warned
+from ratebound.events import (
+    BlockBegan,
+    Called,
+    Decided,
+    Degraded,
+    Event,
+    PressureChanged,
+    Recovered,
+    Shadowed,
+    Struck,
+    Warned,
+)
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
 from ratebound.outcome import DegradedRows
@@ -50,6 +61,7 @@ class OpenTelemetryListener:
         self._of_rule: dict[str, Attributes] = {}
         self._held = WatchedMemory()
         self._open: dict[str, bool] = {}
+        self._factors: Mapping[str, float] = {}
         self._lock = threading.Lock()
 
         meter = metrics.get_meter("ratebound", meter_provider=meter_provider)
@@ -76,6 +88,13 @@ class OpenTelemetryListener:
         self._recoveries = counter("recoveries", "{recovery}", "Recoveries of a node")
         self._degraded_seconds = counter("degraded.duration", "s", "Time without a node, counted at its recovery")
         self._written_back = counter("written_back", "{unit}", "Units granted in an outage and charged afterwards")
+        self._shed = counter("shed", "{request}", "Requests denied because limits are lowered under overload")
+        meter.create_observable_gauge(
+            "ratebound.limit.factor",
+            [self._factors_now],
+            "1",
+            "The part of their limits that rules of this priority have now; 1 as configured",
+        )
         meter.create_observable_gauge(
             "ratebound.breaker.open", [self._breakers], "1", "1 while decisions are made without this node"
         )
@@ -121,6 +140,8 @@ class OpenTelemetryListener:
             rule = label_of(event.rule, self._of_rule, self._max_limits, lambda name: {"ratebound.rule": name})
             result = "allowed" if event.allowed else "denied"
             self._shadows.add(1, {**rule, "ratebound.candidate": event.candidate, "ratebound.result": result})
+        elif isinstance(event, PressureChanged):
+            self._factors = event.factors
 
     def watch(self, owner: object, *, name: str) -> None:
         """Export the size of the memory storage of `owner`, a limiter or a storage, as ratebound.storage=`name`.
@@ -139,6 +160,8 @@ class OpenTelemetryListener:
             "ratebound.degraded": degraded,
         }
         self._decisions.add(1, attributes)
+        if decision.shed:
+            self._shed.add(1, self._limit(name))
         if decision.allowed and not degraded:
             for limit, row in zip(checked_limits(decision), rows, strict=True):
                 if not limit.is_penalty:
@@ -163,6 +186,11 @@ class OpenTelemetryListener:
                 else:
                     self._open[label] = open_now
         return node
+
+    def _factors_now(self, _: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+        return [
+            metrics.Observation(factor, {"ratebound.priority": priority}) for priority, factor in self._factors.items()
+        ]
 
     def _breakers(self, _: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
         with self._lock:

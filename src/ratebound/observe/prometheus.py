@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ratebound.decision import Decision
-from ratebound.events import BlockBegan, Called, Decided, Degraded, Event, Recovered, Shadowed, Struck, Warned
+from ratebound.events import (
+    BlockBegan,
+    Called,
+    Decided,
+    Degraded,
+    Event,
+    PressureChanged,
+    Recovered,
+    Shadowed,
+    Struck,
+    Warned,
+)
 from ratebound.limit import Limit
 from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
 from ratebound.observe.memory_usage import WatchedMemory
@@ -72,6 +83,7 @@ class PrometheusListener:
         self._of_struck: dict[str, Counter] = {}
         self._of_blocked: dict[str, Counter] = {}
         self._of_warned: dict[str, Counter] = {}
+        self._of_shed: dict[str, Counter] = {}
         self._held = WatchedMemory()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -94,6 +106,14 @@ class PrometheusListener:
         self._strikes = counter("strikes", "Strikes that penalties counted", "limit")
         self._blocks = counter("blocks", "Blocks that penalties began", "limit")
         self._warnings = counter("warnings", "Crossings of the share at which a limit warns", "limit")
+        self._shed = counter("shed", "Requests denied because limits are lowered under overload", "limit")
+        self._factor = Gauge(
+            "ratebound_limit_factor",
+            "The part of their limits that rules of this priority have now; 1 as configured",
+            ("priority",),
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
         self._seconds = histogram("decision_seconds", "Time of a decision, including the storage", SECONDS)
         self._used = histogram("used_share", "Used share of each limit after an allowed decision", SHARES, "limit")
         self._calls = histogram("storage_call_seconds", "Time of a call to a storage, failed or not", SECONDS, "node")
@@ -139,6 +159,9 @@ class PrometheusListener:
         elif isinstance(event, Shadowed):
             rule = label_of(event.rule, self._of_rule, self._max_limits, self._children_of_rule)
             rule[event.candidate, event.allowed].inc()
+        elif isinstance(event, PressureChanged):
+            for priority, factor in event.factors.items():
+                self._factor.labels(priority).set(factor)
 
     def watch(self, owner: object, *, name: str) -> None:
         """Export the size of the memory storage of `owner`, a limiter or a storage, under the label storage=`name`.
@@ -174,6 +197,8 @@ class PrometheusListener:
             of_limit.decisions[decision.allowed, True].inc()
         elif not decision.allowed:
             of_limit.denied.inc()
+            if decision.shed:
+                label_of(limit.name, self._of_shed, self._max_limits, self._shed.labels).inc()
         elif len(rows) == 1:
             of_limit.allowed.inc()
             if not limit.is_watched or not limit.is_penalty:

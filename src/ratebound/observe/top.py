@@ -107,7 +107,9 @@ class TopListener:
         renew_in_children(self)
 
     def __call__(self, event: Event) -> None:
-        if not isinstance(event, Decided) or event.decision.allowed or event.decision.unavailable:
+        if not isinstance(event, Decided) or event.decision.allowed:
+            return
+        if event.decision.unavailable or event.decision.shed:  # not the client's fault
             return
         decision = event.decision
         clients = [self._name(key) for key in denied_keys(decision)]

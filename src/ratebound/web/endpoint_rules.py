@@ -35,7 +35,8 @@ class EndpointRules:
 
     `base` is the compiled policy without the endpoint's limits. `is_plain` means that one decision is enough, and that
     it needs no body. `is_direct` means that besides no request takes slots, which would have to be released. `line` is
-    the fast path, where plain_path.py can use it. `uses_request` means that functions of the application, or the search
+    the fast path, where plain_path.py can use it. `measured_by` is the pressure that has to be told how long requests
+    take, if any. `uses_request` means that functions of the application, or the search
     for the reason why no user is known, may look at the framework's own request. `wants_user` means that a rule may
     need the user.
     """
@@ -56,6 +57,7 @@ class EndpointRules:
         "line",
         "may_hold",
         "may_queue",
+        "measured_by",
         "reads_body",
         "terms",
         "uses_request",
@@ -85,13 +87,16 @@ class EndpointRules:
         self.has_early = self.last_stage == "late" and base.has_early
         self.has_paths = bool(policy.exempt) or any(rule.match.paths for rule in policy.rules)
         self.is_plain = not self.has_early and not self.reads_body
-        self.is_direct = self.is_plain and not self.may_hold
+        pressure = compiled.pressure
+        self.measured_by = pressure if pressure is not None and pressure.measures_requests else None
+        self.is_direct = self.is_plain and not self.may_hold and self.measured_by is None
         self._breaches = {rule.name: limit.on_breach for rule, limit in pairs if limit.on_breach is not None}
         own = {rule.name: limit.charged for rule, limit in pairs if limit.charged is not None}
         plans = policy.response_headers.usual_plans
         self.terms = Terms(owner, limits, [rule.name for rule, _ in pairs], {**charges, **own}, plans)
         self._by_user = rules_by_user_alone(policy)
         is_one_decision = self.is_plain and not base.has_early and not self.may_queue and not self._by_user
+        is_one_decision = is_one_decision and self.measured_by is None
         self.line = compiled.line(self.last_stage) if is_one_decision else None
         self.has_functions = any(True for _ in compiled.functions())
         self.uses_request = bool(self._by_user) or self.has_functions

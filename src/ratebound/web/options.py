@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from os import PathLike
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
+from ratebound.adaptive import Pressure
 from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.http.client_ip import Proxies
@@ -18,7 +19,7 @@ from ratebound.http.rejection import Rejection, RejectionFormat
 from ratebound.limit import Limit
 from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, RequestView
 from ratebound.policy.model.policy import Switch
-from ratebound.policy.model.rule import Failure, Mode
+from ratebound.policy.model.rule import Failure, Mode, Priority
 from ratebound.policy.problem import nearest
 from ratebound.web.charge_by_result import Charge
 
@@ -81,6 +82,7 @@ class PolicyOptions(TypedDict, total=False):
     allow: Sequence[str]
     block: Sequence[str]
     overrides: Sequence[Override]
+    adaptive: Mapping[str, Any] | Pressure | None
 
 
 class GateOptions(TypedDict, total=False):
@@ -117,6 +119,7 @@ class PlainLimitOptions(TypedDict, total=False):
     mode: Mode
     failure: Failure
     warn: float | str | None
+    priority: Priority
     keep_defaults: bool
     on_breach: Callable[..., Any] | None
 

@@ -75,6 +75,9 @@ class PlainPath:
             return None
         if not switch.limiting or not self.is_open or states.documents is not self._fast_path.unblocked:
             return None
+        pressure = line.pressure
+        if pressure is not None and not pressure.is_calm:
+            return None
         matched = line.only
         if matched is None:
             if view is None:

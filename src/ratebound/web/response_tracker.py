@@ -34,6 +34,8 @@ class ResponseTracker:
         """Note the start. `names` are those of its headers, `length` is its Content-Length."""
         self.status, self.length = status, length
         yield from self.visit.conclude(gate, status)
+        if self.visit.measured_by is not None:
+            self.visit.note_result(status)
         passed = self.visit.passed
         self.is_held = passed is not None and passed.settles
         if passed is not None and self.is_held:

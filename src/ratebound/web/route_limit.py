@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from ratebound.policy import Computed, Match, RequestView, Rule
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
-from ratebound.policy.model.rule import Failure, Mode
+from ratebound.policy.model.rule import Failure, Mode, Priority
 from ratebound.policy.problem import shown
 from ratebound.web.charge_by_result import Charge, FinishedResponse, charge_function
 from ratebound.web.functions import taking_request
@@ -45,6 +45,7 @@ class RouteLimit:
     mode: Mode = "enforce"
     failure: Failure | Literal[""] = ""
     warn: float | str | None = None
+    priority: Priority = "normal"
     keep_defaults: bool = False
     on_breach: Callable[..., Any] | None = None
 
@@ -89,6 +90,7 @@ class RouteLimit:
             failure=self.failure,
             message=self.message,
             warn=self.warn,
+            priority=self.priority,
         )
 
     @property

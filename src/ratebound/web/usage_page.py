@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ratebound.errors import StorageError
+from ratebound.lowered import configured
 from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.usage import Usage, usage_ask
 from ratebound.web.flow import Flow, Step
@@ -84,7 +85,7 @@ def _left(usage: Usage) -> tuple[bool, float]:
 def asks_of(answer: Passed | Rejected) -> list[RuleAsk]:
     """Return the asks that show the usage of all limits that a request was checked against."""
     return [
-        RuleAsk(rule.name, usage_ask(key, limits))
+        RuleAsk(rule.name, usage_ask(key, configured(limits)))
         for verdict in (answer.verdicts if isinstance(answer, Passed) else [answer.verdict])
         if verdict.decision is not None
         for rule, (key, limits, *_) in zip(verdict.asked, verdict.decision.asks, strict=True)

@@ -4,8 +4,10 @@ Flows yield functions without arguments, and are sent what these return. Nothing
 """
 
 import logging
+import sys
 from collections.abc import Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 from ratebound.policy import RequestView, Verdict
@@ -48,6 +50,8 @@ class Visit:
     is_watched: bool = False
     holds: bool = False
     failed: bool | None = None  # the handler's judgement, before anything was decided
+    measured_by: Any = None  # the pressure that waits for the result, until it is told
+    passed_at: float = 0.0  # by time.perf_counter, if it is measured
     reached_cors: bool = False  # a preflight has reached a middleware that answers all of them
     _pending: dict[Any, Any] | None = None
 
@@ -94,6 +98,8 @@ class Visit:
                 self.holds = self.holds or bool(answer.slots)
                 if answer.delay:
                     yield partial(gate.sleep, answer)
+                if rules.measured_by is not None:
+                    self._measure(rules.measured_by, answer)
         except GeneratorExit:
             raise
         except BaseException as error:  # a request that is cancelled while it is held back, for example
@@ -105,6 +111,18 @@ class Visit:
             finally:
                 failure = None  # its traceback would be a cycle
         return answer
+
+    def _measure(self, pressure: Any, passed: Passed) -> None:
+        """Measure the time from now until the response starts."""
+        self.measured_by = pressure
+        self.passed_at = perf_counter()
+        self.holds = passed.may_settle = True  # so that adapters show the start, and an exception instead of it
+
+    def note_result(self, status: int) -> None:
+        """Tell the pressure that measures the request, if any, that its response starts with this status."""
+        pressure, self.measured_by = self.measured_by, None
+        if pressure is not None and isinstance(self.answer, Passed):
+            pressure.finished(perf_counter() - self.passed_at, status >= 500)
 
     def check_part(
         self,
@@ -153,6 +171,8 @@ class Visit:
         passed = self.passed
         if passed is not None:
             yield from release_slots(gate, passed)
+        if self.measured_by is not None and isinstance(sys.exc_info()[1], Exception):  # there will be no response
+            self.note_result(500)
 
     def conclude(self, gate: Any, status: int) -> Flow[None]:
         """Reject the whole request if the response has the status of a rejected part. All charges before it are given

@@ -37,6 +37,7 @@ async def connect(
     The view reads a copy of the scope: messages are checked later, when the application has changed the scope.
     """
     answer = await run_async(visit.check(gate, gate.rules_for(endpoint), view))
+    visit.measured_by = None  # a connection that lasts long is no sign of overload
     state: dict[str, Any] = scope.get("state") or {}
     silence(state.get(STATE))
     scope["state"] = {**state, STATE: answer}

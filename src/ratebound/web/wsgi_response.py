@@ -52,7 +52,7 @@ class StartResponse:
             if not isinstance(answer, PassedFields):
                 self.is_done = True
                 return self._start_response(status, _changed(answer, status, headers), *failure)
-            if not answer.may_settle or not (answer.settles or answer.slots):
+            if not answer.may_settle or not (answer.settles or answer.slots or visit.measured_by is not None):
                 is_plain, has_length = status[0] != "3", False
                 for name, _ in headers:
                     kind = kind_of(name)

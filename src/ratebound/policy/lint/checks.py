@@ -8,6 +8,7 @@ from ipaddress import ip_network
 
 from ratebound.http.prefix import parse_network
 from ratebound.limit import UNITS, Limit
+from ratebound.lowered import lowered_limit
 from ratebound.policy.lint.credentials import check_credentials, kinds_of, limits_something, plans_of
 from ratebound.policy.lint.known_mistakes import Advice, advice
 from ratebound.policy.lint.redundant_limit import is_redundant
@@ -286,6 +287,19 @@ def _metered_alone(policy: Policy) -> Iterator[Advice]:
             yield advice("metered-alone", ("rules", place), wrong)
 
 
+def _priorities(policy: Policy) -> Iterator[Advice]:
+    for place, rule in enumerate(policy.rules):
+        if policy.pressure is None:
+            if rule.priority != "normal":
+                wrong = f"rule {rule.name!r} has the priority {rule.priority!r}, and the policy has no 'adaptive'"
+                yield advice("priority-without-adaptive", ("rules", place, "priority"), wrong)
+        elif rule.priority != "critical" and rule.mode == "enforce":
+            found = [limit for _, plan in plans_of(rule) for limit in _denying(plan) if not limit.has_slots]
+            long = [limit for limit in found if limit.refill_us >= UNITS["hour"] and lowered_limit(limit, 1) != limit]
+            if long:
+                yield advice("lowered-for-long", ("rules", place), f"rule {rule.name!r} has '{long[0].text}'")
+
+
 def _missing_default(policy: Policy) -> Iterator[Advice]:
     if not policy.rules:
         return
@@ -353,6 +367,7 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _redundant_limits,
     _limit_shapes,
     _metered_alone,
+    _priorities,
     _missing_default,
     _ipv6,
     _global_alone,

@@ -112,6 +112,16 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "Metering counts and denies nothing, so a client can send any number of requests.",
         "Add a rule for the same requests with a limit that denies, for example '10/second burst 20'.",
     ),
+    "priority-without-adaptive": (
+        "A priority says which limits are lowered first while the process is overloaded, and nothing lowers them.",
+        "Write for example 'adaptive: {cpu: 85%, lag: 100 ms}' at the top, or leave the priorities out.",
+    ),
+    "lowered-for-long": (
+        "While this limit is lowered, a client that has already used the lowered part of it is shut out until the"
+        " overload is over.",
+        "Lower a limit with a short period, for example '10/second', and write 'priority: critical' in the rule with"
+        " the long one.",
+    ),
     "large-log": (
         "A sliding log stores every request of every client, and copies them for each decision.",
         "Write sliding-counter, or a bucket: '1000/minute burst 100'.",

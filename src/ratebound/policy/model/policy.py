@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
+from ratebound.adaptive import Pressure
 from ratebound.adaptive.in_flight import InFlight
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
@@ -17,6 +18,7 @@ from ratebound.policy.identity.source import KIND, OWN, read_source
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.model.client_list import ClientList, client_of
+from ratebound.policy.model.pressure import read_pressure
 from ratebound.policy.model.rule import (
     DEFAULT,
     FAILURES,
@@ -78,7 +80,7 @@ class Policy:
     path in exactly the spelling of the pattern is exempt. `allow` and `block` list clients; block wins. `ipv6` is the
     length of the prefix that counts as one client. `salt` is mixed into fingerprints; all processes need the same.
     `concurrent` is "auto", or a mapping of options of `InFlight`: web adapters then shed requests that an overloaded
-    process cannot work on at once.
+    process cannot work on at once. `adaptive` lowers limits while the process is overloaded.
     """
 
     rules: Sequence[Rule] = ()
@@ -99,7 +101,9 @@ class Policy:
     allow: Sequence[str] = ()
     block: Sequence[str] = ()
     overrides: Sequence[Override] = ()
+    adaptive: Any = None  # a Pressure, or a mapping like {"cpu": "85%", "latency": "500 ms"}
 
+    pressure: Pressure | None = field(init=False, repr=False)
     proxies: Proxies = field(init=False, repr=False)
     response_headers: Headers = field(init=False, repr=False)
     rejection_format: RejectionFormat = field(init=False, repr=False)
@@ -138,6 +142,9 @@ class Policy:
         put(self, "proxies", Proxies())
         with problems.at("trusted"):
             put(self, "proxies", _construct(Proxies, self.trusted, _TRUSTED))
+        put(self, "pressure", None)
+        with problems.at("adaptive"):
+            put(self, "pressure", read_pressure(self.adaptive))
         if type(self.ipv6) is not int or not 32 <= self.ipv6 <= 128:
             problems.add(("ipv6",), f"expected a prefix length from 32 to 128, not {shown(self.ipv6)}")
             put(self, "ipv6", 64)

@@ -22,6 +22,7 @@ Mode = Literal["enforce", "shadow"]
 Failure = Literal["local", "open", "closed", "raise"]
 Stage = Literal["early", "late"]
 Over = Literal["deny", "allow"]
+Priority = Literal["low", "normal", "high", "critical"]
 FAILURES = ("", *get_args(Failure))
 
 Plan = tuple[Limit, ...] | Literal["deny", "unlimited"]
@@ -74,6 +75,9 @@ class Rule:
     which a client without a slot is told to try again: seconds, a timedelta, or text like '5 seconds'. `warn` is the
     share of a limit, like '80%', at which listeners are warned.
 
+    `priority` is for a policy with `adaptive`: while the process is overloaded, limits of rules with a low priority are
+    lowered first, and those of critical rules never.
+
     Limits written without an algorithm get the same algorithm in all tiers, so that a client who changes tier keeps its
     count: the sliding counter if one of them has a count so large that this is its default, else the sliding log. A
     Limit does not record how it was written: one that has its default algorithm counts as written without.
@@ -95,6 +99,7 @@ class Rule:
     over: Over = "deny"
     retry: Any = None  # stored in seconds
     warn: Any = None  # stored as a number
+    priority: Priority = "normal"
 
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
@@ -113,7 +118,7 @@ class Rule:
             put(self, "name", "rule")
         if not isinstance(self.match, Match):
             problems.add(("match",), f"expected a Match, not {shown(self.match)}")
-        choices = (("mode", Mode), ("stage", Stage), ("over", Over))
+        choices = (("mode", Mode), ("stage", Stage), ("over", Over), ("priority", Priority))
         for name, known in (("failure", FAILURES), *((name, get_args(choice)) for name, choice in choices)):
             with problems.at(name):
                 check_choice(name, getattr(self, name), known)

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from ratebound.http.prefix import Address
 from ratebound.limit import Limit
+from ratebound.lowered import lowered
 from ratebound.policy.identity.identify import Alternatives
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.index import Index
@@ -17,6 +18,7 @@ from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule, Window
 
+MAX_LOWERED = 1024  # plans of a rule
 SHADOW = "shadow"  # the failure mode of a shadow's limits: a storage that fails must neither deny nor raise there
 
 
@@ -34,6 +36,7 @@ class CompiledRule:
         "failure",
         "flat",
         "is_straight",
+        "lowered_plans",
         "match",
         "order",
         "plans",
@@ -49,6 +52,7 @@ class CompiledRule:
         self.by = by
         self.failure = SHADOW if rule.mode == "shadow" else failure
         self.counter_windows = counter_windows
+        self.lowered_plans: dict[tuple[int, int], tuple[Plan, Plan]] = {}  # by the identity of a plan, and the step
         self.plans = {tier: with_failure(plan, self.failure) for tier, plan in rule.plans_with(counter_windows).items()}
         self.candidates = {tier: with_failure(plan, SHADOW) for tier, plan in rule.candidates.items()}
         self.flat = (
@@ -62,6 +66,18 @@ class CompiledRule:
             and not self.candidates
             and not any(kind.functions for parts in by for kind in parts)
         )
+
+    def lowered(self, plan: Plan, step: int) -> Plan:
+        """Return one of this rule's plans, lowered to `step` twentieths. It is made once."""
+        if isinstance(plan, str):
+            return plan
+        found = self.lowered_plans.get((id(plan), step))
+        if found is None:
+            if len(self.lowered_plans) >= MAX_LOWERED:  # overrides and functions make plans, too
+                self.lowered_plans.clear()
+            made = lowered(plan, step, self.rule.cost if isinstance(self.rule.cost, int) else 1)
+            found = self.lowered_plans[id(plan), step] = plan, made  # kept, so that its identity stays its own
+        return found[1]
 
     def releases(self, request: RequestView, methods: tuple[str, ...]) -> bool:
         """Return True if this rule, whose match is met, may set the request free from other rules."""

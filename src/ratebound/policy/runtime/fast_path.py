@@ -157,9 +157,11 @@ class FastPath:
         "_unmatched",
         "is_open",
         "only",
+        "pressure",
     )
 
     def __init__(self, policy: Policy, name: str, stage: CompiledStage, exempt: Index[CompiledExemption]) -> None:
+        self.pressure = policy.pressure  # while it is not calm, the general path decides
         self._stage = stage
         self._exempt = exempt
         self._of = policy, name

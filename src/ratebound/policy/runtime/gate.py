@@ -463,6 +463,8 @@ class Gate(_PolicyGate):
         ready = compiled.straight(request, stage) if turned is None and blocked is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
+            if compiled.pressure is not None and not compiled.pressure.is_calm:
+                compiled.pressure.begin(decider)
             verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready, blocked))
             if not verdict.allowed:
                 self.release(verdict)  # slots of rules in shadow
@@ -686,6 +688,8 @@ class AsyncGate(_PolicyGate):
         ready = compiled.straight(request, stage) if turned is None and blocked is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
+            if compiled.pressure is not None and not compiled.pressure.is_calm:
+                compiled.pressure.begin(decider)
             verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready, blocked))
             if not verdict.allowed:
                 await self.release(verdict)  # slots of rules in shadow

@@ -16,6 +16,7 @@ from ratebound.errors import StorageError
 from ratebound.extras import extras_of
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import MAX_COUNT, Ask, Group
+from ratebound.lowered import STEPS, LoweredLimits
 from ratebound.outcome import Row
 from ratebound.policy.function_errors import function_errors
 from ratebound.policy.functions import is_awaitable, unwrapped
@@ -74,7 +75,8 @@ class RequestCase:
     def add(self, rule: Rule, who: Identity, plan: Plan, cost: int) -> None:
         """Add an enforced rule. A plan without limits asks nothing."""
         if not isinstance(plan, str):
-            self.asks.append((who.key, plan, cost, None, extras_of(who.key, plan)))
+            strikes = not isinstance(plan, LoweredLimits)  # what is denied under overload is not the client's fault
+            self.asks.append((who.key, plan, cost, None, extras_of(who.key, plan, strikes=strikes)))
             self.rules.append(rule)
             self.identities.append(who)
 
@@ -152,6 +154,9 @@ class CompiledPolicy:
             self.may_queue = below.may_queue or may_queue([rule.rule for rule in new], ())
             self.may_hold = below.may_hold or may_hold([rule.rule for rule in new], ())
             self._functions = [*_functions_of(new), *below._functions]
+        self.pressure = policy.pressure
+        if self.pressure is not None:
+            self.pressure.include(rule.rule.priority for rule in new if rule.rule.mode == "enforce")
         self.has_early = any(rule.rule.stage == "early" for rule in self.rules)
         self._lines: dict[str, FastPath] = {}
         if policy.switch == "on" and self.clients.are_empty:
@@ -217,6 +222,9 @@ class CompiledPolicy:
         matched = None if line is None else line.find(request)
         if matched is None or not matched.is_straight:
             return matched
+        pressure = self.pressure
+        if pressure is not None and not pressure.is_calm and matched.bounds:
+            return matched
         asked = matched.known.get(request.peer) if request.user is None or not matched.by_user else None
         if asked is None:
             asked = matched.ask(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
@@ -276,7 +284,7 @@ class CompiledPolicy:
             applying = rules.applying(request, readings, methods, client.ip, tier)
         if not applying:
             return Verdict(Grounds("unmatched", policy, stage), client)
-        case = RequestCase()
+        case, pressure = RequestCase(), self.pressure
         for compiled in applying:
             rule = compiled.rule
             who = resolve(compiled.by, request, found, rule.name)
@@ -296,6 +304,8 @@ class CompiledPolicy:
             if in_shadow:
                 case.add_shadow(rule, who, plan, cost, candidate=False)
             else:
+                if pressure is not None and (step := pressure.step(rule.priority)) < STEPS:
+                    plan = compiled.lowered(plan, step)
                 case.add(rule, who, plan, cost)
             if compiled.candidates:
                 plan = yield from self._of_tier(compiled.candidates, request, found, who)

@@ -123,6 +123,7 @@ def _without_plans(found: OverriddenPlans) -> OverriddenPlans:
 def _checked(policy: Policy, **changes: Any) -> Policy:
     """Return the policy with other values, checked as a whole."""
     made: dict[str, Any] = {
+        "adaptive": policy.pressure,
         "headers": policy.response_headers,
         "rejection": policy.rejection_format,
         "trusted": policy.proxies,

@@ -133,6 +133,8 @@ class PolicyFile:
 def log_swap(old: Policy, new: Policy) -> tuple[str, ...]:
     """Log that a new policy is in force. Return what it makes start anew, and what it cannot change."""
     changes = tuple(changes_between(old, new))
+    if old.pressure is not None and new.pressure is not None:
+        new.pressure.follow(old.pressure)
     log.warning(
         "a new policy is in force: %d rules%s", len(new.rules), "".join(f"\n    {change}" for change in changes)
     )

@@ -127,6 +127,14 @@ class Verdict:
         return "" if self.client is None else self.client.text
 
     @property
+    def shed(self) -> bool:
+        """True if denied only because the process is overloaded: a 503, and no strike.
+
+        Limits are lowered (see `Decision.shed`), or too many requests are in the process.
+        """
+        return self.kind == "shed" if self.decision is None else self.decision.shed
+
+    @property
     def message(self) -> str:
         """The message of `rule` for a rejection, or an empty text."""
         return "" if self.rule is None else self.rule.message

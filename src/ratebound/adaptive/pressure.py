@@ -1,0 +1,205 @@
+"""The pressure on a process, and how far it lowers the limits of each priority.
+
+The law, at each sample: the load is that of the signal with the highest. Above 1, the factor of the lowest priority
+that is not at its floor yet is multiplied by 1/load, but by 0.9 at most and 0.5 at least. Below 0.9, the factor of the
+highest priority that is lowered grows by 1/80. In between, nothing changes. So one priority falls to a floor of a tenth
+in two to six seconds, and comes back in eighteen. Limits follow in steps of a twentieth.
+"""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from weakref import ref
+
+from ratebound.adaptive.sampling import sampler
+from ratebound.adaptive.signals import ErrorRate, Finished, Latency, LoopLag, Signal, checked_share
+from ratebound.events import PressureChanged
+from ratebound.fork import renew_in_children
+from ratebound.lowered import STEPS
+from ratebound.telling import tell
+
+log = logging.getLogger("ratebound")
+
+PRIORITIES = ("low", "normal", "high", "critical")
+SHEDDABLE = PRIORITIES[:-1]
+
+CALM = 0.9  # below this load, factors grow
+MILDEST = 0.9
+HARSHEST = 0.5
+RECOVERY = 1 / 80
+MAX_FINISHED = 10_000  # requests between two samples; of more, the oldest are not looked at
+
+
+class Pressure:
+    """The pressure on this process, from signals of overload. `Policy(adaptive=Pressure([CpuUse(0.85)]))` uses it.
+
+    `floor` is the least factor of a priority; it is rounded up to a twentieth. In the `background`, a thread samples
+    the signals every 250 milliseconds, from the first request on; without it, only calls of `sample` do. Two policies
+    that share a pressure are lowered together.
+
+    `is_calm` is False while a factor is below 1, and until the first request.
+
+    Raises ValueError for what is not a signal, and for a floor out of bounds.
+    """
+
+    def __init__(
+        self,
+        signals: Iterable[Signal],
+        *,
+        floor: float = 0.1,
+        background: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.signals = tuple(signals) if isinstance(signals, Iterable) else (signals,)
+        for signal in self.signals:
+            if not isinstance(signal, Signal) or not isinstance(signal.name, str):
+                raise ValueError(f"expected signals like CpuUse(0.85) or Latency(0.5), not {signal!r}")
+        if not self.signals:
+            raise ValueError("expected at least one signal, for example CpuUse(0.85)")
+        self.floor = math.ceil(checked_share("floor", floor) * STEPS - 1e-9) / STEPS
+        self.is_calm = False
+        self.priorities: tuple[str, ...] = ()
+        self._levels = dict.fromkeys(PRIORITIES, 1.0)
+        self._steps = dict.fromkeys(PRIORITIES, STEPS)
+        self._fed = [signal for signal in self.signals if isinstance(signal, Latency | ErrorRate)]
+        self._lags = [signal for signal in self.signals if isinstance(signal, LoopLag)]
+        self._background = background
+        self._clock = clock
+        self._finished: deque[Finished] = deque(maxlen=MAX_FINISHED)
+        self._deciders: tuple[ref[Any], ...] = ()  # replaced as a whole: another thread reads it
+        self._lock = threading.Lock()  # held while something begins
+        self._broken: set[str] = set()
+        self._lowered_at = 0.0
+        self._is_sampled = False
+        renew_in_children(self)
+
+    def __repr__(self) -> str:
+        names = ", ".join(signal.name for signal in self.signals)
+        return f"Pressure([{names}], floor={self.floor}, factors={self.factors})"
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """The factor of each priority, from `floor` to 1."""
+        return {priority: step / STEPS for priority, step in self._steps.items()}
+
+    @property
+    def measures_requests(self) -> bool:
+        """True if a signal has to be told of finished requests."""
+        return bool(self._fed)
+
+    def step(self, priority: str) -> int:
+        """Return the factor of a priority in twentieths."""
+        return self._steps[priority]
+
+    def include(self, priorities: Iterable[str]) -> None:
+        """Lower these priorities, too. A priority that no rule has is left out, or it would take time to fall."""
+        known = {*self.priorities, *priorities}
+        self.priorities = tuple(priority for priority in SHEDDABLE if priority in known)
+
+    def follow(self, before: "Pressure") -> None:
+        """Begin with the factors of another pressure, in whose place this one comes."""
+        if before is not self:
+            self._levels = {priority: max(level, self.floor) for priority, level in before._levels.items()}
+            self._set_steps()
+            self._lowered_at = before._lowered_at
+            self.is_calm = False
+
+    def finished(self, seconds: float, failed: bool) -> None:
+        """Note that a request which was let through has ended, after `seconds`, and whether it failed by our fault.
+
+        Rejected requests are not to be noted: they are quick, and no sign of health.
+        """
+        self._finished.append(Finished(seconds, failed))
+
+    def begin(self, decider: Any) -> None:
+        """Begin to sample, and to measure the event loop that runs here. Listeners of `decider` are told of changes.
+
+        Gates call this for requests that find the pressure not calm.
+        """
+        loop = asyncio._get_running_loop() if self._lags else None  # None in a thread, and in other kinds of loops
+        is_known = any(known() is decider for known in self._deciders)
+        with self._lock:
+            if loop is not None:
+                for lag in self._lags:
+                    lag.watch(loop, self._clock)
+            if not is_known:
+                self._deciders = (*(known for known in self._deciders if known() is not None), ref(decider))
+            if not self._is_sampled:
+                self._is_sampled = True
+                if self._background:
+                    sampler.add(self)
+            self.is_calm = self._is_at_rest()
+        if not is_known:
+            tell(decider.listeners, PressureChanged(self.factors))
+
+    def sample(self) -> None:
+        """Read all signals, and lower or raise the factors by one sample. Only one thread may call this."""
+        now = self._clock()
+        finished = [self._finished.popleft() for _ in range(len(self._finished))]
+        for signal in self._fed:
+            signal.add(finished, now)
+        load, name = max(((self._load(signal, now), signal.name) for signal in self.signals), key=lambda pair: pair[0])
+        before = self._steps
+        if load > 1:
+            self._fall(max(HARSHEST, min(MILDEST, 1 / load)))
+        elif load < CALM:
+            self._recover()
+        self._set_steps()
+        if self._steps != before:
+            self._tell(name, load, before, now)
+        is_lost = bool(self._lags) and not any(lag.is_watching for lag in self._lags)  # the event loop is another one
+        self.is_calm = self._is_at_rest() and not is_lost
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, where nobody samples and no event loop is measured yet."""
+        self._lock = threading.Lock()
+        self._is_sampled = self.is_calm = False
+        self._finished.clear()
+        for lag in self._lags:
+            lag.forget()
+
+    def _load(self, signal: Signal, now: float) -> float:
+        try:
+            load = signal.load(now)
+        except Exception:
+            if signal.name not in self._broken:
+                self._broken.add(signal.name)
+                log.exception("the signal %s failed; it is ignored while it does", signal.name)
+            return 0.0
+        self._broken.discard(signal.name)
+        return load if load > 0 else 0.0  # and not nan
+
+    def _fall(self, by: float) -> None:
+        for priority in self.priorities:
+            if self._levels[priority] > self.floor:
+                self._levels[priority] = max(self.floor, self._levels[priority] * by)
+                return
+
+    def _recover(self) -> None:
+        for priority in reversed(PRIORITIES):
+            if self._levels[priority] < 1:
+                self._levels[priority] = min(1.0, self._levels[priority] + RECOVERY)
+                return
+
+    def _set_steps(self) -> None:
+        self._steps = {priority: math.floor(level * STEPS + 1e-9) for priority, level in self._levels.items()}
+
+    def _is_at_rest(self) -> bool:
+        return all(step == STEPS for step in self._steps.values())
+
+    def _tell(self, name: str, load: float, before: Mapping[str, int], now: float) -> None:
+        if all(step == STEPS for step in before.values()):
+            self._lowered_at = now
+            log.warning("overload: limits are lowered, because %s is at %.0f %% of its threshold", name, load * 100)
+        elif self._is_at_rest():
+            log.warning("the overload is over: limits are as configured again, after %.1f s", now - self._lowered_at)
+        event = PressureChanged(self.factors)
+        for known in self._deciders:
+            decider = known()
+            if decider is not None:
+                tell(decider.listeners, event)

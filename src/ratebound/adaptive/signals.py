@@ -1,0 +1,220 @@
+"""Signals of overload. Each tells its load: 1.0 is its threshold, and 0.0 means that there is nothing to tell.
+
+A signal is an object with a `name` and a method `load(now)`; `now` is in seconds of a clock that never steps back.
+`Pressure` calls `load` a few times each second, in one thread. Signals that requests feed only add to a queue there.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+from weakref import ref
+
+from ratebound.adaptive.container import Processors, ProcessorTime
+from ratebound.duration import Duration, as_seconds
+
+WINDOW = 1.0  # seconds over which processor time is averaged
+HALF_LIFE = 2.0  # seconds after which a finished request counts half
+LEAST = 5.0  # finished requests, so weighed, that say anything
+SLOW_SHARE = 0.1  # of requests may take longer than the target
+PROBE = 0.1  # seconds between two probes of an event loop
+
+
+@runtime_checkable
+class Signal(Protocol):
+    """A number that shows overload. `name` is for logs."""
+
+    name: str
+
+    def load(self, now: float) -> float:
+        """Return the load: 1.0 at the threshold, 0.0 if there is nothing to tell."""
+
+
+class Finished(NamedTuple):
+    """A request that was let through and has ended: how long it took, and whether it failed by our fault."""
+
+    seconds: float
+    failed: bool
+
+
+class CpuUse:
+    """The use of the CPU: of the container if it has a quota, else of the machine. `most` is a share, such as 0.85."""
+
+    name = "cpu"
+
+    def __init__(self, most: float = 0.85, processors: Processors | None = None) -> None:
+        self._most = checked_share("cpu", most)
+        self._processors = processors or Processors()
+        self._readings: deque[tuple[float, dict[str, ProcessorTime]]] = deque()
+
+    def load(self, now: float) -> float:
+        """Return the use of the last second, as a part of the threshold."""
+        current = {time.of: time for time in self._processors.read()}
+        readings = self._readings
+        readings.append((now, current))
+        while len(readings) > 2 and readings[1][0] <= now - WINDOW:
+            readings.popleft()
+        since, first = readings[0]
+        shares = [
+            (time.used - first[name].used) / ((now - since) * time.cpus)
+            for name, time in current.items()
+            if name in first and now > since
+        ]
+        return max(shares, default=0.0) / self._most
+
+
+class LoopLag:
+    """The lag of event loops: how late they run what is due. `most` is in seconds, or a timedelta.
+
+    `watch` begins to measure a loop. A loop that hangs is seen, because the lag is read from outside of it.
+    """
+
+    name = "lag"
+
+    def __init__(self, most: Duration = 0.1) -> None:
+        self._most = as_seconds("lag", most, positive=True, most=3600)
+        self._probes: tuple[_Probe, ...] = ()  # replaced as a whole: another thread reads it
+
+    def watch(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        """Measure the loop that runs here, unless it is measured already. Only one thread at a time may call this."""
+        alive = [probe for probe in self._probes if not probe.is_over]
+        if not any(probe.loop() is loop for probe in alive):
+            self._probes = (*alive, _Probe(loop, clock))
+
+    @property
+    def is_watching(self) -> bool:
+        """True if a loop that runs is measured."""
+        return any(probe.is_running for probe in self._probes)
+
+    def forget(self) -> None:
+        """Forget all loops: this is a forked child."""
+        self._probes = ()
+
+    def load(self, now: float) -> float:
+        """Return the lag of the slowest loop, as a part of the threshold."""
+        return max((probe.lag(now) for probe in self._probes if probe.is_running), default=0.0) / self._most
+
+
+class _Probe:
+    """A timer of one event loop that runs again and again. It does not keep the loop alive."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self.loop = ref(loop)
+        self._clock = clock
+        self._latest = 0.0
+        self._due = 0.0
+        self._arm(loop)
+
+    @property
+    def is_running(self) -> bool:
+        """True while the loop runs."""
+        loop = self.loop()
+        return loop is not None and loop.is_running()
+
+    @property
+    def is_over(self) -> bool:
+        """True if the loop will not run again."""
+        loop = self.loop()
+        return loop is None or loop.is_closed()
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = self._clock() + PROBE
+        loop.call_later(PROBE, self._run, loop)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._latest = max(0.0, self._clock() - self._due)
+        self._arm(loop)
+
+    def lag(self, now: float) -> float:
+        """Return how late the last timer came, or the next one is."""
+        return max(self._latest, now - self._due)
+
+
+class _DecayingShare:
+    """The share of finished requests that are marked. Older ones count less."""
+
+    def __init__(self) -> None:
+        self._all = self._marked = 0.0
+        self._at: float | None = None
+
+    def add(self, marks: Sequence[bool], now: float) -> None:
+        """Add requests that have finished since the last call."""
+        kept = 1.0 if self._at is None else 0.5 ** (max(0.0, now - self._at) / HALF_LIFE)
+        self._at = now
+        self._all = self._all * kept + len(marks)
+        self._marked = self._marked * kept + sum(marks)
+
+    @property
+    def value(self) -> float:
+        """The share; 0.0 while there are too few requests to tell."""
+        return self._marked / self._all if self._all >= LEAST else 0.0
+
+
+class Latency:
+    """The time that requests take. More than a tenth of them may not take longer than `target`: seconds, or a
+    timedelta.
+
+    So it is the 90th percentile of the last seconds that is held against the target.
+    """
+
+    name = "latency"
+
+    def __init__(self, target: Duration = 0.5) -> None:
+        self._target = as_seconds("latency", target, positive=True, most=3600)
+        self._slow = _DecayingShare()
+
+    def add(self, finished: Sequence[Finished], now: float) -> None:
+        """Add requests that have finished since the last call."""
+        self._slow.add([one.seconds > self._target for one in finished], now)
+
+    def load(self, now: float) -> float:
+        """Return the share of slow requests, as a part of what may be slow."""
+        return self._slow.value / SLOW_SHARE
+
+
+class ErrorRate:
+    """The share of requests that fail by our fault: a status of 500 and above, or an exception. `most` is a share."""
+
+    name = "errors"
+
+    def __init__(self, most: float = 0.1) -> None:
+        self._most = checked_share("errors", most)
+        self._failed = _DecayingShare()
+
+    def add(self, finished: Sequence[Finished], now: float) -> None:
+        """Add requests that have finished since the last call."""
+        self._failed.add([one.failed for one in finished], now)
+
+    def load(self, now: float) -> float:
+        """Return the share of failures, as a part of the threshold."""
+        return self._failed.value / self._most
+
+
+class Reading:
+    """A signal of your own: a function without arguments that returns a number, and the number that is too much.
+
+    The function is called in a thread, four times each second. It must be quick.
+    """
+
+    def __init__(self, name: str, function: Callable[[], float], most: float) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a signal needs a name, not {name!r}")
+        if not callable(function):
+            raise ValueError(f"signal {name!r}: expected a function, not {function!r}")
+        if isinstance(most, bool) or not isinstance(most, int | float) or not 0 < most < math.inf:
+            raise ValueError(f"signal {name!r}: the threshold must be a number above 0, not {most!r}")
+        self.name = name
+        self._function = function
+        self._most = most
+
+    def load(self, now: float) -> float:
+        """Return what the function returns, as a part of the threshold."""
+        return float(self._function()) / self._most
+
+
+def checked_share(label: str, share: Any) -> float:
+    """Return a share. Raises ValueError unless it is above 0 and at most 1."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ValueError(f"{label} must be a share above 0 and at most 1, such as 0.85, not {share!r}")
+    return float(share)
