@@ -23,7 +23,17 @@ from ratebound.holding import Held, loop_renewers, thread_renewer
 from ratebound.limit import Group, Limit, Mode
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
-from ratebound.settling import checked_decision, restated, settled_costs, settlement, strikes_of, undoing
+from ratebound.settling import (
+    Settlement,
+    checked_decision,
+    restated,
+    restated_each,
+    settled_costs,
+    settlement,
+    settlement_groups,
+    strikes_of,
+    undoing,
+)
 from ratebound.slots import Holder, holders_from, slots_of
 from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_once_of, holders_of
 from ratebound.storage.blame import is_programs_own
@@ -185,6 +195,11 @@ class Decider(_Deciding[Storage]):
             return decision
         forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
         return self._told_settled(decision, restated(decision, costs, self.evaluate((forced,), "force")[0]))
+
+    def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
+        """Settle allowed decisions in one trip to the storage, and return them as they stand then."""
+        groups = settlement_groups(settlements)
+        return restated_each(settlements, self.evaluate(groups, "force"))
 
     def hold(self, decision: Decision) -> Held | None:
         """Renew the slots of an allowed decision until they are released, or until the returned object is gone.
@@ -375,6 +390,11 @@ class AsyncDecider(_Deciding[AsyncStorage]):
             return decision
         forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
         return self._told_settled(decision, restated(decision, costs, (await self.evaluate((forced,), "force"))[0]))
+
+    async def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
+        """Settle allowed decisions in one trip to the storage; see `Decider.settle_each`."""
+        groups = settlement_groups(settlements)
+        return restated_each(settlements, await self.evaluate(groups, "force"))
 
     def hold(self, decision: Decision) -> Held | None:
         """Renew the slots of an allowed decision in the running event loop; see `Decider.hold`. It is not awaited."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ratebound.decision import PEEKED, Decision
 from ratebound.fork import renew_in_children
@@ -118,6 +119,31 @@ def strikes_of(decision: Decision, strike: bool | Sequence[bool]) -> list[bool]:
     if len(found) != len(decision.asks):
         raise ValueError(f"expected one strike, or one for each of {len(decision.asks)} checks, not {strike!r}")
     return found
+
+
+class Settlement(NamedTuple):
+    """An allowed decision, and for each of its asks what it has cost after all and whether it is a strike."""
+
+    decision: Decision
+    costs: list[int]
+    strikes: list[bool]
+
+
+def settlement_groups(settlements: Sequence[Settlement]) -> list[Group]:
+    """Return what to force for each of these settlements. From here on their decisions are settled.
+
+    Raises ValueError if one was settled before, or cannot be.
+    """
+    groups: list[Group] = []
+    for decision, costs, strikes in settlements:
+        settled_costs(decision, costs)
+        groups.append(settlement(decision.asks, decision.rows, costs, strikes))
+    return groups
+
+
+def restated_each(settlements: Sequence[Settlement], answers: Sequence[Sequence[Row]]) -> list[Decision]:
+    """Return the decisions as they stand after settling."""
+    return [restated(one.decision, one.costs, rows) for one, rows in zip(settlements, answers, strict=True)]
 
 
 def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:

@@ -11,10 +11,10 @@ import pytest
 from ratebound import MemoryStorage
 from ratebound.policy import Match, Policy, PolicyError, Rule
 from ratebound.policy.cost import MAX_BODY, json_batch_cost
+from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.testing import FakeClock, limiting_off
 from ratebound.web.asgi import RateLimitMiddleware, user_of
-from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.gate import AsyncWebGate
 from tests.web.drivers import CountingStorage, answer_of, connect, echo, exchange, fetch, http_scope
 

@@ -16,7 +16,7 @@ from django.views import View
 
 from ratebound.policy import Policy, PolicyError, RequestView, Rule
 from ratebound.policy.cost import json_batch_cost
-from ratebound.web.charge_by_result import FinishedResponse
+from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.web.django import aclose, configured_limits, exempt, limit
 from tests.servers import Server
 from tests.web.django_running import running, view_for

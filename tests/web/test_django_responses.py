@@ -12,8 +12,8 @@ from django.template.response import TemplateResponse
 from django.test import override_settings
 from django.urls import path
 
+from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.web.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.django import limit
 from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.web.django_running import running, view_for

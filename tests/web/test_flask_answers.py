@@ -9,8 +9,8 @@ from werkzeug.exceptions import HTTPException
 
 from ratebound import MemoryStorage
 from ratebound.policy.cost import json_batch_cost
+from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.web import RouteLimit
-from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.flask import RateLimits
 from ratebound.web.wsgi import RateLimitMiddleware
 from tests.servers import Server

@@ -192,7 +192,7 @@ def test_a_start_is_held_back_only_where_the_result_decides_about_the_cost(kind:
     visit = Visit()
     passed = site.check(visit)
     response = ResponseTracker(visit)
-    site.drive(response.start(site.gate, 200, ["Content-Type"], length=3))
+    site.drive(response.start(site.gate, 200, [("Content-Type", "text/plain")], length=3))
     assert response.is_held
     assert [response.add(1), response.add(2)] == [False, True]
     site.drive(response.end(site.gate))

@@ -8,10 +8,10 @@ import pytest
 from fastapi import FastAPI, WebSocket
 
 from ratebound.policy import Policy, Rule
+from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.web import Charge
 from ratebound.web.asgi import RateLimitMiddleware
-from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.fastapi import RateLimits
 from tests.web.drivers import CountingStorage, connect, echo
 
@@ -103,7 +103,7 @@ async def test_a_connection_that_the_application_denies_is_a_failure(kind: str) 
     app = RateLimitMiddleware(deny, "2/minute", charge={"default": charge})
     await connect(app)
     told = {"close": (403, 0, 1, True), "response": (401, 2, 1, True), "nothing": (500, 0, 1, True)}
-    assert outcomes == [told[kind]]
+    assert outcomes == [FinishedResponse(*told[kind])]
 
 
 async def test_what_is_sent_can_be_charged() -> None:

@@ -16,7 +16,7 @@ from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
 from ratebound.usage import Usage
 from ratebound.web.asgi_plain_path import enter_plain, is_scripted, peer_of
-from ratebound.web.asgi_response import AsgiResponse, as_fields, leave
+from ratebound.web.asgi_response import AsgiResponse, as_fields, respond
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.endpoint_rules import EndpointRules
@@ -196,7 +196,11 @@ class RateLimitMiddleware:
         if kind == "http" and self.find is None and not self._has_user_function:
             plain = enter_plain(gate, self._wire, scope, send)
             if isinstance(plain, AsgiResponse):
-                await self.app(scope, receive, plain)
+                passed = plain.tracker.visit.answer
+                if isinstance(passed, Passed) and passed.may_settle:
+                    await respond(self.app, scope, receive, plain)
+                else:
+                    await self.app(scope, receive, plain)
                 return
             if plain is not None:
                 await reject(plain, scope, send)
@@ -234,11 +238,7 @@ class RateLimitMiddleware:
             await reject(answer, scope, send)
             return
         scope["state"] = {**state, STATE: answer}
-        try:
-            await self.app(scope, receive, AsgiResponse(gate, visit, send, scope["method"] == "HEAD"))
-        finally:
-            if visit.holds:
-                await leave(gate, visit)
+        await respond(self.app, scope, receive, AsgiResponse(gate, visit, send, scope["method"] == "HEAD"))
 
     def _first_paths(self, scope: Scope) -> Paths:
         """Read the application's prefixes when the first path is read: by then everything is mounted."""

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ratebound.http.header_plan import Pairs
-from ratebound.web.asgi_types import Message, Send
+from ratebound.uncancelled import uncancelled
+from ratebound.web.asgi_types import App, Message, Receive, Scope, Send
 from ratebound.web.flow import run_async
 from ratebound.web.passed import Passed
 from ratebound.web.passed_fields import COMPLETE, PassedFields
@@ -123,14 +124,24 @@ class AsgiResponse:
 
 async def send_start(response: AsgiResponse, message: Message) -> None:
     """Send the start of a response, or hold it back if the result decides about the cost."""
-    headers = [*message.get("headers", ())]
-    names = [name.decode("latin-1") for name, _ in headers]
     tracker = response.tracker
-    await run_async(tracker.start(response.gate, message["status"], names, content_length(message)))
+    message = await note_start(tracker, response.gate, message, message["status"])
     if tracker.is_held:
-        response.held = {**message, "headers": headers}
+        response.held = message
     else:
         await response.send(with_our_headers(message, tracker.visit.answer))
+
+
+async def note_start(tracker: ResponseTracker, gate: Any, message: Message, status: int) -> Message:
+    """Note the start of a response, and return it without the headers that no client gets."""
+    headers = [(name, value) for name, value in message.get("headers", ())]
+    message = {**message, "headers": headers}
+    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    await run_async(tracker.start(gate, status, pairs, content_length(message)))
+    hidden = tracker.hidden
+    if hidden:
+        message["headers"] = [field for field in headers if field[0].lower().decode("latin-1") not in hidden]
+    return message
 
 
 async def send_part(response: AsgiResponse, message: Message, is_last: bool) -> None:
@@ -144,6 +155,32 @@ async def send_part(response: AsgiResponse, message: Message, is_last: bool) -> 
     await response.send(message)
     if is_last and response.tracker.visit.holds:
         await leave(response.gate, response.tracker.visit)
+
+
+async def respond(app: App, scope: Scope, receive: Receive, response: AsgiResponse, send: Send | None = None) -> None:
+    """Run an application whose response has to be settled, or holds slots, however it ends. `send` is given to it in
+    place of the response."""
+    visit = response.tracker.visit
+    try:
+        await app(scope, receive, response if send is None else send)
+    except BaseException as error:
+        await break_off(response, isinstance(error, Exception))
+        raise
+    else:
+        await break_off(response)
+    finally:
+        if visit.holds:
+            await leave(response.gate, visit)
+
+
+async def break_off(response: AsgiResponse, raised: bool = False) -> None:
+    """Settle a response that its application has left incomplete, also if this task is cancelled. `raised` means that
+    it has raised an exception."""
+    tracker = response.tracker
+    passed = tracker.visit.passed
+    if passed is not None and passed.settles:
+        is_begun = tracker.status > 0 and response.held is None
+        await uncancelled(run_async(tracker.break_off(response.gate, raised=raised and not is_begun)))
 
 
 async def leave(gate: Any, visit: Visit) -> None:

@@ -72,7 +72,7 @@ class Throttle:
     def _check(self, request: Any, view: Any, endpoint: Endpoint, by_key: dict[Hashable, RouteLimit]) -> bool:
         inner = getattr(request, "_request", request)
         visit, limits = visit_of(inner), configured_limits()
-        if not visit.is_watched and any(limit.charged is not None for limit in endpoint.limits):
+        if not visit.is_watched and any(limit.needs_result for limit in endpoint.limits):
             raise RuntimeError(UNSETTLED)
         rules, read_body = limits.gate.rules_alone(endpoint), functools.partial(limits.read_body, inner)
         visit.view.user, before = _user(request), visit.view.user

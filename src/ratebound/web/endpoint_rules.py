@@ -1,12 +1,12 @@
 """The rules that hold for one endpoint: its own limits, as a layer on the compiled policy."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ratebound.policy import Policy, RequestView, Rule, Verdict
+from ratebound.policy.model.charge_by_result import ByResult
 from ratebound.policy.runtime.general_path import CompiledPolicy
-from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.passed import Passed, delay_of
 from ratebound.web.passed_fields import Terms
 from ratebound.web.rejected import Rejected, rejection_of
@@ -70,7 +70,7 @@ class EndpointRules:
         base: CompiledPolicy,
         compiled: CompiledPolicy,
         endpoint: Endpoint | None,
-        charges: Mapping[str, Callable[[FinishedResponse], int]],
+        charges: Mapping[str, ByResult],
         seen_users: SeenUsers,
     ) -> None:
         self._made_of = (owner, base, compiled, endpoint, charges, seen_users)
@@ -91,9 +91,9 @@ class EndpointRules:
         self.measured_by = pressure if pressure is not None and pressure.measures_requests else None
         self.is_direct = self.is_plain and not self.may_hold and self.measured_by is None
         self._breaches = {rule.name: limit.on_breach for rule, limit in pairs if limit.on_breach is not None}
-        own = {rule.name: limit.charged for rule, limit in pairs if limit.charged is not None}
         plans = policy.response_headers.usual_plans
-        self.terms = Terms(owner, limits, [rule.name for rule, _ in pairs], {**charges, **own}, plans)
+        own = [rule.name for rule, _ in pairs]
+        self.terms = Terms(owner, limits, own, _with_own(charges, policy.rules, own), plans)
         self._by_user = rules_by_user_alone(policy)
         is_one_decision = self.is_plain and not base.has_early and not self.may_queue and not self._by_user
         is_one_decision = is_one_decision and self.measured_by is None
@@ -145,6 +145,21 @@ class EndpointRules:
                     if count >= view.anonymous:
                         users.warned.add(rule.name)
                         log.warning(NO_USER, rule.name, reason)
+
+
+def _with_own(charges: Mapping[str, ByResult], rules: Iterable[Rule], own: Sequence[str]) -> dict[str, ByResult]:
+    """Return what results decide, by name of the rule. `charges` of the gate come before a rule's own charge, but not
+    before that of an endpoint's limits."""
+    found: dict[str, ByResult] = {}
+    for rule in rules:
+        given, by_result = None if rule.name in own else charges.get(rule.name), rule.by_result
+        if given is None:
+            given = by_result
+        elif by_result is not None:
+            given = given._replace(strikes=by_result.strikes)
+        if given is not None:
+            found[rule.name] = given
+    return found
 
 
 def wants_user(policy: Policy, rule: Rule, *, with_functions: bool) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ratebound.policy.model.charge_by_result import Charge, read_charge
 from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.general_path import CompiledPolicy
-from ratebound.web.charge_by_result import Charge, charge_function
 from ratebound.web.endpoint_rules import EndpointRules, SeenUsers
 from ratebound.web.route_limit import Endpoint, RouteLimit
 
@@ -35,7 +35,7 @@ class EndpointRulesTable:
             raise TypeError(
                 f"expected charges by the names of rules, for example charge={{'login': 'failure'}}, not {charge!r}"
             )
-        found = {name: charge_function(one) for name, one in (charge or {}).items()}
+        found = {name: read_charge(one) for name, one in (charge or {}).items()}
         self._charges = {name: one for name, one in found.items() if one is not None}
         unknown = found.keys() - {rule.name for rule in gate.policy.rules}
         if unknown:

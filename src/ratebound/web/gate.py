@@ -18,6 +18,7 @@ from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.limit import Limit
 from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule, read_policy
+from ratebound.policy.model.charge_by_result import Charge
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
@@ -28,7 +29,6 @@ from ratebound.policy.schema import KEYS
 from ratebound.slots import Holder
 from ratebound.switch import switch
 from ratebound.usage import Usage
-from ratebound.web.charge_by_result import Charge
 from ratebound.web.endpoint_rules_table import EndpointRulesTable
 from ratebound.web.flow import run, run_async
 from ratebound.web.load_meter import LoadMeter
@@ -96,7 +96,7 @@ class _GateBase:
     def __init__(self, gate: Any, charge: Mapping[str, Charge] | None, storage: Any) -> None:
         self.gate = gate
         self.current = gate.current  # the policy in force, compiled
-        self.settle = gate.settle
+        self.settle_each = gate.settle_each
         self.undo = gate.undo
         self.release_slots = gate.release
         self.blocks_name_users = gate.blocks_name_users

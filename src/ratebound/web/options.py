@@ -18,10 +18,10 @@ from ratebound.http.headers import Headers
 from ratebound.http.rejection import Rejection, RejectionFormat
 from ratebound.limit import Limit
 from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, RequestView
+from ratebound.policy.model.charge_by_result import Charge, Strike
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import Failure, Mode, Priority
 from ratebound.policy.problem import nearest
-from ratebound.web.charge_by_result import Charge
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -113,6 +113,7 @@ class PlainLimitOptions(TypedDict, total=False):
 
     name: str
     charge: Charge | None
+    strike: Strike | None
     methods: str | Sequence[str]
     otherwise: Limits
     message: str

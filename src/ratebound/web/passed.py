@@ -1,7 +1,7 @@
 """A request that may go ahead: its headers, and how much of it is charged when its result is known."""
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ratebound.clock import SECOND
@@ -10,11 +10,13 @@ from ratebound.http import expose
 from ratebound.http.header_plan import Pairs
 from ratebound.limit import MAX_COUNT, checked_cost
 from ratebound.outcome import DegradedRows
-from ratebound.policy import Verdict
-from ratebound.web.charge_by_result import FinishedResponse
+from ratebound.policy import Rule, Verdict
+from ratebound.policy.model.charge_by_result import ByResult, FinishedResponse, told_cost
+from ratebound.settling import Settlement
 from ratebound.web.passed_fields import COMPLETE, PassedFields
 from ratebound.web.route_limit import RouteLimit
 
+NOTHING = ByResult()
 CORS = {"access-control-allow-origin", "access-control-allow-methods"}  # in every answer to a preflight
 
 
@@ -84,11 +86,12 @@ class Passed(PassedFields):
     @property
     def settles(self) -> bool:
         """True if the result of the request decides about its cost."""
-        if self.ended or not self.may_settle:
+        if self.ended or not self.may_settle or getattr(self, "_is_broken", False):
             return False
         if self._costs is not None or self._is_unhandled_preflight:
             return True
-        return not self._rule_names().isdisjoint(self.terms.charges)
+        charges = self.terms.charges
+        return any(rule.name in charges for _, rules, _ in self._decisions() for rule in rules)
 
     @property
     def failed(self) -> bool | None:
@@ -155,33 +158,55 @@ class Passed(PassedFields):
         if not self._is_handled:
             self._is_unhandled_preflight = self.may_settle = True
 
-    def start_response(self, status: int, names: Iterable[str]) -> None:
+    def start_response(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Look at the start of a response. A preflight that a CORS layer answered costs nothing.
 
-        `names` are the names of the response's headers, in any case. Called where `settles` is true.
+        `headers` are those of the response, with names in any case. Called where `settles` is true.
         """
-        if self._is_unhandled_preflight and status < 300 and {name.lower() for name in names} >= CORS:
+        found = [(name.lower(), value) for name, value in headers]
+        if self._is_unhandled_preflight and status < 300 and {name for name, _ in found} >= CORS:
             self._costs = dict.fromkeys(self._rule_names(), 0)
             self.tells = False
+        for header in self.terms.cost_headers:
+            values = [value for name, value in found if name == header]
+            if values:  # a start may be looked at again, without them
+                self._told = {**getattr(self, "_told", {}), header: told_cost(values, header)}
 
-    def costs(self, status: int, sent: int) -> list[tuple[int, list[int]]]:
-        """Return the costs to settle: the index of a verdict, and a cost for each of its rules. Ends the request."""
-        if self.ended:
+    def settlements(self, status: int, sent: int, *, is_broken: bool = False) -> list[Settlement]:
+        """Return what to settle: the decisions about this request that have cost something else, or were a strike.
+
+        Ends the request, unless its response broke off. Decisions of rules in shadow are settled, too, so that they
+        count as they would in force; they never strike.
+        """
+        if self.ended or getattr(self, "_is_broken", False):
             return []
-        self.ended = COMPLETE
+        if is_broken:
+            self._is_broken = True
+        else:
+            self.ended = COMPLETE
         general = {*self.terms.own} or self._rule_names()
         failed = status >= 400 if self.failed is None else self.failed
+        told: dict[str, int | None] = getattr(self, "_told", {})
         found = []
-        for index, verdict in enumerate(self.verdicts):
-            if verdict.decision is not None:
-                charged = [ask[2] for ask in verdict.decision.asks]
-                costs = [
-                    self._cost(rule.name, FinishedResponse(status, sent, cost, failed), general)
-                    for rule, cost in zip(verdict.asked, charged, strict=True)
-                ]
-                if costs != charged:
-                    found.append((index, costs))
+        for decision, rules, is_enforced in self._decisions():
+            charged, costs, strikes = [ask[2] for ask in decision.asks], [], []
+            for rule, cost in zip(rules, charged, strict=True):
+                by_result = self.terms.charges.get(rule.name, NOTHING)
+                response = FinishedResponse(status, sent, cost, failed, told.get(by_result.header))
+                is_kept = is_broken and not by_result.is_by_bytes
+                costs.append(cost if is_kept else self._cost(rule.name, by_result, response, general))
+                test = by_result.strikes if is_enforced and decision.degraded is None else None
+                strikes.append(test is not None and test(response))
+            if costs != charged or any(strikes):
+                found.append(Settlement(decision, costs, strikes))
         return found
+
+    def note_settled(self, settlements: Sequence[Settlement], decisions: Sequence[Decision]) -> None:
+        """Note the decisions as they stand after settling."""
+        for before, after in zip(settlements, decisions, strict=True):
+            for index, verdict in enumerate(self.verdicts):
+                if verdict.decision is before.decision:
+                    self.verdicts[index] = verdict.with_decision(after)
 
     def end(self, why: str = COMPLETE) -> None:
         """End the request: from now on `charge` raises RuntimeError with this text."""
@@ -201,16 +226,24 @@ class Passed(PassedFields):
     def _rule_names(self) -> set[str]:
         return {rule.name for verdict in self.verdicts for rule in verdict.asked}
 
-    def _cost(self, rule: str, response: FinishedResponse, general: set[str]) -> int:
+    def _decisions(self) -> Iterator[tuple[Decision, Sequence[Rule], bool]]:
+        """Yield each decision that was charged, with the rules of its asks, and True unless it is one in shadow."""
+        for verdict in self.verdicts:
+            if verdict.decision is not None:
+                yield verdict.decision, verdict.asked, True
+            for shadow in verdict.shadows:
+                if shadow.decision is not None and shadow.decision.allowed:
+                    yield shadow.decision, (shadow.rule,), False
+
+    def _cost(self, rule: str, by_result: ByResult, response: FinishedResponse, general: set[str]) -> int:
         given = self._costs or {}
         if rule in given:
             return given[rule]
         if "" in given and rule in general:
             return given[""]
-        charges = self.terms.charges
-        if rule not in charges:
+        if by_result.cost is None:
             return response.cost
-        return min(max(operator.index(charges[rule](response)), 0), MAX_COUNT)
+        return min(max(operator.index(by_result.cost(response)), 0), MAX_COUNT)
 
 
 def silence(around: object) -> None:

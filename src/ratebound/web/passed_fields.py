@@ -2,27 +2,28 @@
 class over these for everything else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 from ratebound.compiling import mypyc_attr
 from ratebound.decision import Decision
 from ratebound.http.header_plan import HeaderPlans, Pairs, usual_pairs
 from ratebound.policy import Verdict
+from ratebound.policy.model.charge_by_result import ByResult
 from ratebound.policy.runtime.fast_path import Asked
-from ratebound.web.charge_by_result import FinishedResponse
 from ratebound.web.route_limit import RouteLimit
 
-Charges = Mapping[str, Callable[[FinishedResponse], int]]  # by name of the rule
+Charges = Mapping[str, ByResult]  # by name of the rule
 
 COMPLETE: Final = "the response is complete, and its cost is settled"
 
 
 class Terms:
     """The terms that all requests to one endpoint share: the gate that decides, the limits that the endpoint declares,
-    the names of their rules, the charges by result, and the prepared headers if their style is the usual one."""
+    the names of their rules, the charges by result, and the prepared headers if their style is the usual one.
+    `cost_headers` are the headers in which the application tells a cost, in lower case: no client gets them."""
 
-    __slots__ = ("charges", "limits", "own", "owner", "plans")
+    __slots__ = ("charges", "cost_headers", "limits", "own", "owner", "plans")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Terms:
         self.limits = limits
         self.own = own
         self.charges = charges
+        self.cost_headers = frozenset([one.header for one in charges.values() if one.header])
         self.plans = plans
 
     def joined(self, later: "Terms") -> "Terms":
@@ -54,11 +56,13 @@ class PassedFields:
         "_decision",
         "_failed",
         "_held",
+        "_is_broken",
         "_is_handled",
         "_is_scripted",
         "_is_unhandled_preflight",
         "_settled_by",
         "_slots",
+        "_told",
         "_verdicts",
         "delay",
         "ended",
@@ -70,8 +74,10 @@ class PassedFields:
     # Set for few requests, so not when each is made.
     _failed: bool | None
     _held: list[object]
+    _is_broken: bool
     _settled_by: Any
     _slots: list[Verdict]
+    _told: dict[str, int | None]
 
     def __init__(
         self,

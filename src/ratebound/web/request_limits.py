@@ -115,7 +115,8 @@ class PartEndpoints:
 
     def _key(self, limit: RouteLimit, name: str) -> tuple[Any, ...]:
         varying = self._varying.get(name, ())
-        return (name, limit.charge, *[None if one in varying else _text(getattr(limit, one)) for one in COMPARED])
+        charge = limit.charge if callable(limit.charge) else repr(limit.charge)
+        return (name, charge, *[None if one in varying else _text(getattr(limit, one)) for one in COMPARED])
 
     def _note_differences(self, limit: RouteLimit, name: str) -> None:
         same = self._cache.of_name(name)

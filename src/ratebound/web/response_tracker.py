@@ -5,12 +5,14 @@ result decides about the cost: if the first part is the whole body, the headers 
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from ratebound.web.flow import Flow
 from ratebound.web.passed_fields import COMPLETE
 from ratebound.web.visit import Visit, settle
 
+FAILED = 500  # the status of a response to which an exception has led
+NO_NAMES: Final[frozenset[str]] = frozenset()
 BODILESS = (204, 304)  # statuses of responses without a body
 
 
@@ -30,8 +32,16 @@ class ResponseTracker:
         self.length: int | None = None
         self.is_held = False
 
-    def start(self, gate: Any, status: int, names: Iterable[str] = (), length: int | None = None) -> Flow[None]:
-        """Note the start. `names` are those of its headers, `length` is its Content-Length."""
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The names in lower case of the headers that no client gets, because they tell us the cost."""
+        passed = self.visit.passed
+        return NO_NAMES if passed is None else passed.terms.cost_headers
+
+    def start(
+        self, gate: Any, status: int, headers: Iterable[tuple[str, str]] = (), length: int | None = None
+    ) -> Flow[None]:
+        """Note the start, with its headers. `length` is its Content-Length."""
         self.status, self.length = status, length
         yield from self.visit.conclude(gate, status)
         if self.visit.measured_by is not None:
@@ -39,7 +49,7 @@ class ResponseTracker:
         passed = self.visit.passed
         self.is_held = passed is not None and passed.settles
         if passed is not None and self.is_held:
-            passed.start_response(status, names)
+            passed.start_response(status, headers)
 
     def add(self, size: int, *, is_last: bool = False) -> bool:
         """Count a part of the body. Return True if it is the last one: some applications send the whole body, and only
@@ -55,3 +65,16 @@ class ResponseTracker:
             if passed.settles:
                 yield from settle(gate, passed, self.status, self.sent)
             passed.ended = passed.ended or COMPLETE
+
+    def break_off(self, gate: Any, *, raised: bool = False) -> Flow[None]:
+        """Settle a response that will not be complete; do nothing if it is.
+
+        `raised` means that the handler has raised an exception before anything was sent: then the server answers with
+        a 500. Else the client has got a part of the response, or has gone away.
+        """
+        passed = self.visit.passed
+        if passed is None or not passed.settles:
+            return
+        if raised:
+            self.status, self.sent = FAILED, 0
+        yield from settle(gate, passed, self.status, self.sent, is_broken=not raised)

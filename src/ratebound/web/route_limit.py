@@ -5,15 +5,15 @@ never leaves an endpoint without its limit.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ratebound.policy import Computed, Match, RequestView, Rule
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
+from ratebound.policy.model.charge_by_result import Charge, Strike, read_charge
 from ratebound.policy.model.rule import Failure, Mode, Priority
 from ratebound.policy.problem import shown
-from ratebound.web.charge_by_result import Charge, FinishedResponse, charge_function
 from ratebound.web.functions import taking_request
 from ratebound.web.options import Limits, check_limit_options
 from ratebound.web.rule_names import MARK, numbered
@@ -27,7 +27,8 @@ FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # options that may be func
 class RouteLimit:
     """A limit of an endpoint. `limits` and `key` are as in a Rule: text, limits by tier, or a function of the
     RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
-    costs when its result is known. `warn` is the share of a limit, like '80%', at which listeners are warned.
+    costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn` is
+    the share of a limit, like '80%', at which listeners are warned.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
     the policy's default rules, unless `keep_defaults`.
@@ -38,6 +39,7 @@ class RouteLimit:
     cost: Any = 1
     name: str = ""
     charge: Charge | None = None
+    strike: Strike | None = None
     methods: str | Sequence[str] = ()
     exempt_when: Callable[[RequestView], Any] | None = None
     otherwise: Limits | None = None
@@ -49,10 +51,8 @@ class RouteLimit:
     keep_defaults: bool = False
     on_breach: Callable[..., Any] | None = None
 
-    charged: Callable[[FinishedResponse], int] | None = field(init=False, repr=False)
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "charged", charge_function(self.charge))
+        read_charge(self.charge)  # so that a function that takes other arguments is a TypeError here, as elsewhere
         if isinstance(self.limits, Computed):
             object.__setattr__(self, "otherwise", self.limits.otherwise)
             object.__setattr__(self, "limits", self.limits.function)
@@ -91,7 +91,14 @@ class RouteLimit:
             message=self.message,
             warn=self.warn,
             priority=self.priority,
+            charge=self.charge,
+            strike=self.strike,
         )
+
+    @property
+    def needs_result(self) -> bool:
+        """True if the result of a request decides about its cost or is a strike."""
+        return self.charge is not None or self.strike is not None
 
     @property
     def functions(self) -> list[Any]:

@@ -247,18 +247,16 @@ def check_rules(
     return earlier
 
 
-def settle(gate: Any, passed: Passed, status: int, sent: int) -> Flow[None]:
-    """Settle a complete response. What was charged for one that broke off stays charged."""
+def settle(gate: Any, passed: Passed, status: int, sent: int, *, is_broken: bool = False) -> Flow[None]:
+    """Settle a response in one trip, or in none if nothing changes. What was charged for one that broke off stays
+    charged, unless it is charged by bytes. Its status is 0 if it had not begun."""
     try:
-        costs = passed.costs(status, sent)
+        settlements = passed.settlements(status, sent, is_broken=is_broken)
+        if settlements:
+            decisions = yield partial(gate.settle_each, settlements)
+            passed.note_settled(settlements, decisions)
     except Exception:
         log.exception(UNSETTLED)
-        return
-    for index, cost in costs:
-        try:
-            passed.verdicts[index] = yield partial(gate.settle, passed.verdicts[index], cost=cost)
-        except Exception:
-            log.exception(UNSETTLED)
 
 
 def give_back(gate: Any, passed: Passed) -> Flow[None]:

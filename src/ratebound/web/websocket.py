@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.web.asgi_response import as_fields, leave, with_our_headers
+from ratebound.uncancelled import uncancelled
+from ratebound.web.asgi_response import as_fields, leave, note_start, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.flow import run_async
 from ratebound.web.gate import AsyncWebGate
@@ -48,9 +49,12 @@ async def connect(
     connection = WebSocketConnection(gate, visit, view, messages, receive, send)
     try:
         await app(scope, connection.receive, connection.send)
-    except Exception:
-        if connection.is_over:  # else as for a request: a client that makes the handler crash stays charged
+    except BaseException as error:
+        is_error = isinstance(error, Exception)
+        if connection.is_over and is_error:
             await connection.settle()
+        else:  # as for a request: a client that makes the handler crash stays charged
+            await connection.break_off(raised=is_error)
         raise
     else:
         await connection.settle()
@@ -141,11 +145,17 @@ class WebSocketConnection:
         elif kind == "websocket.http.response.body":
             tracker.add(len(message.get("body", b"")))
         elif kind in STARTS:
-            await run_async(tracker.start(self._gate, message.get("status", ACCEPTED)))
+            message = await note_start(tracker, self._gate, message, message.get("status", ACCEPTED))
             message = with_our_headers(message, tracker.visit.answer)
         elif kind == "websocket.close":
             tracker.status = tracker.status or DENIED
         await self._send(message)
+
+    async def break_off(self, *, raised: bool) -> None:
+        """Settle a connection whose application has raised, or was cancelled, before it was closed. One that was not
+        opened yet is answered with a 500 if its application has `raised` an error."""
+        is_begun = self._tracker.status > 0
+        await uncancelled(run_async(self._tracker.break_off(self._gate, raised=raised and not is_begun)))
 
     async def settle(self) -> None:
         """Settle a connection that has ended. It succeeded if it was opened, whatever was sent through it. One that was

@@ -27,8 +27,8 @@ def track_response(gate: Any, app: Application, visit: Visit, environ: Any, star
     try:
         body = app(environ, start)
         return body if start.is_done else start.response().of(body, environ.get("wsgi.file_wrapper"))
-    except BaseException:
-        run(visit.leave(gate))
+    except BaseException as error:
+        start.response().break_off(raised=isinstance(error, Exception))
         raise
 
 
@@ -52,7 +52,8 @@ class StartResponse:
             if not isinstance(answer, PassedFields):
                 self.is_done = True
                 return self._start_response(status, _changed(answer, status, headers), *failure)
-            if not answer.may_settle or not (answer.settles or answer.slots or visit.measured_by is not None):
+            is_tracked = visit.measured_by is not None or bool(answer.terms.cost_headers)
+            if not answer.may_settle or not (answer.settles or answer.slots or is_tracked):
                 is_plain, has_length = status[0] != "3", False
                 for name, _ in headers:
                     kind = kind_of(name)
@@ -121,7 +122,10 @@ class WsgiResponse:
     def start(self, status: str, headers: Pairs, *failure: Any) -> Write:
         """Start the response, or hold it back."""
         self._status, tracker = status, self._tracker
-        run(tracker.start(self._gate, int(status[:3]), (name for name, _ in headers), content_length(headers)))
+        run(tracker.start(self._gate, int(status[:3]), headers, content_length(headers)))
+        hidden = tracker.hidden
+        if hidden:
+            headers = [pair for pair in headers if pair[0].lower() not in hidden]
         self._headers = headers, failure
         if self._write is not None or not tracker.is_held:
             self._release()
@@ -151,23 +155,36 @@ class WsgiResponse:
             run(visit.leave(self._gate))
 
     def __iter__(self) -> Iterator[bytes]:
-        for part in self._body:
-            if self._tracker.add(len(part)):
-                self._settle()
-            self._release()
-            yield part
+        try:
+            for part in self._body:
+                if self._tracker.add(len(part)):
+                    self._settle()
+                self._release()
+                yield part
+        except Exception:
+            self.break_off(raised=True)
+            raise
         self._settle()
         self._release()
         self._leave()
 
+    def break_off(self, *, raised: bool = False) -> None:
+        """Settle a response that will not be complete, and release the slots. `raised` means that the application has
+        raised an exception: if nothing was sent before, the server answers with a 500."""
+        is_begun = bool(self._status) and self._headers is None
+        try:
+            run(self._tracker.break_off(self._gate, raised=raised and not is_begun))
+        finally:
+            self._leave()
+
     def close(self) -> None:
-        """Close the body: the server is done with it. An end that was not reached was not settled."""
+        """Close the body: the server is done with it. If its end was not reached, it has broken off."""
         close, self._body = getattr(self._body, "close", None), ()
         try:
             if close is not None:
                 close()
         finally:
-            self._leave()
+            self.break_off()
 
 
 class _ClosedFile:

@@ -218,6 +218,8 @@ class _CompanionRules:
             other = policy.rules[other_place]
             if other is rule or set(other.plans) - {DEFAULT} - set(rule.plans):
                 continue
+            if rule.by_result is not None or other.by_result is not None:
+                continue  # the result of a request decides what each of them charges
             if isinstance(other.cost, int) and isinstance(rule.cost, int):
                 charges_enough = other.cost >= rule.cost
             else:

@@ -237,6 +237,9 @@ class _PolicyReader:
             known["by"] = self.by(known["by"], (*place, "by"))
         if isinstance(known.get("cost"), Mapping):
             known["cost"] = self.call(known["cost"], (*place, "cost"))
+        charge = known.get("charge")
+        if isinstance(charge, Mapping) and "call" in charge:
+            known["charge"] = self.call(charge, (*place, "charge"))
         limits = known.get("limits")
         if isinstance(limits, Mapping) and "call" in limits:
             known["limits"] = self.computed(limits, (*place, "limits"))
@@ -345,7 +348,7 @@ def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
     for problem in error.problems:
         key, *inner = problem.place or ("",)
         if key in ("limits", "candidate"):
-            for option in ("retry", "warn"):  # it may belong to a limit that cannot be read
+            for option in ("retry", "warn", "strike"):  # it may belong to a limit that cannot be read
                 left.pop(option, None)
         tiers = left.get(str(key)) if key in ("limits", "candidate") and inner else None
         if isinstance(tiers, Mapping) and inner[0] in tiers:

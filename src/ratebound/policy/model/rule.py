@@ -15,6 +15,7 @@ from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.functions import check_takes
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import RequestView
+from ratebound.policy.model.charge_by_result import ByResult, read_charge, read_strike
 from ratebound.policy.problem import Problems, check_choice, shown
 from ratebound.share import read_share
 
@@ -78,6 +79,10 @@ class Rule:
     `priority` is for a policy with `adaptive`: while the process is overloaded, limits of rules with a low priority are
     lowered first, and those of critical rules never.
 
+    `charge` says how much a request costs once its result is known: 'failure', 'success', 'bytes', {'status': [401]},
+    {'bytes': '1 KB'}, {'header': 'x-cost'}, or a function of a FinishedResponse. `strike` says which results are
+    strikes of the rule's penalties: 'failure' or {'status': [401]}.
+
     Limits written without an algorithm get the same algorithm in all tiers, so that a client who changes tier keeps its
     count: the sliding counter if one of them has a count so large that this is its default, else the sliding log. A
     Limit does not record how it was written: one that has its default algorithm counts as written without.
@@ -100,12 +105,15 @@ class Rule:
     retry: Any = None  # stored in seconds
     warn: Any = None  # stored as a number
     priority: Priority = "normal"
+    charge: Any = None
+    strike: Any = None
 
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
     candidates: Mapping[str, Plan] = field(init=False, repr=False)
     written: Mapping[str, WrittenLimits] = field(init=False, repr=False)  # the plans before they get their algorithms
     counter_windows: frozenset[Window] = field(init=False, repr=False)  # see find_counter_windows
+    by_result: ByResult | None = field(init=False, repr=False)  # what `charge` and `strike` decide
 
     def __post_init__(self) -> None:
         problems, put = Problems(), object.__setattr__
@@ -177,7 +185,25 @@ class Rule:
                 ("warn",),
                 "this rule has no limit to warn of: leave it out, or add limits like '100/minute' to the rule",
             )
+        self._read_by_result(problems, is_read=is_read)
         problems.check()
+
+    def _read_by_result(self, problems: Problems, *, is_read: bool) -> None:
+        charge = strikes = None
+        with problems.at("charge"):
+            charge = read_charge(self.charge)
+        with problems.at("strike"):
+            strikes = read_strike(self.strike)
+            if strikes is not None and is_read and self.computed is None and not self._has_penalty():
+                raise ValueError(
+                    "it is for penalties, and this rule has none: leave it out, or add a limit like '3 strikes/hour"
+                    " block 5 minutes'"
+                )
+        found = charge if strikes is None else (charge or ByResult())._replace(strikes=strikes)
+        object.__setattr__(self, "by_result", found)
+
+    def _has_penalty(self) -> bool:
+        return any(limit.is_penalty for plan in self.plans.values() if isinstance(plan, tuple) for limit in plan)
 
     def _read_limits(self) -> None:
         computed = self.limits if isinstance(self.limits, Computed) else None

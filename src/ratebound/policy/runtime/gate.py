@@ -44,6 +44,7 @@ from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
 from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
+from ratebound.settling import Settlement
 from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, Storage, documents_of
 from ratebound.switch import switch
@@ -292,13 +293,20 @@ class Gate(_PolicyGate):
             else:
                 self._decider.undo(decision)
 
-    def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
-        """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`."""
+    def settle(self, verdict: Verdict, *, cost: int | Sequence[int], strike: bool | Sequence[bool] = False) -> Verdict:
+        """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`.
+
+        `strike` is True, for all its rules or for each, if the result is a strike of the rule's penalties.
+        """
         decision = verdict.decision
         if decision is None:
             return verdict
-        settled = self._decider.settle(decision, cost)
+        settled = self._decider.settle(decision, cost, strike)
         return verdict if settled is decision else verdict.with_decision(settled)
+
+    def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
+        """Settle allowed decisions of one request in one trip, and return them as they stand then."""
+        return self._decider.settle_each(settlements)
 
     def usage(
         self, request: RequestView, *, all_rules: bool = False, rules: Sequence[CompiledRule] | None = None
@@ -563,13 +571,19 @@ class AsyncGate(_PolicyGate):
         if made:
             await uncancelled(_undo(self._decider, made))
 
-    async def settle(self, verdict: Verdict, *, cost: int | Sequence[int]) -> Verdict:
+    async def settle(
+        self, verdict: Verdict, *, cost: int | Sequence[int], strike: bool | Sequence[bool] = False
+    ) -> Verdict:
         """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
         decision = verdict.decision
         if decision is None:
             return verdict
-        settled = await self._decider.settle(decision, cost)
+        settled = await self._decider.settle(decision, cost, strike)
         return verdict if settled is decision else verdict.with_decision(settled)
+
+    async def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
+        """Settle allowed decisions of one request in one trip; see `Gate.settle_each`."""
+        return await self._decider.settle_each(settlements)
 
     async def usage(
         self, request: RequestView, *, all_rules: bool = False, rules: Sequence[CompiledRule] | None = None

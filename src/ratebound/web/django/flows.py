@@ -137,7 +137,9 @@ def finish(request: Any, visit: Visit, caller: Caller, response: Any) -> Flow[An
     """Put our headers on a response, whoever made it, and settle its cost if that depends on the result."""
     tracker = ResponseTracker(visit, counts=request.method != "HEAD")
     had_part = visit.part is not None
-    yield from tracker.start(caller.gate, response.status_code, response.headers)
+    yield from tracker.start(caller.gate, response.status_code, response.headers.items())
+    for name in tracker.hidden:
+        del response.headers[name]  # if it is there
     if had_part:
         request.ratebound = visit.answer
     if response.streaming:
@@ -145,7 +147,7 @@ def finish(request: Any, visit: Visit, caller: Caller, response: Any) -> Flow[An
     elif (tracker.is_held or visit.holds) and not getattr(response, "is_rendered", True):
         # A template's response, or one of the REST framework, has no content before Django renders it, in a thread.
         threads = caller.limits.threads
-        _leave_at_close(request, visit, caller, response)
+        _leave_at_close(request, tracker, caller, response)
         response.add_post_render_callback(lambda rendered: run(finish(request, visit, threads, rendered)))
         return response
     else:
@@ -167,11 +169,12 @@ def fail(request: Any, visit: Visit, caller: Caller, error: Exception) -> Flow[N
 
 def _track_stream(request: Any, visit: Visit, tracker: ResponseTracker, caller: Caller, response: Any) -> Flow[None]:
     """Settle a stream at its end: until then, the function that makes it may still set its cost. Its slots are released
-    at its end, or when Django closes the response, which over ASGI it does not after every error."""
+    at its end, or when Django closes the response, which over ASGI it does not after every error. Then one that has
+    broken off is settled by what was sent."""
     passed = visit.passed
     if passed is None or all(verdict.decision is None for verdict in passed.verdicts):
         return
-    _leave_at_close(request, visit, caller, response)
+    _leave_at_close(request, tracker, caller, response)
     is_needed = tracker.is_held or (visit.holds and hasattr(request, "scope"))
     if getattr(response, "file_to_stream", None) is not None and not is_needed:
         yield from tracker.end(caller.gate)  # the server sends the file by itself
@@ -187,11 +190,11 @@ def _count(tracker: ResponseTracker, gate: Any, chunks: Iterable[bytes]) -> Any:
         for chunk in chunks:
             tracker.add(len(chunk))
             yield chunk
-        run(tracker.end(gate))  # not reached when the client goes away: the charge stays
+        run(tracker.end(gate))  # not reached when the client goes away
     except GeneratorExit:
-        raise  # the collector may raise it at any moment
+        raise  # the collector may raise it at any moment; Django closes the response
     except BaseException:
-        run(tracker.visit.leave(gate))
+        run(_abandon(tracker, gate))
         raise
     run(tracker.visit.leave(gate))
 
@@ -206,7 +209,20 @@ async def _count_async(tracker: ResponseTracker, caller: Caller, chunks: Any) ->
         else:
             await sync_to_async(run)(tracker.end(caller.gate))
     finally:
-        await leave_from_task(tracker.visit, caller)
+        if _has_end(tracker):
+            await uncancelled(sync_to_async(run, thread_sensitive=False)(_abandon(tracker, caller.limits.gate)))
+
+
+def _has_end(tracker: ResponseTracker) -> bool:
+    """Return True if something is to be done at the end of a response, however it ends."""
+    passed = tracker.visit.passed
+    return tracker.visit.holds or (passed is not None and passed.settles)
+
+
+def _abandon(tracker: ResponseTracker, gate: Any) -> Flow[None]:
+    """Settle a response that will not be complete, unless it is, and release its slots."""
+    yield from tracker.break_off(gate)
+    yield from tracker.visit.leave(gate)
 
 
 async def leave_from_task(visit: Visit, caller: Caller) -> None:
@@ -215,11 +231,12 @@ async def leave_from_task(visit: Visit, caller: Caller) -> None:
         await uncancelled(sync_to_async(run, thread_sensitive=False)(visit.leave(caller.limits.gate)))
 
 
-def _leave_at_close(request: Any, visit: Visit, caller: Caller, response: Any) -> None:
-    """Release slots when a response is closed, or the request: Django closes the request with whatever response it
-    sends, also if middleware replaces this one. Over ASGI it closes neither if its task fails or is cancelled."""
-    if visit.holds:
-        leave = partial(_leave, visit, caller)
+def _leave_at_close(request: Any, tracker: ResponseTracker, caller: Caller, response: Any) -> None:
+    """Release slots, and settle what has broken off, when a response is closed, or the request: Django closes the
+    request with whatever response it sends, also if middleware replaces this one. Over ASGI it closes neither if its
+    task fails or is cancelled."""
+    if _has_end(tracker):
+        leave = partial(_leave, tracker, caller)
         response._resource_closers.append(leave)
         request.close = _ClosedRequest(request.close, leave)
         task = asyncio.current_task() if in_loop() else None
@@ -227,8 +244,8 @@ def _leave_at_close(request: Any, visit: Visit, caller: Caller, response: Any) -
             task.add_done_callback(partial(_leave_if_failed, leave))
 
 
-def _leave(visit: Visit, caller: Caller) -> None:
-    run(visit.leave(caller.limits.gate))
+def _leave(tracker: ResponseTracker, caller: Caller) -> None:
+    run(_abandon(tracker, caller.limits.gate))
 
 
 def _leave_if_failed(leave: Callable[[], None], task: "asyncio.Task[Any]") -> None:

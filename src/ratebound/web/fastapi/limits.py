@@ -364,8 +364,10 @@ class DeclaredLimit:
 
     async def _solve_alone(self, connection: HTTPConnection, response: Response, view: RequestView) -> Passed:
         """Check in an application in which the limits are not installed."""
-        if self.limit.charged is not None:
-            raise RuntimeError("charge= depends on the response, which only the middleware sees: limits.install(app)")
+        if self.limit.needs_result:
+            raise RuntimeError(
+                "charge= and strike= depend on the response, which only the middleware sees: limits.install(app)"
+            )
         scope, gate = connection.scope, self.limits.gate
         found = scope.get("state", {}).get(STATE)
         passed = found if gate.owns(found) else None

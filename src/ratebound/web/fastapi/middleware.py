@@ -13,7 +13,7 @@ from typing import Any
 from ratebound.policy import RequestView
 from ratebound.web.asgi import check_with_body, close_logged, reject, request_view
 from ratebound.web.asgi_plain_path import peer_of
-from ratebound.web.asgi_response import START, AsgiResponse, leave, send_nothing, with_our_headers
+from ratebound.web.asgi_response import START, AsgiResponse, break_off, leave, respond, send_nothing, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.fastapi.application import LimitedApplication
@@ -53,15 +53,19 @@ class OutermostMiddleware:
             return
         begun = begin_plain(gate, self._key, scope, send) if kind == "http" else None
         if begun is not None:
-            if not self._has_between:
-                await self.app(scope, receive, begun)
-                return
             visit = begun.tracker.visit
+            if self._has_between:
+                await respond(
+                    self.app, scope, receive, begun, SendBetween(self.application, visit, scope, receive, begun).send
+                )
+                return
             try:
-                await self.app(scope, receive, SendBetween(self.application, visit, scope, receive, begun).send)
-            finally:
-                if visit.holds:
-                    await leave(gate, visit)
+                await self.app(scope, receive, begun)
+            except BaseException as error:
+                await break_off(begun, isinstance(error, Exception))
+                raise
+            if isinstance(visit.answer, Passed) and visit.answer.may_settle:
+                await break_off(begun)
             return
         if kind == "lifespan":
             await self._live(scope, receive, send)
@@ -72,8 +76,9 @@ class OutermostMiddleware:
             return
         around = state.get(STATE)
         visit = scope[self._key] = Visit()
+        response = AsgiResponse(gate, visit, send, scope.get("method") == "HEAD")
         if kind == "http":
-            send = AsgiResponse(gate, visit, send, scope["method"] == "HEAD")
+            send = response
         if around is not None and gate.owns(around):
             visit.answer = around  # a middleware around this one has the same gate, and has checked everything
         else:
@@ -87,8 +92,11 @@ class OutermostMiddleware:
                     return
             if self._has_between:
                 send = SendBetween(self.application, visit, scope, receive, send).send
+        if kind == "http":
+            await respond(self.app, scope, receive, response, send)
+            return
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, send)  # a connection settles itself
         finally:
             if visit.holds:
                 await leave(gate, visit)
