@@ -60,6 +60,11 @@ class SlotLedger(MemoryStorage):
         with self._changed:
             return self._changed.wait_for(lambda: self.renewed >= times, SECONDS)
 
+    def is_settled(self, times: int = 1) -> bool:
+        """Return True once so many trips have settled or released something."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.trips.count("force") >= times, SECONDS)
+
     def is_free(self) -> bool:
         """Return True once no slot is held."""
         with self._changed:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ratebound.http.header_plan import Pairs
-from ratebound.uncancelled import uncancelled
 from ratebound.web.asgi_types import App, Message, Receive, Scope, Send
 from ratebound.web.flow import run_async
 from ratebound.web.passed import Passed
@@ -174,13 +173,12 @@ async def respond(app: App, scope: Scope, receive: Receive, response: AsgiRespon
 
 
 async def break_off(response: AsgiResponse, raised: bool = False) -> None:
-    """Settle a response that its application has left incomplete, also if this task is cancelled. `raised` means that
-    it has raised an exception."""
+    """Settle a response that its application has left incomplete. `raised` means that it has raised an exception."""
     tracker = response.tracker
     passed = tracker.visit.passed
     if passed is not None and passed.settles:
         is_begun = tracker.status > 0 and response.held is None
-        await uncancelled(run_async(tracker.break_off(response.gate, raised=raised and not is_begun)))
+        await run_async(tracker.break_off(response.gate, raised=raised and not is_begun))
 
 
 async def leave(gate: Any, visit: Visit) -> None:

@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.uncancelled import uncancelled
 from ratebound.web.asgi_response import as_fields, leave, note_start, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.flow import run_async
@@ -155,7 +154,7 @@ class WebSocketConnection:
         """Settle a connection whose application has raised, or was cancelled, before it was closed. One that was not
         opened yet is answered with a 500 if its application has `raised` an error."""
         is_begun = self._tracker.status > 0
-        await uncancelled(run_async(self._tracker.break_off(self._gate, raised=raised and not is_begun)))
+        await run_async(self._tracker.break_off(self._gate, raised=raised and not is_begun))
 
     async def settle(self) -> None:
         """Settle a connection that has ended. It succeeded if it was opened, whatever was sent through it. One that was

@@ -582,8 +582,8 @@ class AsyncGate(_PolicyGate):
         return verdict if settled is decision else verdict.with_decision(settled)
 
     async def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
-        """Settle allowed decisions of one request in one trip; see `Gate.settle_each`."""
-        return await self._decider.settle_each(settlements)
+        """Settle decisions, also if the caller is cancelled meanwhile; see `Gate.settle_each`."""
+        return await uncancelled(self._decider.settle_each(settlements))
 
     async def usage(
         self, request: RequestView, *, all_rules: bool = False, rules: Sequence[CompiledRule] | None = None
