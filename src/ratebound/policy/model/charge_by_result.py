@@ -39,9 +39,9 @@ Test = Callable[[FinishedResponse], bool]
 
 
 class ByResult(NamedTuple):
-    """The decisions of one rule about a result: the `cost` of the request, and whether it `strikes`. Each is None if the
-    result does not matter for it. `header` is the name in lower case of the response's header that the cost reads. `is_by_bytes` is True if
-    the cost is also found for a response that broke off."""
+    """The decisions of one rule about a result: the `cost` of the request, and whether it `strikes`. Each is None if
+    the result does not matter for it. `header` is the name in lower case of the response's header that the cost reads.
+    `is_by_bytes` is True if the cost is also found for a response that broke off."""
 
     cost: Cost | None = None
     strikes: Test | None = None
