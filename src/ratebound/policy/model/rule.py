@@ -203,7 +203,8 @@ class Rule:
         object.__setattr__(self, "by_result", found)
 
     def _has_penalty(self) -> bool:
-        return any(limit.is_penalty for plan in self.plans.values() if isinstance(plan, tuple) for limit in plan)
+        own = any(limit.is_penalty for plan in self.plans.values() if isinstance(plan, tuple) for limit in plan)
+        return own or bool(getattr(self, "penalty", ""))
 
     def _read_limits(self) -> None:
         computed = self.limits if isinstance(self.limits, Computed) else None
