@@ -27,8 +27,8 @@ FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # options that may be func
 class RouteLimit:
     """A limit of an endpoint. `limits` and `key` are as in a Rule: text, limits by tier, or a function of the
     RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
-    costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn` is
-    the share of a limit, like '80%', at which listeners are warned.
+    costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn`
+    is the share of a limit, like '80%', at which listeners are warned.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
     the policy's default rules, unless `keep_defaults`.
