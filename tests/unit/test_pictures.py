@@ -92,7 +92,7 @@ def test_the_guide_has_a_section_and_the_picture_of_each_algorithm(algorithm: st
 def test_the_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", float)
     examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 6
     with nothing_sleeps():
         for example in examples:
             exec(compile(example, "algorithms.md", "exec"), {})
