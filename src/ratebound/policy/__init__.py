@@ -9,6 +9,7 @@ from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.load.loader import ANY_FUNCTION, load_policy, read_policy
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.model.penalty import Penalty
 from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import Computed, Rule
 from ratebound.policy.problem import PolicyError, Problem
@@ -31,6 +32,7 @@ __all__ = [
     "Judged",
     "Match",
     "Override",
+    "Penalty",
     "Policy",
     "PolicyError",
     "PolicyFile",

@@ -6,26 +6,23 @@ A body that cannot be parsed here costs MAX_COST, which exceeds every sensible l
 cost 1, a client could send a whole batch for the price of one request in an encoding that only the application parses.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
 from ratebound.policy.match.request import RequestView
+from ratebound.policy.match.request_body import FORM, MULTIPART, PART_NAME, PART_NAMES, parse_json, plain_body
+from ratebound.policy.match.request_body import MAX_BODY as MAX_BODY  # a larger body costs MAX_COST
 
-MAX_BODY = 1_000_000  # bytes; a larger body costs MAX_COST
 MAX_QUERY = 100_000  # characters of all documents of one request; more cost MAX_COST
 MAX_COST = 1_000_000
 MAX_DEPTH = 200
-FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 # No alternative backtracks, so a document is read in one pass. A lone `"` or `"""` token is an unterminated string.
 GRAPHQL_TOKEN = re.compile(
     r'#[^\r\n]*|"""(?:[^"\\]|\\"""|\\(?!""")|"(?!""))*"""|"""|"(?:[^"\\\r\n]|\\[^\r\n])*"|"'
     r"|\.\.\.|[{}()@:]|[_A-Za-z][_0-9A-Za-z]*"
 )
-PART_NAME = re.compile(r'content-disposition:[ \t]*form-data[ \t]*;[ \t]*name=(?:"([^"\\]*)"|([^\s";]+))', re.I)
-PART_NAMES = re.compile(r"(?<![a-z])name\*?[0-9]?\*?[ \t]*=", re.I)
 
 Selection = tuple[int, list[str]]  # the number of fields, and the fragments that are spread
 
@@ -34,7 +31,7 @@ def json_batch_cost(request: RequestView) -> int:
     """Return the number of calls in a JSON-RPC batch, or of elements in any JSON array; 1 for other JSON and for no
     body."""
     try:
-        body = _parse_json(_body(request))
+        body = _parse_json(plain_body(request))
     except ValueError:
         return MAX_COST
     return min(max(len(body), 1), MAX_COST) if isinstance(body, list) else 1
@@ -157,7 +154,7 @@ def _skip_arguments(tokens: Iterator[str]) -> None:
 def _collect_from_body(request: RequestView, queries: list[str]) -> int:
     """Append the queries in the body to `queries`. Return the number of operations without a query text, such as
     persisted queries, which cost 1 each."""
-    body = _body(request)
+    body = plain_body(request)
     if not body:
         return 0
     lines = request.header_lines("content-type")
@@ -231,33 +228,10 @@ def _collect_from_multipart(body: bytes, content_type: str, queries: list[str]) 
     return others
 
 
-def _body(request: RequestView) -> bytes:
-    """Return the body. Raises ValueError if it is too long or compressed."""
-    body = request.body or b""
-    if len(body) > MAX_BODY:
-        raise ValueError("too long")
-    body = body.strip()
-    if body and any(line.strip().lower() not in ("", "identity") for line in request.header_lines("content-encoding")):
-        raise ValueError("compressed")
-    return body
-
-
 def _parse_json(body: bytes) -> Any:
     """Return the value of a JSON text; None for an empty one. Every number is read as 0: costs do not depend on
     numbers, and Python rejects very long ones."""
-    if not body:
-        return None
-    try:
-        return json.loads(body, parse_int=lambda digits: 0, object_pairs_hook=_unique_keys)
-    except RecursionError:
-        raise ValueError("too deep") from None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice, and parsers differ in which value they use")
-    return found
+    return parse_json(body, lambda digits: 0)
 
 
 # Adapters read the body only for functions with this attribute.

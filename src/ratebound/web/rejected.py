@@ -61,7 +61,7 @@ class Rejected:
 def rejection_of(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable[..., Any]]) -> Rejected:
     """Return the rejection that a verdict stands for. `breaches` has each rule's own `on_breach`, by name."""
     rejection, rule = verdict.policy.rejection_format, verdict.rule
-    message, documentation = (None, None) if rule is None else (rule.message or None, rule.documentation or None)
+    message, documentation = verdict.message or None, verdict.documentation or None
     if verdict.decision is not None:
         response = rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
     elif verdict.kind == "shed":

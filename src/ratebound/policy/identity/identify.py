@@ -18,7 +18,11 @@ from ratebound.policy.function_errors import function_errors
 from ratebound.policy.functions import check_takes, is_awaitable, unwrapped
 from ratebound.policy.identity.fingerprint import fingerprint_of
 from ratebound.policy.identity.source import KIND, Source, VerifierCache, check_kind
+from ratebound.policy.identity.user_name import canonical_name
+from ratebound.policy.match.path import Pattern
 from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.match.request_body import UnreadableRequest
+from ratebound.policy.match.request_value import TARGETS, RequestValue, part_of
 from ratebound.policy.problem import Problems, nearest, shown
 
 log = logging.getLogger("ratebound")
@@ -31,6 +35,7 @@ MAX_CLAIM = 8192  # characters; a longer credential is not verified
 MAX_BITS = 256  # of a number that is an identity; Python may raise for the text of a very long one
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 UNIDENTIFIED = "the client counts as not identified by it"
+BEHAVIOUR = ("agent", "fingerprint")  # kinds that depend on headers that the client chooses
 AGENTS = 16  # the number of quotas among which a client can choose by its user agent
 
 
@@ -66,7 +71,9 @@ class IdentityKind(NamedTuple):
 
     `look` returns an answer, from which `pick` makes an identity. `early` kinds need only the address. `place` is the
     key under which the identity is stored, if the name is not unique: two functions may have the same name. `of_client`
-    returns the identity and its key from the address alone, for kinds that need nothing else.
+    returns the identity and its key from the address alone, for kinds that need nothing else. `is_verified` kinds say
+    who the client is, and no client can choose to be another: an address, or what the framework, a verifier or a
+    trusted proxy found.
     """
 
     name: str
@@ -77,6 +84,17 @@ class IdentityKind(NamedTuple):
     functions: tuple[Callable[..., Any], ...] = ()
     place: str = ""
     of_client: Callable[[ClientAddress], tuple[Identity, str]] | None = None
+    is_verified: bool = False
+
+    @property
+    def base(self) -> str:
+        """The name without its detail: 'prefix' for `prefix:56`."""
+        return self.name.partition(".")[0]
+
+    @property
+    def is_target(self) -> bool:
+        """True for a value of the request, like `body.username`: it says what a request is about, not who sent it."""
+        return part_of(self.name) in TARGETS
 
 
 Alternatives = tuple[tuple[IdentityKind, ...], ...]
@@ -88,7 +106,7 @@ def take(
     """Return the identity of this kind, None if there is none, or a PendingVerification that must be awaited first.
 
     Each source is called once per request. An exception in a function of the application is logged and counts as None.
-    `rule` is the name of the rule, for the log.
+    `rule` is the name of the rule, for the log. Raises UnreadableRequest if a value of the request cannot be read.
     """
     place = kind.place or kind.name
     if place in found.identities:
@@ -105,6 +123,8 @@ def take(
                     return PendingVerification(kind.source, answer, _asked_by(kind, rule))
             found.verified[kind.source] = answer
         identity = kind.pick(answer)
+    except UnreadableRequest:
+        raise
     except Exception:
         function_errors.note(_asked_by(kind, rule), UNIDENTIFIED)
         found.verified.setdefault(kind.source, None)
@@ -163,9 +183,10 @@ class IdentityKinds:
         self._salt = salt
         self._is_open = is_open
 
-    def alternatives(self, by: Any) -> Alternatives:
+    def alternatives(self, by: Any, patterns: Sequence[Pattern] = ()) -> Alternatives:
         """Return the alternatives of a `by`: a name, names joined by '+', a function, or a list of these to try in
-        turn. Raises ValueError or PolicyError if it is invalid."""
+        turn. `patterns` are those of the rule, for parameters of the path. Raises ValueError or PolicyError if it is
+        invalid."""
         listed = list(by) if isinstance(by, Iterable) and not isinstance(by, str) else [by]
         if not listed:
             raise ValueError("by needs at least one identity, for example 'user' or 'address'")
@@ -173,7 +194,7 @@ class IdentityKinds:
         problems, read = Problems(), []
         for place, one in enumerate(listed):
             with problems.at(*([place] if len(listed) > 1 else [])):
-                read.append(self._parts(one, functions))
+                read.append(self._parts(one, functions, patterns))
         problems.check()
         found = tuple(read)
         names = ["+".join(kind.name for kind in parts) for parts in found]
@@ -204,7 +225,7 @@ class IdentityKinds:
             raise ValueError(f"{error}{hint}") from None
         return own.name, (own, *(kind for kind in declared if kind.name != own.name))
 
-    def _parts(self, one: Any, functions: Sequence[Any]) -> tuple[IdentityKind, ...]:
+    def _parts(self, one: Any, functions: Sequence[Any], patterns: Sequence[Pattern]) -> tuple[IdentityKind, ...]:
         if callable(one):
             check_takes(one, "the RequestView")
             alike = [other for other in functions if _function_name(other) == _function_name(one)]
@@ -212,11 +233,13 @@ class IdentityKinds:
             return (_kind(f"call.{_function_name(one)}{f'-{place + 1}' if place else ''}", one, early=True),)
         if not isinstance(one, str):
             raise ValueError(f"expected the name of an identity or a function, not {shown(one)}")
-        return tuple(self.kind(name.strip()) for name in one.split("+"))
+        return tuple(self.kind(name.strip(), patterns) for name in one.split("+"))
 
-    def kind(self, name: str) -> IdentityKind:
+    def kind(self, name: str, patterns: Sequence[Pattern] = ()) -> IdentityKind:
         """Return the kind of that name. Raises ValueError that says what is missing if there is none."""
         name = _spelled(name)
+        if part_of(name) in TARGETS:
+            return _target_kind(RequestValue(name, patterns))
         base, _, detail = name.partition(":")
         if name in self._sources:
             return self._claim(name, name, self._sources[name])
@@ -236,10 +259,21 @@ class IdentityKinds:
             )
         if name == "user":
             return IdentityKind(
-                name, name, lambda request, _: request.user, lambda value: as_identity("user", value), False
+                name,
+                name,
+                lambda request, _: request.user,
+                lambda value: as_identity("user", value),
+                False,
+                is_verified=True,
             )
         if self._is_open and KIND.fullmatch(base) and base not in ELSEWHERE:
             return IdentityKind(name, name, lambda request, found: None, lambda _: None, False)
+        if part_of(name):
+            part, _, rest = name.partition(".")
+            raise ValueError(
+                f"{name!r} is chosen by the client, and is not what a request is about: write '{part}:{rest}', and add"
+                " it to identities with a verifier"
+            )
         if name in CLAIMED or base in ("jwt", "header", "cookie"):
             raise ValueError(
                 f"{name!r} is only a claim of the client: add {'jwt' if base == 'jwt' else name} to identities, with a"
@@ -257,7 +291,7 @@ class IdentityKinds:
     def _claim(self, name: str, source_name: str, source: Source) -> IdentityKind:
         label, claim = name.replace(":", "."), name.partition(":")[2]
         if source.call is not None:
-            return _kind(label, source.call, early=False)
+            return _kind(label, source.call, early=False)._replace(is_verified=source.verified)
         read = _reader(source_name, source)
         if source.proxy:
             proxies = self._proxies
@@ -267,7 +301,9 @@ class IdentityKinds:
                 return None if value is None else value.strip()
 
             header = source.header or _default_header(source_name)
-            return IdentityKind(label, source_name, from_proxy, lambda value: as_identity(label, value), False)
+            return IdentityKind(
+                label, source_name, from_proxy, lambda value: as_identity(label, value), False, is_verified=True
+            )
         verify, verifier = source.verify, source.verifier
         assert verify is not None
         assert verifier is not None
@@ -285,9 +321,23 @@ class IdentityKinds:
             if not claim:
                 raise ValueError("a jwt has many claims: write which one to count by, for example 'jwt:sub'")
             return IdentityKind(
-                label, "jwt", verified, lambda claims: _of_claims(label, claims, claim, source.tier), False, (verify,)
+                label,
+                "jwt",
+                verified,
+                lambda claims: _of_claims(label, claims, claim, source.tier),
+                False,
+                (verify,),
+                is_verified=True,
             )
-        return IdentityKind(label, source_name, verified, lambda value: of_function(label, value), False, (verify,))
+        return IdentityKind(
+            label,
+            source_name,
+            verified,
+            lambda value: of_function(label, value),
+            False,
+            (verify,),
+            is_verified=True,
+        )
 
 
 _OPEN = IdentityKinds({}, Proxies(), 64, is_open=True)
@@ -420,8 +470,64 @@ def _address_kind(label: str, ipv4: int, ipv6: int) -> IdentityKind:
         return found
 
     return IdentityKind(
-        label, label, lambda _, found: of_client(found.client)[0], lambda one: one, True, of_client=of_client
+        label,
+        label,
+        lambda _, found: of_client(found.client)[0],
+        lambda one: one,
+        True,
+        of_client=of_client,
+        is_verified=True,
     )
+
+
+def _target_kind(value: RequestValue) -> IdentityKind:
+    """Return the kind for a value of the request. Spellings of one name are one key: else each would be a new quota."""
+    label = value.text
+
+    def pick(text: str | None) -> Identity | None:
+        return None if text is None else target_identity(label, text)
+
+    place = f"{label} {id(value)}"  # a parameter of the path depends on the patterns of its rule
+    return IdentityKind(label, place, lambda request, _: value(request), pick, True, (value,), place)
+
+
+def target_identity(label: str, text: str) -> Identity | None:
+    """Return the identity of a value of the request; None if it is empty. Raises UnreadableRequest if it cannot be a
+    name: an application that cleans it up would read one that was not counted."""
+    if not text.strip():
+        return None
+    name = canonical_name(text)
+    if name is None:
+        raise UnreadableRequest("A value is too long, or has characters that are not allowed.")
+    return Identity(label, name)
+
+
+def choosable(by: Alternatives) -> str:
+    """Return why a client can choose the key by which a rule counts it, and what to write; "" if it cannot.
+
+    Whoever can choose a key could get somebody else blocked, or be somebody else in each request.
+    """
+    for parts in by:
+        for kind in parts:
+            if kind.is_verified or kind.base in BEHAVIOUR:
+                continue
+            if kind.name == "global":
+                return "'global' is everybody together, so one client could block all: write 'by: address'"
+            if kind.is_target:
+                return f"any client can choose {kind.name!r}, and so block somebody else: write 'by: address'"
+            if kind.base == "call":
+                return (
+                    "a function in 'by' may return what a client chooses: write 'by: address', or give the function"
+                    " a name under 'identities', with 'verified: true' if no client can choose what it returns"
+                )
+            return (
+                f"the function of the identity {kind.name!r} may return what a client chooses: write 'by: address', or"
+                " 'verified: true' in this identity if no client can choose what it returns"
+            )
+        if not any(kind.is_verified for kind in parts):
+            names = " + ".join(kind.name for kind in parts)
+            return f"a client chooses the headers of which {names!r} is made: write 'by: address'"
+    return ""
 
 
 def _fingerprint_kind(label: str, ipv4: int, ipv6: int, salt: str) -> IdentityKind:

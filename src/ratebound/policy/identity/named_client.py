@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ratebound.http.client_ip import ClientAddress
 from ratebound.http.prefix import parse_address
-from ratebound.policy.identity.identify import Alternatives, IdentityKind, IdentityKinds, combined
+from ratebound.policy.identity.identify import Alternatives, IdentityKind, IdentityKinds, combined, target_identity
 from ratebound.policy.match.request import Identity
 from ratebound.policy.problem import shown
 
@@ -83,6 +83,11 @@ def _read(name: object, kinds: IdentityKinds) -> NamedIdentity:
         label, sources = kinds.giving(kind)
     except ValueError:  # a kind that only a function of the policy produces
         label, sources = kind.replace(":", "."), ()
+    if any(source.is_target for source in sources):
+        target = target_identity(label, value)
+        if target is None:
+            raise ValueError(f"{shown(name)} names no client: expected for example {EXAMPLES}")
+        value = target.value  # in the spelling that is counted
     return NamedIdentity(label, value, frozenset(source.name for source in sources))
 
 

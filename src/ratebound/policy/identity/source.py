@@ -28,7 +28,14 @@ OWN = (
 MAX_CACHE = 86_400  # seconds
 MAX_VERIFIED = 10_000  # credentials in the cache of one verifier
 STRING = "a string"
-PLAIN_KEYS = (("header", str, STRING), ("cookie", str, STRING), ("tier", str, STRING), ("proxy", bool, "true or false"))
+YES_NO = "true or false"
+PLAIN_KEYS = (
+    ("header", str, STRING),
+    ("cookie", str, STRING),
+    ("tier", str, STRING),
+    ("proxy", bool, YES_NO),
+    ("verified", bool, YES_NO),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,9 @@ class Source:
     A function may return an Identity of another kind than the source's name. `kinds` declares these kinds, so that
     lists can name their clients. `cache` is the time for which an identity that `verify` returned is used without
     calling it again: seconds, a timedelta, or text like '60 seconds'. A revoked credential keeps working for that long.
+
+    `verified` says that no client can choose what `call` returns: it returns only what was verified, such as the owner
+    of a session. Only then can penalties and limits of distinct values count by it.
     """
 
     header: str = ""
@@ -53,6 +63,7 @@ class Source:
     tier: str = ""
     cache: Duration | str = 0
     kinds: Any = ()
+    verified: bool = False
 
     verifier: Callable[[str], Any] | None = field(init=False, repr=False, compare=False)  # `verify`, with its cache
 
@@ -74,6 +85,8 @@ class Source:
             problems.add((), "expected a header or a cookie, not both: remove one")
         if self.proxy and self.cookie:
             problems.add((), "'proxy: true' needs a header, not a cookie")
+        if self.verified and self.call is None:
+            problems.add(("verified",), "it is for 'call': what 'verify' and 'proxy' give is verified; leave it out")
         with problems.at("cache"):
             put(self, "cache", _cache_seconds(self.cache))
             if self.cache and self.verify is None:

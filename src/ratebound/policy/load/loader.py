@@ -240,6 +240,11 @@ class _PolicyReader:
         charge = known.get("charge")
         if isinstance(charge, Mapping) and "call" in charge:
             known["charge"] = self.call(charge, (*place, "charge"))
+        if isinstance(known.get("distinct"), Mapping):
+            known["distinct"] = {
+                name: self.call(one, (*place, "distinct", str(name))) if isinstance(one, Mapping) else one
+                for name, one in known["distinct"].items()
+            }
         limits = known.get("limits")
         if isinstance(limits, Mapping) and "call" in limits:
             known["limits"] = self.computed(limits, (*place, "limits"))
@@ -345,6 +350,15 @@ class _PolicyReader:
 def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
     """Return the keys without those that have an error. Of limits by tier, only tiers with an error are replaced."""
     left = dict(known)
+    wrong = {str(problem.place[0]) for problem in error.problems if problem.place}
+    if wrong & {"limits", "candidate", "distinct"}:
+        left.pop("penalty", None)  # what is left may have nothing that strikes
+        left.pop("strike", None)
+        if left.pop("distinct", None) is not None:  # limits and sources are readable only together
+            for option in ("limits", "candidate", "retry", "warn"):
+                left.pop(option, None)
+    if "penalty" in wrong:
+        left.pop("strike", None)
     for problem in error.problems:
         key, *inner = problem.place or ("",)
         if key in ("limits", "candidate"):

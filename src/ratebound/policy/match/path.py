@@ -152,7 +152,7 @@ class Pattern:
     pattern that is invalid or can never match.
     """
 
-    __slots__ = ("_spelled", "segments", "text", "whole")
+    __slots__ = ("_spelled", "names", "segments", "text", "whole")
 
     def __init__(self, text: str) -> None:
         if not text.startswith("/"):
@@ -172,6 +172,10 @@ class Pattern:
                 )
         self.segments = [_step(part, folded=True) for part in steps]
         self._spelled = [_step(part, folded=False) for part in steps]
+        # The segment of each parameter that has a name.
+        self.names = {name: place for place, part in enumerate(steps) for name in PARAMETER.findall(part)}
+        if not self.whole and parts[-1] != "**":
+            self.names[parts[-1][1:-2]] = len(steps)
 
     def __repr__(self) -> str:
         return f"Pattern({self.text!r})"
@@ -183,6 +187,17 @@ class Pattern:
     def is_exact(self, path: str) -> bool:
         """Return True if a clean path is spelled like the pattern, apart from a trailing slash."""
         return self._matches(self._spelled, _segments(path))
+
+    def parameter(self, path: str, name: str) -> str | None:
+        """Return the segment of a clean path that holds a parameter, decoded; None if there is none, or if the pattern
+        does not match. The parameter at the end, like `{path*}`, is the rest of the path. Raises UnicodeDecodeError."""
+        place = self.names.get(name)
+        if place is None:
+            return None
+        parts = [unquote(part, errors="strict") for part in _segments(path)]
+        if not self.matches(tuple(map(_fold, parts))):
+            return None
+        return parts[place] if place < len(self.segments) else "/".join(parts[place:])
 
     def _matches(self, steps: list[Step], segments: Segments) -> bool:
         if len(segments) < len(steps) or (self.whole and len(segments) > len(steps)):

@@ -77,6 +77,8 @@ def client_of(text: object, kinds: IdentityKinds) -> tuple[tuple[IdentityKind, .
         return None
     name, value = named
     label, given = kinds.giving(name)
+    if any(kind.is_target for kind in given):
+        raise ValueError(f"{text!r} does not identify a client: it says what a request is about, not who sent it")
     if any(kind.early for kind in given):
         raise ValueError(f"{text!r} does not identify a client: write the address or range itself, without '{name}:'")
     return given, f"{label}:{value}"

@@ -13,15 +13,18 @@ from ratebound.adaptive.in_flight import InFlight
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import RejectionFormat
-from ratebound.policy.identity.identify import ELSEWHERE, Alternatives, IdentityKinds
+from ratebound.limit import Limit
+from ratebound.policy.identity.identify import ELSEWHERE, Alternatives, IdentityKinds, choosable
 from ratebound.policy.identity.source import KIND, OWN, read_source
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.model.client_list import ClientList, client_of
+from ratebound.policy.model.penalty import read_penalty
 from ratebound.policy.model.pressure import read_pressure
 from ratebound.policy.model.rule import (
     DEFAULT,
     FAILURES,
+    RULE_NAME,
     Computed,
     Failure,
     Plan,
@@ -81,6 +84,7 @@ class Policy:
     length of the prefix that counts as one client. `salt` is mixed into fingerprints; all processes need the same.
     `concurrent` is "auto", or a mapping of options of `InFlight`: web adapters then shed requests that an overloaded
     process cannot work on at once. `adaptive` lowers limits while the process is overloaded.
+    `penalties` are entries that rules name by `penalty`: each a Penalty, a mapping with its keys, or text.
     """
 
     rules: Sequence[Rule] = ()
@@ -102,6 +106,7 @@ class Policy:
     block: Sequence[str] = ()
     overrides: Sequence[Override] = ()
     adaptive: Any = None  # a Pressure, or a mapping like {"cpu": "85%", "latency": "500 ms"}
+    penalties: Mapping[str, Any] = field(default_factory=dict)
 
     pressure: Pressure | None = field(init=False, repr=False)
     proxies: Proxies = field(init=False, repr=False)
@@ -111,6 +116,7 @@ class Policy:
     alternatives: Alternatives = field(init=False, repr=False)  # of `by`
     rule_by: Mapping[str, Alternatives] = field(init=False, repr=False)  # by name of the rule
     counter_windows: Mapping[str, frozenset[Window]] = field(init=False, repr=False)  # by name of rule, with overrides
+    penalty_limits: Mapping[str, Limit] = field(init=False, repr=False)  # by name of the entry
     tier_names: tuple[str, ...] = field(init=False, repr=False)
     members: ClientList[str] = field(init=False, repr=False)  # tiers by client
     overridden: ClientList[tuple[Override, Mapping[str, Plan]]] = field(init=False, repr=False)  # plans by rule
@@ -155,6 +161,7 @@ class Policy:
             put(self, "concurrent", _in_flight_options(self.concurrent))
         self._check_identities(problems)
         self._check_tiers(problems)
+        self._check_penalties(problems)
         self._check_rules(problems)
         self._check_lists(problems)
         problems.check()
@@ -201,12 +208,17 @@ class Policy:
                 self.kinds.kind("jwt:sub" if name == "jwt" else name)
         put(self, "alternatives", ())
         with problems.at("by"):
-            put(self, "alternatives", self.kinds.alternatives(self.by))
+            found = self.kinds.alternatives(self.by)
+            for kind in [kind for parts in found for kind in parts if kind.is_target]:
+                raise ValueError(f"{kind.name!r} does not identify clients: write it in the 'by' of a rule")
+            put(self, "alternatives", found)
 
     @property
     def reads_body(self) -> bool:
-        """Return True if a function for a cost, limits or an identity has a true attribute `reads_body`, so that an
-        adapter must read the body before it asks for a decision."""
+        """Return True if an adapter must read the body before it asks for a decision: a rule counts a field of it, or
+        a function for a cost, limits, a value or an identity has a true attribute `reads_body`."""
+        if any(rule.reads_body for rule in self.rules):
+            return True
         functions = [
             function for rule in self.rules for function in (rule.cost, rule.computed and rule.computed.function)
         ]
@@ -251,6 +263,39 @@ class Policy:
         if tier not in self.tier_names and not any(one.place == ("tiers",) for one in problems.found):
             problems.add(place, f"unknown tier {shown(tier)}: {nearest(tier, self.tier_names)}")
 
+    def _check_penalties(self, problems: Problems) -> None:
+        limits: dict[str, Limit] = {}
+        given: Any = self.penalties
+        if not isinstance(given, Mapping):
+            problems.add(("penalties",), f"expected a mapping of names to penalties, not {shown(given)}")
+            given = {}
+        for name, one in given.items():
+            with problems.at("penalties", str(name)):
+                if not isinstance(name, str) or not RULE_NAME.fullmatch(name):
+                    raise ValueError(
+                        f"{shown(name)}: expected 1 to 40 of the characters A-Z a-z 0-9 _ . : - beginning with a letter"
+                        " or a digit"
+                    )
+                limits[name] = read_penalty(name, one)
+        object.__setattr__(self, "penalty_limits", limits)
+
+    def _check_abuse(self, problems: Problems, at: Place, rule: Rule, by: Alternatives) -> None:
+        """Check what rules with penalties, and with limits of distinct values, need."""
+        given = self.penalties if isinstance(self.penalties, Mapping) else {}
+        if rule.penalty and rule.penalty not in given:
+            hint = nearest(rule.penalty, given) if given else "add it to 'penalties'"
+            problems.add((*at, "penalty"), f"unknown penalty {rule.penalty!r}: {hint}")
+        for name, source in rule.sources.items():
+            if isinstance(source, str):
+                with problems.at(*at, "distinct", name):
+                    self.kinds.kind(source)
+        plans = [*rule.plans.values(), *rule.candidates.values()]
+        if rule.penalty or any(map(needs_verified, plans)):
+            wrong = choosable(by)
+            if wrong:
+                place = "by" if rule.by is not None else "penalty" if rule.penalty else "limits"
+                problems.add((*at, place), f"a rule with {_abuse_limits(rule)} {wrong}")
+
     def _check_rules(self, problems: Problems) -> None:
         if not self.rules and not self.block:
             problems.add(("rules",), "a policy without rules limits nothing: add at least one rule")
@@ -271,6 +316,7 @@ class Policy:
                     raise ValueError(
                         "an early rule is evaluated before clients are identified: count by address, prefix or global"
                     )
+            self._check_abuse(problems, at, rule, alternatives.get(rule.name, ()))
             for tier in rule.match.tiers:
                 self._check_tier(problems, (*at, "match", "tiers"), tier)
             for key, plans in (("limits", rule.plans), ("candidate", rule.candidates)):
@@ -306,7 +352,7 @@ class Policy:
 
     def _by_of(self, rule: Rule) -> Alternatives:
         if rule.by is not None:
-            return self.kinds.alternatives(rule.by)
+            return self.kinds.alternatives(rule.by, rule.match.patterns if isinstance(rule.match, Match) else ())
         return self.kinds.alternatives("address") if rule.stage == "early" else self.alternatives
 
     def _check_plans(self, problems: Problems, at: Place, plans: Mapping[str, Plan], rule: Rule) -> None:
@@ -362,6 +408,9 @@ class Policy:
                         plans[name] = known[name].plan(override.limits, windows[name])
                         _check_cost(known[name], plans[name])
                         _check_names(known[name], plans[name])
+                        wrong = choosable(self.rule_by.get(name, ())) if needs_verified(plans[name]) else ""
+                        if wrong:
+                            raise ValueError(f"rule {name!r} cannot have these limits: {wrong}")
             entries.append((override.client, (override, plans)))
         object.__setattr__(
             self, "overridden", ClientList(entries, self.kinds) if not problems.found else ClientList([], self.kinds)
@@ -407,6 +456,18 @@ def _in_flight_options(given: Any) -> Mapping[str, int] | None:
         raise ValueError(f"expected 'auto', or a mapping with {known}, not {shown(given)}")
     InFlight(**options)
     return dict(options)
+
+
+def needs_verified(plan: Plan) -> bool:
+    """Return True if a plan may count only by an identity that no client can choose: it blocks, or counts values."""
+    return isinstance(plan, tuple) and any(limit.is_distinct or limit.is_penalty for limit in plan)
+
+
+def _abuse_limits(rule: Rule) -> str:
+    plans = [plan for plan in (*rule.plans.values(), *rule.candidates.values()) if isinstance(plan, tuple)]
+    has_penalty = rule.penalty or any(limit.is_penalty for plan in plans for limit in plan)
+    what = "a penalty" if has_penalty else "distinct values"
+    return f"{what} counts only by address, prefix or a verified identity:"
 
 
 def _check_storage(url: object) -> None:

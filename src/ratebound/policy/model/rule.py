@@ -9,14 +9,15 @@ from typing import Any, Literal, NamedTuple, get_args
 from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
 from ratebound.http.rejection import is_sendable
-from ratebound.limit import MAX_LEASE, Limit, checked_cost, default_algorithm, limit_set
+from ratebound.limit import MAX_LEASE, VALUE_NAME, Limit, checked_cost, default_algorithm, limit_set
 from ratebound.notation import parse_limits
 from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.functions import check_takes
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import RequestView
+from ratebound.policy.match.request_value import RequestValue, part_of
 from ratebound.policy.model.charge_by_result import ByResult, read_charge, read_strike
-from ratebound.policy.problem import Problems, check_choice, shown
+from ratebound.policy.problem import Problems, check_choice, nearest, shown
 from ratebound.share import read_share
 
 Mode = Literal["enforce", "shadow"]
@@ -31,6 +32,8 @@ WrittenLimit = tuple[Limit, bool]  # a limit, and True if no algorithm was writt
 WrittenLimits = tuple[WrittenLimit, ...] | Literal["deny", "unlimited"]
 Window = tuple[str, int]  # a limit's own name, if it has one, and its period
 Cost = int | Callable[[RequestView], Any]
+# Where a limit of distinct values finds a value: a part of the request, the name of an identity, or a function.
+ValueSource = RequestValue | str | Callable[[RequestView], Any]
 
 RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,39}")
 DEFAULT = "default"  # in limits by tier: the key for clients of every other tier
@@ -83,6 +86,11 @@ class Rule:
     {'bytes': '1 KB'}, {'header': 'x-cost'}, or a function of a FinishedResponse. `strike` says which results are
     strikes of the rule's penalties: 'failure' or {'status': [401]}.
 
+    `distinct` says where the values of limits like '20 distinct account/hour' come from: {"account": "body.username"}.
+    A source is a part of the request (body.FIELD, path.NAME, query.NAME, header.NAME, cookie.NAME), the name of an
+    identity, or a function of the RequestView. `penalty` names an entry of the policy's `penalties`: a denial by this
+    rule is a strike.
+
     Limits written without an algorithm get the same algorithm in all tiers, so that a client who changes tier keeps its
     count: the sliding counter if one of them has a count so large that this is its default, else the sliding log. A
     Limit does not record how it was written: one that has its default algorithm counts as written without.
@@ -107,6 +115,8 @@ class Rule:
     priority: Priority = "normal"
     charge: Any = None
     strike: Any = None
+    distinct: Any = None
+    penalty: str = ""
 
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
@@ -114,6 +124,7 @@ class Rule:
     written: Mapping[str, WrittenLimits] = field(init=False, repr=False)  # the plans before they get their algorithms
     counter_windows: frozenset[Window] = field(init=False, repr=False)  # see find_counter_windows
     by_result: ByResult | None = field(init=False, repr=False)  # what `charge` and `strike` decide
+    sources: Mapping[str, ValueSource] = field(init=False, repr=False)  # of `distinct`
 
     def __post_init__(self) -> None:
         problems, put = Problems(), object.__setattr__
@@ -150,6 +161,12 @@ class Rule:
                 problems.add((name,), f"expected {expected}, not {shown(getattr(self, name))}")
             elif kind is str and not is_sendable(getattr(self, name)):
                 problems.add((name,), "half of a surrogate pair cannot be sent as UTF-8: remove it")
+        put(self, "sources", {})
+        with problems.at("distinct"):
+            put(self, "sources", _read_sources(self.distinct, self.match, problems))
+        with problems.at("penalty"):
+            if not isinstance(self.penalty, str):
+                raise ValueError(f"expected the name of an entry of 'penalties', not {shown(self.penalty)}")
         put(self, "plans", {})
         with problems.at("limits"):
             self._read_limits()
@@ -186,6 +203,9 @@ class Rule:
                 "this rule has no limit to warn of: leave it out, or add limits like '100/minute' to the rule",
             )
         self._read_by_result(problems, is_read=is_read)
+        if is_read and not any(problem.place[:1] == ("distinct",) for problem in problems.found):
+            self._check_values(problems)
+            self._check_strikes(problems)
         problems.check()
 
     def _read_by_result(self, problems: Problems, *, is_read: bool) -> None:
@@ -196,15 +216,15 @@ class Rule:
             strikes = read_strike(self.strike)
             if strikes is not None and is_read and self.computed is None and not self._has_penalty():
                 raise ValueError(
-                    "it is for penalties, and this rule has none: leave it out, or add a limit like '3 strikes/hour"
-                    " block 5 minutes'"
+                    "it is for penalties, and this rule has none: leave it out, or name one with 'penalty', or add a"
+                    " limit like '3 strikes/hour block 5 minutes'"
                 )
         found = charge if strikes is None else (charge or ByResult())._replace(strikes=strikes)
         object.__setattr__(self, "by_result", found)
 
     def _has_penalty(self) -> bool:
         own = any(limit.is_penalty for plan in self.plans.values() if isinstance(plan, tuple) for limit in plan)
-        return own or bool(getattr(self, "penalty", ""))
+        return own or bool(self.penalty)
 
     def _read_limits(self) -> None:
         computed = self.limits if isinstance(self.limits, Computed) else None
@@ -225,8 +245,52 @@ class Rule:
         return RuleTerms(self.failure, self.over, round((self.retry or 0) * SECOND), self.warn or 0.0)
 
     def _has_slots(self) -> bool:
-        plans = [*self.plans.values(), *self.candidates.values()]
-        return any(limit.has_slots for plan in plans if isinstance(plan, tuple) for limit in plan)
+        return any(limit.has_slots for limit in self._limits())
+
+    def _limits(self) -> Iterator[Limit]:
+        """Yield all limits that are written in the rule."""
+        for plan in (*self.plans.values(), *self.candidates.values()):
+            yield from plan if isinstance(plan, tuple) else ()
+
+    def _check_values(self, problems: Problems) -> None:
+        wanted = {limit.values: limit for limit in self._limits() if limit.is_distinct}
+        for name, limit in wanted.items():
+            if name not in self.sources:
+                problems.add(("limits",), self._no_source(limit))
+        for name in self.sources:
+            if name not in wanted and self.computed is None:
+                known = f"{nearest(name, wanted)}, or " if wanted else ""
+                problems.add(
+                    ("distinct", name),
+                    f"no limit of this rule counts {name!r}: {known}add one like '20 distinct {name}/hour'",
+                )
+
+    def _no_source(self, limit: Limit) -> str:
+        return (
+            f"'{limit.text}' needs to know where {limit.values!r} is: write for example 'distinct:"
+            f" {{{limit.values}: body.{limit.values}}}' in rule {self.name!r}"
+        )
+
+    def _check_strikes(self, problems: Problems) -> None:
+        own = [limit for limit in self._limits() if limit.is_penalty]
+        if not (self.penalty or own) or self.strikes_by_result or self.computed is not None:
+            return
+        if not any(limit.is_distinct or (limit.takes_cost and not limit.metered) for limit in self._limits()):
+            problems.add(
+                ("penalty",) if self.penalty else ("limits",),
+                "nothing is a strike here: add a limit that denies, like '5/minute'; slots and metered limits give no"
+                " strikes",
+            )
+
+    @property
+    def strikes_by_result(self) -> bool:
+        """True if results of requests are strikes, so that a penalty is of use without a limit."""
+        return bool(self.strike)
+
+    @property
+    def reads_body(self) -> bool:
+        """True if a source of distinct values reads the body."""
+        return any(getattr(source, "reads_body", False) for source in self.sources.values())
 
     def _has_watched_limits(self) -> bool:
         return any(limit.warn for plan in self.plans.values() if isinstance(plan, tuple) for limit in plan)
@@ -260,8 +324,13 @@ class Rule:
         ValueError if they cannot be read."""
         windows = self.counter_windows if counter_windows is None else counter_windows
         if isinstance(limits, str):
-            return _plan_of_text(self.name, str.__str__(limits), windows, self._options())
-        return _plan(self.name, read_limits(limits), windows, "", self._options())
+            plan = _plan_of_text(self.name, str.__str__(limits), windows, self._options())
+        else:
+            plan = _plan(self.name, read_limits(limits), windows, "", self._options())
+        for limit in plan if isinstance(plan, tuple) else ():
+            if limit.is_distinct and limit.values not in self.sources:
+                raise ValueError(self._no_source(limit))
+        return plan
 
     def _check_cost(self, cost: int, problems: Problems) -> None:
         for tier, plan in self.plans.items():
@@ -277,7 +346,33 @@ class Rule:
 
 def exceeds(cost: int, limit: Limit) -> bool:
     """Return True if a request of this cost can never pass the limit."""
-    return cost > limit.burst and not limit.metered and not limit.has_slots
+    return cost > limit.burst and not limit.metered and limit.takes_cost
+
+
+def _read_sources(given: Any, match: Any, problems: Problems) -> dict[str, ValueSource]:
+    """Return where values come from, and add a problem for each source that cannot be read."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"expected names with their sources, like {{account: body.username}}, not {shown(given)}")
+    patterns = match.patterns if isinstance(match, Match) else ()
+    found: dict[str, ValueSource] = {}
+    for name, source in given.items():
+        with problems.at("distinct", str(name)):
+            if not isinstance(name, str) or not VALUE_NAME.fullmatch(name):
+                raise ValueError(f"expected a name like 'account' or 'user_id', not {shown(name)}")
+            if callable(source):
+                check_takes(source, "the RequestView")
+                found[name] = source
+            elif isinstance(source, str) and source.strip():
+                text = str.__str__(source).strip()
+                found[name] = RequestValue(text, patterns) if part_of(text) else text
+            else:
+                raise ValueError(
+                    f"expected a source like 'body.username', 'path.id', 'address' or 'user', or a function, not"
+                    f" {shown(source)}"
+                )
+    return found
 
 
 def _read_by_tier(limits: Any, problems: Problems) -> dict[str, WrittenLimits]:
@@ -411,7 +506,13 @@ def named_limits(rule: str, limits: Iterable[Limit], prefix: str = "") -> tuple[
 
 
 def _period(limit: Limit) -> str:
-    if limit.has_slots:
+    if limit.has_slots or limit.is_penalty:
         return limit.algorithm
+    if limit.is_distinct:
+        return f"{limit.values}-{_length(limit)}"
+    return _length(limit)
+
+
+def _length(limit: Limit) -> str:
     first, second, *_ = [*limit.text.partition("/")[2].split(), ""]
     return f"{first}-{second}" if first.isdecimal() else first

@@ -6,17 +6,21 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from ratebound.http.prefix import Address
 from ratebound.limit import Limit
 from ratebound.lowered import lowered
-from ratebound.policy.identity.identify import Alternatives
+from ratebound.policy.identity.identify import Alternatives, IdentityKind, choosable
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Segments
 from ratebound.policy.match.request import RequestView
-from ratebound.policy.model.policy import Override, Policy
+from ratebound.policy.model.policy import Override, Policy, needs_verified
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule, Window
+
+# Where a value of a limit of distinct values comes from.
+CompiledSource = IdentityKind | Callable[[RequestView], Any]
 
 MAX_LOWERED = 1024  # plans of a rule
 SHADOW = "shadow"  # the failure mode of a shadow's limits: a storage that fails must neither deny nor raise there
@@ -26,7 +30,8 @@ class CompiledRule:
     """A rule of a policy with its identities, and with its limits in the failure mode that they fall to.
 
     `order` is negative, and counted from the policy's last rule: rules that are put in front do not change it. `flat`
-    is the plan that holds for every client, or None if tiers or a function choose one.
+    is the plan that holds for every client, or None if tiers or a function choose one. `penalty` is the entry that the
+    rule names; it is part of every plan. `sources` are those of the values that its limits count.
     """
 
     __slots__ = (
@@ -39,12 +44,21 @@ class CompiledRule:
         "lowered_plans",
         "match",
         "order",
+        "penalty",
         "plans",
         "rule",
+        "sources",
     )
 
     def __init__(
-        self, rule: Rule, order: int, by: Alternatives, failure: str, counter_windows: frozenset[Window]
+        self,
+        rule: Rule,
+        order: int,
+        by: Alternatives,
+        failure: str,
+        counter_windows: frozenset[Window],
+        penalty: Limit | None = None,
+        sources: Mapping[str, CompiledSource] | None = None,
     ) -> None:
         self.rule = rule
         self.match = rule.match
@@ -53,7 +67,9 @@ class CompiledRule:
         self.failure = SHADOW if rule.mode == "shadow" else failure
         self.counter_windows = counter_windows
         self.lowered_plans: dict[tuple[int, int], tuple[Plan, Plan]] = {}  # by the identity of a plan, and the step
-        self.plans = {tier: with_failure(plan, self.failure) for tier, plan in rule.plans_with(counter_windows).items()}
+        self.penalty = penalty
+        self.sources = sources or {}
+        self.plans = {tier: self.enforced(plan) for tier, plan in rule.plans_with(counter_windows).items()}
         self.candidates = {tier: with_failure(plan, SHADOW) for tier, plan in rule.candidates.items()}
         self.flat = (
             self.plans[DEFAULT] if rule.computed is None and len(self.plans) == 1 and DEFAULT in self.plans else None
@@ -79,6 +95,22 @@ class CompiledRule:
             found = self.lowered_plans[id(plan), step] = plan, made  # kept, so that its identity stays its own
         return found[1]
 
+    def enforced(self, plan: Plan) -> Plan:
+        """Return a plan as this rule enforces it: with its penalty, and in its failure mode. Remembered for limits that
+        are made during a request."""
+        penalty = self.penalty
+        if penalty is not None and (isinstance(plan, tuple) or (plan == "unlimited" and self.rule.strikes_by_result)):
+            plan = (*plan, penalty) if isinstance(plan, tuple) else (penalty,)
+        return with_failure_cached(plan, self.failure)
+
+    def computed(self, limits: Any) -> Plan:
+        """Return the plan of limits that a function found. Raises ValueError if this rule cannot have them."""
+        plan = self.rule.plan(limits, self.counter_windows)
+        wrong = choosable(self.by) if needs_verified(plan) else ""
+        if wrong:
+            raise ValueError(f"rule {self.rule.name!r} cannot have these limits: {wrong}")
+        return self.enforced(plan)
+
     def releases(self, request: RequestView, methods: tuple[str, ...]) -> bool:
         """Return True if this rule, whose match is met, may set the request free from other rules."""
         return releases(self.match, request, methods)
@@ -88,7 +120,18 @@ def compile_rule(policy: Policy, place: int) -> CompiledRule:
     """Return the rule at a place of the policy, compiled."""
     rule = policy.rules[place]
     order = place - len(policy.rules)
-    return CompiledRule(rule, order, policy.rule_by[rule.name], policy.failure, policy.counter_windows[rule.name])
+    return CompiledRule(
+        rule,
+        order,
+        policy.rule_by[rule.name],
+        policy.failure,
+        policy.counter_windows[rule.name],
+        policy.penalty_limits.get(rule.penalty),
+        {
+            name: policy.kinds.kind(source) if isinstance(source, str) else source
+            for name, source in rule.sources.items()
+        },
+    )
 
 
 class CompiledExemption:
@@ -217,10 +260,19 @@ def plan_of(plans: Mapping[str, Plan], tier: str | None, default_tier: str | Non
 
 def with_failure(plan: Plan, failure: str) -> Plan:
     """Return a plan whose limits take this failure mode, unless they have one of their own. The limits of a shadow are
-    always open."""
+    always open, and have no penalties."""
+    if failure == SHADOW:
+        plan = without_penalties(plan)
     if isinstance(plan, str):
         return plan
     return tuple(_fallen(limit, "open" if failure == SHADOW else limit.failure or failure) for limit in plan)
+
+
+def without_penalties(plan: Plan) -> Plan:
+    """Return a plan as a shadow has it: it never strikes, and nobody is blocked there."""
+    if isinstance(plan, str) or not any(limit.is_penalty for limit in plan):
+        return plan
+    return tuple(limit for limit in plan if not limit.is_penalty) or "unlimited"
 
 
 def with_failure_cached(plan: Plan, failure: str) -> Plan:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from ratebound.policy.identity.identify import PendingVerification, RequestIdentities, resolve
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.match.request_body import UnreadableRequest
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.runtime.compiled_rules import plan_of
@@ -68,12 +69,19 @@ def explain_compiled(compiled: CompiledPolicy, request: RequestView, stage: str)
             why = "another rule matched" if rule.default else "a final rule before it matched"
             reports.append(RuleReport(rule, False, why))
         else:
-            who = resolve(compiled_rule.by, request, found, rule.name)
+            try:
+                who = resolve(compiled_rule.by, request, found, rule.name)
+            except UnreadableRequest as unreadable:
+                reports.append(RuleReport(rule, True, f"matched; unreadable: {unreadable}", None, "deny", None))
+                continue
             identity = None if isinstance(who, PendingVerification) else who
             own = _run(compiled.tier(request, found, identity))
             plan = next((plans[rule.name] for _, plans in found.overrides if rule.name in plans), None)
             why = "an override for this client" if plan is not None else "matched"
-            plan = plan_of(compiled_rule.plans, own, policy.default_tier) if plan is None else plan
+            if plan is None:
+                plan = plan_of(compiled_rule.plans, own, policy.default_tier)
+            else:
+                plan = compiled_rule.enforced(plan)
             cost = rule.cost if isinstance(rule.cost, int) else None
             reports.append(RuleReport(rule, True, why, identity, plan, cost))
     paths = ["/" + "/".join(reading) for reading in readings]

@@ -15,7 +15,7 @@ from ratebound.decision import Decision
 from ratebound.errors import StorageError
 from ratebound.extras import extras_of
 from ratebound.http.client_ip import ClientAddress
-from ratebound.limit import MAX_COUNT, Ask, Group
+from ratebound.limit import MAX_COUNT, Ask, Extra, Group, Limit
 from ratebound.lowered import STEPS, LoweredLimits
 from ratebound.outcome import Row
 from ratebound.policy.function_errors import function_errors
@@ -25,12 +25,14 @@ from ratebound.policy.identity.identify import (
     IdentityKind,
     PendingVerification,
     RequestIdentities,
+    id_text,
     resolve,
     take,
 )
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.match.request_body import UnreadableRequest
 from ratebound.policy.model.client_list import ClientList
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
@@ -43,7 +45,7 @@ from ratebound.policy.runtime.compiled_rules import (
     may_hold,
     may_queue,
     plan_of,
-    with_failure_cached,
+    without_penalties,
 )
 from ratebound.policy.runtime.fast_path import Asked, FastPath, MatchedRules, is_exempt, readings_of
 from ratebound.policy.runtime.layered_policy import (
@@ -59,6 +61,7 @@ log = logging.getLogger("ratebound")
 
 Step = list[Group] | Awaitable[Any]
 Deliberation = Generator[Step, Any, Verdict]
+RuleValues = Mapping[str, str] | None  # what the limits of distinct values of a rule count
 
 
 class RequestCase:
@@ -72,18 +75,21 @@ class RequestCase:
         self.identities: list[Identity] = []
         self.shadows: list[tuple[Rule, bool, Identity, Ask | None]] = []
 
-    def add(self, rule: Rule, who: Identity, plan: Plan, cost: int) -> None:
+    def add(self, rule: Rule, who: Identity, plan: Plan, cost: int, values: RuleValues = None) -> None:
         """Add an enforced rule. A plan without limits asks nothing."""
         if not isinstance(plan, str):
             strikes = not isinstance(plan, LoweredLimits)  # what is denied under overload is not the client's fault
-            self.asks.append((who.key, plan, cost, None, extras_of(who.key, plan, strikes=strikes)))
+            self.asks.append((who.key, plan, cost, None, _extras(who.key, plan, values, strikes=strikes)))
             self.rules.append(rule)
             self.identities.append(who)
 
-    def add_shadow(self, rule: Rule, who: Identity, plan: Plan, cost: int, *, candidate: bool) -> None:
-        """Add a rule in shadow, or the candidate limits of a rule."""
+    def add_shadow(
+        self, rule: Rule, who: Identity, plan: Plan, cost: int, values: RuleValues = None, *, candidate: bool
+    ) -> None:
+        """Add a rule in shadow, or the candidate limits of a rule. They never strike."""
+        plan = without_penalties(plan)
         if plan != "unlimited":
-            ask = None if isinstance(plan, str) else (who.key, plan, cost, None, extras_of(who.key, plan))
+            ask = None if isinstance(plan, str) else (who.key, plan, cost, None, _extras(who.key, plan, values))
             self.shadows.append((rule, candidate, who, ask))
 
     def groups(self) -> list[Group]:
@@ -101,6 +107,13 @@ class RequestCase:
         grounds = Grounds("unlimited" if decision is None else "limited", policy, stage, self.rules)
         allowed = decision is None or decision.allowed
         return Verdict(grounds, client, allowed, decision, self.identities, tuple(shadows))
+
+
+def _extras(key: str, plan: tuple[Limit, ...], values: RuleValues, *, strikes: bool = True) -> list[Extra] | None:
+    """Return the extras of an ask. A rule may have values that this plan does not count."""
+    if values is not None:
+        values = {limit.values: values[limit.values] for limit in plan if limit.is_distinct}
+    return extras_of(key, plan, values, strikes=strikes)
 
 
 class ClientLists:
@@ -287,29 +300,45 @@ class CompiledPolicy:
         case, pressure = RequestCase(), self.pressure
         for compiled in applying:
             rule = compiled.rule
-            who = resolve(compiled.by, request, found, rule.name)
-            while isinstance(who, PendingVerification):
-                yield from verified(who, found)
-                who = resolve(compiled.by, request, found, rule.name)
-            assert who is not None  # the address is always there
-            plan = compiled.flat
-            if plan is None or found.overrides:
-                plan = yield from self.plan_for(compiled, request, found, who)
             in_shadow = rule.mode == "shadow" or switch == "shadow"
+            values: RuleValues = None
+            try:
+                who = resolve(compiled.by, request, found, rule.name)
+                while isinstance(who, PendingVerification):
+                    yield from verified(who, found)
+                    who = resolve(compiled.by, request, found, rule.name)
+                assert who is not None  # the address is always there
+                plan = compiled.flat
+                if plan is None or found.overrides:
+                    plan = yield from self.plan_for(compiled, request, found, who)
+                if _counts_values(plan):
+                    values = yield from _values(compiled, request, found)
+            except UnreadableRequest as unreadable:
+                who = self._by_address(client)
+                if not in_shadow:
+                    grounds = Grounds("deny", policy, stage, (rule,))
+                    return Verdict(grounds, client, False, identities=(who,), unreadable=str(unreadable))
+                case.add_shadow(rule, who, "deny", 1, candidate=False)
+                continue
             if plan == "deny" and not in_shadow:
                 return Verdict(Grounds("deny", policy, stage, (rule,)), client, False, identities=(who,))
             cost = rule.cost
             if not isinstance(cost, int):
                 cost = yield from _cost(rule, cost, request)
             if in_shadow:
-                case.add_shadow(rule, who, plan, cost, candidate=False)
+                case.add_shadow(rule, who, plan, cost, values, candidate=False)
             else:
                 if pressure is not None and (step := pressure.step(rule.priority)) < STEPS:
                     plan = compiled.lowered(plan, step)
-                case.add(rule, who, plan, cost)
+                case.add(rule, who, plan, cost, values)
             if compiled.candidates:
                 plan = yield from self._of_tier(compiled.candidates, request, found, who)
-                case.add_shadow(rule, who, plan, cost, candidate=True)
+                try:
+                    if values is None and _counts_values(plan):
+                        values = yield from _values(compiled, request, found)
+                except UnreadableRequest:
+                    plan = "deny"
+                case.add_shadow(rule, who, plan, cost, values, candidate=True)
         groups = case.groups()
         if not groups:
             return case.verdict(policy, stage, client, iter(()))
@@ -321,6 +350,11 @@ class CompiledPolicy:
             log.exception("the storage failed where everything is in shadow; the request goes ahead")
             return Verdict(Grounds("unlimited", policy, stage), client)
         return case.verdict(policy, stage, client, iter(answers))
+
+    def _by_address(self, client: ClientAddress) -> Identity:
+        of_client = self.policy.kinds.kind("address").of_client
+        assert of_client is not None
+        return of_client(client)[0]
 
     def note_client(self, request: RequestView) -> ClientAddress:
         """Return the client's address, and note it on the request: functions may read it before there is a decision."""
@@ -354,7 +388,7 @@ class CompiledPolicy:
         rule = compiled.rule
         for _, plans in found.overrides:
             if rule.name in plans:
-                return with_failure_cached(plans[rule.name], compiled.failure)
+                return compiled.enforced(plans[rule.name])
         if compiled.flat is not None:
             return compiled.flat
         if rule.computed is not None:
@@ -362,7 +396,7 @@ class CompiledPolicy:
             value = yield from _called(rule.computed.function, request, what, otherwise)
             try:
                 if value is not None:
-                    return with_failure_cached(rule.plan(value, compiled.counter_windows), compiled.failure)
+                    return compiled.computed(value)
             except Exception:  # whatever it is that the function gave
                 function_errors.note(f"using the limits found for rule {rule.name}", otherwise)
         return (yield from self._of_tier(compiled.plans, request, found, who))
@@ -420,6 +454,51 @@ def _functions_of(rules: Sequence[CompiledRule]) -> Iterator[Callable[..., Any]]
             yield rule.rule.cost
         if rule.rule.computed is not None:
             yield rule.rule.computed.function
+        for source in rule.sources.values():
+            yield from source.functions if isinstance(source, IdentityKind) else (source,)
+
+
+def _counts_values(plan: Plan) -> bool:
+    return isinstance(plan, tuple) and any(limit.is_distinct for limit in plan)
+
+
+def _values(
+    compiled: CompiledRule, request: RequestView, found: RequestIdentities
+) -> Generator[Step, Any, dict[str, str]]:
+    """Return what the limits of distinct values of a rule count. An absent value is one value of its own, which no
+    client can send. Raises UnreadableRequest."""
+    values: dict[str, str] = {}
+    for name, source in compiled.sources.items():
+        if isinstance(source, IdentityKind):
+            identity = take(source, request, found, compiled.rule.name)
+            if isinstance(identity, PendingVerification):
+                yield from verified(identity, found)
+                identity = take(source, request, found, compiled.rule.name)
+            text = identity.key if isinstance(identity, Identity) else None
+        else:
+            text = yield from _value(compiled.rule, name, source, request)
+        values[name] = "" if text is None else f"={text}"
+    return values
+
+
+def _value(
+    rule: Rule, name: str, function: Callable[[RequestView], Any], request: RequestView
+) -> Generator[Step, Any, str | None]:
+    """Return the text of a value; None if it is absent. If a function of the user fails, the request is denied: else
+    whoever makes it fail could use any number of values. Raises UnreadableRequest."""
+    try:
+        value = unwrapped(function(request))
+        if is_awaitable(value):
+            value = unwrapped((yield value))
+        text = None if value is None else id_text(value)
+        if text is None and value is not None:
+            raise TypeError(f"expected text, a whole number or None, not {type(value).__name__}")
+        return text
+    except UnreadableRequest:
+        raise
+    except Exception:
+        function_errors.note(f"finding {name} for rule {rule.name}", "the request is denied")
+        raise UnreadableRequest("This request cannot be checked.") from None
 
 
 def _keys_of(

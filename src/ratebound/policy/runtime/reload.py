@@ -2,7 +2,8 @@
 
 A new policy is in force for the next request, by one assignment. A broken file changes nothing, and says so loudly.
 Counts are kept, except where a limit's algorithm or period has changed (law 10), and these are named. So are a quota
-whose time zone or first day has changed, which keeps its count, and slots whose lease has changed, which are kept.
+whose time zone or first day has changed, which keeps its count, slots whose lease has changed, which are kept, and
+penalties, which keep their strikes and blocks.
 """
 
 import logging
@@ -159,6 +160,7 @@ def changes_between(old: Policy, new: Policy) -> Iterator[str]:
                     yield f"rule {name}: '{limit.text}' starts anew: its algorithm or its period has changed"
     for name in before.keys() - after.keys():
         yield f"rule {name} is gone: what it has counted is forgotten"
+    yield from _penalty_changes(old, new)
     if old.storage != new.storage:
         yield "storage: a change takes a restart; the old one stays in use"
     if old.ipv6 != new.ipv6:
@@ -172,12 +174,22 @@ def changes_between(old: Policy, new: Policy) -> Iterator[str]:
             yield f"rule {rule.name}: counts by {rule.by or new.by} from now on, and starts anew"
 
 
+def _penalty_changes(old: Policy, new: Policy) -> Iterator[str]:
+    for name, limit in new.penalty_limits.items():
+        if name in old.penalty_limits and old.penalty_limits[name] != limit:
+            yield f"penalty {name}: keeps its strikes and blocks; '{limit.text}' is for strikes from now on"
+    for name in old.penalty_limits.keys() - new.penalty_limits.keys():
+        yield f"penalty {name} is gone: nobody is blocked by it any more"
+
+
 def _kept(rule: str, old: Limit, new: Limit) -> Iterator[str]:
     """Yield what is kept although a limit counts in other windows, or has another lease."""
     if old.calendar != new.calendar:
         yield f"rule {rule}: '{new.text}' keeps its count: only the beginning and the end of its windows have changed"
     elif new.has_slots and old.period_us != new.period_us:
         yield f"rule {rule}: '{new.text}' keeps its slots: the new lease is for those taken or renewed from now on"
+    elif new.is_penalty and old != new:
+        yield f"rule {rule}: '{new.text}' keeps its strikes and blocks, and is for strikes from now on"
 
 
 def _counts_by(rule: str, policy: Policy) -> list[list[str]]:

@@ -13,10 +13,11 @@ from ratebound.policy.identity.identify import PendingVerification, RequestIdent
 from ratebound.policy.identity.named_client import NamedClient, identity_in, read_client
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.match.request_body import UnreadableRequest
 from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.problem import nearest
-from ratebound.policy.runtime.compiled_rules import CompiledRule, plan_of, with_failure_cached
+from ratebound.policy.runtime.compiled_rules import CompiledRule, plan_of
 from ratebound.policy.runtime.fast_path import readings_of
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step, verified
 from ratebound.usage import checked_units, grant_ask, no_quota, quotas_among, usage_ask
@@ -38,8 +39,8 @@ def asks_of_request(
     these `rules` that count the client on any request. Yields what must be awaited.
 
     Of `rules`, two kinds are left out, because a client is shown its own usage: those that count all clients together,
-    and those that count by a function in the rule itself, which may look at anything that the client sends, such as the
-    name of another account.
+    and those that count by a value of the request or by a function in the rule itself, which may be anything that the
+    client sends, such as the name of another account.
     """
     if switch != "on":
         return []
@@ -50,7 +51,10 @@ def asks_of_request(
         asks: list[RuleAsk] = []
         for stage in ("early", "late") if rules is not None or not compiled.exempts(request) else ():
             for one in (yield from _counting(compiled, request, found, stage, rules)):
-                who = yield from _identified(one, request, found)
+                try:
+                    who = yield from _identified(one, request, found)
+                except UnreadableRequest:
+                    continue  # such a request is denied, and has no usage
                 plan = yield from compiled.plan_for(one, request, found, who)
                 if isinstance(plan, tuple) and (rules is None or who.kind != "global"):
                     asks.append(RuleAsk(one.rule.name, usage_ask(who.key, plan)))
@@ -92,7 +96,7 @@ def _is_for(one: CompiledRule, address: Address | None, tier: str | None) -> boo
     match = one.match
     if match.tiers and tier not in match.tiers:
         return False
-    if any(kind.name.startswith(CALL) for parts in one.by for kind in parts):
+    if any(kind.is_target or kind.name.startswith(CALL) for parts in one.by for kind in parts):
         return False
     return match.networks is None or (address is not None and address in match.networks)
 
@@ -193,7 +197,7 @@ def _has_limits(override: Override, rule: Rule) -> bool:
 
 
 def _overridden(override: Override, one: CompiledRule) -> Plan:
-    return with_failure_cached(one.rule.plan(override.limits, one.counter_windows), one.failure)
+    return one.enforced(one.rule.plan(override.limits, one.counter_windows))
 
 
 def _not_counted(rules: Iterable[CompiledRule], client: NamedClient, rule: str | None, policy: Policy) -> str:

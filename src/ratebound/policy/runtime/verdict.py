@@ -43,10 +43,11 @@ class Verdict:
     `kind` says how it was found: `limited` (the storage was asked, see `decision`), `unlimited` (no rule limits this
     client), `unmatched` (no rule matched), `exempt`, `allow`, `block`, `deny`, `off`, or `shed` (the process is
     overloaded). A `block` or `deny` is made without asking for limits, and no wait helps, unless it is an operator's
-    `block` that ends by itself. `earlier` is the verdict of the early stage, if one call decided both.
+    `block` that ends by itself. `earlier` is the verdict of the early stage, if one call decided both. `unreadable` is
+    set for a `deny` because a rule could not read a value of the request: a sentence for the client.
     """
 
-    __slots__ = ("allowed", "client", "decision", "earlier", "grounds", "identities", "shadows")
+    __slots__ = ("allowed", "client", "decision", "earlier", "grounds", "identities", "shadows", "unreadable")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Verdict:
         decision: Decision | None = None,
         identities: Sequence[Identity] = (),
         shadows: tuple[Shadow, ...] = (),
+        unreadable: str = "",
     ) -> None:
         self.grounds = grounds
         self.client = client
@@ -63,6 +65,7 @@ class Verdict:
         self.decision = decision
         self.identities = identities  # one for each of `asked`
         self.shadows = shadows
+        self.unreadable = unreadable
         self.earlier: Verdict | None = None
 
     def __bool__(self) -> bool:
@@ -136,8 +139,8 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The message of `rule` for a rejection, or an empty text."""
-        return "" if self.rule is None else self.rule.message
+        """The message for a rejection: why the request is unreadable, or the message of `rule`; may be empty."""
+        return self.unreadable or ("" if self.rule is None else self.rule.message)
 
     @property
     def documentation(self) -> str:

@@ -1,0 +1,166 @@
+"""Fields of a request's body: of JSON, of a form, and of a form in parts (multipart).
+
+Parsers differ in what they accept, and the application has one of its own. If this one found no account where the
+application finds one, a client could try any number of accounts. So everything that two parsers may read differently is
+unreadable: it raises UnreadableRequest, and the request is denied.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from ratebound.policy.match.request import RequestView
+
+MAX_BODY: Final = 1_000_000  # bytes; a larger body is not looked at
+MAX_FIELDS: Final = 1_000  # of a form
+FORM: Final = "application/x-www-form-urlencoded"
+MULTIPART: Final = "multipart/form-data"
+BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\\]+)"|([^\s";,]+))', re.I)
+CHARSET: Final = re.compile(r'charset\s*=\s*"?([^\s";,]*)', re.I)
+UTF_8: Final = ("utf-8", "utf8", "us-ascii", "ascii")
+PART_NAME: Final = re.compile(r'content-disposition:[ \t]*form-data[ \t]*;[ \t]*name=(?:"([^"\\]*)"|([^\s";]+))', re.I)
+PART_NAMES: Final = re.compile(r"(?<![a-z])name\*?[0-9]?\*?[ \t]*=", re.I)
+
+
+class UnreadableRequest(ValueError):
+    """Raised for a request of which a value cannot be read, or could be read in several ways.
+
+    The message is a sentence for the client. It shows nothing of what the client has sent.
+    """
+
+
+class _Fraction:
+    """A number that is not whole. It is no value: 1.0, 1.00 and 1e0 would be three."""
+
+
+NOT_WHOLE: Final = _Fraction()
+
+
+def plain_body(request: RequestView) -> bytes:
+    """Return the body, without the space around it; empty if there is none or if it was not read.
+
+    Raises UnreadableRequest if it is too long or compressed.
+    """
+    body = request.body or b""
+    if len(body) > MAX_BODY:
+        raise UnreadableRequest("The body is too long.")
+    body = body.strip()
+    if body and any(line.strip().lower() not in ("", "identity") for line in request.header_lines("content-encoding")):
+        raise UnreadableRequest("The body is compressed.")
+    return body
+
+
+def parse_json(body: bytes, parse_int: Callable[[str], Any], parse_float: Callable[[str], Any] = float) -> Any:
+    """Return the value of a JSON text; None for an empty one. Raises ValueError, also for a key that occurs twice."""
+    if not body:
+        return None
+    try:
+        return json.loads(body, parse_int=parse_int, parse_float=parse_float, object_pairs_hook=_unique_keys)
+    except RecursionError:
+        raise ValueError("too deep") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice, and parsers differ in which value they use")
+    return found
+
+
+def field_of_body(request: RequestView, names: Sequence[str]) -> str | None:
+    """Return a field of the body as text; None if there is no such field, or no body.
+
+    `names` lead to a field of nested JSON objects. A form is flat: there they are joined by dots. Raises
+    UnreadableRequest.
+    """
+    body = plain_body(request)
+    if not body:
+        return None
+    lines = request.header_lines("content-type")
+    if len(lines) > 1:
+        raise UnreadableRequest("The request has two content types.")
+    content_type = lines[0] if lines else ""
+    if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(content_type)):
+        raise UnreadableRequest("The body must be UTF-8.")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == MULTIPART:
+        return _field_of_parts(request.body or b"", content_type, ".".join(names))
+    if kind != FORM:  # whatever it says it is: applications read JSON from bodies of any type
+        return _field_of_json(_json_of(body), names)
+    found = _field_of_form(request.body or b"", ".".join(names))
+    try:
+        value = _json_of(body)  # an application may read it as JSON all the same
+    except UnreadableRequest:
+        return found
+    other = _field_of_json(value, names) if isinstance(value, dict) else None
+    if found is not None and other is not None and found != other:
+        raise UnreadableRequest("The body can be read in several ways.")
+    return other if found is None else found
+
+
+def _json_of(body: bytes) -> Any:
+    try:
+        return parse_json(body, _whole, lambda _: NOT_WHOLE)
+    except ValueError:
+        raise UnreadableRequest("The body is not valid JSON, or has a key twice.") from None
+
+
+def _whole(digits: str) -> str:
+    return "0" if digits == "-0" else digits
+
+
+def _field_of_json(value: Any, names: Sequence[str]) -> str | None:
+    for name in names:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise UnreadableRequest("The body is not a JSON object with the expected fields.")
+        value = value.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise UnreadableRequest("A field of the body has the wrong type: expected text or a whole number.")
+
+
+def _field_of_form(body: bytes, name: str) -> str | None:
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise UnreadableRequest("The form cannot be read.") from None
+    return _only([value for key, value in pairs if key == name])
+
+
+def _field_of_parts(body: bytes, content_type: str, name: str) -> str | None:
+    """Return a field of a form in parts. Only what browsers send is accepted: no text around the parts, lines that end
+    with CR LF, one name for each part."""
+    boundaries = BOUNDARY.findall(content_type)
+    if len(boundaries) != 1 or content_type.lower().count("boundary") != 1:
+        raise UnreadableRequest("The parts of the body need one boundary.")
+    mark = b"\r\n--" + "".join(boundaries[0]).encode("latin-1", "replace")
+    before, *parts = (b"\r\n" + body).split(mark, MAX_FIELDS + 2)
+    if before or not parts or parts.pop().rstrip() != b"--" or len(parts) > MAX_FIELDS:
+        raise UnreadableRequest("The parts of the body cannot be read.")
+    found: list[str] = []
+    for part in parts:
+        head, end, content = part.partition(b"\r\n\r\n")
+        lines = head.decode("utf-8", "replace")
+        named = PART_NAME.search(lines)
+        is_plain = end and lines.startswith("\r\n") and len(PART_NAMES.findall(lines)) == 1
+        if named is None or not is_plain or "transfer-encoding" in lines.lower():
+            raise UnreadableRequest("A part of the body has no plain name.")
+        if (named[1] or named[2] or "") != name:
+            continue
+        if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(lines)):
+            raise UnreadableRequest("The body must be UTF-8.")
+        try:
+            found.append(content.decode())
+        except UnicodeDecodeError:
+            raise UnreadableRequest("The body must be UTF-8.") from None
+    return _only(found)
+
+
+def _only(found: Sequence[str]) -> str | None:
+    if len(found) > 1:
+        raise UnreadableRequest("A field occurs twice.")
+    return found[0] if found else None
