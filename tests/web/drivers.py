@@ -84,8 +84,8 @@ def asgi_client(app: Any) -> Client:
     """One event loop for all requests of a test."""
     loop = asyncio.new_event_loop()
 
-    def send(method: str, path: str, headers: Mapping[str, str]) -> Answer:
-        return loop.run_until_complete(asyncio.wait_for(fetch(app, method, path, headers), 30))
+    def send(method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        return loop.run_until_complete(asyncio.wait_for(fetch(app, method, path, headers, body), 30))
 
     send.close = loop.close  # type: ignore[attr-defined]
     return send
@@ -109,8 +109,13 @@ def environ_of(method: str, path: str, headers: Mapping[str, str] | None = None,
         "wsgi.input": io.BytesIO(body),
         "wsgi.errors": io.StringIO(),
         "CONTENT_LENGTH": str(len(body)) if body else "",
-        **{f"HTTP_{name.upper().replace('-', '_')}": value for name, value in (headers or {}).items()},
+        **{_variable(name): value for name, value in (headers or {}).items()},
     }
+
+
+def _variable(header: str) -> str:
+    name = header.upper().replace("-", "_")
+    return name if name == "CONTENT_TYPE" else f"HTTP_{name}"
 
 
 def wsgi_fetch(app: Callable[..., Iterable[bytes]], environ: dict[str, Any]) -> Answer:
@@ -135,7 +140,10 @@ def wsgi_fetch(app: Callable[..., Iterable[bytes]], environ: dict[str, Any]) -> 
 
 
 def wsgi_client(app: Any) -> Client:
-    return lambda method, path, headers: wsgi_fetch(app, environ_of(method, path, headers))
+    def send(method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        return wsgi_fetch(app, environ_of(method, path, headers, body))
+
+    return send
 
 
 class CountingStorage:

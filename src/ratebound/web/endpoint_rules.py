@@ -166,6 +166,7 @@ def wants_user(policy: Policy, rule: Rule, *, with_functions: bool) -> bool:
     """Return True if a rule may count by the user. `with_functions` also counts functions, which may look at it."""
     by = policy.by if rule.by is None else rule.by
     listed = [by] if isinstance(by, str) or not isinstance(by, Iterable) else by
-    if with_functions and any(callable(one) for one in (*listed, rule.cost, rule.computed and rule.computed.function)):
+    functions = (*listed, rule.cost, rule.computed and rule.computed.function, *rule.sources.values())
+    if with_functions and any(callable(one) for one in functions):
         return True
-    return any(names_user(one) for one in listed)
+    return any(names_user(one) for one in (*listed, *rule.sources.values()))

@@ -2,7 +2,7 @@
 A function that takes other arguments raises where the limit is declared, not for each request."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ratebound.policy.functions import binds, check_takes
@@ -10,9 +10,11 @@ from ratebound.policy.functions import binds, check_takes
 
 def taking_request(function: Any, option: str, argument: str = "the RequestView") -> Any:
     """Return a function of the request, also if the given one takes nothing. Other values are returned as they are;
-    functions in a list are converted. Raises TypeError for a function that takes other arguments."""
+    functions in a list or a mapping are converted. Raises TypeError for a function that takes other arguments."""
     if isinstance(function, list | tuple):
         return [taking_request(one, option, argument) for one in function]
+    if option == "distinct" and isinstance(function, Mapping):
+        return {name: taking_request(one, option, argument) for name, one in function.items()}
     if not callable(function) or binds(function, 1):
         return function
     if not binds(function, 0):

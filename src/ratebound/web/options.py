@@ -83,6 +83,7 @@ class PolicyOptions(TypedDict, total=False):
     block: Sequence[str]
     overrides: Sequence[Override]
     adaptive: Mapping[str, Any] | Pressure | None
+    penalties: Mapping[str, Any]
 
 
 class GateOptions(TypedDict, total=False):
@@ -123,12 +124,14 @@ class PlainLimitOptions(TypedDict, total=False):
     priority: Priority
     keep_defaults: bool
     on_breach: Callable[..., Any] | None
+    penalty: str
 
 
 class LimitOptions(PlainLimitOptions, total=False):
     """Options of a limit at an endpoint; see `RouteLimit`."""
 
     key: By | None
+    distinct: Mapping[str, str | Function] | None
     cost: int | Function
     exempt_when: Function | None
 
@@ -137,6 +140,7 @@ class ViewLimitOptions(PlainLimitOptions, total=False):
     """Options of a limit at a Django view: functions take the HttpRequest."""
 
     key: ViewBy | None
+    distinct: Mapping[str, str | ViewFunction] | None
     cost: int | ViewFunction
     exempt_when: ViewFunction | None
 

@@ -6,7 +6,7 @@ one request never decides about another.
 
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, replace
 from types import CodeType
 from typing import Any
@@ -26,7 +26,7 @@ class LookedUp:
     is_looked_up = True
 
     def __init__(
-        self, current: Callable[[], RouteLimit], option: str, index: int | None = None, given: Any = None
+        self, current: Callable[[], RouteLimit], option: str, index: int | str | None = None, given: Any = None
     ) -> None:
         self._current = current
         self._option = option
@@ -48,6 +48,10 @@ def look_up_functions(limit: RouteLimit, current: Callable[[], RouteLimit]) -> d
             found[option] = [
                 LookedUp(current, option, index, one) if callable(one) else one for index, one in enumerate(value)
             ]
+        elif option == "distinct" and isinstance(value, Mapping):
+            found[option] = {
+                name: LookedUp(current, option, name, one) if callable(one) else one for name, one in value.items()
+            }
         elif callable(value):
             found[option] = LookedUp(current, option, None, value)
     return found
@@ -139,6 +143,8 @@ def _text(value: Any) -> Any:
     """Return a value as one that can be compared. All functions are alike."""
     if isinstance(value, list | tuple):
         return tuple(map(_text, value))
+    if isinstance(value, Mapping):
+        return tuple((str(name), _text(one)) for name, one in value.items())
     return callable if callable(value) else repr(value)
 
 
@@ -163,6 +169,8 @@ def content_of(limit: RouteLimit) -> Hashable:
 def _plain(value: Any, is_looked_up: bool) -> Hashable:
     if isinstance(value, list | tuple):
         return tuple(_plain(one, is_looked_up) for one in value)
+    if isinstance(value, Mapping):
+        return tuple((str(name), _plain(one, is_looked_up)) for name, one in value.items())
     if not callable(value):
         return repr(value)
     function = getattr(value, "__wrapped__", value)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from ratebound.policy import Computed, Match, RequestView, Rule
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
+from ratebound.policy.match.request_value import part_of
 from ratebound.policy.model.charge_by_result import Charge, Strike, read_charge
 from ratebound.policy.model.rule import Failure, Mode, Priority
 from ratebound.policy.problem import shown
@@ -20,7 +21,7 @@ from ratebound.web.rule_names import MARK, numbered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FUNCTIONS = ("limits", "key", "cost", "exempt_when")  # options that may be functions of the request
+FUNCTIONS = ("limits", "key", "cost", "exempt_when", "distinct")  # options that may have functions of the request
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,6 +30,8 @@ class RouteLimit:
     RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
     costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn`
     is the share of a limit, like '80%', at which listeners are warned.
+    costs when its result is known. `warn` is the share of a limit, like '80%', at which listeners are warned.
+    costs when its result is known. `distinct` and `penalty` are as in a Rule, too.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
     the policy's default rules, unless `keep_defaults`.
@@ -50,6 +53,8 @@ class RouteLimit:
     priority: Priority = "normal"
     keep_defaults: bool = False
     on_breach: Callable[..., Any] | None = None
+    distinct: Mapping[str, Any] | None = None
+    penalty: str = ""
 
     def __post_init__(self) -> None:
         read_charge(self.charge)  # so that a function that takes other arguments is a TypeError here, as elsewhere
@@ -93,6 +98,8 @@ class RouteLimit:
             priority=self.priority,
             charge=self.charge,
             strike=self.strike,
+            distinct=self.distinct,
+            penalty=self.penalty,
         )
 
     @property
@@ -104,12 +111,12 @@ class RouteLimit:
     def functions(self) -> list[Any]:
         """The values of all options that may be functions of the request."""
         keys = self.key if isinstance(self.key, list | tuple) else (self.key,)
-        return [self.limits, self.cost, self.exempt_when, *keys]
+        return [self.limits, self.cost, self.exempt_when, *keys, *(self.distinct or {}).values()]
 
     @property
     def reads_body(self) -> bool:
-        """True if one of the functions declares that it reads the body."""
-        return any(getattr(one, "reads_body", False) for one in self.functions)
+        """True if a field of the body is counted, or one of the functions declares that it reads the body."""
+        return any(getattr(one, "reads_body", False) or _names_body(one) for one in self.functions)
 
     def agrees_with(self, other: "RouteLimit") -> bool:
         """Return True if two limits are equal, or are looked up for each request."""
@@ -119,6 +126,10 @@ class RouteLimit:
     def shares_quota(self, other: "RouteLimit") -> bool:
         """Return True if two limits are one quota: the same limit, or two of one name that agree."""
         return self is other or (bool(self.name) and self.name == other.name and self.agrees_with(other))
+
+
+def _names_body(given: Any) -> bool:
+    return isinstance(given, str) and any(part_of(name.strip()) == "body" for name in given.split("+"))
 
 
 def route_limit(

@@ -132,9 +132,11 @@ def limit_at_hand(key: Hashable) -> Callable[[], RouteLimit]:
 
 def of_request(given: Any, option: str) -> Any:
     """Return a function of the HttpRequest as one of the RequestView. A function with `reads_body` takes that already.
-    Anything else is returned as it is; functions in a list are converted."""
+    Anything else is returned as it is; functions in a list or a mapping are converted."""
     if isinstance(given, list | tuple):
         return [of_request(one, option) for one in given]
+    if option == "distinct" and isinstance(given, Mapping):
+        return {name: of_request(one, option) for name, one in given.items()}
     if not callable(given) or getattr(given, "reads_body", False):
         return given
     function = taking_request(given, option, "the HttpRequest")

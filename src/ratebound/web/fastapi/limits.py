@@ -431,7 +431,10 @@ def _may_look_at_user(limits: Any, options: Mapping[str, Any]) -> bool:
     listed = key if isinstance(key, list | tuple) else [key]
     if any(names_user(one) for one in listed):
         return True
-    functions = (*listed, limits, options.get("cost"), options.get("exempt_when"))
+    values = (options.get("distinct") or {}).values()
+    if any(names_user(one) for one in values):
+        return True
+    functions = (*listed, limits, options.get("cost"), options.get("exempt_when"), *values)
     return isinstance(limits, Mapping | Computed) or any(callable(one) for one in functions)
 
 
