@@ -88,6 +88,26 @@ WRONG: dict[str, list[str]] = {
         "rules: [{name: a, limits: 10000/calendar-month}, {name: b, limits: 9/second, mode: shadow}]",
     ],
     "short-lease": ["rules: [{name: a, limits: 9/second; 3 concurrent for 2 seconds}]"],
+    "long-block-by-address": [
+        "penalties: {p: {after: 2 strikes/hour, block: [1 hour, 1 day]}}\n"
+        "rules: [{name: a, by: address, limits: 9/second, penalty: p}]",
+        "rules: [{name: a, by: prefix, limits: 9/second; 2 strikes/hour block 2 hours}]",
+    ],
+    "unused-penalty": ["penalties: {p: 2 strikes/hour block 1 hour}\nrules: [{name: a, limits: 9/second}]"],
+    "large-distinct": [
+        "rules: [{name: a, limits: 9/second; 2000 distinct n/hour large, by: address, distinct: {n: query.n}}]"
+    ],
+    "penalty-with-open-failure": [
+        "penalties: {p: 2 strikes/hour block 1 hour}\nrules: [{name: a, limits: 9/second, penalty: p, failure: open}]",
+        "failure: open\nrules: [{name: a, limits: 9/second; 2 strikes/hour block 1 hour}]",
+    ],
+    "target-alone": [
+        "rules: [{name: a, limits: 9/second, by: query.q}]",
+        "rules: [{name: a, match: {paths: /login}, limits: 9/second, by: body.username}, "
+        "{name: b, match: {paths: /other}, limits: 9/second, by: address}]",
+        "rules: [{name: a, limits: 9/second, by: query.q}, {name: b, limits: 9/second, by: global}]",
+        "rules: [{name: a, limits: 9/second, by: query.r + address}]",
+    ],
     "metered-alone": [
         "rules: [{name: a, limits: 10000/calendar-month, over: allow}]",
         "rules: [{name: a, limits: 10000/calendar-month over allow}, {name: b, limits: 9/second, mode: shadow}]",
@@ -213,6 +233,25 @@ RIGHT: dict[str, list[str]] = {
         "rules: [{name: a, limits: 10/second; 10000/day}]",
         "rules: [{name: a, limits: 10/day}]",
         "rules: [{name: a, limits: 100000/second}]",
+    ],
+    "long-block-by-address": [
+        "penalties: {p: {after: 2 strikes/hour, block: [5 minutes, 1 hour]}}\n"
+        "rules: [{name: a, by: address, limits: 9/second, penalty: p}]",
+        "rules: [{name: a, by: [user, address], limits: 9/second; 2 strikes/hour block 2 hours}]",
+    ],
+    "unused-penalty": [
+        "penalties: {p: 2 strikes/hour block 1 hour}\nrules: [{name: a, limits: 9/second, penalty: p}]",
+    ],
+    "large-distinct": [
+        "rules: [{name: a, limits: 9/second; 1000 distinct n/hour, by: address, distinct: {n: query.n}}]",
+    ],
+    "penalty-with-open-failure": [
+        "failure: open\nrules: [{name: a, limits: 9/second; 2 strikes/hour block 1 hour, failure: local}]",
+    ],
+    "target-alone": [
+        "rules: [{name: a, match: {paths: /login}, limits: 9/second, by: body.username}, "
+        "{name: b, limits: 9/second, by: address}]",
+        "rules: [{name: a, limits: 9/second, by: query.q}, {name: b, limits: 9/second}]",
     ],
     "short-lease": [
         "rules: [{name: a, limits: 3 concurrent}]",

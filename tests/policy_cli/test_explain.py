@@ -211,3 +211,46 @@ def test_a_broken_policy_is_told(tmp_path: Path) -> None:
 
 def test_a_narrow_terminal_survives() -> None:
     assert run("explain", LOGIN, "--path", "/search", width=10).exit_code == 0
+
+
+ABUSE = """
+penalties:
+  guessing: {after: 3 strikes/hour, block: [5 minutes, 1 hour], forget: 1 day}
+identities: {api-key: {verify: find}}
+rules:
+  - name: login
+    match: {paths: [/login]}
+    by: [api-key, address]
+    limits: 10/minute
+    penalty: guessing
+  - {name: ids, match: {paths: ["/users/{id}"]}, by: address, limits: 2 distinct id/hour, distinct: {id: path.id}}
+  - {name: account, match: {paths: [/login]}, by: body.username, limits: 5/hour}
+"""
+
+
+def test_it_says_what_strikes_and_for_how_long_a_client_is_blocked(tmp_path: Path) -> None:
+    result = run("explain", written(tmp_path, ABUSE), "--path", "/login", "--identity", "api-key=x", width=200)
+    lines = result.stdout.splitlines()
+    assert "          strike    a denial by this rule, but not for want of a slot; one a second at most" in lines
+    assert (
+        "          block     at 3 strikes/hour for 5 minutes, then 1 hour, which repeats; forgotten 1 day after a block"
+        " or strike" in lines
+    )
+    [stage] = told(written(tmp_path, ABUSE), "--path", "/login", "--body", '{"username": "Ann"}')
+    assert rule(stage, "login")["penalty"] == "guessing"
+    assert rule(stage, "account")["identity"] == "body.username:ann"
+
+
+def test_it_says_where_a_distinct_value_comes_from(tmp_path: Path) -> None:
+    result = run("explain", written(tmp_path, ABUSE), "--path", "/users/7", width=200)
+    assert "          value     id is path.id; absent is one value" in result.stdout.splitlines()
+    [stage] = told(written(tmp_path, ABUSE), "--path", "/users/7")
+    assert rule(stage, "ids")["distinct"] == {"id": "path.id"}
+    assert stage["allowed"]
+    assert stage["rejection"]["status"] == 429
+
+
+def test_it_says_why_a_body_cannot_be_read(tmp_path: Path) -> None:
+    [stage] = told(written(tmp_path, ABUSE), "--path", "/login", "--body", "{")
+    assert (stage["kind"], stage["rejection"]["status"]) == ("deny", 403)
+    assert "unreadable: The body is not valid JSON" in rule(stage, "account")["why"]

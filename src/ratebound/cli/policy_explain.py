@@ -13,7 +13,18 @@ from ratebound.cli.policy_functions import is_stub
 from ratebound.errors import RateboundError
 from ratebound.http.rejection import Response
 from ratebound.limit import UNITS, Ask, Group, Limit
-from ratebound.policy import Explanation, Gate, Identity, Policy, RequestView, RuleReport, Source, Verdict, explain
+from ratebound.policy import (
+    Explanation,
+    Gate,
+    Identity,
+    Policy,
+    RequestView,
+    Rule,
+    RuleReport,
+    Source,
+    Verdict,
+    explain,
+)
 from ratebound.policy.identity.identify import RequestIdentities
 from ratebound.policy.model.rule import Stage
 from ratebound.policy.problem import nearest
@@ -112,13 +123,14 @@ def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> Answer
         if any(_can_use_up(limit) for limit in decision.limits):
             gate.settle(verdict, cost=[_whole_quota(ask) for ask in decision.asks])
         else:
-            storage.evaluate([_all_slots(ask) for ask in decision.asks], "force")
+            gate.undo(verdict)  # a value that is counted already would pass
+            storage.evaluate([_all_entries(ask) for ask in decision.asks], "force")
         denied = gate.decide(asked.view(), stage)
     return Answer(stage, policy, explanation, view.found, verdict, headers, _rejection(denied, view))
 
 
 def _can_use_up(limit: Limit) -> bool:
-    return not limit.has_slots and not limit.metered
+    return limit.takes_cost and not limit.metered
 
 
 def _whole_quota(ask: Ask) -> int:
@@ -126,10 +138,11 @@ def _whole_quota(ask: Ask) -> int:
     return min((limit.burst for limit in ask[1] if _can_use_up(limit)), default=ask[2])
 
 
-def _all_slots(ask: Ask) -> Group:
-    """Return what to force to hold all the slots of an ask."""
+def _all_entries(ask: Ask) -> Group:
+    """Return what to force to hold all the slots of an ask, and to have seen all the values that it allows."""
     key, limits, *_ = ask
-    return [(key, (limit,), 1, None, [(i, 0, 0, 0)]) for limit in limits if limit.has_slots for i in range(limit.count)]
+    counted = [limit for limit in limits if limit.has_slots or limit.is_distinct]
+    return [(key, (limit,), 1, None, [(i, 0, 0, 0)]) for limit in counted for i in range(limit.count)]
 
 
 def _rejection(verdict: Verdict, view: RequestView) -> Response | None:
@@ -155,10 +168,11 @@ def _as_if(policy: Policy, asked: GivenRequest) -> Policy:
                 claims[sources["jwt"].tier] = asked.tier
             sources["jwt"] = Source(verify=lambda _: claims, tier=sources["jwt"].tier)
         elif kind in sources and kind != "jwt":
-            sources[kind] = Source(call=_always(Identity("", value, asked.tier)), kinds=sources[kind].kinds)
+            given = _always(Identity("", value, asked.tier))
+            sources[kind] = Source(call=given, kinds=sources[kind].kinds, verified=True)
         elif giving := [name for name, source in sources.items() if kind in source.kinds]:
             found = _always(Identity(kind, value, asked.tier))
-            sources.update((name, Source(call=found, kinds=sources[name].kinds)) for name in giving)
+            sources.update((name, Source(call=found, kinds=sources[name].kinds, verified=True)) for name in giving)
         else:
             known = [name if name != "jwt" else "jwt:sub" for name in sources]
             raise RateboundError(f"--identity {kind}: the policy has no such identity: {nearest(kind, known)}")
@@ -250,6 +264,14 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     facts = [("counts by", who + (f" (not found: {', '.join(tried)})" if tried else ""))]
     if isinstance(plan, tuple):
         facts += [("limit", f"{limit.text}, {_kind(limit)}, named {limit.name}") for limit in plan]
+        facts += [
+            ("value", f"{limit.values} is {_source(rule, limit.values)}; absent is one value")
+            for limit in plan
+            if limit.is_distinct
+        ]
+        for limit in plan:
+            if limit.is_penalty:
+                facts += [("strike", _strikes(rule)), ("block", _blocks(limit))]
     else:
         facts.append(("limit", str(plan)))
     if rule.retry and isinstance(plan, tuple) and any(limit.has_slots for limit in plan):
@@ -263,6 +285,26 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     if rule.candidates:
         facts.append(("candidate", "evaluated as well, and only reported"))
     return facts
+
+
+def _source(rule: Rule, name: str) -> str:
+    source = rule.sources[name]
+    return getattr(source, "text", None) or (source if isinstance(source, str) else "found by a function")
+
+
+def _strikes(rule: Rule) -> str:
+    """Return what is a strike, in words."""
+    results = "; also a result, by 'strike'" if rule.strikes_by_result else ""
+    return f"a denial by this rule, but not for want of a slot; one a second at most{results}"
+
+
+def _blocks(limit: Limit) -> str:
+    """Return what a penalty does, in words."""
+    strikes, _, times = limit.text.partition(" block ")
+    first, *more = times.partition(" forget ")[0].split(" then ")
+    longer = "".join(f", then {one}" for one in more) + (", which repeats" if more else "")
+    days = limit.forget_us / UNITS["day"]
+    return f"at {strikes} for {first}{longer}; forgotten {days:g} day{'' if days == 1 else 's'} after a block or strike"
 
 
 def _kind(limit: Limit) -> str:
@@ -286,6 +328,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
                 "why": _why(report) if report.applies else report.why,
                 "identity": None if report.identity is None else report.identity.key,
                 "limits": [str(limit) for limit in report.plan] if isinstance(report.plan, tuple) else report.plan,
+                "penalty": report.rule.penalty or None,
+                "distinct": {name: _source(report.rule, name) for name in report.rule.sources},
                 "cost": report.cost,
                 "mode": report.rule.mode,
                 "failure": report.rule.failure or answer.policy.failure,

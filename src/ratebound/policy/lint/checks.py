@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
 
 from ratebound.http.prefix import parse_network
-from ratebound.limit import UNITS, Limit
+from ratebound.limit import MAX_VALUES, UNITS, Limit
 from ratebound.lowered import lowered_limit
+from ratebound.policy.identity.identify import IdentityKind
 from ratebound.policy.lint.credentials import check_credentials, kinds_of, limits_something, plans_of
 from ratebound.policy.lint.known_mistakes import Advice, advice
 from ratebound.policy.lint.redundant_limit import is_redundant
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.match.path import Pattern
+from ratebound.policy.match.request_value import TARGETS
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
 from ratebound.policy.problem import Place
@@ -37,6 +39,8 @@ LOG = 1_000  # requests per client up to which a sliding log is fast
 AT_ONCE = 1_000
 LONG_CACHE = 3600  # seconds
 SHORT_LEASE = 5 * UNITS["second"]
+LONG_BLOCK = UNITS["hour"]
+SHARED = {"address", "prefix", "agent", "fingerprint"}  # identities that many people may share
 WIDE = {4: 16, 6: 32}  # prefixes shorter than these span several organisations
 
 
@@ -62,10 +66,7 @@ def _is_broad(rule: Rule) -> bool:
 
 def _address_alone(policy: Policy) -> Iterator[Advice]:
     limiting = [rule for rule in policy.rules if limits_something(rule)]
-    alone = all(
-        kinds_of(policy.rule_by[rule.name]) <= {"address", "prefix", "agent", "fingerprint", "global"}
-        for rule in limiting
-    )
+    alone = all(kinds_of(policy.rule_by[rule.name]) <= {*SHARED, "global", *TARGETS} for rule in limiting)
     knows_shared = any(override.limits is not None for override in policy.overrides)
     if alone and not knows_shared and any(_is_broad(rule) for rule in limiting):
         yield advice("address-alone", ("rules",), "every rule counts by address, none by user or another identity")
@@ -151,7 +152,7 @@ def _limits(plan: Plan) -> tuple[Limit, ...]:
 
 def _denying(plan: Plan) -> list[Limit]:
     """Return the rates and quotas of a plan that can deny."""
-    return [limit for limit in _limits(plan) if not limit.metered and not limit.has_slots]
+    return [limit for limit in _limits(plan) if not limit.metered and limit.takes_cost]
 
 
 def _redundant_limits(policy: Policy) -> Iterator[Advice]:
@@ -275,7 +276,10 @@ def _spreads(rule: Rule) -> bool:
     """Return True if a rule lets no client spend a large quota within a second, whatever its tier."""
     plans = [_limits(plan) for plan in rule.plans.values()]
     return rule.mode == "enforce" and all(
-        any(limit.has_slots or (limit.period_us < UNITS["hour"] and not limit.metered) for limit in limits)
+        any(
+            limit.has_slots or (limit.takes_cost and limit.period_us < UNITS["hour"] and not limit.metered)
+            for limit in limits
+        )
         for limits in plans
     )
 
@@ -300,6 +304,53 @@ def _priorities(policy: Policy) -> Iterator[Advice]:
             long = [limit for limit in found if limit.refill_us >= UNITS["hour"] and lowered_limit(limit, 1) != limit]
             if long:
                 yield advice("lowered-for-long", ("rules", place), f"rule {rule.name!r} has '{long[0].text}'")
+
+
+def _penalties(policy: Policy) -> Iterator[Advice]:
+    """Yield the warnings about penalties: of entries, and of rules that name one or have one in their limits."""
+    named = {rule.penalty for rule in policy.rules}
+    for name in policy.penalty_limits:
+        if name not in named:
+            yield advice("unused-penalty", ("penalties", name), f"no rule names the penalty {name!r}")
+    for place, rule in enumerate(policy.rules):
+        own = [limit for plan in rule.plans.values() for limit in _limits(plan) if limit.is_penalty]
+        entry = policy.penalty_limits.get(rule.penalty)
+        penalties = own if entry is None else [*own, entry]
+        if not penalties:
+            continue
+        longest = max(penalties, key=lambda limit: max(limit.blocks_us))
+        if max(longest.blocks_us) > LONG_BLOCK and kinds_of(policy.rule_by[rule.name]) <= SHARED:
+            wrong = f"rule {rule.name!r} blocks addresses: '{longest.text}'"
+            yield advice("long-block-by-address", ("rules", place, "penalty" if longest is entry else "limits"), wrong)
+        if (rule.failure or policy.failure) == "open":
+            where: Place = ("rules", place, "failure") if rule.failure else ("failure",)
+            wrong = f"rule {rule.name!r} has a penalty and the failure mode open"
+            yield advice("penalty-with-open-failure", where, wrong)
+
+
+def _distinct(policy: Policy) -> Iterator[Advice]:
+    for place, rule in enumerate(policy.rules):
+        for limit in [limit for plan in rule.plans.values() for limit in _limits(plan) if limit.is_distinct]:
+            if limit.count > MAX_VALUES:
+                wrong = f"'{limit.text}' of rule {rule.name!r} stores up to {limit.count} values of each client"
+                yield advice("large-distinct", ("rules", place, "limits"), wrong)
+
+
+def _target_alone(policy: Policy) -> Iterator[Advice]:
+    counting = [
+        rule
+        for rule in policy.rules
+        if limits_something(rule) and any(_says_who(parts) for parts in policy.rule_by[rule.name][:1])
+    ]
+    for place, rule in enumerate(policy.rules):
+        targets = [kind.name for parts in policy.rule_by[rule.name] for kind in parts if kind.is_target]
+        if targets and rule not in counting and limits_something(rule) and not _is_covered(rule, counting):
+            wrong = f"rule {rule.name!r} counts by {targets[0]}, and no other rule counts who sends the same requests"
+            yield advice("target-alone", ("rules", place, "by"), wrong)
+
+
+def _says_who(parts: Sequence[IdentityKind]) -> bool:
+    return any(kind.is_verified for kind in parts) and not any(kind.is_target for kind in parts)
 
 
 def _missing_default(policy: Policy) -> Iterator[Advice]:
@@ -370,6 +421,9 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _limit_shapes,
     _metered_alone,
     _priorities,
+    _penalties,
+    _distinct,
+    _target_alone,
     _missing_default,
     _ipv6,
     _global_alone,

@@ -31,9 +31,10 @@ def limits_something(rule: Rule) -> bool:
 
 
 def _limits_guesses(rule: Rule) -> bool:
-    """Return True if the rule limits how often a client can try. Slots do not: guesses can come one by one."""
+    """Return True if the rule limits how often a client can try, or on how many accounts. Slots do not: guesses can
+    come one by one."""
     plans = [plan for _, plan in plans_of(rule) if isinstance(plan, tuple)]
-    return any(not limit.metered and not limit.has_slots for plan in plans for limit in plan)
+    return any(limit.is_distinct or (limit.takes_cost and not limit.metered) for plan in plans for limit in plan)
 
 
 def kinds_of(by: Alternatives) -> set[str]:

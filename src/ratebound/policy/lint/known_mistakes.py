@@ -37,9 +37,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "login-without-account": (
         "An attacker with many addresses can guess the password of one account from each of them.",
-        "Add a rule on the same path that counts by the account of the login: 'by: {call: account_of}', with a"
-        " function that reads the account from the body and has the attribute 'account_of.reads_body = True'"
-        " (canonical_name makes one key of its spellings). Anyone who knows an account name can use up this quota and"
+        "Add a rule on the same path that counts by the account of the login: 'by: body.username', with the name of the"
+        " field. Anyone who knows an account name can use up this quota and"
         " lock the owner out. To prevent that, keep the limit well above what an owner needs, refund successful logins,"
         " or count by account and address together.",
     ),
@@ -107,6 +106,29 @@ MISTAKES: dict[str, tuple[str, str]] = {
         " their requests still run.",
         "Leave the lease out: it is one minute, and a slot is free as soon as its request ends. It only counts if a"
         " process dies.",
+    ),
+    "long-block-by-address": (
+        "An office, a school or a mobile carrier has one address for many people. One of them can get all of them"
+        " blocked for that long.",
+        "Block addresses for an hour at most, 'block: [5 minutes, 1 hour]', or count by user where there is one: 'by:"
+        " [user, address]'.",
+    ),
+    "unused-penalty": (
+        "Nobody is ever blocked by it.",
+        "Write its name in a rule, 'penalty: …', or remove it.",
+    ),
+    "large-distinct": (
+        "Every value is stored for every client: memory grows with both, and a client decides how many it uses.",
+        "Lower the count to what an honest client needs. A limit that stops a client after 20 accounts needs no more.",
+    ),
+    "penalty-with-open-failure": (
+        "While the storage is unavailable this rule allows every request. Whoever makes it unavailable is not struck,"
+        " and only processes that have seen a block keep it.",
+        "Write 'failure: local' or 'failure: closed' on this rule.",
+    ),
+    "target-alone": (
+        "A client chooses this value, so it gets a new quota with a new value in each request.",
+        "Add a rule for the same requests that counts by address or by a verified identity.",
     ),
     "metered-alone": (
         "Metering counts and denies nothing, so a client can send any number of requests.",

@@ -31,8 +31,10 @@ def is_redundant(weak: Limit, strict: Limit, *, alike: bool) -> bool:
     exactly the same requests."""
     if weak.metered or strict.metered:
         return False  # the one is there to count, and the other denies nothing
-    if weak.has_slots or strict.has_slots:
-        return alike and weak.has_slots and strict.has_slots and strict.count <= weak.count
+    if not (weak.takes_cost and strict.takes_cost):
+        is_same = weak.algorithm == strict.algorithm and weak.values == strict.values
+        is_same = is_same and (weak.has_slots or weak.period_us == strict.period_us)
+        return alike and is_same and not weak.is_penalty and strict.count <= weak.count
     same_windows = weak.period_us == strict.period_us and weak.calendar == strict.calendar
     if alike and weak.algorithm == strict.algorithm and same_windows:
         return strict.count <= weak.count and strict.burst <= weak.burst
