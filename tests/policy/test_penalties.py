@@ -203,6 +203,17 @@ def test_a_user_that_is_struck_leaves_its_address_alone() -> None:
     assert not is_blocked(gate, request("/login", user="bob"))
 
 
+def test_a_bounded_queue_in_a_rule_does_not_keep_its_other_limits_from_striking() -> None:
+    clock = FakeClock()
+    limits = "1/second burst 9 leaky-bucket; 2/hour; 2 strikes/hour block 5 minutes"
+    gate = Gate(Policy(rules=[Rule("slow", limits, by="address")]), storage=MemoryStorage(clock=clock), max_delay=1.0)
+    for _ in range(4):
+        verdict = decide(gate, request())
+        clock.advance(2)
+    assert not verdict.allowed
+    assert is_blocked(gate, request())
+
+
 def test_reset_lifts_a_block() -> None:
     clock = FakeClock()
     gate = gate_of(policy(LOGIN), clock)

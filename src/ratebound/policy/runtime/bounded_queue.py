@@ -19,14 +19,27 @@ def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Grou
 
 
 def _parts(ask: Ask, patience: int) -> list[Ask]:
-    """Return one ask for each limit. Patience belongs to an ask, and buckets that do not queue must not have it: they
-    would hand out places in the future."""
-    key, limits, cost, _, extras = ask
-    if not any(limit.queues for limit in limits):
-        return [ask]
+    """Return one ask for each queue that is bounded, and one for the limits before, between and after them. Patience
+    belongs to an ask, and buckets that do not queue must not have it: they would hand out places in the future.
+
+    A penalty stays with the limits beside it, whose denials are its strikes.
+    """
+    key, limits, cost, *_ = ask
     parts: list[Ask] = []
+    begin = 0
     for place, limit in enumerate(limits):
-        is_bounded = limit.queues and patience < limit.numbers.room_for(cost)[0]
-        extra = None if extras is None or extras[place] == NOT_GIVEN else [extras[place]]
-        parts.append((key, (limit,), cost, patience if is_bounded else None, extra))
-    return parts
+        if limit.queues and patience < limit.numbers.room_for(cost)[0]:
+            parts += _part(ask, begin, place)
+            parts.append((key, (limit,), cost, patience, None))
+            begin = place + 1
+    if not parts:
+        return [ask]
+    return parts + _part(ask, begin, len(limits))
+
+
+def _part(ask: Ask, begin: int, end: int) -> list[Ask]:
+    key, limits, cost, _, extras = ask
+    given = None if extras is None else extras[begin:end]
+    if given is not None and all(extra == NOT_GIVEN for extra in given):
+        given = None
+    return [(key, limits[begin:end], cost, None, given)] if begin < end else []
