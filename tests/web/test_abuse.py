@@ -110,3 +110,45 @@ def test_a_value_that_is_the_user_wants_the_user() -> None:
 
     rule = Rule("a", "2 distinct who/hour", by="address", distinct={"who": "user"})
     assert wants_user(Policy(rules=[rule], by="address"), rule, with_functions=False)
+
+
+def test_decorators_of_fastapi_count_values_and_share_an_entry(clock: FakeClock) -> None:
+    from fastapi import FastAPI
+
+    from ratebound.web.fastapi import RateLimits
+    from tests.web.drivers import asgi_client
+
+    app = FastAPI()
+    entry = {"guessing": {"after": "1 strike/hour", "block": "5 minutes"}}
+    limits = RateLimits("100/minute", app=app, penalties=entry, storage=MemoryStorage(clock=clock))
+
+    @app.post("/login")
+    @limits.limit("1 distinct account/hour", key="address", distinct={"account": "body.username"}, penalty="guessing")
+    def login(body: dict[str, str]) -> str:
+        return body["username"]
+
+    @app.get("/users/{id}")
+    @limits.limit("5 distinct user/hour", key="address", distinct={"user": "path.id"}, penalty="guessing")
+    def user(id: int) -> int:
+        return id
+
+    send: Any = asgi_client(app)
+    try:
+        assert send("GET", "/users/1", {}).status == 200
+        answers = [send("POST", "/login", JSON, body=b'{"username": "%s"}' % name) for name in (b"ann", b"ann", b"eve")]
+        assert [answer.status for answer in answers] == [200, 200, 429]
+        assert answers[0].body == b'"ann"'
+        assert send("GET", "/users/1", {}).status == 429
+        clock.advance(301)
+        assert send("GET", "/users/1", {}).status == 200
+    finally:
+        send.close()
+
+
+def test_decorators_of_flask_count_values() -> None:
+    from tests.web.flask_site import Site
+
+    site = Site()
+    limit = site.limiter.limit("2 distinct user/hour", key="address", distinct={"user": "path.id"})
+    site.view("/people/<id>", limit, answer="shown")
+    assert [site.get(f"/people/{name}").status_code for name in ("1", "2", "1", "3")] == [200, 200, 200, 429]
