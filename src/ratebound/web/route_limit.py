@@ -31,7 +31,7 @@ class RouteLimit:
     costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn`
     is the share of a limit, like '80%', at which listeners are warned.
     costs when its result is known. `warn` is the share of a limit, like '80%', at which listeners are warned.
-    costs when its result is known. `distinct` and `penalty` are as in a Rule, too.
+    `distinct` and `penalty` are as in a Rule, too.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
     the policy's default rules, unless `keep_defaults`.
