@@ -141,7 +141,7 @@ def test_which_results_are_strikes() -> None:
 
 
 def test_a_strike_needs_a_penalty() -> None:
-    with pytest.raises(PolicyError, match="it is for penalties, and this rule has none: leave it out, or add a limit"):
+    with pytest.raises(PolicyError, match="it is for penalties, and this rule has none: leave it out, or name one"):
         Rule("login", "5/minute", strike="failure")
     Rule("login", {"free": PENALTY, "pro": "5/minute"}, strike="failure")
 

@@ -203,6 +203,17 @@ def test_a_user_that_is_struck_leaves_its_address_alone() -> None:
     assert not is_blocked(gate, request("/login", user="bob"))
 
 
+def test_a_rule_without_limits_has_the_penalty_alone_if_results_are_strikes() -> None:
+    clock = FakeClock()
+    gate = gate_of(policy({**LOGIN, "limits": "unlimited", "strike": {"status": [401]}}), clock)
+    verdict = decide(gate, request("/login"))
+    assert verdict.decision is not None
+    assert [limit.name for limit in verdict.decision.limits] == ["guessing"]
+    assert all(decide(gate, request("/login")) for _ in range(50))
+    with pytest.raises(PolicyError, match="this rule has none"):
+        policy({**LOGIN, "penalty": "", "strike": "failure"})
+
+
 def test_a_bounded_queue_in_a_rule_does_not_keep_its_other_limits_from_striking() -> None:
     clock = FakeClock()
     limits = "1/second burst 9 leaky-bucket; 2/hour; 2 strikes/hour block 5 minutes"

@@ -30,7 +30,6 @@ class RouteLimit:
     RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
     costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn`
     is the share of a limit, like '80%', at which listeners are warned.
-    costs when its result is known. `warn` is the share of a limit, like '80%', at which listeners are warned.
     `distinct` and `penalty` are as in a Rule, too.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
