@@ -425,6 +425,8 @@ def warning_at(limits: tuple[Limit, ...], warn: float) -> tuple[Limit, ...]:
 # - For a value, its digest and three zeros (see values.py). To take back a sight of it in mode "force": the digest, the
 #   expiry that this sight gave it, and the expiry that it had before, or 0 if it was new.
 # - For a penalty: NOT_GIVEN. NO_STRIKE in mode "spend" counts no denial as a strike, and STRIKE in mode "force" is one.
+#   (SPAN, before, after, 0) in mode "spend" counts denials of so many limits before and after it in the group, and not
+#   those of its ask: limits that belong together may be in several asks, because patience belongs to an ask.
 # - For a rate or a quota in mode "force", the spend to correct (see `spent_of`): its instant, the instant to which it
 #   filled a bucket, that instant's fraction in 1/count microseconds, and the time that refunds had given back by then.
 #   For a window the last number is the instant since which it counted. NOT_GIVEN is a correction without a spend, and
@@ -437,6 +439,7 @@ NOT_GIVEN: Extra = (-1, -1, -1, -1)
 GRANT: Extra = (-2, 0, 0, 0)
 STRIKE: Extra = (-3, 0, 0, 0)
 NO_STRIKE: Extra = (-4, 0, 0, 0)
+SPAN: Final = -5
 
 # Asks that are decided together: atomically, all or nothing.
 Group = Sequence[Ask]

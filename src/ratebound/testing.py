@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from ratebound.clock import SECOND
 from ratebound.duration import Duration
-from ratebound.limit import ALGORITHMS, GRANT, NO_STRIKE, NOT_GIVEN, STRIKE, Ask, Extra, Group, Limit, Mode
+from ratebound.limit import ALGORITHMS, GRANT, NO_STRIKE, NOT_GIVEN, SPAN, STRIKE, Ask, Extra, Group, Limit, Mode
 from ratebound.notation import parse_limit, parse_limits
 from ratebound.outcome import Outcome, Row
 from ratebound.settling import settlement, spent_of, undoing
@@ -1254,6 +1254,27 @@ def some_denials_are_no_strikes(storage: Storage, clock: FakeClock) -> None:
     assert ask(storage, "a", PENALTY, mode="peek")[:4] == (True, 2, 0, 0)
 
 
+def a_penalty_may_span_several_asks(storage: Storage, clock: FakeClock) -> None:
+    """Limits that belong together may be in asks of their own, one of which has patience."""
+    queue, rate = parse_limit("1/minute burst 3 leaky-bucket"), parse_limit("9/day")
+    penalty, alone = (parse_limit(f"1 strike/hour block 5 minutes as {name}") for name in ("spans", "alone"))
+
+    def hit(key: str, extra: Extra) -> list[Outcome]:
+        group: Group = (
+            (key, (queue,), 1, 0, None),
+            (key, (rate, penalty), 1, None, [NOT_GIVEN, extra]),
+            (key, (alone,), 1, None, [NOT_GIVEN]),
+        )
+        return [Outcome(*row) for row in storage.evaluate((group,))[0]]
+
+    for key, extra, passes in (("a", (SPAN, 2, 0, 0), False), ("b", NOT_GIVEN, True), ("c", NO_STRIKE, True)):
+        assert all(outcome.allowed for outcome in hit(key, extra))
+        denied, _, after, other = hit(key, extra)  # the queue has no place for now
+        assert not denied.allowed
+        assert after.allowed is passes
+        assert other.allowed
+
+
 def a_strike_is_for_the_key_that_was_denied(storage: Storage, clock: FakeClock) -> None:
     """In a group of several keys; and where one of them is blocked, no other is struck."""
     asks = {key: (key, tuple(parse_limits(f"{key[-1]}/hour; {PENALTY}")), 1, None, None) for key in ("k1", "k2", "k3")}
@@ -1367,6 +1388,7 @@ VALUE_AND_PENALTY_CLAIMS: list[Claim] = [
     a_penalty_of_several_asks_is_struck_once,
     a_strike_can_be_forced,
     some_denials_are_no_strikes,
+    a_penalty_may_span_several_asks,
     a_strike_is_for_the_key_that_was_denied,
     a_clock_that_steps_back_lifts_no_block_and_makes_none_longer,
     all_kinds_are_decided_together,

@@ -225,6 +225,36 @@ def test_a_bounded_queue_in_a_rule_does_not_keep_its_other_limits_from_striking(
     assert is_blocked(gate, request())
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        "1/second burst 9 leaky-bucket; 2 strikes/hour block 5 minutes",
+        "2 strikes/hour block 5 minutes; 100/hour; 1/second burst 9 leaky-bucket",
+    ],
+)
+def test_a_bounded_queue_that_denies_strikes(limits: str) -> None:
+    clock = FakeClock()
+    gate = Gate(Policy(rules=[Rule("slow", limits, by="address")]), storage=MemoryStorage(clock=clock), max_delay=1.0)
+    assert [decide(gate, request()).allowed for _ in range(3)] == [True, True, False]
+    assert not is_blocked(gate, request())
+    clock.advance(1.2)
+    for _ in range(3):
+        decide(gate, request())
+    assert is_blocked(gate, request())
+
+
+def test_a_bounded_queue_strikes_no_penalty_of_another_rule() -> None:
+    clock = FakeClock()
+    rules = [
+        Rule("slow", "1/second burst 9 leaky-bucket", by="address"),
+        Rule("other", "100/hour; 1 strike/hour block 5 minutes", by="address"),
+    ]
+    gate = Gate(Policy(rules=rules), storage=MemoryStorage(clock=clock), max_delay=1.0)
+    assert [decide(gate, request()).allowed for _ in range(4)] == [True, True, False, False]
+    clock.advance(10)
+    assert decide(gate, request())
+
+
 def test_reset_lifts_a_block() -> None:
     clock = FakeClock()
     gate = gate_of(policy(LOGIN), clock)

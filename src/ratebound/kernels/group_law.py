@@ -8,7 +8,7 @@ from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.quota import QuotaWindow
 from ratebound.kernels.state import State
-from ratebound.limit import MAX_SPAN, NO_STRIKE, NOT_GIVEN, Extra, Group, Mode
+from ratebound.limit import MAX_SPAN, NO_STRIKE, NOT_GIVEN, SPAN, Extra, Group, Mode
 from ratebound.numbers import Numbers, product
 from ratebound.outcome import Row
 
@@ -103,27 +103,28 @@ def penalties_to_strike(group: Group, rows: Sequence[Row]) -> list[int]:
     """Return the penalties that count a strike if these are the rows of a denied group: their indices among the rows.
 
     These are the penalties of each ask with a denial that counts. No strike comes from slots, from a cost that never
-    passes, from a waiter, with NO_STRIKE, or while a penalty of the group blocks.
+    passes, from an ask with patience, with NO_STRIKE, or while a penalty of the group blocks. Where limits that belong
+    together are in several asks, the extra of a penalty says which: see `limit.SPAN`.
     """
-    found: list[int] = []
-    i = 0
+    guilty: list[bool] = []
+    penalties: list[tuple[int, int, int]] = []  # index, first and last of the limits whose denials count
     for _, limits, _, patience, extras in group:
-        penalties: list[int] = []
-        is_guilty = False
+        begin = len(guilty)
         for n, limit in enumerate(limits):
+            i = begin + n
             row = rows[i]
             algorithm = limit.numbers.algorithm
-            if algorithm == "penalty":
+            is_penalty = algorithm == "penalty"
+            guilty.append(not row[0] and row[2] is not None and algorithm != "concurrent" and not is_penalty)
+            if is_penalty:
                 if not row[0]:
                     return []
-                if extras is None or extras[n] != NO_STRIKE:
-                    penalties.append(i)
-            elif not row[0] and row[2] is not None and algorithm != "concurrent":
-                is_guilty = True
-            i += 1
-        if is_guilty and patience is None:
-            found += penalties
-    return found
+                extra = NOT_GIVEN if extras is None else extras[n]
+                if extra[0] == SPAN:
+                    penalties.append((i, i - extra[1], i + extra[2]))
+                elif extra != NO_STRIKE and patience is None:
+                    penalties.append((i, begin, begin + len(limits) - 1))
+    return [i for i, first, last in penalties if any(guilty[first : last + 1])]
 
 
 def _strike(group: Group, asked: list[_Asked], states: list[State], answers: list[Row], now: int) -> None:

@@ -5,7 +5,7 @@ The kernel itself denies a request that would have to wait longer, in the same s
 
 from collections.abc import Sequence
 
-from ratebound.limit import NOT_GIVEN, Ask, Group
+from ratebound.limit import NOT_GIVEN, SPAN, Ask, Extra, Group
 
 
 def with_bounded_queues(groups: Sequence[Group], patience: int) -> Sequence[Group]:
@@ -22,7 +22,7 @@ def _parts(ask: Ask, patience: int) -> list[Ask]:
     """Return one ask for each queue that is bounded, and one for the limits before, between and after them. Patience
     belongs to an ask, and buckets that do not queue must not have it: they would hand out places in the future.
 
-    A penalty stays with the limits beside it, whose denials are its strikes.
+    A penalty counts denials of all of them.
     """
     key, limits, cost, *_ = ask
     parts: list[Ask] = []
@@ -34,11 +34,25 @@ def _parts(ask: Ask, patience: int) -> list[Ask]:
             begin = place + 1
     if not parts:
         return [ask]
-    return parts + _part(ask, begin, len(limits))
+    parts += _part(ask, begin, len(limits))
+    return parts
+
+
+def _spanning(ask: Ask) -> list[Extra] | None:
+    """Return the extras of an ask that will be in parts."""
+    _, limits, _, _, extras = ask
+    if extras is None:
+        return None
+    last = len(limits) - 1
+    return [
+        (SPAN, place, last - place, 0) if limits[place].is_penalty and extra == NOT_GIVEN else extra
+        for place, extra in enumerate(extras)
+    ]
 
 
 def _part(ask: Ask, begin: int, end: int) -> list[Ask]:
-    key, limits, cost, _, extras = ask
+    key, limits, cost, *_ = ask
+    extras = _spanning(ask)
     given = None if extras is None else extras[begin:end]
     if given is not None and all(extra == NOT_GIVEN for extra in given):
         given = None

@@ -10,7 +10,7 @@ from typing import Any
 from ratebound.calendar_period import Calendar
 from ratebound.clock import utc_datetime
 from ratebound.errors import StorageError
-from ratebound.limit import MAX_BLOCKS, NOT_GIVEN, Extra, Group, Limit, Mode
+from ratebound.limit import MAX_BLOCKS, NOT_GIVEN, SPAN, Extra, Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.storage import HeldSlot
 from ratebound.storage.redis.error_reply import is_foreign, meaning_of
@@ -131,7 +131,9 @@ def _records(
     records: list[bytes] = []
     for i, (place, limit) in enumerate(zip(places, limits, strict=True)):
         extra = NOT_GIVEN if extras is None else extras[i]
-        if limit.is_penalty:
+        if limit.is_penalty and extra[0] == SPAN:
+            extra = (extra[0], first + i - extra[1], first + i + extra[2], 0)
+        elif limit.is_penalty:
             extra = (extra[0], first, first + len(limits) - 1, 0)
         numbers = (limit.count, limit.period_us, limit.burst, cost, wait)
         records.append(RECORD.pack(place, NUMBERS[limit.numbers.algorithm], *numbers, *extra))
