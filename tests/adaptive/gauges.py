@@ -1,5 +1,7 @@
 """Signals and pressures that tests drive by hand."""
 
+from itertools import count
+
 from ratebound.adaptive import Pressure
 from ratebound.testing import FakeClock
 
@@ -17,8 +19,9 @@ class Gauge:
 
 
 def pressure_of(*signals: object, floor: float = 0.1, clock: FakeClock | None = None) -> Pressure:
-    """A pressure that nobody samples but the test."""
-    seconds = (lambda: clock() / 1e6) if clock is not None else (lambda: 0.0)
+    """A pressure that nobody samples but the test. Without a clock, samples are two seconds apart."""
+    ticks = count(0, 2)
+    seconds = (lambda: clock() / 1e6) if clock is not None else (lambda: float(next(ticks)))
     return Pressure(signals, floor=floor, background=False, clock=seconds)  # type: ignore[arg-type]
 
 

@@ -38,7 +38,44 @@ def test_it_falls_at_once_and_recovers_slowly() -> None:
     while not pressure.is_calm:
         pressure.sample()
         samples += 1
-    assert samples == 72  # a quarter of a second each: 18 seconds
+    assert samples == 38  # a quarter of a second each: 9.5 seconds
+
+
+def test_a_fall_is_given_a_second_to_show() -> None:
+    clock, gauge = FakeClock(), Gauge(2.0)
+    pressure = pressure_of(gauge, clock=clock)
+    pressure.include(["normal"])
+    seen = []
+    for _ in range(9):
+        pressure.sample()
+        seen.append(pressure.factors["normal"])
+        clock.advance(0.25)
+    assert seen == [0.5] * 4 + [0.25] * 4 + [0.1]
+
+
+def test_it_grows_quickly_until_near_the_factor_that_was_too_much() -> None:
+    clock, gauge = FakeClock(), Gauge(2.0)
+    pressure = pressure_of(gauge, floor=0.05, clock=clock)
+    pressure.include(["normal"])
+    pressure.sample()  # to 0.5
+    gauge.value = 0.0
+    clock.advance(4)
+    for _ in range(2):
+        pressure.sample()
+    assert pressure.factors["normal"] == 0.6
+    gauge.value = 2.0
+    pressure.sample()  # from 0.6, which was too much, to 0.3
+    clock.advance(1)
+    pressure.sample()  # it goes on to fall
+    assert pressure.factors["normal"] == 0.15
+    gauge.value = 0.0
+    seen = []
+    while pressure.factors["normal"] < 1:
+        pressure.sample()
+        seen.append(pressure.factors["normal"])
+    assert seen[:6] == [0.2, 0.25, 0.3, 0.35, 0.4, 0.45]
+    steps = {factor: seen.count(factor) for factor in (0.5, 0.55, 0.6, 0.75, 0.8, 0.9)}
+    assert steps == {0.5: 5, 0.55: 5, 0.6: 5, 0.75: 1, 0.8: 1, 0.9: 1}
 
 
 def test_more_load_falls_faster_within_bounds() -> None:
@@ -74,7 +111,7 @@ def test_the_highest_load_counts() -> None:
 
 def test_finished_requests_feed_latency_and_errors() -> None:
     clock = FakeClock()
-    for signal, call in ((Latency(0.5), (0.6, False)), (ErrorRate(0.1), (0.1, True))):
+    for signal, call in ((Latency(0.5), (1.2, False)), (ErrorRate(0.1), (0.1, True))):
         pressure = pressure_of(signal, clock=clock)
         pressure.include(["normal"])
         assert pressure.measures_requests
@@ -82,6 +119,11 @@ def test_finished_requests_feed_latency_and_errors() -> None:
             pressure.finished(*call)
         pressure.sample()
         assert pressure.factors["normal"] == 0.5
+        clock.advance(2)
+        pressure.sample()
+        assert pressure.factors["normal"] == 0.5  # nothing is known of those that came after the fall
+        for _ in range(20):
+            pressure.finished(*call)
         pressure.sample()
         assert pressure.factors["normal"] == 0.25
     assert not pressure_of(Gauge()).measures_requests
@@ -102,7 +144,7 @@ def test_a_signal_that_fails_is_ignored_and_logged_once(caplog: pytest.LogCaptur
     while answers:
         pressure.sample()
         factors.append(pressure.factors["normal"])
-    assert factors == [1, 1, 1, 1, 0.5, 0.5]
+    assert factors == [1, 1, 1, 1, 0.5, 0.55]
     assert caplog.text.count("the signal queue failed; it is ignored while it does") == 2
 
 
@@ -125,7 +167,7 @@ def test_listeners_hear_of_each_change_and_the_log_of_begin_and_end(caplog: pyte
         clock.advance(0.25)
         pressure.sample()
     assert decider.heard[-1] == PressureChanged(calm)
-    assert caplog.messages[1:] == ["the overload is over: limits are as configured again, after 2.0 s"]
+    assert caplog.messages[1:] == ["the overload is over: limits are as configured again, after 2.5 s"]
 
 
 def test_it_is_not_calm_before_the_first_request_and_while_lowered() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ratebound.adaptive import CpuUse, ErrorRate, Latency, LoopLag, Pressure, Reading, Signal
-from ratebound.adaptive.signals import HALF_LIFE, PROBE, Finished
+from ratebound.adaptive.signals import LONGEST, PROBE, RECENT, UNKNOWN, Finished
 
 
 def finished(slow: int, quick: int) -> list[Finished]:
@@ -17,9 +17,15 @@ def finished(slow: int, quick: int) -> list[Finished]:
 def test_a_tenth_of_requests_may_be_slow_or_fail(signal: Latency | ErrorRate) -> None:
     assert signal.load(0.0) == 0.0
     signal.add(finished(1, 9), 0.0)
-    assert signal.load(0.0) == pytest.approx(1.0)
+    assert signal.load(0.0) <= 1.0
     signal.add(finished(1, 0), 0.0)
     assert signal.load(0.0) > 1
+
+
+def test_latency_is_the_90th_percentile_against_its_target() -> None:
+    signal = Latency(0.5)
+    signal.add([Finished(seconds / 100, False) for seconds in range(1, 101)], 0.0)
+    assert signal.load(0.0) == pytest.approx(0.9 / 0.5)
 
 
 @pytest.mark.parametrize("signal", [Latency(timedelta(seconds=1)), ErrorRate(0.1)])
@@ -29,13 +35,29 @@ def test_a_few_requests_say_nothing(signal: Latency | ErrorRate) -> None:
 
 
 @pytest.mark.parametrize("signal", [Latency(1.0), ErrorRate(0.1)])
-def test_old_requests_count_less(signal: Latency | ErrorRate) -> None:
+def test_old_requests_count_no_longer(signal: Latency | ErrorRate) -> None:
     signal.add(finished(20, 0), 0.0)
-    before = signal.load(0.0)
-    signal.add(finished(0, 20), HALF_LIFE)
-    assert signal.load(HALF_LIFE) == pytest.approx(before / 3)
-    signal.add([], 20 * HALF_LIFE)
-    assert signal.load(20 * HALF_LIFE) == 0.0
+    assert signal.load(0.0) > 1
+    signal.add([], RECENT)
+    assert signal.load(RECENT) > 1  # the last few count until others come
+    signal.add(finished(0, 20), RECENT)
+    assert signal.load(RECENT) < 1
+    signal.add(finished(20, 0), RECENT)
+    signal.add([], RECENT + LONGEST)
+    assert signal.load(RECENT + LONGEST) == 0.0
+
+
+@pytest.mark.parametrize("signal", [Latency(1.0), ErrorRate(0.1)])
+def test_requests_from_before_a_fall_do_not_count(signal: Latency | ErrorRate) -> None:
+    signal.add(finished(20, 0), 50.0)
+    signal.begin_anew(50.0)
+    assert signal.load(50.0) == UNKNOWN
+    signal.add(finished(20, 0), 51.0)  # they have taken two seconds
+    assert signal.load(51.0) == UNKNOWN
+    signal.add(finished(20, 0), 52.5)
+    assert signal.load(52.5) > 1
+    signal.begin_anew(53.0)
+    assert signal.load(53.0 + LONGEST) == 0.0  # nobody comes
 
 
 def test_a_reading_is_held_against_its_threshold() -> None:

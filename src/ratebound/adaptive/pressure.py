@@ -1,9 +1,12 @@
 """The pressure on a process, and how far it lowers the limits of each priority.
 
 The law, at each sample: the load is that of the signal with the highest. Above 1, the factor of the lowest priority
-that is not at its floor yet is multiplied by 1/load, but by 0.9 at most and 0.5 at least. Below 0.9, the factor of the
-highest priority that is lowered grows by 1/80. In between, nothing changes. So one priority falls to a floor of a tenth
-in two to six seconds, and comes back in eighteen. Limits follow in steps of a twentieth.
+that is not at its floor yet is multiplied by 1/load, but by 0.9 at most and 0.5 at least. Then it does not fall again
+for a second: a fall shows only in requests that come after it. Below 0.9, the factor of the highest priority that is
+lowered grows by 1/20, but by 1/100 near the factor that was too much, from three quarters of it to a tenth above it.
+That factor is the one from which the last falls began, those within three seconds of each other. In between, nothing
+changes. So one priority falls to a floor of a tenth in four seconds, and comes back in four to ten. Limits follow in
+steps of a twentieth.
 """
 
 import asyncio
@@ -31,7 +34,10 @@ SHEDDABLE = PRIORITIES[:-1]
 CALM = 0.9  # below this load, factors grow
 MILDEST = 0.9
 HARSHEST = 0.5
-RECOVERY = 1 / 80
+REACTION = 1.0  # seconds between two falls
+TOGETHER = 3.0  # seconds: a fall so soon after another goes on from it
+NEAR = (0.75, 1.1)  # of the factor that was too much
+QUICK, SLOW = 1 / 20, 1 / 100  # growth at each sample, and near that factor
 MAX_FINISHED = 10_000  # requests between two samples; of more, the oldest are not looked at
 
 
@@ -75,6 +81,8 @@ class Pressure:
         self._lock = threading.Lock()  # held while something begins
         self._broken: set[str] = set()
         self._lowered_at = 0.0
+        self._fell_at = -math.inf
+        self._too_much = dict.fromkeys(PRIORITIES, 1.0)  # the factors from which the last falls began
         self._is_sampled = False
         renew_in_children(self)
 
@@ -107,6 +115,7 @@ class Pressure:
             self._levels = {priority: max(level, self.floor) for priority, level in before._levels.items()}
             self._set_steps()
             self._lowered_at = before._lowered_at
+            self._fell_at, self._too_much = before._fell_at, dict(before._too_much)
             self.is_calm = False
 
     def finished(self, seconds: float, failed: bool) -> None:
@@ -146,7 +155,8 @@ class Pressure:
         load, name = max(((self._load(signal, now), signal.name) for signal in self.signals), key=lambda pair: pair[0])
         before = self._steps
         if load > 1:
-            self._fall(max(HARSHEST, min(MILDEST, 1 / load)))
+            if now - self._fell_at >= REACTION:
+                self._fall(max(HARSHEST, min(MILDEST, 1 / load)), now)
         elif load < CALM:
             self._recover()
         self._set_steps()
@@ -174,16 +184,22 @@ class Pressure:
         self._broken.discard(signal.name)
         return load if load > 0 else 0.0  # and not nan
 
-    def _fall(self, by: float) -> None:
+    def _fall(self, by: float, now: float) -> None:
         for priority in self.priorities:
             if self._levels[priority] > self.floor:
+                if now - self._fell_at > TOGETHER:
+                    self._too_much[priority] = self._levels[priority]
                 self._levels[priority] = max(self.floor, self._levels[priority] * by)
+                self._fell_at = now
+                for signal in self._fed:
+                    signal.begin_anew(now)
                 return
 
     def _recover(self) -> None:
         for priority in reversed(PRIORITIES):
             if self._levels[priority] < 1:
-                self._levels[priority] = min(1.0, self._levels[priority] + RECOVERY)
+                is_near = NEAR[0] <= self._levels[priority] / self._too_much[priority] < NEAR[1]
+                self._levels[priority] = min(1.0, self._levels[priority] + (SLOW if is_near else QUICK))
                 return
 
     def _set_steps(self) -> None:

@@ -15,9 +15,12 @@ from ratebound.adaptive.container import Processors, ProcessorTime
 from ratebound.duration import Duration, as_seconds
 
 WINDOW = 1.0  # seconds over which processor time is averaged
-HALF_LIFE = 2.0  # seconds after which a finished request counts half
-LEAST = 5.0  # finished requests, so weighed, that say anything
+RECENT = 1.0  # seconds for which a finished request counts
+LEAST = 5  # finished requests that say anything
+UNKNOWN = 0.95  # a load by which nothing changes: it is neither calm nor too much
 SLOW_SHARE = 0.1  # of requests may take longer than the target
+LONGEST = 10.0  # seconds after which the last requests say nothing, if no other has finished
+MOST = 2_000  # requests that are looked at
 PROBE = 0.1  # seconds between two probes of an event loop
 
 
@@ -131,46 +134,61 @@ class _Probe:
         return max(self._latest, now - self._due)
 
 
-class _DecayingShare:
-    """The share of finished requests that are marked. Older ones count less."""
+class _Recent:
+    """The requests that have finished lately: of the last second, or the last few. `begin_anew` forgets them, and those
+    that have begun by then and have not finished: they show what was before."""
 
     def __init__(self) -> None:
-        self._all = self._marked = 0.0
-        self._at: float | None = None
+        self._kept: deque[tuple[float, Finished]] = deque(maxlen=MOST)
+        self._since = -math.inf
 
-    def add(self, marks: Sequence[bool], now: float) -> None:
+    def add(self, finished: Sequence[Finished], now: float) -> None:
         """Add requests that have finished since the last call."""
-        kept = 1.0 if self._at is None else 0.5 ** (max(0.0, now - self._at) / HALF_LIFE)
-        self._at = now
-        self._all = self._all * kept + len(marks)
-        self._marked = self._marked * kept + sum(marks)
+        self._kept.extend((now, one) for one in finished if now - one.seconds >= self._since)
+        while len(self._kept) > LEAST and self._kept[0][0] <= now - RECENT:
+            self._kept.popleft()
 
-    @property
-    def value(self) -> float:
-        """The share; 0.0 while there are too few requests to tell."""
-        return self._marked / self._all if self._all >= LEAST else 0.0
+    def begin_anew(self, now: float) -> None:
+        """Forget what was before."""
+        self._kept.clear()
+        self._since = now
+
+    def load(self, now: float, of: Callable[[list[Finished]], float]) -> float:
+        """Return the load `of` the requests. While there are too few to tell, it is UNKNOWN for some time after
+        `begin_anew`, and then 0."""
+        if len(self._kept) >= LEAST and self._kept[-1][0] > now - LONGEST:
+            return of([one for _, one in self._kept])
+        return UNKNOWN if now - self._since < LONGEST else 0.0
 
 
 class Latency:
     """The time that requests take. More than a tenth of them may not take longer than `target`: seconds, or a
     timedelta.
 
-    So it is the 90th percentile of the last seconds that is held against the target.
+    So it is the 90th percentile of the last second that is held against the target.
     """
 
     name = "latency"
 
     def __init__(self, target: Duration = 0.5) -> None:
         self._target = as_seconds("latency", target, positive=True, most=3600)
-        self._slow = _DecayingShare()
+        self._recent = _Recent()
 
     def add(self, finished: Sequence[Finished], now: float) -> None:
         """Add requests that have finished since the last call."""
-        self._slow.add([one.seconds > self._target for one in finished], now)
+        self._recent.add(finished, now)
+
+    def begin_anew(self, now: float) -> None:
+        """Forget requests that have begun by now."""
+        self._recent.begin_anew(now)
 
     def load(self, now: float) -> float:
-        """Return the share of slow requests, as a part of what may be slow."""
-        return self._slow.value / SLOW_SHARE
+        """Return the 90th percentile, as a part of the target."""
+        return self._recent.load(now, self._load_of)
+
+    def _load_of(self, requests: list[Finished]) -> float:
+        seconds = sorted(one.seconds for one in requests)
+        return seconds[-1 - int(len(seconds) * SLOW_SHARE)] / self._target
 
 
 class ErrorRate:
@@ -180,15 +198,22 @@ class ErrorRate:
 
     def __init__(self, most: float = 0.1) -> None:
         self._most = checked_share("errors", most)
-        self._failed = _DecayingShare()
+        self._recent = _Recent()
 
     def add(self, finished: Sequence[Finished], now: float) -> None:
         """Add requests that have finished since the last call."""
-        self._failed.add([one.failed for one in finished], now)
+        self._recent.add(finished, now)
+
+    def begin_anew(self, now: float) -> None:
+        """Forget requests that have begun by now."""
+        self._recent.begin_anew(now)
 
     def load(self, now: float) -> float:
         """Return the share of failures, as a part of the threshold."""
-        return self._failed.value / self._most
+        return self._recent.load(now, self._load_of)
+
+    def _load_of(self, requests: list[Finished]) -> float:
+        return sum(one.failed for one in requests) / len(requests) / self._most
 
 
 class Reading:
