@@ -122,5 +122,26 @@ class PressureChanged(NamedTuple):
     factors: Mapping[str, float]
 
 
-Event = Decided | Struck | BlockBegan | Warned | Called | Degraded | Recovered | Shadowed | SlotLost | PressureChanged
+class RequestShed(NamedTuple):
+    """A request was turned away before any decision, because too many were in the process: see `concurrent: auto`.
+
+    `in_flight` is how many may be there at the same time now.
+    """
+
+    in_flight: int
+
+
+Event = (
+    Decided
+    | Struck
+    | BlockBegan
+    | Warned
+    | Called
+    | Degraded
+    | Recovered
+    | Shadowed
+    | SlotLost
+    | PressureChanged
+    | RequestShed
+)
 Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts

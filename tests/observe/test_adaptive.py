@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
-from ratebound.events import Decided, PressureChanged
+from ratebound.events import Decided, PressureChanged, RequestShed
 from ratebound.observe import LogListener, TopListener
 from ratebound.observe.otel import OpenTelemetryListener
 from ratebound.observe.prometheus import PrometheusListener
@@ -26,6 +26,8 @@ def test_prometheus_shows_factors_and_what_was_shed() -> None:
     for name, factor in FACTORS.items():
         assert registry.get_sample_value("ratebound_limit_factor", {"priority": name}) == factor
     assert registry.get_sample_value("ratebound_shed_total", {"limit": "api"}) == 3
+    listener(RequestShed(20))
+    assert registry.get_sample_value("ratebound_shed_total", {"limit": "concurrent: auto"}) == 1
     denied = {"limit": "api", "result": "denied", "degraded": "false"}
     assert registry.get_sample_value("ratebound_decisions_total", denied) == 3
 
@@ -35,6 +37,7 @@ def test_open_telemetry_shows_factors_and_what_was_shed() -> None:
     listener = OpenTelemetryListener(MeterProvider([reader]))
     listener(PressureChanged(FACTORS))
     listener(Decided(shed(), 0.1))
+    listener(RequestShed(20))
     data = reader.get_metrics_data()
     assert data is not None
     found = [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]
@@ -43,7 +46,7 @@ def test_open_telemetry_shows_factors_and_what_was_shed() -> None:
         for point in metric.data.data_points:
             metrics[metric.name][tuple((point.attributes or {}).values())] = getattr(point, "value", None)
     assert metrics["ratebound.limit.factor"] == {(name,): factor for name, factor in FACTORS.items()}
-    assert metrics["ratebound.shed"] == {("api",): 1}
+    assert metrics["ratebound.shed"] == {("api",): 1, ("concurrent: auto",): 1}
 
 
 def test_the_log_says_why_and_the_top_list_blames_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -54,3 +57,12 @@ def test_the_log_says_why_and_the_top_list_blames_nobody(caplog: pytest.LogCaptu
     assert caplog.messages[0].endswith("; the limit is lowered because of overload")
     assert caplog.records[0].__dict__["ratebound_shed"] is True
     assert top.top() == []
+
+
+def test_the_log_tells_of_requests_that_found_no_place(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    listener = LogListener(per_minute=1)
+    listener(RequestShed(20))
+    listener(RequestShed(20))
+    LogListener(denials=False)(RequestShed(20))
+    assert caplog.messages == ["shed a request: at most 20 may be in the process at once"]

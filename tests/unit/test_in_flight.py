@@ -139,6 +139,17 @@ def test_threads_never_exceed_it() -> None:
     assert limit.now_in == 0
 
 
+def test_a_request_that_the_collector_ends_while_another_is_noted_blocks_nobody() -> None:
+    limit = InFlight(now=lambda: 0.0)
+    assert limit.enter()
+    limit._now = lambda: limit.leave() or 0.0  # type: ignore[func-returns-value]
+    thread = threading.Thread(target=limit.note, args=(0.1,), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert limit.now_in == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -37,8 +37,8 @@ IDLE_SHARE: Final = 4  # a process with fewer than one in so many of its limit a
 class InFlight:
     """A limit of the requests that are in this process at the same time. It finds its own number.
 
-    `least` and `most` bound the limit, and `first` is where it begins. A request calls `enter` when it comes, `note`
-    when it has its answer and `leave` when it has gone. `limit` is the limit now, `now_in` the requests that are there,
+    `least` and `most` bound the limit, and `first` is where it begins. A request calls `enter` when it comes, and
+    `note` and `leave` when its answer starts. `limit` is the limit now, `now_in` the requests that are there,
     and `shed` those that found no place. Thread-safe.
     """
 
@@ -63,7 +63,7 @@ class InFlight:
 
     def renew(self) -> None:
         """Begin with no request. A child process has none of its parent's."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may end a request in a thread that holds it
         self.now_in = 0
         self._probes_at = self._now() + FIRST_PROBE
         self._is_probe = False
@@ -87,6 +87,12 @@ class InFlight:
             self.now_in += 1
             self._busiest = max(self._busiest, self.now_in)
             return True
+
+    def enter_again(self) -> None:
+        """Take a place, even if there is none: the request was here before."""
+        with self._lock:
+            self.now_in += 1
+            self._busiest = max(self._busiest, self.now_in)
 
     def leave(self) -> None:
         """Give back a place."""

@@ -12,6 +12,7 @@ T = TypeVar("T")
 SECONDS = (5e-6, 1e-5, 2.5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 OTHER = "other"
+IN_FLIGHT = "concurrent: auto"  # takes the place of a limit where requests are shed without one
 LOCK = threading.Lock()  # taken for new names
 
 

@@ -9,7 +9,7 @@ import threading
 
 from ratebound.clock import Clock
 from ratebound.decision import Decision
-from ratebound.events import BlockBegan, Decided, Degraded, Event, Recovered, SlotLost, Struck, Warned
+from ratebound.events import BlockBegan, Decided, Degraded, Event, Recovered, RequestShed, SlotLost, Struck, Warned
 from ratebound.fork import renew_in_children
 from ratebound.limit import UNITS, Limit
 from ratebound.observe.client import denied_keys, naming
@@ -46,7 +46,7 @@ class LogListener:
         self._budget = (Limit(per_minute, UNITS["minute"], burst=per_minute),)
         self._storage = MemoryStorage(clock=clock)
         self._lock = threading.Lock()
-        kinds = ("denied", "struck", "block_began", "warned", "degraded", "recovered", "slot_lost")
+        kinds = ("denied", "struck", "block_began", "warned", "degraded", "recovered", "slot_lost", "shed")
         self._suppressed = dict.fromkeys(kinds, 0)
         renew_in_children(self)
 
@@ -67,6 +67,11 @@ class LogListener:
         elif isinstance(event, SlotLost):
             fields = {"limit": ", ".join(limit.name for limit in event.decision.limits if limit.has_slots)}
             self._say(logging.WARNING, "slot_lost", "a slot of %(limit)s was lost and is held again", fields)
+        elif isinstance(event, RequestShed) and self._level is not None:
+            fields = {"in_flight": event.in_flight}
+            self._say(
+                self._level, "shed", "shed a request: at most %(in_flight)d may be in the process at once", fields
+            )
 
     def renew(self) -> None:
         """Replace the lock in a forked child: the thread that may have held it does not exist there."""

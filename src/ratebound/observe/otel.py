@@ -17,11 +17,21 @@ from ratebound.events import (
     Event,
     PressureChanged,
     Recovered,
+    RequestShed,
     Shadowed,
     Struck,
     Warned,
 )
-from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
+from ratebound.observe.label import (
+    IN_FLIGHT,
+    SECONDS,
+    SHARES,
+    checked_limits,
+    checked_most,
+    label_of,
+    node_label,
+    used_share,
+)
 from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
 from ratebound.outcome import DegradedRows
 
@@ -88,7 +98,7 @@ class OpenTelemetryListener:
         self._recoveries = counter("recoveries", "{recovery}", "Recoveries of a node")
         self._degraded_seconds = counter("degraded.duration", "s", "Time without a node, counted at its recovery")
         self._written_back = counter("written_back", "{unit}", "Units granted in an outage and charged afterwards")
-        self._shed = counter("shed", "{request}", "Requests denied because limits are lowered under overload")
+        self._shed = counter("shed", "{request}", "Requests turned away because the process is overloaded")
         meter.create_observable_gauge(
             "ratebound.limit.factor",
             [self._factors_now],
@@ -142,6 +152,8 @@ class OpenTelemetryListener:
             self._shadows.add(1, {**rule, "ratebound.candidate": event.candidate, "ratebound.result": result})
         elif isinstance(event, PressureChanged):
             self._factors = event.factors
+        elif isinstance(event, RequestShed):
+            self._shed.add(1, self._limit(IN_FLIGHT))
 
     def watch(self, owner: object, *, name: str) -> None:
         """Export the size of the memory storage of `owner`, a limiter or a storage, as ratebound.storage=`name`.

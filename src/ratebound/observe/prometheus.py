@@ -17,12 +17,22 @@ from ratebound.events import (
     Event,
     PressureChanged,
     Recovered,
+    RequestShed,
     Shadowed,
     Struck,
     Warned,
 )
 from ratebound.limit import Limit
-from ratebound.observe.label import SECONDS, SHARES, checked_limits, checked_most, label_of, node_label, used_share
+from ratebound.observe.label import (
+    IN_FLIGHT,
+    SECONDS,
+    SHARES,
+    checked_limits,
+    checked_most,
+    label_of,
+    node_label,
+    used_share,
+)
 from ratebound.observe.memory_usage import WatchedMemory
 from ratebound.outcome import DegradedRows, Row
 
@@ -106,7 +116,7 @@ class PrometheusListener:
         self._strikes = counter("strikes", "Strikes that penalties counted", "limit")
         self._blocks = counter("blocks", "Blocks that penalties began", "limit")
         self._warnings = counter("warnings", "Crossings of the share at which a limit warns", "limit")
-        self._shed = counter("shed", "Requests denied because limits are lowered under overload", "limit")
+        self._shed = counter("shed", "Requests turned away because the process is overloaded", "limit")
         self._factor = Gauge(
             "ratebound_limit_factor",
             "The part of their limits that rules of this priority have now; 1 as configured",
@@ -141,11 +151,11 @@ class PrometheusListener:
             if event.error is not None:
                 node.errors.inc()
         elif isinstance(event, Struck):
-            self._count(event.limit, self._of_struck, self._strikes)
+            self._count(event.limit.name, self._of_struck, self._strikes)
         elif isinstance(event, BlockBegan):
-            self._count(event.limit, self._of_blocked, self._blocks)
+            self._count(event.limit.name, self._of_blocked, self._blocks)
         elif isinstance(event, Warned):
-            self._count(event.limit, self._of_warned, self._warnings)
+            self._count(event.limit.name, self._of_warned, self._warnings)
         elif isinstance(event, Degraded):
             node = self._node(event.node)
             node.breaker.set(1)
@@ -162,6 +172,8 @@ class PrometheusListener:
         elif isinstance(event, PressureChanged):
             for priority, factor in event.factors.items():
                 self._factor.labels(priority).set(factor)
+        elif isinstance(event, RequestShed):
+            self._count(IN_FLIGHT, self._of_shed, self._shed)
 
     def watch(self, owner: object, *, name: str) -> None:
         """Export the size of the memory storage of `owner`, a limiter or a storage, under the label storage=`name`.
@@ -195,10 +207,12 @@ class PrometheusListener:
         of_limit = known.get(limit.name) or self._limit(limit.name)
         if isinstance(rows, DegradedRows):
             of_limit.decisions[decision.allowed, True].inc()
+            if decision.shed:
+                self._count(limit.name, self._of_shed, self._shed)
         elif not decision.allowed:
             of_limit.denied.inc()
             if decision.shed:
-                label_of(limit.name, self._of_shed, self._max_limits, self._shed.labels).inc()
+                self._count(limit.name, self._of_shed, self._shed)
         elif len(rows) == 1:
             of_limit.allowed.inc()
             if not limit.is_watched or not limit.is_penalty:
@@ -219,8 +233,8 @@ class PrometheusListener:
         if row[7] > 0:
             label_of(limit.name, self._of_metered, self._max_limits, self._overage.labels).inc(int(row[7]))
 
-    def _count(self, limit: Limit, made: dict[str, Counter], counter: Counter) -> None:
-        label_of(limit.name, made, self._max_limits, counter.labels).inc()
+    def _count(self, limit: str, made: dict[str, Counter], counter: Counter) -> None:
+        label_of(limit, made, self._max_limits, counter.labels).inc()
 
     def _limit(self, name: str) -> OfLimit:
         return label_of(name, self._of_limit, self._max_limits, self._children_of_limit)
