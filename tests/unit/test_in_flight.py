@@ -4,6 +4,7 @@ import heapq
 import random
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,6 +77,60 @@ def test_a_server_that_becomes_slower_finds_its_new_limit() -> None:
     assert share > 0.9 * (50 + 60 / 3.0) / 110
     assert server.limit is not None
     assert 10 <= server.limit.limit <= 60
+
+
+Times = Callable[[random.Random], float]
+
+
+def shed_without_need(*phases: tuple[float, float, Times]) -> float:
+    """Return the share of requests that is shed in the last phase by a server that could work on all of them at once.
+    A phase has its seconds, its requests per second, and the time that each of them takes."""
+    dice, now, ends, end = random.Random(7), 0.0, list[tuple[float, float]](), 0.0
+    limit = InFlight(now=lambda: now)
+    for seconds, rate, takes in phases:
+        arrives, end, came, shed = end, end + seconds, 0, 0
+        while (now := min(arrives, ends[0][0] if ends else arrives)) < end:
+            if now < arrives:
+                limit.note(now - heapq.heappop(ends)[1])
+                limit.leave()
+                continue
+            arrives += dice.expovariate(rate)
+            came += 1
+            if limit.enter():
+                heapq.heappush(ends, (now + takes(dice), now))
+            else:
+                shed += 1
+    return shed / came
+
+
+def about(seconds: float) -> Times:
+    return lambda dice: dice.uniform(0.8, 1.2) * seconds
+
+
+def mixed(quick: float) -> Times:
+    """Requests of 5 ms and of 800 ms. `quick` is the share of the first."""
+    return lambda dice: about(0.005 if dice.random() < quick else 0.8)(dice)
+
+
+def test_requests_that_take_ten_times_as_long_as_others_are_no_overload() -> None:
+    assert shed_without_need((200.0, 100.0, lambda dice: dice.lognormvariate(-2.0, 1.2))) < 0.1
+
+
+@pytest.mark.parametrize("quick", [0.9, 0.6, 0.3])
+def test_a_mix_of_quick_and_slow_requests_is_no_overload(quick: float) -> None:
+    assert shed_without_need((200.0, 50.0, mixed(quick))) < 0.2
+
+
+def test_a_mix_that_changes_is_no_overload() -> None:
+    assert shed_without_need((200.0, 50.0, mixed(0.9)), (120.0, 50.0, mixed(0.3))) < 0.3
+
+
+def test_a_night_of_health_checks_does_not_make_the_morning_an_overload() -> None:
+    assert shed_without_need((1800.0, 0.1, about(0.001)), (60.0, 33.0, about(0.3))) < 0.05
+
+
+def test_a_backend_that_becomes_slow_at_once_is_no_overload() -> None:
+    assert shed_without_need((60.0, 100.0, about(0.05)), (60.0, 100.0, about(1.0))) < 0.2
 
 
 def test_the_limit_stays_within_its_bounds() -> None:

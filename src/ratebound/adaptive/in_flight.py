@@ -1,13 +1,19 @@
-"""The number of requests that a process can work on at once, found from their latency.
+"""The number of requests that a process can work on at once, found from the time that they take.
 
 Work beyond what a server can do at once only waits: latency rises, and throughput does not. So requests are timed in
-short windows. While their median is near the time that an unhurried request takes, a limit that is reached rises by
-half its square root; it doubles if it was never too high. When the median exceeds TOLERANCE times that time, the limit
-falls in proportion, at most to half.
+short windows. While they take about as long as an unhurried request, a limit that is reached rises by half its square
+root; it doubles if it was never too high. When they take more than TOLERANCE times as long, the limit falls in
+proportion, at most to half.
 
-The time of an unhurried request changes with the application, and a loaded process does not show it. So a process whose
-limit is reached has a quarter of it for one window, every PROBE_EVERY seconds: the median of that window is the new
-measure. A window in which the process is not busy measures it for free.
+The time of an unhurried request changes with the application, with its backends and with what clients ask for, and a
+loaded process does not show it. So it is measured by probes: for one window, the process takes a quarter of its limit.
+There is a probe when requests seem to wait, before the limit falls, and now and then while the limit is reached. A
+window in which the process is not busy measures it for free. Until the next probe, a limit falls at most to a quarter;
+if that probe shows that unhurried requests take longer now, the limit is what it was at the probe before.
+
+The time of a window is the geometric mean. A median jumps where some requests take a hundred times as long as others,
+and a mean follows the few that take longest. A window lasts as long as nine in ten of the requests before it: in a
+shorter one, quick requests would be over-represented.
 """
 
 import math
@@ -19,18 +25,18 @@ from typing import Final
 
 from ratebound.fork import renew_in_children
 
-TOLERANCE: Final = 2.0  # a median that is so many times as long as unhurried means that requests wait
+TOLERANCE: Final = 2.0  # requests that take so many times as long as unhurried ones wait
 SHORTEST: Final = 0.05  # seconds: shorter requests count as so long, because nobody minds to wait for that
-WINDOW: Final = 0.1  # seconds that a window lasts at least; it also lasts as long as the requests before it
-SAMPLES: Final = 10  # requests that a window has at least
-PROBE_SAMPLES: Final = 5
+WINDOW: Final = 0.1  # seconds that a window lasts at least
+SAMPLES: Final = 20  # requests that a window has at least
 MOST_SAMPLES: Final = 500  # of a window that are kept
 LONGEST_WINDOW: Final = 10.0  # seconds after which a window ends with fewer requests
 FIRST_PROBE: Final = 1.0  # seconds after the start
 PROBE_EVERY: Final = 10.0  # seconds
 PROBE_COST: Final = 20  # probes take at most one in so many of all seconds
-MOST_SLOWER: Final = 1.5  # a probe makes the measure at most so many times as long: it may have been busy itself
 PROBE_SHARE: Final = 4  # a probe takes one in so many of the limit
+DEEPEST: Final = 0.25  # of the limit at a probe: it falls no further until the next
+MISJUDGED: Final = 1.5  # a probe that takes so many times as long as the measure says that this was wrong
 IDLE_SHARE: Final = 4  # a process with fewer than one in so many of its limit at once is not busy
 
 
@@ -57,6 +63,7 @@ class InFlight:
         self._now = now
         self._measure: float | None = None  # seconds that an unhurried request takes
         self._estimate = float(first)
+        self._probed = self._estimate  # the highest since the last probe
         self._is_new = True  # the limit has never been too high
         self.renew()
         renew_in_children(self)
@@ -66,6 +73,7 @@ class InFlight:
         self._lock = threading.RLock()  # the collector may end a request in a thread that holds it
         self.now_in = 0
         self._probes_at = self._now() + FIRST_PROBE
+        self._may_probe_at = self._now()
         self._is_probe = False
         self._was_full = False  # since the last probe
         self._window = WINDOW
@@ -108,33 +116,47 @@ class InFlight:
                 self._is_probe = now - self._begins < LONGEST_WINDOW
                 return
             if len(self._samples) < MOST_SAMPLES:
-                self._samples.append(seconds)
+                self._samples.append(max(seconds, SHORTEST))
             lasted = now - self._begins
-            enough = PROBE_SAMPLES if self._is_probe else SAMPLES
-            if lasted >= LONGEST_WINDOW or (lasted >= self._window and len(self._samples) >= enough):
+            if lasted >= LONGEST_WINDOW or (lasted >= self._window and len(self._samples) >= SAMPLES):
                 self._end_window(now)
 
     def _end_window(self, now: float) -> None:
-        median = statistics.median(self._samples)
-        self._window = max(WINDOW, median)  # what the last change of the limit did shows only after that
+        taken = statistics.geometric_mean(self._samples)
+        self._window = max(WINDOW, sorted(self._samples)[len(self._samples) * 9 // 10])
         is_idle = self._busiest * IDLE_SHARE <= self.limit
-        if self._measure is None or median < self._measure:
-            self._measure = median
+        seems_slow = False
+        if self._measure is None:
+            self._measure = taken
         elif self._is_probe or is_idle:
-            self._measure = min(median, self._measure * MOST_SLOWER)
+            if self._is_probe:
+                self._end_probe(misjudged=taken > self._measure * MISJUDGED)
+            self._measure = taken
         else:
-            self._adjust(median / max(self._measure, SHORTEST))
+            seems_slow = taken > self._measure * TOLERANCE and now >= self._may_probe_at
+            if not seems_slow:
+                self._adjust(taken / self._measure)
         self._was_full = not self._is_probe and (self._was_full or self._is_full)
         if self._is_probe or is_idle:
-            self._probes_at = now + max(PROBE_EVERY, PROBE_COST * (now - self._begins))
-        self._is_probe = now >= self._probes_at and self._was_full
+            cost = PROBE_COST * (now - self._begins)
+            self._probes_at = now + max(PROBE_EVERY, cost)
+            if self._is_probe:
+                self._may_probe_at = now + cost
+        self._is_probe = seems_slow or (now >= self._probes_at and self._was_full)
         self._begin_window()
+
+    def _end_probe(self, *, misjudged: bool) -> None:
+        if misjudged:
+            self._estimate = max(self._estimate, self._probed)
+            self.limit = int(self._estimate)
+        self._probed = self._estimate
 
     def _adjust(self, slower: float) -> None:
         if slower > TOLERANCE:
-            self._estimate *= max(TOLERANCE / slower, 0.5)
+            self._estimate = max(self._estimate * max(TOLERANCE / slower, 0.5), self._probed * DEEPEST)
             self._is_new = False
         elif self._is_full:
             self._estimate += self._estimate if self._is_new else math.sqrt(self._estimate) / 2
         self._estimate = min(max(self._estimate, self.least), self.most)
+        self._probed = max(self._probed, self._estimate)
         self.limit = int(self._estimate)
