@@ -116,7 +116,7 @@ def test_version_1_has_other_files(tmp_path: Path) -> None:
 def test_without_a_quota_the_machine_counts(tmp_path: Path) -> None:
     root = write(tmp_path, {**version_2(), "sys/fs/cgroup/cpu.max": "max 100000\n", "proc/stat": stat(0, 0)})
     (time,) = Processors(root).read()
-    assert (time.of, time.used) == ("machine", 0.0)
+    assert (time.of.partition(" ")[0], time.used) == ("machine", 0.0)
     assert time.cpus in (1.0, 2.0)  # those of the two that this process may run on
     ticks = os.sysconf("SC_CLK_TCK")
     signal = CpuUse(0.8, Processors(root))
@@ -132,10 +132,25 @@ def test_without_a_quota_the_machine_counts(tmp_path: Path) -> None:
         {**version_2(), "sys/fs/cgroup/cpu.max": "100000\n"},
         {**version_2(), "sys/fs/cgroup/cpu.max": "50000 0\n", "sys/fs/cgroup/cpu.stat": "usage_usec 5\n"},
         {**version_2(), "sys/fs/cgroup/cpu.max": "50000 100000\n"},  # and no usage
+        {**version_2(), "sys/fs/cgroup/cpu.max": "50000 100000\n", "sys/fs/cgroup/cpu.stat": "usage_usec many\n"},
+        {**version_2(), "sys/fs/cgroup/cpu.max": "50000 100000\n", "sys/fs/cgroup/cpuacct.usage": "\n"},
     ],
 )
 def test_files_that_tell_nothing_leave_it_to_the_machine(tmp_path: Path, files: dict[str, str]) -> None:
-    assert [time.of for time in Processors(write(tmp_path, files)).read()] == ["machine"]
+    assert [time.of.partition(" ")[0] for time in Processors(write(tmp_path, files)).read()] == ["machine"]
+
+
+def test_a_second_mount_of_the_groups_hides_nothing(tmp_path: Path) -> None:
+    files = version_2()
+    files["proc/self/mountinfo"] += "40 23 0:28 /../.. /host/sys/fs/cgroup rw,relatime - cgroup2 cgroup rw\n"
+    write(tmp_path, {**files, "host/sys/fs/cgroup/cpu.stat": "usage_usec 9\n", "sys/fs/cgroup/cpu.max": "1000 1000\n"})
+    write(tmp_path, {"sys/fs/cgroup/cpu.stat": "usage_usec 2000000\n"})
+    assert [(time.cpus, time.used) for time in Processors(tmp_path).read()] == [(1.0, 2.0)]
+
+
+def test_other_processors_are_not_compared_with_those_before(tmp_path: Path) -> None:
+    signal = CpuUse(1.0, Processors(write(tmp_path, {"proc/stat": stat(100)})))
+    assert loads(tmp_path, signal, "proc/stat", stat(100), stat(100, 900_000_000))[1] == 0.0
 
 
 def test_a_group_that_gets_a_quota_meanwhile_is_measured_from_then_on(tmp_path: Path) -> None:

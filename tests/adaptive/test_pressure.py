@@ -148,6 +148,44 @@ def test_a_signal_that_fails_is_ignored_and_logged_once(caplog: pytest.LogCaptur
     assert caplog.text.count("the signal queue failed; it is ignored while it does") == 2
 
 
+@pytest.mark.parametrize("given", [None, "much", [3]])
+def test_a_signal_that_gives_no_number_is_ignored_and_the_others_are_not(
+    given: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pressure = pressure_of(Gauge(given), Reading("queue", lambda: 200, 100))
+    pressure.include(["normal"])
+    pressure.sample()
+    assert pressure.factors["normal"] == 0.5
+    assert "the signal gauge failed; it is ignored while it does" in caplog.text
+
+
+def test_a_number_of_any_size_is_a_load() -> None:
+    pressure = pressure_of(Gauge(10**400))
+    pressure.include(["normal"])
+    pressure.sample()
+    assert pressure.factors["normal"] == 0.5
+
+
+def test_where_no_thread_can_be_started_requests_go_on_and_the_next_one_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sampler = Sampler()
+    monkeypatch.setattr("ratebound.adaptive.pressure.sampler", sampler)
+    pressure = Pressure([Gauge()])
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        pressure.begin(Decider())
+        pressure.begin(Decider())
+    assert not pressure.is_calm
+    assert caplog.text.count("the load of this process is not sampled") == 1
+    pressure.begin(Decider())
+    assert pressure.is_calm
+    assert sampler._thread is not None
+
+
 def test_listeners_hear_of_each_change_and_the_log_of_begin_and_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     clock, gauge, decider = FakeClock(), Gauge(), Decider()
@@ -235,13 +273,14 @@ def test_a_thread_samples_from_the_first_request_on_and_ends_when_nobody_is_left
     assert again is not None
 
 
-def test_the_thread_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_the_thread_goes_on_after_a_failure(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
     sampled = threading.Semaphore(0)
 
     class Failing:
         def sample(self) -> None:
             sampled.release()
-            raise ValueError("as asked")
+            raise error("as asked")
 
     sampler, failing = Sampler(), Failing()
     sampler.add(failing)

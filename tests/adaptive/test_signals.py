@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import time
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -115,6 +117,18 @@ def test_the_lag_of_a_loop_that_hangs_is_seen_from_outside() -> None:
     assert is_watching
     assert not lag.is_watching  # the loop is gone
     assert lag.load(now[0] + 1000) == 0.0
+
+
+def test_a_loop_is_not_measured_for_a_signal_that_is_gone() -> None:
+    async def main() -> None:
+        lag = LoopLag(0.1)
+        lag.watch(asyncio.get_running_loop(), time.monotonic)
+        probe = weakref.ref(lag._probes[0])
+        del lag
+        gc.collect()
+        assert probe() is None
+
+    asyncio.run(main())
 
 
 def test_a_loop_that_works_in_time_has_little_lag() -> None:

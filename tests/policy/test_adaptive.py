@@ -139,6 +139,18 @@ def test_one_request_of_the_rules_own_cost_always_passes_an_untouched_limit() ->
     assert decide(overload.gate, request()).shed
 
 
+def test_a_cost_that_a_function_finds_passes_an_untouched_limit_too() -> None:
+    costs = iter([1, 15, 15, 15])
+    overload = Overload(Rule("api", "20/minute", cost=lambda view: next(costs)), floor=0.05)
+    overload.lower()
+    assert decide(overload.gate, request()).allowed
+    overload.clock.advance(60)
+    assert decide(overload.gate, request()).allowed
+    assert decide(overload.gate, request()).shed
+    overload.clock.advance(60)
+    assert decide(overload.gate, request()).allowed
+
+
 def test_low_falls_before_normal_and_critical_never() -> None:
     rules = [Rule(name, "20/minute", by="global", priority=name) for name in ("low", "normal", "high", "critical")]
     overload = Overload(*rules)

@@ -54,6 +54,17 @@ def test_json_tells_the_same() -> None:
     assert json.loads(early["rejection"]["body"])["violated-policies"] == ["login/minute"]
 
 
+def test_the_priority_is_told_where_limits_adapt(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    rules = "rules: [{name: a, limits: 5/minute, priority: low}, {name: b, limits: 9/minute, priority: critical}]\n"
+    path.write_text(rules)
+    assert "priority" not in run("explain", str(path), "--path", "/").stdout
+    path.write_text("adaptive: {lag: 1 s}\n" + rules)
+    lines = run("explain", str(path), "--path", "/").stdout.splitlines()
+    assert "          priority  low: lowered first under overload" in lines
+    assert "          priority  critical: never lowered" in lines
+
+
 def test_one_stage_may_be_chosen() -> None:
     assert [one["stage"] for one in told(LOGIN, "--path", "/", "--stage", "early")] == ["early"]
     assert [one["stage"] for one in told(LOGIN, "--path", "/", "--stage", "late")] == ["late"]

@@ -206,11 +206,22 @@ def test_a_request_that_the_collector_ends_while_another_is_noted_blocks_nobody(
 
 
 @pytest.mark.parametrize(
+    ("options", "bounds"),
+    [({}, (4, 20, 1000)), ({"most": 10}, (4, 10, 10)), ({"most": 2}, (2, 2, 2)), ({"least": 30}, (30, 30, 1000))],
+)
+def test_what_is_not_given_follows_what_is(options: dict[str, int], bounds: tuple[int, int, int]) -> None:
+    made = InFlight(**options)
+    assert (made.least, made.limit, made.most) == bounds
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"least": 0}, "least must be a whole number from 1 to 100000, not 0"),
         ({"most": 1.5}, "most must be a whole number"),
-        ({"least": 30}, "expected least <= first <= most, not 30, 20 and 1000"),
+        ({"least": "x"}, "least must be a whole number from 1 to 100000, not 'x'"),
+        ({"least": 30, "first": 20}, "expected least <= first <= most, not 30, 20 and 1000"),
+        ({"least": 30, "most": 20}, "expected least <= first <= most, not 30, 20 and 20"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

@@ -54,20 +54,22 @@ class Processors:
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             paths |= dict.fromkeys(controllers.split(","), path)
-        mounts: dict[str, tuple[str, str]] = {}
+        mounts: dict[str, list[tuple[str, str]]] = {}  # a container may see those of its host, too
         for line in _lines(self._root / "proc/self/mountinfo"):
             before, _, after = line.partition(" - ")
             fields, kind = before.split(), after.split()
             if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
                 continue
             names = [""] if kind[0] == "cgroup2" else kind[2].split(",")
-            mounts |= dict.fromkeys(names, (fields[3], fields[4]))
+            for name in names:
+                mounts.setdefault(name, []).append((fields[3], fields[4]))
         found = []
-        if "" in mounts and "" in paths:
-            found += [(folder, folder) for folder in self._upwards(*mounts[""], paths[""])]
-        if "cpu" in mounts and "cpu" in paths:
-            quotas = self._upwards(*mounts["cpu"], paths["cpu"])
-            usages = self._upwards(*mounts.get("cpuacct", mounts["cpu"]), paths.get("cpuacct", paths["cpu"]))
+        for mount in mounts.get("", ()) if "" in paths else ():
+            found += [(folder, folder) for folder in self._upwards(*mount, paths[""])]
+        for place, mount in enumerate(mounts.get("cpu", ()) if "cpu" in paths else ()):
+            quotas = self._upwards(*mount, paths["cpu"])
+            accounts = mounts.get("cpuacct", [])[place : place + 1] or [mount]
+            usages = self._upwards(*accounts[0], paths.get("cpuacct", paths["cpu"]))
             found += zip(quotas, usages, strict=False)
         return found
 
@@ -82,7 +84,7 @@ class Processors:
 
     def _of_machine(self) -> ProcessorTime:
         if (self._root / "proc/stat").exists():
-            return ProcessorTime("machine", *_machine_of(_lines(self._root / "proc/stat")))
+            return _machine_of(_lines(self._root / "proc/stat"))
         return ProcessorTime("machine", *machine.processor_time())
 
 
@@ -100,13 +102,13 @@ def _used(folder: Path) -> float | None:
     """Return the processor time that a control group has used; None if it is not told."""
     for line in _lines(folder / "cpu.stat"):
         name, _, value = line.partition(" ")
-        if name == "usage_usec":
+        if name == "usage_usec" and value.isdigit():
             return int(value) / 1e6
-    nanoseconds = _lines(folder / "cpuacct.usage")
-    return int(nanoseconds[0]) / 1e9 if nanoseconds else None
+    nanoseconds = "".join(_lines(folder / "cpuacct.usage"))
+    return int(nanoseconds) / 1e9 if nanoseconds.isdigit() else None
 
 
-def _machine_of(lines: list[str]) -> tuple[float, float]:
+def _machine_of(lines: list[str]) -> ProcessorTime:
     """Return the time that the CPUs of this process were busy, and their number, from /proc/stat."""
     allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
     busy: dict[str, int] = {}
@@ -116,7 +118,8 @@ def _machine_of(lines: list[str]) -> tuple[float, float]:
             user, nice, system, _, _, *others = map(int, ticks[:8])  # without idle and waiting for a disk
             busy[name] = user + nice + system + sum(others)
     counted = {name: ticks for name, ticks in busy.items() if name in allowed} or busy
-    return sum(counted.values()) / os.sysconf("SC_CLK_TCK"), max(len(counted), 1)
+    used = sum(counted.values()) / os.sysconf("SC_CLK_TCK")
+    return ProcessorTime(f"machine {' '.join(counted)}", used, max(len(counted), 1))
 
 
 def _lines(path: Path) -> list[str]:

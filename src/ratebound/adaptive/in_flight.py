@@ -43,14 +43,23 @@ IDLE_SHARE: Final = 4  # a process with fewer than one in so many of its limit a
 class InFlight:
     """A limit of the requests that are in this process at the same time. It finds its own number.
 
-    `least` and `most` bound the limit, and `first` is where it begins. A request calls `enter` when it comes, and
-    `note` and `leave` when its answer starts. `limit` is the limit now, `now_in` the requests that are there,
-    and `shed` those that found no place. Thread-safe.
+    `least` and `most` bound the limit, and `first` is where it begins: 4, 1000 and 20, as far as those given allow. A
+    request calls `enter` when it comes, and `note` and `leave` when its answer starts. `limit` is the limit now,
+    `now_in` the requests that are there, and `shed` those that found no place. Thread-safe.
     """
 
     def __init__(
-        self, *, least: int = 4, most: int = 1000, first: int = 20, now: Callable[[], float] = time.monotonic
+        self,
+        *,
+        least: int | None = None,
+        most: int = 1000,
+        first: int | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        if least is None:
+            least = min(4, most) if type(most) is int else 4
+        if first is None:
+            first = min(max(20, least), most) if type(least) is type(most) is int else 20
         for name, number in (("least", least), ("first", first), ("most", most)):
             if type(number) is not int or not 1 <= number <= 100_000:
                 raise ValueError(f"{name} must be a whole number from 1 to 100000, not {number!r}")

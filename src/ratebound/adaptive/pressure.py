@@ -12,6 +12,7 @@ steps of a twentieth.
 import asyncio
 import logging
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -84,6 +85,7 @@ class Pressure:
         self._fell_at = -math.inf
         self._too_much = dict.fromkeys(PRIORITIES, 1.0)  # the factors from which the last falls began
         self._is_sampled = False
+        self._has_no_thread = False
         renew_in_children(self)
 
     def __repr__(self) -> str:
@@ -139,12 +141,20 @@ class Pressure:
             if not is_known:
                 self._deciders = (*(known for known in self._deciders if known() is not None), ref(decider))
             if not self._is_sampled:
-                self._is_sampled = True
-                if self._background:
-                    sampler.add(self)
-            self.is_calm = self._is_at_rest()
+                self._is_sampled = not self._background or self._add_to_sampler()
+            self.is_calm = self._is_sampled and self._is_at_rest()
         if not is_known:
             tell(decider.listeners, PressureChanged(self.factors))
+
+    def _add_to_sampler(self) -> bool:
+        try:
+            sampler.add(self)
+        except RuntimeError:  # the process has as many threads as it may have: the request must not fail for that
+            if not self._has_no_thread:
+                log.exception("the load of this process is not sampled, because no thread can be started")
+            self._has_no_thread = True
+            return False
+        return True
 
     def sample(self) -> None:
         """Read all signals, and lower or raise the factors by one sample. Only one thread may call this."""
@@ -175,14 +185,15 @@ class Pressure:
 
     def _load(self, signal: Signal, now: float) -> float:
         try:
-            load = signal.load(now)
+            load = min(signal.load(now), sys.float_info.max)
+            is_load = load > 0  # and not nan
         except Exception:
             if signal.name not in self._broken:
                 self._broken.add(signal.name)
                 log.exception("the signal %s failed; it is ignored while it does", signal.name)
             return 0.0
         self._broken.discard(signal.name)
-        return load if load > 0 else 0.0  # and not nan
+        return load if is_load else 0.0
 
     def _fall(self, by: float, now: float) -> None:
         for priority in self.priorities:

@@ -24,7 +24,6 @@ class Sampler:
     """The thread that samples pressures. It holds them weakly."""
 
     def __init__(self) -> None:
-        self._pressures: WeakSet[Sampled] = WeakSet()
         self.renew()
         renew_in_children(self)
 
@@ -32,15 +31,16 @@ class Sampler:
         """Begin anew in a forked child, in which the thread does not exist."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._pressures.clear()
+        self._pressures: WeakSet[Sampled] = WeakSet()  # a thread of the parent may have been within the other one
 
     def add(self, pressure: Sampled) -> None:
-        """Sample a pressure from now on, as long as it exists."""
+        """Sample a pressure from now on, as long as it exists. Raises RuntimeError if no thread can be started."""
         with self._lock:
             self._pressures.add(pressure)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ratebound pressure", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="ratebound pressure", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -53,7 +53,7 @@ class Sampler:
             for pressure in pressures:
                 try:
                     pressure.sample()
-                except Exception:  # the others must be sampled all the same, and this one the next time
+                except BaseException:  # without this thread, what is lowered would stay so
                     log.exception("the load of this process could not be sampled")
             del pressure, pressures  # or they would live as long as this thread sleeps
 

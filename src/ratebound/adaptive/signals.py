@@ -123,15 +123,22 @@ class _Probe:
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = self._clock() + PROBE
-        loop.call_later(PROBE, self._run, loop)
+        loop.call_later(PROBE, _run_probe, ref(self), loop)
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    def run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note how late the timer is, and set the next one."""
         self._latest = max(0.0, self._clock() - self._due)
         self._arm(loop)
 
     def lag(self, now: float) -> float:
         """Return how late the last timer came, or the next one is."""
         return max(self._latest, now - self._due)
+
+
+def _run_probe(probe: "ref[_Probe]", loop: asyncio.AbstractEventLoop) -> None:
+    alive = probe()  # each policy that is loaded again has a signal of its own, and the one before is gone
+    if alive is not None:
+        alive.run(loop)
 
 
 class _Recent:

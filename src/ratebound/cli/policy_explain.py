@@ -42,6 +42,14 @@ KINDS = {
 }
 
 
+PRIORITIES = {
+    "low": "low: lowered first under overload",
+    "normal": "normal: lowered under overload, after low",
+    "high": "high: lowered under overload, after low and normal",
+    "critical": "critical: never lowered",
+}
+
+
 class GivenRequest(NamedTuple):
     """A request as given on the command line."""
 
@@ -282,6 +290,8 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     facts.append(("cost", cost))
     facts.append(("mode", "shadow: only reported" if rule.mode == "shadow" else rule.mode))
     facts.append(("failure", rule.failure or answer.policy.failure))
+    if answer.policy.pressure is not None:
+        facts.append(("priority", PRIORITIES[rule.priority]))
     if rule.candidates:
         facts.append(("candidate", "evaluated as well, and only reported"))
     return facts
@@ -333,6 +343,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
                 "cost": report.cost,
                 "mode": report.rule.mode,
                 "failure": report.rule.failure or answer.policy.failure,
+                "priority": report.rule.priority,
             }
             for report in said.rules
         ],

@@ -10,7 +10,7 @@ from typing import Any
 
 from ratebound.http.prefix import Address
 from ratebound.limit import Limit
-from ratebound.lowered import lowered
+from ratebound.lowered import STEPS, lowered
 from ratebound.policy.identity.identify import Alternatives, IdentityKind, choosable
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.index import Index
@@ -66,7 +66,7 @@ class CompiledRule:
         self.by = by
         self.failure = SHADOW if rule.mode == "shadow" else failure
         self.counter_windows = counter_windows
-        self.lowered_plans: dict[tuple[int, int], tuple[Plan, Plan]] = {}  # by the identity of a plan, and the step
+        self.lowered_plans: dict[tuple[int, int, int], tuple[Plan, Plan]] = {}  # by identity of a plan, step, cost
         self.penalty = penalty
         self.sources = sources or {}
         self.plans = {tier: self.enforced(plan) for tier, plan in rule.plans_with(counter_windows).items()}
@@ -83,16 +83,18 @@ class CompiledRule:
             and not any(kind.functions for parts in by for kind in parts)
         )
 
-    def lowered(self, plan: Plan, step: int) -> Plan:
-        """Return one of this rule's plans, lowered to `step` twentieths. It is made once."""
+    def lowered(self, plan: Plan, step: int, cost: int) -> Plan:
+        """Return one of this rule's plans, lowered to `step` twentieths for a request of `cost`. It is made once."""
         if isinstance(plan, str):
             return plan
-        found = self.lowered_plans.get((id(plan), step))
+        if all(cost <= limit.burst * step // STEPS for limit in plan if limit.takes_cost):
+            cost = 1  # it is the same for all costs that fit
+        found = self.lowered_plans.get((id(plan), step, cost))
         if found is None:
             if len(self.lowered_plans) >= MAX_LOWERED:  # overrides and functions make plans, too
                 self.lowered_plans.clear()
-            made = lowered(plan, step, self.rule.cost if isinstance(self.rule.cost, int) else 1)
-            found = self.lowered_plans[id(plan), step] = plan, made  # kept, so that its identity stays its own
+            made = lowered(plan, step, cost)
+            found = self.lowered_plans[id(plan), step, cost] = plan, made  # kept, so that its identity stays its own
         return found[1]
 
     def enforced(self, plan: Plan) -> Plan:

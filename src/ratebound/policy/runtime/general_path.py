@@ -329,7 +329,7 @@ class CompiledPolicy:
                 case.add_shadow(rule, who, plan, cost, values, candidate=False)
             else:
                 if pressure is not None and (step := pressure.step(rule.priority)) < STEPS:
-                    plan = compiled.lowered(plan, step)
+                    plan = compiled.lowered(plan, step, cost)
                 case.add(rule, who, plan, cost, values)
             if compiled.candidates:
                 plan = yield from self._of_tier(compiled.candidates, request, found, who)
