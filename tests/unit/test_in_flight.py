@@ -209,7 +209,7 @@ def test_a_request_that_the_collector_ends_while_another_is_noted_blocks_nobody(
     ("options", "bounds"),
     [({}, (4, 20, 1000)), ({"most": 10}, (4, 10, 10)), ({"most": 2}, (2, 2, 2)), ({"least": 30}, (30, 30, 1000))],
 )
-def test_what_is_not_given_follows_what_is(options: dict[str, int], bounds: tuple[int, int, int]) -> None:
+def test_what_is_not_given_follows_what_is(options: dict[str, Any], bounds: tuple[int, int, int]) -> None:
     made = InFlight(**options)
     assert (made.least, made.limit, made.most) == bounds
 
