@@ -115,6 +115,17 @@ def test_a_stream_that_the_client_leaves_is_told_by_its_start(server: Server, ov
     assert told in ([], [False])
 
 
+@pytest.mark.parametrize("serve", POLICIES.values(), ids=list(POLICIES))
+def test_exempt_requests_are_not_measured(serve: Any) -> None:
+    overload = Overload(is_fed=True)
+    policy = {**slot_policy("20/hour"), "adaptive": overload.pressure, "exempt": [{"paths": ["/work"]}]}
+    with serve(policy, MemoryStorage()) as server:
+        assert statuses(server, 2) == [200, 200]
+        assert overload.failures() == []
+        assert statuses(server, 1, "/stream") == [200]
+        assert overload.failures() == [False]
+
+
 def test_a_websocket_connection_is_not_measured() -> None:
     overload = Overload(is_fed=True)
 

@@ -98,7 +98,7 @@ class Visit:
                 self.holds = self.holds or bool(answer.slots)
                 if answer.delay:
                     yield partial(gate.sleep, answer)
-                if rules.measured_by is not None:
+                if rules.measured_by is not None and answer.verdict.kind != "exempt":  # it may be a poll that lasts
                     self._measure(rules.measured_by, answer)
         except GeneratorExit:
             raise
