@@ -215,6 +215,7 @@ def test_the_extra_of_a_value_is_its_digest() -> None:
         ({"account": "a", "user": "b"}, "unknown value 'user'"),
         ({"account": 1.5}, "must be text or a whole number, not float"),
         ({"account": True}, "must be text or a whole number, not bool"),
+        ({"account": 10**4300}, "whole number with at most 4300 digits: give it as text"),
         ({"account": b"a"}, "must be text or a whole number, not bytes"),
         ("account", "values must be a mapping like .*, not str"),
     ],
