@@ -246,6 +246,7 @@ def test_a_cost_of_0_takes_back_the_value_and_any_other_keeps_it(clock: FakeCloc
         ({"values": "a b"}, "values must be a name"),
         ({"values": "a" * 65}, "values must be a name"),
         ({"values": 5}, "values must be a name"),
+        ({"values": "Per"}, "values cannot be named 'per'"),
         ({"values": "a", "count": 10_001, "large": True}, "at most 10000 values can be distinct, not 10001"),
         ({"values": "a", "count": 1_001}, "allow it with '1001 distinct a/… large'"),
         ({"values": "a", "burst": 9}, "distinct has no burst"),
