@@ -30,7 +30,7 @@ return 1
 
 def document_key(keys: Keys, name: str) -> bytes:
     """Return the name of a document in Redis: for example `rb1:{1f3}document:blocks`."""
-    return f"{keys.prefix}{keys.tag(name)}document:{name}".encode()
+    return f"{keys.prefix}{keys.tag(name)}document:{name}".encode("utf-8", "surrogatepass")
 
 
 def write_command(keys: Keys, name: str, content: bytes, version: int) -> list[Any]:
