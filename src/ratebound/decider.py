@@ -133,6 +133,13 @@ class _Deciding(Generic[S]):
             tell_settled(self.listeners, decision, settled)
         return settled
 
+    def _told_each_settled(self, settlements: Sequence[Settlement], answers: Sequence[Sequence[Row]]) -> list[Decision]:
+        """Tell the listeners what settling has brought about, and return the decisions as they stand then."""
+        settled = restated_each(settlements, answers)
+        for one, after in zip(settlements, settled, strict=True):
+            self._told_settled(one.decision, after)
+        return settled
+
     def _set_closed(self, closed: bool) -> None:
         self.closed = closed
         self._choose_path()
@@ -190,16 +197,17 @@ class Decider(_Deciding[Storage]):
 
     def settle(self, decision: Decision, cost: int | Sequence[int], strike: bool | Sequence[bool] = False) -> Decision:
         """Make an allowed decision have cost `cost`, and return it as it stands then; see `Limiter.settle`."""
+        strikes = strikes_of(decision, strike)
         costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
+        forced = settlement(decision.asks, decision.rows, costs, strikes)
         return self._told_settled(decision, restated(decision, costs, self.evaluate((forced,), "force")[0]))
 
     def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
         """Settle allowed decisions in one trip to the storage, and return them as they stand then."""
         groups = settlement_groups(settlements)
-        return restated_each(settlements, self.evaluate(groups, "force"))
+        return self._told_each_settled(settlements, self.evaluate(groups, "force"))
 
     def hold(self, decision: Decision) -> Held | None:
         """Renew the slots of an allowed decision until they are released, or until the returned object is gone.
@@ -385,16 +393,17 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         self, decision: Decision, cost: int | Sequence[int], strike: bool | Sequence[bool] = False
     ) -> Decision:
         """Make an allowed decision have cost `cost`; see `Limiter.settle`."""
+        strikes = strikes_of(decision, strike)
         costs = settled_costs(decision, cost)
         if not decision.allowed:
             return decision
-        forced = settlement(decision.asks, decision.rows, costs, strikes_of(decision, strike))
+        forced = settlement(decision.asks, decision.rows, costs, strikes)
         return self._told_settled(decision, restated(decision, costs, (await self.evaluate((forced,), "force"))[0]))
 
     async def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
         """Settle allowed decisions in one trip to the storage; see `Decider.settle_each`."""
         groups = settlement_groups(settlements)
-        return restated_each(settlements, await self.evaluate(groups, "force"))
+        return self._told_each_settled(settlements, await self.evaluate(groups, "force"))
 
     def hold(self, decision: Decision) -> Held | None:
         """Renew the slots of an allowed decision in the running event loop; see `Decider.hold`. It is not awaited."""

@@ -71,8 +71,8 @@ class Decision:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy the asks, the rows and whether it is final."""
-        return _remade, (self.asks, self.rows, self.final)
+        """Pickle and copy the asks, the rows, whether it is final and whether it is allowed."""
+        return _remade, (self.asks, self.rows, self.final, self.allowed)
 
     @property
     def asks(self) -> Group:
@@ -125,8 +125,8 @@ class Decision:
 
     @property
     def blocked(self) -> bool:
-        """True if a penalty blocks the key."""
-        if self.allowed or self.unavailable:
+        """True if a penalty blocks the key. After settling, the decision may be allowed and the key blocked since."""
+        if (self.allowed and not self.final) or self.unavailable:
             return False
         # A penalty that denies only because its storage is out of reach has no state, and so nothing to reset.
         pairs = zip(self.limits, self.rows, strict=True)
@@ -141,10 +141,10 @@ class Decision:
         if len(self._rows) == 1:
             return 0
         set_back: list[bool] = []
-        if self.allowed:
-            set_back = [limit.is_told_last for limit in self.limits]
-        elif self.blocked:
+        if self.blocked:
             set_back = [row[0] or not limit.is_penalty for limit, row in zip(self.limits, self._rows, strict=True)]
+        elif self.allowed:
+            set_back = [limit.is_told_last for limit in self.limits]
         return most_pressing(self._rows, set_back)
 
     def _row(self) -> Row:
@@ -257,10 +257,11 @@ def _comes_first(row: Row, other: Row) -> bool:
     return longest is not None and (wait is None or wait > longest)
 
 
-def _remade(asks: Group, rows: Sequence[Row], final: str) -> Decision:
+def _remade(asks: Group, rows: Sequence[Row], final: str, allowed: bool) -> Decision:
     """Return a decision that was pickled or copied."""
     decision = Decision(asks, rows)
     decision.final = final
+    decision.allowed = allowed
     return decision
 
 

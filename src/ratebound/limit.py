@@ -210,6 +210,8 @@ class Limit:
             return
         if not isinstance(self.values, str) or len(self.values) > 64 or not VALUE_NAME.fullmatch(self.values):
             raise InvalidLimit(f"values must be a name like 'account' or 'user_id', not {self.values!r}")
+        if self.values.lower() == "per":
+            raise InvalidLimit("values cannot be named 'per', which comes before the period: use another name")
         if self.count > MAX_LARGE_VALUES:
             raise InvalidLimit(f"at most {MAX_LARGE_VALUES} values can be distinct, not {self.count}: each is stored")
         if self.count > MAX_VALUES and not large:

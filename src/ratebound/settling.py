@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ratebound.decision import PEEKED, Decision
 from ratebound.fork import renew_in_children
@@ -100,7 +100,7 @@ def _refuse_if_final(decision: Decision) -> None:
 
 
 def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
-    """Return one cost for each ask. From here on the decision is settled.
+    """Return one cost for each ask. From here on the decision is settled, so this comes after every other check.
 
     Raises ValueError if it was settled before, by whichever thread, or cannot be.
     """
@@ -115,9 +115,10 @@ def settled_costs(decision: Decision, cost: int | Sequence[int]) -> list[int]:
 
 def strikes_of(decision: Decision, strike: bool | Sequence[bool]) -> list[bool]:
     """Return for each ask whether its penalties count a strike. Raises ValueError."""
-    found = [strike] * len(decision.asks) if isinstance(strike, bool) else list(strike)
-    if len(found) != len(decision.asks):
-        raise ValueError(f"expected one strike, or one for each of {len(decision.asks)} checks, not {strike!r}")
+    asks = checked_decision(decision).asks
+    found: list[Any] = list(strike) if isinstance(strike, list | tuple) else [strike] * len(asks)
+    if len(found) != len(asks) or not all(isinstance(each, bool) for each in found):
+        raise ValueError(f"expected one strike, True or False, or one for each of {len(asks)} checks, not {strike!r}")
     return found
 
 
@@ -147,12 +148,14 @@ def restated_each(settlements: Sequence[Settlement], answers: Sequence[Sequence[
 
 
 def restated(decision: Decision, costs: Sequence[int], rows: Sequence[Row]) -> Decision:
-    """Return the decision as it stands after settling. It is final."""
+    """Return the decision as it stands after settling. It is final, and as allowed as it was: a key that is blocked by
+    now was not when the request went ahead."""
     asks = tuple(
         (key, limits, cost, None, extras)
         for (key, limits, _, _, extras), cost in zip(decision.asks, costs, strict=True)
     )
     after = Decision(asks, rows)
+    after.allowed = decision.allowed
     after.final = decision.final
     return after
 

@@ -583,6 +583,8 @@ def a_document_is_written_only_over_the_version_that_was_read(storage: Storage, 
     if not keeps_documents(storage):
         return
     documents, content = documents_of(storage), bytes(range(256)) + b"7:\r\n" + "é".encode()
+    for name in ("", "two words", "{a}:b", "é", "\ud800"):
+        assert documents.read_document(name) == (0, b"")
     assert documents.read_document("one") == (0, b"")
     assert not documents.write_document("one", b"too soon", 1)
     assert documents.write_document("one", content, 0)

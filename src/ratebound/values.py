@@ -4,6 +4,7 @@ A digest is salted with the key, so equal values of two keys have nothing in com
 so Lua, holds exactly: two of 10 000 values collide once in a hundred million keys, and then count as one.
 """
 
+import sys
 from collections.abc import Mapping
 from hashlib import blake2b
 
@@ -22,15 +23,26 @@ def digest_of(key: str, value: str) -> int:
 
 def value_of(limit: Limit, values: Values | None) -> str:
     """Return the value that a limit of distinct values counts. Raises InvalidValue if it is missing, or no value."""
-    value = None if values is None else values.get(limit.values)
+    name = limit.values
+    value = None if values is None else values.get(name)
     if type(value) is str:
         return value
     if isinstance(value, str | int) and not isinstance(value, bool):
-        return str.__str__(value) if isinstance(value, str) else str(int(value))
-    name = limit.values
+        return str.__str__(value) if isinstance(value, str) else _digits(name, value)
     if value is None:
         raise InvalidValue(f"'{limit}' needs a value: hit(key, values={{{name!r}: …}})")
     raise InvalidValue(f"the value of {name!r} must be text or a whole number, not {type(value).__name__}")
+
+
+def _digits(name: str, value: int) -> str:
+    """Return a whole number as text. Raises InvalidValue if it has more digits than Python writes."""
+    try:
+        return str(int(value))
+    except ValueError:
+        raise InvalidValue(
+            f"the value of {name!r} must be a whole number with at most {sys.get_int_max_str_digits()} digits:"
+            " give it as text"
+        ) from None
 
 
 def check_names(limits: tuple[Limit, ...], values: object) -> None:

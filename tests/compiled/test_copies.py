@@ -84,7 +84,8 @@ def test_a_copy_takes_back_its_value_and_can_be_a_strike(how: str) -> None:
     limiter.settle(copied, cost=0)
     assert [usage.remaining for usage in limiter.usage("a")] == [2, 1]
     copied = COPIES[how](limiter.hit("a", values={"account": "bob"}))
-    assert limiter.settle(copied, cost=1, strike=True).blocked
+    settled = COPIES[how](limiter.settle(copied, cost=1, strike=True))
+    assert (settled.allowed, settled.blocked) == (True, True)
     assert limiter.hit("a", values={"account": "bob"}).blocked
 
 

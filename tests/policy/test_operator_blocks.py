@@ -16,7 +16,7 @@ from ratebound.clock import utc_datetime
 from ratebound.limit import Group, Mode
 from ratebound.policy import AsyncGate, Gate, Identity, Judged, read_policy
 from ratebound.policy.runtime import operator_blocks
-from ratebound.policy.runtime.operator_blocks import MAX_BLOCKS, BlockedClients, read_blocks, write_blocks
+from ratebound.policy.runtime.operator_blocks import MAX_BLOCKS, Block, BlockedClients, read_blocks, write_blocks
 from ratebound.testing import FakeClock, limiting_off
 from tests.policy.gates import request
 
@@ -262,6 +262,7 @@ def test_a_client_has_one_block_however_it_is_written(make: Make, storage: Any) 
         (("192.0.2.1", None, "x" * 201), "at most 200 characters"),
         (("192.0.2.1", None, "two\nlines"), "one line"),
         (("192.0.2.1", None, 7), "one line"),
+        (("user:" + "x" * 1_000,), "at most 1000 characters"),
     ],
 )
 def test_a_mistake_raises_and_blocks_nobody(arguments: tuple[Any, ...], message: str, make: Make) -> None:
@@ -460,7 +461,14 @@ def test_a_document_that_is_not_ours_leaves_the_blocks_as_they_were(
         gate = make(PLAIN, storage)
         gate.block("192.0.2.1")
         assert gate.kind() == "block"
-        for content in (b"nonsense", b"[]", b'{"blocks": [{"client": "somebody"}]}'):
+        contents = (
+            b"nonsense",
+            b"[]",
+            b'{"blocks": [{"client": "somebody"}]}',
+            b"[" * 100_000,
+            b'{"blocks": [{"client": "::1", "since": "0001-01-01T00:00:00+14:00", "until": null, "reason": ""}]}',
+        )
+        for content in contents:
             version, _ = storage.read_document("blocks")
             storage.write_document("blocks", content, version)
             clock.advance(1)
@@ -469,7 +477,28 @@ def test_a_document_that_is_not_ours_leaves_the_blocks_as_they_were(
                 gate.block("192.0.2.2")
             with pytest.raises(StorageError, match="not a list of blocks"):
                 gate.blocks()
-        assert caplog.text.count("stay blocked as they were") == 3
+        assert caplog.text.count("stay blocked as they were") == len(contents)
+
+
+def test_a_client_in_the_document_that_cannot_be_read_leaves_the_others_blocked_and_can_be_removed(
+    make: Make, storage: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A person has edited the document, or a later version has written it."""
+    gate = make(PLAIN, storage)
+    since = utc_datetime(clock.now)
+    written = write_blocks([Block("somebody", since), Block("192.0.2.1", since), Block("", since)])
+    assert storage.write_document("blocks", written, 0)
+    clock.advance(1)
+    assert gate.kind() == "block"
+    assert "'somebody'" in caplog.text
+    assert gate.kind(peer="192.0.2.2") == "limited"
+    gate.block("192.0.2.2")
+    assert gate.kind(peer="192.0.2.2") == "block"
+    assert gate.unblock("somebody")
+    assert gate.unblock("")
+    assert [block.client for block in gate.blocks()] == ["192.0.2.1", "192.0.2.2"]
+    with pytest.raises(ValueError, match="identity like 'user:42'"):
+        gate.unblock("somebody")
 
 
 class Undocumented:

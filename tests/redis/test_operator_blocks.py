@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 from ratebound import GuardedStorage, StorageError
 from ratebound.cli.blocks import blocks
 from ratebound.policy import AsyncGate, Gate, read_policy
+from ratebound.policy.runtime.operator_blocks import Block, write_blocks
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import FakeClock
 from tests.policy.gates import request
@@ -168,14 +170,15 @@ def test_a_value_that_is_not_a_document_is_not_overwritten(redis_url_server: Ser
     assert storage.write_document("blocks", b"", 0)
     with redis_url_server.client() as client:
         (key,) = client.keys(f"{prefix}*")
-        for foreign in ("nonsense", "-1:x", ":x"):
+        for foreign in ("nonsense", "-1:x", ":x", "9" * 5_000 + ":x", "{}"):
             client.set(key, foreign)
             for call in (
                 lambda: storage.read_document("blocks"),
                 lambda: storage.write_document("blocks", b"mine", 0),
             ):
-                with pytest.raises(StorageError):
+                with pytest.raises(StorageError, match="did not write") as raised:
                     call()
+                assert not raised.value.outage, "one key is not ours: the server is fine"
             assert client.get(key) == foreign
         client.delete(key)
         client.rpush(key, "a list")
@@ -240,6 +243,21 @@ def test_the_command_adds_lists_and_removes(url: str, clock: FakeClock) -> None:
         assert (done.exit_code, done.stdout, done.stderr) == (1, "", "192.0.2.1 is not blocked\n")
 
 
+def test_the_command_shows_what_cannot_be_printed_as_escapes(one_url: str) -> None:
+    """Nothing that is stored reaches the terminal as a command, whoever has written it."""
+    since = datetime(2030, 1, 1, tzinfo=UTC)
+    storage = RedisStorage(one_url)
+    blocks = write_blocks([Block("user:\x1b[31m\ud800", since, None, "\x1b[2J\x9b31m\ud800 é")])
+    assert storage.write_document("blocks", blocks, 0)
+    storage.close()
+    for shape in ("text", "json"):
+        done = run("list", "--storage", one_url, "--format", shape)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.replace("\n", "").isprintable()
+    (listed,) = json.loads(done.stdout)
+    assert (listed["client"], listed["reason"]) == ("user:\x1b[31m\ud800", "\x1b[2J\x9b31m\ud800 é")
+
+
 def test_the_command_says_that_nobody_is_blocked(one_url: str) -> None:
     done = run("list", "--storage", one_url)
     assert (done.exit_code, done.stdout) == (0, "nobody is blocked\n")
@@ -256,7 +274,8 @@ def test_the_command_says_that_nobody_is_blocked(one_url: str) -> None:
         (["add", "192.0.2.1", "--for", "soon", "--storage", "redis://x"], "cannot read 'soon'"),
         (["add", "192.0.2.1", "--for", "0s", "--storage", "redis://x"], "more than 0 seconds"),
         (["add", "192.0.2.1", "--reason", "x" * 201, "--storage", "redis://x"], "at most 200 characters"),
-        (["remove", "somebody", "--storage", "redis://x"], "an identity like 'user:42'"),
+        (["add", "fe80::1%eth0", "--storage", "redis://x"], "cannot read the range 'fe80::1%eth0'"),
+        (["add", "fd00::12g4", "--storage", "redis://x"], "cannot read the range 'fd00::12g4'"),
         (["add", "--storage", "redis://x"], "Missing argument 'CLIENT'"),
     ],
 )

@@ -12,12 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratebound import AsyncLimiter, Check, Decision, InvalidLimit, Limit, Limiter, MemoryStorage, parse_limit
+from ratebound import (
+    AsyncLimiter,
+    Check,
+    Decision,
+    InvalidLimit,
+    Limit,
+    Limiter,
+    MemoryStorage,
+    parse_limit,
+    parse_limits,
+)
+from ratebound.arguments import group_of
 from ratebound.clock import SECOND
+from ratebound.decider import AsyncDecider, Decider
 from ratebound.events import BlockBegan, Decided, Struck, Warned
+from ratebound.limit import warning_at
 from ratebound.outcome import DegradedRows
 from ratebound.policy import Policy, PolicyError, Rule, read_policy
 from ratebound.policy.schema import SCHEMA_PATH
+from ratebound.settling import Settlement
 from ratebound.share import read_share
 from ratebound.telling import tell_decided
 from ratebound.testing import FakeClock
@@ -109,6 +123,26 @@ def test_a_result_that_is_a_strike_is_told(clock: FakeClock, heard: Heard) -> No
     assert heard.take() == []
     limiter.settle(decision, cost=1, strike=True)
     assert heard.take() == ["Struck", "BlockBegan"]
+
+
+def test_results_that_are_settled_together_are_told(clock: FakeClock, heard: Heard) -> None:
+    text = "2/hour as login; 1 strike/hour block 5 minutes as guessing"
+    limits = warning_at(tuple(parse_limits(text)), 0.5)
+    decider = Decider(MemoryStorage(clock=clock), listeners=[heard])
+    decisions = [decider.decide(group_of(key, limits, 1)) for key in ("one", "other")]
+    heard.take()
+    decider.settle_each([Settlement(decisions[0], [1], [True]), Settlement(decisions[1], [1], [False])])
+    assert [event.key for event in heard.events] == ["one", "one"]
+    assert heard.take() == ["Struck", "BlockBegan"]
+
+    async def main() -> None:
+        decider = AsyncDecider(MemoryStorage(clock=clock), listeners=[heard])
+        decision = await decider.decide(group_of("one", limits, 1))
+        heard.take()
+        await decider.settle_each([Settlement(decision, [1], [True])])
+        assert heard.take() == ["Struck", "BlockBegan"]
+
+    asyncio.run(main())
 
 
 def test_tasks_are_told_the_same(clock: FakeClock, heard: Heard) -> None:

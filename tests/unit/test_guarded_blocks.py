@@ -107,6 +107,18 @@ def test_a_client_that_knocks_again_and_again_is_remembered_once() -> None:
     assert blocks.state("a", LIMITS[0]).fits(LIMITS[0].numbers, clock.now, 0)
 
 
+def test_an_answer_about_an_earlier_block_that_comes_late_is_not_used() -> None:
+    """Two threads get their answers in the other order. The first block was lifted, and the second one is longer."""
+    clock = FakeClock()
+    blocks = RememberedBlocks(clock, MOST)
+    at = clock.now
+    blocks.saw("a", LIMITS[0], (False, 0, 5_000, 9_000, 0, at, 0, 0, None))
+    blocks.saw("a", LIMITS[0], (False, 0, 10, 9_000, 0, at - 100, 0, 0, None))
+    assert blocks.state("a", LIMITS[0]).until == at + 5_000
+    blocks.saw("a", LIMITS[0], (False, 0, 10, 9_000, 0, at + 100, 0, 0, None))
+    assert blocks.state("a", LIMITS[0]).until == at + 10, "this one is newer"
+
+
 def test_a_block_that_is_lifted_and_seen_again_and_again_takes_no_more_memory() -> None:
     clock = FakeClock()
     blocks = RememberedBlocks(clock, MOST)

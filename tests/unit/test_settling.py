@@ -249,3 +249,31 @@ def test_the_overage_of_a_metered_quota_follows_what_is_settled(clock: FakeClock
     assert limiter.settle(second, cost=4).overage == -4
     assert limiter.settle(first, cost=20).overage == 12
     assert limiter.peek("a").overage == 0
+
+
+STRIKES = "10/hour; 1 concurrent as slots; 1 strike/hour block 5 minutes as guessing"
+
+
+def test_a_request_that_has_gone_ahead_stays_allowed_when_its_settlement_finds_the_key_blocked(
+    clock: FakeClock,
+) -> None:
+    limiter = limiter_of(STRIKES, clock)
+    settled = limiter.settle(limiter.hit("a"), cost=1, strike=True)
+    assert (settled.allowed, settled.blocked, settled.limit.name) == (True, True, "guessing")
+    assert not limiter.hit("a")
+
+
+def test_the_slot_of_a_settled_decision_is_released_also_if_the_key_is_blocked(clock: FakeClock) -> None:
+    limiter = limiter_of(STRIKES, clock)
+    settled = limiter.settle(limiter.hit("a"), cost=1, strike=True)
+    limiter.release(settled)
+    assert limiter.holders("a") == []
+
+
+@pytest.mark.parametrize("strike", [[True, False], [], "y", ["no"], 1, None], ids=repr)
+def test_a_strike_that_cannot_be_read_leaves_the_decision_to_be_settled(strike: object, clock: FakeClock) -> None:
+    limiter = limiter_of(STRIKES, clock)
+    decision = limiter.hit("a", cost=7)
+    with pytest.raises(ValueError, match="expected one strike, True or False, or one for each of 1 checks, not"):
+        limiter.settle(decision, cost=0, strike=strike)  # type: ignore[arg-type]
+    assert limiter.settle(decision, cost=0).remaining == 10

@@ -146,6 +146,19 @@ def test_a_result_is_a_strike(adapter: str, strike: Any) -> None:
         assert log_in(client, "right").status == 200
 
 
+def test_the_strike_that_blocks_leaves_no_slot_taken_and_is_told(adapter: str) -> None:
+    told: list[str] = []
+    clock = FakeClock()
+    storage = MemoryStorage(clock=clock)
+    policy = one_rule("100/minute; 1 concurrent for 1 hour; 1 strike/hour block 5 minutes", strike="failure")
+    listeners = [lambda event: told.append(type(event).__name__)]
+    with ADAPTERS[adapter](policy=policy, storage=storage, listeners=listeners) as client:
+        assert log_in(client, "wrong").status == 401
+        assert [name for name in told if name in ("Struck", "BlockBegan")] == ["Struck", "BlockBegan"]
+        clock.advance(300)
+        assert log_in(client, "right").status == 200
+
+
 def test_a_charge_of_the_gate_keeps_the_strikes_of_the_rule(adapter: str) -> None:
     clock = FakeClock()
     policy, storage = one_rule(PENALTY, strike="failure", charge="bytes"), MemoryStorage(clock=clock)

@@ -98,7 +98,9 @@ def _opened(storage: str | None) -> Iterator[GuardedStorage]:
 
 def _show(found: list[Block], shape: str) -> None:
     if shape == "json":
-        click.echo(json.dumps([_document(block) for block in found], ensure_ascii=False, indent=2))
+        document = [_document(block) for block in found]
+        is_printable = all(block.client.isprintable() and block.reason.isprintable() for block in found)
+        click.echo(json.dumps(document, ensure_ascii=not is_printable, indent=2))
     elif not found:
         click.echo("nobody is blocked")
     else:
@@ -109,10 +111,14 @@ def _show(found: list[Block], shape: str) -> None:
         table.add_column("reason", overflow="fold")
         for block in found:
             until = "removed" if block.until is None else f"{block.until:%Y-%m-%d %H:%M:%S}"
-            client = block.client if block.client.isprintable() else ascii(block.client)
-            # As Text, because rich would read words in brackets as styles.
-            table.add_row(Text(client), f"{block.since:%Y-%m-%d %H:%M:%S}", until, Text(block.reason))
+            table.add_row(_shown(block.client), f"{block.since:%Y-%m-%d %H:%M:%S}", until, _shown(block.reason))
         _console().print(table)
+
+
+def _shown(text: str) -> Text:
+    """Return text for a cell, with escapes if it cannot be printed. It is a Text, because rich would read words in
+    brackets as styles."""
+    return Text(text if text.isprintable() else ascii(text))
 
 
 def _document(block: Block) -> dict[str, Any]:

@@ -6,6 +6,7 @@ reads again, so that they cost no trip per request. In memory the document itsel
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import UTC, datetime
@@ -34,8 +35,10 @@ log = logging.getLogger("ratebound")
 DOCUMENT = "blocks"
 MAX_BLOCKS = 10_000
 MAX_REASON = 200  # characters
+MAX_CLIENT = 1_000  # characters
 FRESH = SECOND  # microseconds for which a copy of the document is used
 TRIES = 1_000  # to write: each one that fails means that somebody else has written
+HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")  # the first part of most IPv6 addresses
 ANY_KIND = IdentityKinds({}, Proxies(), 64, is_open=True)  # any name that some policy could define
 
 T = TypeVar("T")
@@ -63,7 +66,11 @@ class BlockedClients:
         for block in blocks:
             until = None if block.until is None else _microseconds(block.until)
             self._ends = None if until is None or self._ends is None else max(until, self._ends)
-            named = split_client(block.client)
+            try:
+                named = split_client(block.client)
+            except ValueError as error:  # others must not go free because of it
+                _warn_of_name(block.client, str(error))
+                continue
             if named is None:
                 ranges.append((block.client, (until, block)))
             else:
@@ -236,9 +243,11 @@ def removing(storage: Any, client: object, tell: Callable[[bytes], None] | None 
 
     `tell` is called with the document that was written.
     """
-    documents, name = documents_of(storage), canonical_client(client)
+    documents = documents_of(storage)
 
     def change(blocks: list[Block]) -> tuple[list[Block] | None, bool]:
+        # A name that cannot be read may be in the document all the same: a person has written it, or a later version.
+        name = client if any(one.client == client for one in blocks) else canonical_client(client)
         others = [one for one in blocks if one.client != name]
         return (None, False) if len(others) == len(blocks) else (others, True)
 
@@ -298,7 +307,7 @@ def read_blocks(content: bytes) -> list[Block]:
         return []
     try:
         return [_read_block(entry) for entry in json.loads(content)["blocks"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"the shared document {DOCUMENT!r} in the storage is not a list of blocks"
             f" ({type(error).__name__}: {error}): delete it, or use another prefix"
@@ -326,8 +335,12 @@ def canonical_client(text: object, kinds: IdentityKinds = ANY_KIND) -> str:
     """
     client_of(text, kinds)
     assert isinstance(text, str)
+    if len(text) > MAX_CLIENT:
+        raise ValueError(f"a client has at most {MAX_CLIENT} characters, not {len(text)}: {shown(text)}")
     named = split_client(text)
     if named is not None:
+        if kinds is ANY_KIND and HEXADECIMAL.fullmatch(named[0]) and ":" in named[1]:
+            parse_network(text)  # an address with a mistake in it, not an identity of the kind 'fe80'
         return ":".join(named)
     network = parse_network(text)
     return str(network.network_address if network.prefixlen == network.max_prefixlen else network)

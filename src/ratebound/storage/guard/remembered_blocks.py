@@ -47,13 +47,15 @@ class RememberedBlocks:
     def saw(self, key: str, limit: Limit, row: Row) -> None:
         """Remember or forget a block, as the row of a penalty says, which must be the storage's own.
 
-        An answer that is older than the sight of the block, and comes late, does not lift it.
+        An answer that is older than the sight of the block, and comes late, neither lifts nor replaces it.
         """
         place = _place(key, limit)
         known = self._blocks.get(place)
+        if known is not None and row[5] < known.seen:
+            return
         if row[0]:
-            if known is not None and row[5] >= known.seen:
-                self._forget(place)
+            if known is not None:
+                self._forget(place, known)
             return
         wait = row[2] or 0
         ends = row[5] + wait
@@ -88,9 +90,11 @@ class RememberedBlocks:
             if len(self._order) > 2 * self._most:
                 self._sort()
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: Place, known: _Block | None = None) -> None:
+        """Forget the block of a place; with `known`, only if it is still this one."""
         with self._lock:
-            self._blocks.pop(place, None)
+            if known is None or self._blocks.get(place) is known:
+                self._blocks.pop(place, None)
 
     def _sort(self) -> None:
         self._order = [(block.state.until, block.number, place) for place, block in self._blocks.items()]

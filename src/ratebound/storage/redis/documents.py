@@ -6,9 +6,13 @@ Cluster decides a write in one hash slot.
 
 from typing import Any
 
+from ratebound.errors import StorageError
 from ratebound.storage import Document
+from ratebound.storage.redis.error_reply import FOREIGN
 from ratebound.storage.redis.keys import Keys
 from ratebound.storage.redis.script import NOT_OURS, NotOurs
+
+MOST_DIGITS = 15  # of a version
 
 # KEYS: the document. ARGV: the version that the writer has read, and the new string.
 WRITE = """
@@ -16,7 +20,7 @@ local known = redis.call('GET', KEYS[1])
 local version = '0'
 if known then
   version = string.match(known, '^(%d+):')
-  if not version then return redis.error_reply('FOREIGN document') end
+  if not version or #version > 15 then return redis.error_reply('FOREIGN document') end
 end
 if version ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
@@ -26,7 +30,7 @@ return 1
 
 def document_key(keys: Keys, name: str) -> bytes:
     """Return the name of a document in Redis: for example `rb1:{1f3}document:blocks`."""
-    return f"{keys.prefix}{keys.tag(name)}document:{name}".encode()
+    return f"{keys.prefix}{keys.tag(name)}document:{name}".encode("utf-8", "surrogatepass")
 
 
 def write_command(keys: Keys, name: str, content: bytes, version: int) -> list[Any]:
@@ -36,14 +40,18 @@ def write_command(keys: Keys, name: str, content: bytes, version: int) -> list[A
 
 
 def document_in(reply: Any) -> Document:
-    """Return the version and the content of a document from the reply to GET. Raises NotOurs."""
+    """Return the version and the content of a document from the reply to GET.
+
+    Raises NotOurs if the server does not answer like Redis, and StorageError if only the value is not a document.
+    """
     if reply is None:
         return 0, b""
-    if isinstance(reply, bytes):
-        version, colon, content = reply.partition(b":")
-        if colon and version.isdigit():
-            return int(version), content
-    raise NotOurs(NOT_OURS)
+    if not isinstance(reply, bytes):
+        raise NotOurs(NOT_OURS)
+    version, colon, content = reply.partition(b":")
+    if not colon or not version.isdigit() or len(version) > MOST_DIGITS:
+        raise StorageError(FOREIGN, undone=True, outage=False)
+    return int(version), content
 
 
 def is_written(reply: Any) -> bool:
