@@ -17,3 +17,13 @@ def recipe(page: str, heading: str, place: int = 0) -> dict[str, Any]:
     blocks = re.findall(r"^```yaml\n(.*?)^```", found[2], re.DOTALL | re.MULTILINE)
     tree: dict[str, Any] = yaml.safe_load(blocks[place])
     return tree
+
+
+def code(page: str, heading: str) -> dict[str, Any]:
+    """Run the Python below a heading of a page, and return its names."""
+    text = (DOCS / page).read_text().partition(f" {heading}\n")[2]
+    found = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found is not None, f"{page} has no Python below {heading!r}"
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    return names

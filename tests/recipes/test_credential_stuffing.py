@@ -13,7 +13,7 @@ from ratebound.policy import RequestView
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock
 from ratebound.web import Rejected, WebGate
-from tests.recipes.pages import recipe
+from tests.recipes.pages import code, recipe
 
 OFFICE = "203.0.113.1"
 runs = itertools.count()
@@ -34,8 +34,8 @@ class Site:
         self.gate.after(answer, status, 0)
         return None
 
-    def login(self, name: str, address: str, *, right: bool = False) -> Rejected | None:
-        headers = [("content-type", "application/json")]
+    def login(self, name: str, address: str, *, right: bool = False, cookie: str = "") -> Rejected | None:
+        headers = [("content-type", "application/json"), ("cookie", f"device={cookie}")]
         body = json.dumps({"username": name, "password": "x"}).encode()
         return self.ask(RequestView("POST", "/login", peer=address, headers=headers, body=body), 200 if right else 401)
 
@@ -153,6 +153,38 @@ def test_after_a_burst_the_owner_waits_for_three_minutes(memory: Site) -> None:
     assert memory.login("victim", OFFICE, right=True) is None
 
 
+@pytest.fixture
+def with_devices() -> tuple[Site, Any]:
+    """The recipe with the rule that knows devices, and its function that makes a cookie."""
+    functions = code("abuse.md", "Let the owner in during an attack")
+    more = recipe("abuse.md", "Stop credential stuffing", 1)
+    more["identities"]["device"]["call"] = functions["known_device"]
+    replaced = {rule["name"]: rule for rule in more["rules"]}
+    rules = recipe("abuse.md", "Stop credential stuffing")["rules"]
+    more["rules"] = [replaced.get(rule["name"], rule) for rule in rules]
+    clock = FakeClock()
+    return Site(MemoryStorage(clock=clock), clock, **more), functions["device_cookie"]
+
+
+def test_a_known_device_logs_in_during_the_attack(with_devices: tuple[Site, Any]) -> None:
+    site, cookie = with_devices
+    assert attack(site, 600) == 13
+    assert site.login("victim", OFFICE, right=True) is not None
+    for name in ("victim", "Victim "):
+        assert site.login(name, OFFICE, right=True, cookie=cookie("victim")) is None
+
+
+def test_a_device_gives_no_guesses_for_other_accounts(with_devices: tuple[Site, Any]) -> None:
+    site, cookie = with_devices
+    passed = 0
+    for number in range(200):
+        address = f"198.18.0.{number}"
+        passed += site.login("victim", address, cookie=[cookie("mallory"), "\u00e9", "", "x"][number % 4]) is None
+    assert passed == 10
+    stolen = [site.login("victim", f"198.18.1.{number}", cookie=cookie("victim")) for number in range(200)]
+    assert stolen.count(None) == 10
+
+
 def test_the_owner_who_tries_again_and_again_is_not_blocked(memory: Site) -> None:
     attack(memory, 600)
     for _ in range(30):
@@ -181,6 +213,28 @@ def test_two_hundred_people_log_in_while_others_attack(memory: Site) -> None:
             assert memory.login(f"person-{number}", OFFICE) is None
         assert memory.login(f"person-{number}", OFFICE, right=True) is None
         memory.clock.advance(10)
+
+
+def test_fifty_accounts_of_one_address_may_be_checked_at_the_same_moment(memory: Site) -> None:
+    def begin(number: int) -> Any:
+        body = json.dumps({"username": f"person-{number}"}).encode()
+        return memory.gate.before(RequestView("POST", "/login", peer=OFFICE, body=body))
+
+    begun = [begin(number) for number in range(60)]
+    assert [isinstance(one, Rejected) for one in begun] == [False] * 50 + [True] * 10
+    for passed in begun[:50]:
+        memory.gate.after(passed, 200, 0)
+    assert not isinstance(begin(60), Rejected)
+
+
+def test_networks_of_ipv6_are_bounded_by_a_rule_by_prefix() -> None:
+    clock = FakeClock()
+    tree = recipe("abuse.md", "Stop credential stuffing")
+    wider = {**tree["rules"][1], "name": "network", "by": "prefix:32/48"}
+    wider["limits"] = "400/hour; 200 distinct account/hour"
+    site = Site(MemoryStorage(clock=clock), clock, rules=[*tree["rules"], wider])
+    passed = [site.login(f"account-{number}", f"2001:db8:0:{number:x}::1") for number in range(1000)]
+    assert passed.count(None) == 200
 
 
 def test_only_failures_of_an_address_are_counted(memory: Site) -> None:

@@ -33,8 +33,8 @@ class Site:
         )
         self.delay = 0.0
 
-    def ask(self, peer: str = "192.0.2.1") -> str:
-        verdict = self.gate.decide(RequestView("GET", "/", peer=peer))
+    def ask(self, peer: str = "192.0.2.1", **more: Any) -> str:
+        verdict = self.gate.decide(RequestView("GET", "/", peer=peer, **more))
         assert verdict.decision is not None
         self.delay = verdict.decision.delay
         if verdict.decision.blocked:
@@ -115,6 +115,24 @@ def test_a_client_that_waits_for_each_answer_is_slowed_down_and_never_denied(sit
         site.clock.advance(site.delay + 0.001)
     assert seen == {"passed", "delayed"}
     assert not any(isinstance(event, Struck) for event in site.heard)
+
+
+@pytest.mark.parametrize("user", [None, "ann"])
+def test_pages_of_other_sites_cannot_get_a_visitor_blocked(site: Site, user: str | None) -> None:
+    seen = []
+    for _ in range(600):
+        seen.append(site.ask(user=user, headers=[("sec-fetch-site", "cross-site")]))
+        site.clock.advance(0.05)
+    assert set(seen) == {"passed", "denied"}
+    assert seen.count("passed") == 60
+    assert site.ask(user=user) == "passed"
+    assert site.events() == []
+
+
+def test_the_mark_of_other_sites_does_not_lift_a_block_of_what_it_does_not_mark(site: Site) -> None:
+    block(site)
+    site.ask(headers=[("sec-fetch-site", "cross-site")])
+    assert site.ask() == "blocked"
 
 
 def test_the_client_is_held_back_then_told_to_slow_down_then_told_that_it_is_blocked() -> None:
