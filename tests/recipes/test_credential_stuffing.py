@@ -227,6 +227,19 @@ def test_fifty_accounts_of_one_address_may_be_checked_at_the_same_moment(memory:
     assert not isinstance(begin(60), Rejected)
 
 
+def test_with_a_charge_by_status_an_outage_of_the_application_locks_nobody_out() -> None:
+    clock = FakeClock()
+    rules = recipe("abuse.md", "Stop credential stuffing")["rules"]
+    for rule in rules[1:]:
+        assert rule["charge"] == "failure"
+        rule["charge"] = {"status": "4xx"}
+    site = Site(MemoryStorage(clock=clock), clock, rules=rules)
+    for number in range(300):
+        body = json.dumps({"username": f"person-{number % 150}"}).encode()
+        assert site.ask(RequestView("POST", "/login", peer=OFFICE, body=body), 500) is None
+    assert [site.login(f"account-{number}", OFFICE) for number in range(60)].count(None) == 50
+
+
 def test_networks_of_ipv6_are_bounded_by_a_rule_by_prefix() -> None:
     clock = FakeClock()
     tree = recipe("abuse.md", "Stop credential stuffing")

@@ -43,7 +43,7 @@ class Site:
         self.seen: list[str] = []
         policy = {**recipe("abuse.md", "Stop credential stuffing"), "trusted": ["127.0.0.1"]}
         storage = MemoryStorage(clock=self.clock)
-        self.send: Client = getattr(self, f"_{kind}")(policy, storage)
+        self.send: Any = getattr(self, f"_{kind}")(policy, storage)
 
     def _fastapi(self, policy: Any, storage: Any) -> Client:
         app = FastAPI()
@@ -73,7 +73,9 @@ class Site:
 
     def login(self, name: str, address: str, write: Write = as_json, password: str = "wrong", **more: str) -> Answer:
         kind, body = write(name, password)
-        return self.send("POST", "/login", {"content-type": kind, "x-forwarded-for": address, **more}, body=body)
+        headers = {"content-type": kind, "x-forwarded-for": address, **more}
+        answer: Answer = self.send("POST", "/login", headers, body=body)
+        return answer
 
 
 @pytest.fixture(params=["fastapi", "flask"])

@@ -13,7 +13,12 @@ from tests.web.drivers import environ_of, wsgi_fetch
 
 POLICY = {
     "rules": [
-        {"name": "login", "by": "address", "limits": "2 distinct account/hour", "distinct": {"account": "body.username"}}
+        {
+            "name": "login",
+            "by": "address",
+            "limits": "2 distinct account/hour",
+            "distinct": {"account": "body.username"},
+        }
     ]
 }
 BODY = b'{"username": "ann"}'
@@ -37,14 +42,15 @@ def application(request: pytest.FixtureRequest) -> Any:
     return make()
 
 
-def status(application: Any, stated: str, body: bytes = BODY, **more: Any) -> int:
-    environ = {**environ_of("GET", "/", {"content-type": "application/json"}, body), "CONTENT_LENGTH": stated, **more}
+def status(application: Any, stated: str, body: bytes = BODY, *, is_terminated: bool = False) -> int:
+    environ = environ_of("GET", "/", {"content-type": "application/json"}, body)
+    environ |= {"CONTENT_LENGTH": stated} | ({"wsgi.input_terminated": True} if is_terminated else {})
     return wsgi_fetch(application, environ).status
 
 
 @pytest.mark.parametrize("stated", ["0", "2", "18"])
 def test_a_body_that_is_longer_than_stated_is_unreadable(application: Any, stated: str) -> None:
-    assert status(application, stated, **{"wsgi.input_terminated": True}) == 403
+    assert status(application, stated, is_terminated=True) == 403
 
 
 @pytest.mark.parametrize("stated", ["+19", "19 ", "1_9", "\u0661\u0669", "-1", "x"])
@@ -53,7 +59,7 @@ def test_a_length_that_is_no_plain_number_is_unreadable(application: Any, stated
 
 
 def test_a_length_that_is_right_or_missing_is_read(application: Any) -> None:
-    found = [status(application, "19"), status(application, "19", **{"wsgi.input_terminated": True})]
-    found += [status(application, "", **{"wsgi.input_terminated": True}), status(application, "0", b"")]
+    found = [status(application, "19"), status(application, "19", is_terminated=True)]
+    found += [status(application, "", is_terminated=True), status(application, "0", b"")]
     assert found == [200] * 4
     assert status(application, "19", BODY.replace(b"ann", b"eve")) == 429, "ann and no name at all were counted"
