@@ -198,6 +198,7 @@ RIGHT: dict[str, list[str]] = {
     ],
     "redundant-limit": [
         "rules: [{name: a, limits: 10/second burst 20; 500/minute}]",
+        "rules: [{name: a, limits: 10/second; 1000/minute, warn: 80%}]",
         "rules: [{name: a, by: user, limits: 5/minute}, {name: b, by: address, match: {paths: /x}, limits: 9/minute}]",
         "rules: [{name: a, by: user, match: {paths: /x}, limits: 5/minute}, {name: b, by: user, limits: 9/minute}]",
         "rules: [{name: a, by: user, limits: 5/minute, default: true}, "

@@ -69,16 +69,23 @@ async def starlette_body(request: Any) -> bytes:
 
 
 def wsgi_body(environ: dict[str, Any]) -> bytes:
-    """Return the body of a WSGI request. The application can read it again."""
+    """Return the body of a WSGI request. The application can read it again.
+
+    Frameworks differ in whether a length that is stated counts if the server ends the body by itself, and in which
+    numbers they read. So a body that is longer than stated, or whose length is no plain number, is unreadable.
+    """
     stated = environ.get("CONTENT_LENGTH") or ""
-    length = int(stated) if stated.isdecimal() else None
-    if length is None and not environ.get("wsgi.input_terminated"):
+    if stated and not (stated.isascii() and stated.isdecimal()):
+        return UNREADABLE
+    is_terminated = environ.get("wsgi.input_terminated")
+    if not stated and not is_terminated:
         return b""  # there is none, or its end cannot be known
+    length = None if is_terminated else int(stated)
     stream = environ["wsgi.input"]
     body: bytes = stream.read(MAX_BODY + 1 if length is None else min(length, MAX_BODY + 1))
     rest = None if length is None else length - len(body)
     environ["wsgi.input"] = io.BufferedReader(_ReplayedStream(body, stream, rest))
-    return body
+    return UNREADABLE if stated and len(body) > int(stated) else body
 
 
 class _ReplayedStream:

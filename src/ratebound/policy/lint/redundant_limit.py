@@ -38,6 +38,8 @@ def is_redundant(weak: Limit, strict: Limit, *, alike: bool) -> bool:
     same_windows = weak.period_us == strict.period_us and weak.calendar == strict.calendar
     if alike and weak.algorithm == strict.algorithm and same_windows:
         return strict.count <= weak.count and strict.burst <= weak.burst
+    if weak.warn:
+        return False  # it tells of what the other limit does not see
     if weak.calendar is not None and strict.calendar is not None and weak.calendar.zone == strict.calendar.zone:
         held = HELD.get((strict.calendar.unit, weak.calendar.unit))
         if held is not None and (strict.calendar.unit == "day" or strict.calendar.begin == 1):

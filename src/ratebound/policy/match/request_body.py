@@ -17,10 +17,13 @@ MAX_BODY: Final = 1_000_000  # bytes; a larger body is not looked at
 MAX_FIELDS: Final = 1_000  # of a form
 FORM: Final = "application/x-www-form-urlencoded"
 MULTIPART: Final = "multipart/form-data"
-BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\\]+)"|([^\s";,]+))', re.I)
+BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\\]+)"|([^\s";,]+))\s*(?=;|$)', re.I)
 CHARSET: Final = re.compile(r'charset\s*=\s*"?([^\s";,]*)', re.I)
 UTF_8: Final = ("utf-8", "utf8", "us-ascii", "ascii")
-PART_NAME: Final = re.compile(r'content-disposition:[ \t]*form-data[ \t]*;[ \t]*name=(?:"([^"\\]*)"|([^\s";]+))', re.I)
+PART_NAME: Final = re.compile(
+    r"""content-disposition:[ \t]*form-data[ \t]*;[ \t]*name=(?:"([^"\\]*)"|([\w!#$%&'*+.^`|~-]+))[ \t]*(?=;|\r|$)""",
+    re.I | re.A,
+)
 PART_NAMES: Final = re.compile(r"(?<![a-z])name\*?[0-9]?\*?[ \t]*=", re.I)
 
 
@@ -124,8 +127,8 @@ def _field_of_json(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _field_of_form(body: bytes, name: str) -> str | None:
-    try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    try:  # ASCII: browsers encode everything else, and parsers differ in how they decode raw bytes
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
         raise UnreadableRequest("The form cannot be read.") from None
     return _only([value for key, value in pairs if key == name])
@@ -137,8 +140,8 @@ def _field_of_parts(body: bytes, content_type: str, name: str) -> str | None:
     boundaries = BOUNDARY.findall(content_type)
     if len(boundaries) != 1 or content_type.lower().count("boundary") != 1:
         raise UnreadableRequest("The parts of the body need one boundary.")
-    mark = b"\r\n--" + "".join(boundaries[0]).encode("latin-1", "replace")
-    before, *parts = (b"\r\n" + body).split(mark, MAX_FIELDS + 2)
+    mark = b"--" + "".join(boundaries[0]).encode("latin-1", "replace")
+    before, *parts = (b"\r\n" + body).split(b"\r\n" + mark, MAX_FIELDS + 2)
     if before or not parts or parts.pop().rstrip() != b"--" or len(parts) > MAX_FIELDS:
         raise UnreadableRequest("The parts of the body cannot be read.")
     found: list[str] = []
@@ -146,10 +149,16 @@ def _field_of_parts(body: bytes, content_type: str, name: str) -> str | None:
         head, end, content = part.partition(b"\r\n\r\n")
         lines = head.decode("utf-8", "replace")
         named = PART_NAME.search(lines)
-        is_plain = end and lines.startswith("\r\n") and len(PART_NAMES.findall(lines)) == 1
+        has_whole_lines = lines.count("\r") == lines.count("\n") == lines.count("\r\n")
+        is_plain = end and lines.startswith("\r\n") and has_whole_lines and len(PART_NAMES.findall(lines)) == 1
         if named is None or not is_plain or "transfer-encoding" in lines.lower():
             raise UnreadableRequest("A part of the body has no plain name.")
-        if (named[1] or named[2] or "") != name:
+        if mark in part:  # some parsers end a part at a boundary after a bare LF, or after nothing
+            raise UnreadableRequest("The parts of the body cannot be read.")
+        found_name = named[1] or named[2] or ""
+        if found_name != found_name.strip():  # some parsers strip it
+            raise UnreadableRequest("A part of the body has no plain name.")
+        if found_name != name:
             continue
         if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(lines)):
             raise UnreadableRequest("The body must be UTF-8.")
