@@ -190,7 +190,7 @@ def test_after_an_idle_hour_a_busy_process_is_probed_within_seconds() -> None:
 
 def test_a_probe_in_which_nobody_came_for_an_hour_does_not_delay_the_next_for_a_day() -> None:
     now = 0.0
-    limit = InFlight(first=8, now=lambda: now)
+    limit = InFlight(first=8, most=8, now=lambda: now)
 
     def until_probe() -> float:
         began = now
