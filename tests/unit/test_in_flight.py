@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ratebound.adaptive.in_flight import LONGEST_WINDOW, PROBE_EVERY, InFlight
+from ratebound.adaptive.in_flight import LONGEST_WINDOW, PROBE_COST, PROBE_EVERY, InFlight
 
 
 class Server:
@@ -167,6 +167,51 @@ def test_a_probe_ends_although_requests_from_before_it_take_very_long() -> None:
     now += LONGEST_WINDOW + 1
     limit.note(PROBE_EVERY + 10)
     assert not limit._is_probe
+
+
+def test_after_an_idle_hour_a_busy_process_is_probed_within_seconds() -> None:
+    now = 0.0
+    limit = InFlight(first=8, now=lambda: now)
+    for _ in range(3):
+        assert limit.enter()
+        now += 3600.0
+        limit.note(30.0)  # one slow request is all that it has seen
+        limit.leave()
+    began = now
+    while not limit._is_probe:
+        while limit.enter():
+            pass
+        now += 0.1
+        for _ in range(limit.now_in):
+            limit.note(0.1)
+            limit.leave()
+        assert now - began < 2 * (LONGEST_WINDOW + PROBE_EVERY)
+
+
+def test_a_probe_in_which_nobody_came_for_an_hour_does_not_delay_the_next_for_a_day() -> None:
+    now = 0.0
+    limit = InFlight(first=8, most=8, now=lambda: now)
+
+    def until_probe() -> None:
+        began = now
+        while not limit._is_probe:
+            serve()
+            assert now - began < 2 * PROBE_COST * LONGEST_WINDOW
+
+    def serve() -> None:
+        nonlocal now
+        while limit.enter():
+            pass
+        now += 0.1
+        for _ in range(limit.now_in):
+            limit.note(0.1)
+            limit.leave()
+
+    until_probe()
+    now += 3600.0
+    while limit._is_probe:
+        serve()
+    until_probe()
 
 
 def test_threads_never_exceed_it() -> None:

@@ -146,11 +146,12 @@ class InFlight:
             if not seems_slow:
                 self._adjust(taken / self._measure)
         self._was_full = not self._is_probe and (self._was_full or self._is_full)
-        if self._is_probe or is_idle:
-            cost = PROBE_COST * (now - self._begins)
-            self._probes_at = now + max(PROBE_EVERY, cost)
-            if self._is_probe:
-                self._may_probe_at = now + cost
+        if self._is_probe:
+            # It was idle, if it lasted longer: nobody came while it was there.
+            self._may_probe_at = now + PROBE_COST * min(now - self._begins, LONGEST_WINDOW)
+            self._probes_at = max(now + PROBE_EVERY, self._may_probe_at)
+        elif is_idle:  # it cost nothing, however long it was
+            self._probes_at = now + PROBE_EVERY
         self._is_probe = seems_slow or (now >= self._probes_at and self._was_full)
         self._begin_window()
 

@@ -16,7 +16,7 @@ from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
 from ratebound.usage import Usage
 from ratebound.web.asgi_plain_path import enter_plain, is_scripted, peer_of
-from ratebound.web.asgi_response import AsgiResponse, as_fields, respond
+from ratebound.web.asgi_response import AsgiResponse, as_fields, break_off, leave
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.endpoint_rules import EndpointRules
@@ -291,6 +291,24 @@ def messages_endpoint(messages: "str | RouteLimit | None") -> Endpoint | None:
             " limit connections by a rule of the policy"
         )
     return endpoint
+
+
+async def respond(app: App, scope: Scope, receive: Receive, response: AsgiResponse, send: Send | None = None) -> None:
+    """Run an application whose response has to be settled, or holds slots, however it ends. `send` is given to it in
+    place of the response.
+
+    It must not be compiled: a compiled coroutine that awaits within `except` leaves its exception to other tasks."""
+    visit = response.tracker.visit
+    try:
+        await app(scope, receive, response if send is None else send)
+    except BaseException as error:
+        await break_off(response, isinstance(error, Exception))
+        raise
+    else:
+        await break_off(response)
+    finally:
+        if visit.holds:
+            await leave(response.gate, visit)
 
 
 async def reject(rejected: Rejected, scope: Scope, send: Send) -> None:

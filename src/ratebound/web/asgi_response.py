@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ratebound.http.header_plan import Pairs
-from ratebound.web.asgi_types import App, Message, Receive, Scope, Send
+from ratebound.web.asgi_types import Message, Send
 from ratebound.web.flow import run_async
 from ratebound.web.passed import Passed
 from ratebound.web.passed_fields import COMPLETE, PassedFields
@@ -154,22 +154,6 @@ async def send_part(response: AsgiResponse, message: Message, is_last: bool) -> 
     await response.send(message)
     if is_last and response.tracker.visit.holds:
         await leave(response.gate, response.tracker.visit)
-
-
-async def respond(app: App, scope: Scope, receive: Receive, response: AsgiResponse, send: Send | None = None) -> None:
-    """Run an application whose response has to be settled, or holds slots, however it ends. `send` is given to it in
-    place of the response."""
-    visit = response.tracker.visit
-    try:
-        await app(scope, receive, response if send is None else send)
-    except BaseException as error:
-        await break_off(response, isinstance(error, Exception))
-        raise
-    else:
-        await break_off(response)
-    finally:
-        if visit.holds:
-            await leave(response.gate, visit)
 
 
 async def break_off(response: AsgiResponse, raised: bool = False) -> None:

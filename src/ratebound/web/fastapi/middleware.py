@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from ratebound.policy import RequestView
-from ratebound.web.asgi import check_with_body, close_logged, reject, request_view
+from ratebound.web.asgi import check_with_body, close_logged, reject, request_view, respond
 from ratebound.web.asgi_plain_path import peer_of
-from ratebound.web.asgi_response import START, AsgiResponse, break_off, leave, respond, send_nothing, with_our_headers
+from ratebound.web.asgi_response import START, AsgiResponse, break_off, leave, send_nothing, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.fastapi.application import LimitedApplication
