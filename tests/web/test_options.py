@@ -154,6 +154,25 @@ def test_a_limit_that_is_called_in_another_shape_says_how(limit: Call) -> None:
     limit(limits="5/minute")
 
 
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=list(LIMITS))
+def test_a_limit_of_values_without_a_source_says_which_option_to_write(limit: Call) -> None:
+    with pytest.raises(
+        ValueError, match=r"where 'account' is: write for example distinct=\{'account': 'body.account'\}$"
+    ):
+        limit("20 distinct account/hour")
+
+
+def test_a_limit_that_the_policy_refuses_is_told_in_the_options_of_limits() -> None:
+    gate, penalty = WebGate("100/minute"), "5/minute; 3 strikes/hour block 5 minutes"
+    for key in ("global", lambda view: view.path, "body.name"):
+        with pytest.raises(ValueError, match="^key: a rule with a penalty .* write key='address'"):
+            gate.check(RouteLimit(limits=penalty, key=key))
+    with pytest.raises(ValueError, match="^penalty: unknown penalty 'guessing'"):
+        gate.check(RouteLimit(limits="5/minute", penalty="guessing"))
+    with pytest.raises(ValueError, match="^key: unknown identity 'adress'"):
+        gate.check(RouteLimit(limits="5/minute", key="adress"))
+
+
 def test_the_shape_of_flask_limiters_constructor_gets_ours() -> None:
     for make in (lambda **given: FlaskLimits(len, **given), lambda **_: FlaskLimits(len)):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"expected the application first, as in RateLimits\(app, default_limits="):
