@@ -21,7 +21,19 @@ from typing import Any, NoReturn
 
 from ratebound.calendar_period import LENGTHS, WEEKDAYS, Calendar, zone_of
 from ratebound.errors import InvalidLimit
-from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, DISTINCT, LEASE, NAME, PENALTY, UNITS, VALUE_NAME, Limit
+from ratebound.limit import (
+    ALGORITHMS,
+    CALENDAR,
+    CONCURRENT,
+    DISTINCT,
+    LEASE,
+    MAX_COUNT,
+    NAME,
+    PENALTY,
+    UNITS,
+    VALUE_NAME,
+    Limit,
+)
 
 MAX_TEXT = 4096
 EXAMPLE = "expected for example '100/minute' or '10/second burst 20'"
@@ -30,6 +42,7 @@ SLOT_EXAMPLE = "expected for example '3 concurrent' or '3 concurrent for 10 minu
 DISTINCT_EXAMPLE = "expected for example '20 distinct account/hour'"
 STRIKE_EXAMPLE = "expected for example '3 strikes/hour block 5 minutes then 1 hour then 1 day forget 7 days'"
 TOKEN = re.compile(r"[0-9]+|[A-Za-z]+(?:-[A-Za-z]+)*|\S")
+SEPARATED = re.compile(r"(?:[_,'][0-9]{3})+(?=\s*/|\s+per)")
 ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]*")
 SHORT_UNITS = {
     "us": "microsecond",
@@ -70,6 +83,10 @@ BELONGS_TO = {
     "forget": "it belongs to penalties, like '3 strikes/hour block 5 minutes forget 7 days'",
     "then": "it belongs behind 'block', like '3 strikes/hour block 5 minutes then 1 hour'",
 }
+# Words that people write for the word that names a kind of limit.
+SYNONYMS = {"different": DISTINCT, "unique": DISTINCT, "parallel": CONCURRENT, "simultaneous": CONCURRENT}
+SIZE = re.compile(r"(?:([kmg])(i?)b|(kilo|mega|giga)?bytes?)", re.IGNORECASE)
+POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
 KIND_EXAMPLES = {CONCURRENT: SLOT_EXAMPLE, DISTINCT: DISTINCT_EXAMPLE, "strikes": STRIKE_EXAMPLE}
 # The names that other libraries use.
 ALIASES = {"moving-window": "sliding-log", "sliding-window": "sliding-log", "leaking-bucket": "leaky-bucket"}
@@ -139,14 +156,7 @@ class _LimitReader:
             if self.token[:3].lower() == "per":
                 self.token = self.token[:3]  # the period may follow without a space
             if self.token != "/" and self.token.lower() != "per":
-                near = difflib.get_close_matches(self.token[:40].lower(), KIND_EXAMPLES)
-                if near:
-                    self.example = KIND_EXAMPLES[near[0]]
-                    self.fail(f"unknown word {_shown(self.token)}: did you mean '{near[0]}'?")
-                self.fail(
-                    "expected '/' or 'per' after the count, which is a whole number, or 'concurrent', 'distinct' or"
-                    " 'strikes'"
-                )
+                self.fail_after_count(count)
             self.step()
             if self.token.lower() in CALENDAR_NAMES:
                 return self.quota(count)
@@ -157,6 +167,32 @@ class _LimitReader:
         except _Unfit as error:
             self.place, self.token = begin, self.text[begin : self.end].rstrip()
             self.fail(str(error))
+
+    def fail_after_count(self, count: int) -> NoReturn:
+        """Raise InvalidLimit for what is neither '/' nor 'per', nor a kind of limit."""
+        word = self.token[:40].lower()
+        near = [SYNONYMS[word]] if word in SYNONYMS else difflib.get_close_matches(word, KIND_EXAMPLES, 1)
+        if near:
+            self.example = KIND_EXAMPLES[near[0]]
+            self.fail(f"unknown word {_shown(self.token)}: did you mean '{near[0]}'?")
+        if word in UNIT_NAMES:
+            self.fail(
+                f"expected '/' or 'per' between the count and '{word}'; the times of a penalty are joined by 'then',"
+                " like 'block 5 minutes then 1 hour'"
+            )
+        size = SIZE.fullmatch(self.token)
+        if size is not None:
+            power = POWERS[(size[1] or size[3] or "")[:1].lower()]
+            units = count * (1024 if size[2] else 1000) ** power
+            if units <= MAX_COUNT:
+                self.fail(f"limits count units: write '{units}/…', and 'charge: bytes' in the rule")
+        separated = SEPARATED.match(self.text, self.place)
+        if separated is not None:
+            digits = "".join(filter(str.isdecimal, f"{count}{separated.group()}"))
+            self.fail(f"write the count without separators: '{digits}'")
+        self.fail(
+            "expected '/' or 'per' after the count, which is a whole number, or 'concurrent', 'distinct' or 'strikes'"
+        )
 
     def rate(self, count: int, default: str | None) -> Limit:
         """Return a limit per period of time."""
@@ -308,6 +344,8 @@ class _LimitReader:
             while self.token.lower() == "then":
                 self.step()
                 blocks.append(str(self.period()))
+            if self.token.isdecimal() or self.token.lower() == "and":
+                self.fail("write 'then' before the next time")
             return " ".join(blocks)
         if word == "over":
             if self.token.lower() not in ("allow", "deny"):

@@ -148,7 +148,7 @@ def test_every_format_of_a_block_says_so_and_names_nothing(text: str, limiter: L
     blocked(limiter, clock)
     response = RejectionFormat(text).respond(hit(limiter, "a"))
     assert response.status == 429
-    assert b"Blocked because of too many rejected requests: try again in 300 seconds." in response.body
+    assert b"Blocked because of too many rejected or failed requests: try again in 300 seconds." in response.body
     for name in (b"guessing", b"accounts", b"login", b"strike"):
         assert name not in response.body
 
@@ -160,7 +160,7 @@ def test_a_block_has_the_problem_type_of_abnormal_usage(limiter: Limiter, clock:
         "type": ABNORMAL,
         "title": "Abnormal Usage Detected",
         "status": 429,
-        "detail": "Blocked because of too many rejected requests: try again in 300 seconds.",
+        "detail": "Blocked because of too many rejected or failed requests: try again in 300 seconds.",
         "violated-policies": [],
         "retry_after": 300,
     }

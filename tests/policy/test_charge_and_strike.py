@@ -82,6 +82,9 @@ def test_what_a_header_tells(values: list[str], told: int | None) -> None:
         ("sometimes", "expected 'failure', 'success', 'bytes'"),
         (5, "expected 'failure', 'success', 'bytes'"),
         (True, "expected 'failure', 'success', 'bytes'"),
+        ("faliure", "unknown charge 'faliure': did you mean 'failure'?"),
+        ("byte", "unknown charge 'byte': did you mean 'bytes'?"),
+        ("header", "not 'header'"),
         ({}, "expected one of the keys status, bytes, header"),
         ({"status": [401], "bytes": 1}, "expected one of the keys status, bytes, header"),
         ({"statuses": [401]}, "unknown key 'statuses': did you mean 'status'?"),
@@ -122,6 +125,11 @@ def test_an_async_function_is_no_charge() -> None:
 
     with pytest.raises(PolicyError, match="cannot be awaited"):
         Rule("login", "5/minute", charge=charge)
+
+
+def test_a_misspelt_strike_names_what_was_meant() -> None:
+    with pytest.raises(PolicyError, match="strike: unknown strike 'faliure': did you mean 'failure'"):
+        Rule("login", PENALTY, strike="faliure")
 
 
 @pytest.mark.parametrize("strike", ["success", "bytes", 401, {"header": "x"}, {}], ids=str)

@@ -315,7 +315,21 @@ def test_limits_of_values_have_names_of_their_own() -> None:
             "distinct.account",
             "did you mean 'accounts'?",
         ),
-        ({"distinct": {"account": "boddy.name"}}, "distinct.account", "unknown identity 'boddy.name'"),
+        (
+            {"limits": "5 distinct account/hour", "distinct": {"account": "body.a", "acount": "body.b"}},
+            "distinct.acount",
+            "no limit of this rule counts 'acount': did you mean 'account'? Or add one like '20 distinct acount/hour'",
+        ),
+        (
+            {"distinct": {"account": "boddy.name"}},
+            "distinct.account",
+            "unknown source 'boddy.name': did you mean 'body.name'?",
+        ),
+        ({"distinct": {"account": "json.user"}}, "distinct.account", "did you mean 'body.user'?"),
+        ({"distinct": {"account": "form.user"}}, "distinct.account", "did you mean 'body.user'?"),
+        ({"distinct": {"account": "username"}}, "distinct.account", "For a field of the body write 'body.username'"),
+        ({"distinct": {"account": "body"}}, "distinct.account", "expected for example 'body.username'"),
+        ({"distinct": {"account": "adress"}}, "distinct.account", "unknown source 'adress': did you mean 'address'?"),
         ({"distinct": {"account": "body."}}, "distinct.account", "expected for example 'body.username'"),
         (
             {"distinct": {"account": "path.id"}, "match": {"paths": ["/{name}"]}},

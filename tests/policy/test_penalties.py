@@ -317,6 +317,12 @@ def test_an_entry_can_be_written_in_several_ways(written: Any) -> None:
         ({"p": {"after": 3, "block": "5 minutes"}}, "penalties.p.after", "expected for example"),
         ({"p": {"after": "3 strikes/hour", "block": []}}, "penalties.p.block", "at least one time"),
         ({"p": {"after": "3 strikes/hour", "block": ["1 hour", "soon"]}}, "penalties.p.block[1]", "cannot read 'soon'"),
+        (
+            {"p": {"after": "3 strikes/hour", "block": "5 minutes then 1 hour"}},
+            "penalties.p.block",
+            "write a list of times: [5 minutes, 1 hour]",
+        ),
+        ({"p": {"after": "3 strikes/hour", "block": "5 minutes, 1 hour"}}, "penalties.p.block", "[5 minutes, 1 hour]"),
         ({"p": {"after": "3 strikes/hour", "block": 0.5}}, "penalties.p.block", "from 1 second to 1 year"),
         ({"p": {"after": "3 strikes/hour", "block": 60, "forget": "9 years"}}, "penalties.p.forget", "to 1 year"),
         ({"p": {"after": "3 strikes/hour"}}, "penalties.p", "a penalty needs 'block'"),

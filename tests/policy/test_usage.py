@@ -237,6 +237,12 @@ def test_a_name_that_nothing_counts_by_raises(names: Any, message: str) -> None:
             call(names)
 
 
+def test_the_usage_of_a_client_by_name_has_a_method_of_its_own() -> None:
+    gate = gate_of("rules: [{name: a, limits: 5/minute}]")
+    with pytest.raises(TypeError, match=r"expected a RequestView, not 'user:42': use usage_of\('user:42'\)"):
+        gate.usage("user:42")  # type: ignore[arg-type]
+
+
 def test_a_kind_that_a_verifier_returns_and_does_not_declare_is_told() -> None:
     gate = gate_of(policy(monthly(), identities={"api-key": Source(verify=KEYS.get)}))
     with pytest.raises(ValueError, match=r"no rule counts by team: .*; or declare .* 'kinds: \[team\]'"):

@@ -115,6 +115,11 @@ WRONG: dict[str, list[str]] = {
         "{name: b, match: {paths: /x}, limits: 9/second}]",
     ],
     "priority-without-adaptive": ["rules: [{name: a, limits: 9/second, priority: low}]"],
+    "fingerprint-without-salt": [
+        "rules: [{name: a, by: fingerprint, limits: 9/second}]",
+        "by: [user, 'fingerprint:24/56']\nrules: [{name: a, limits: 9/second}]",
+        "rules: [{name: a, by: address + fingerprint, limits: 9/second}]",
+    ],
     "lowered-for-long": [
         "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 9/second; 999/hour}]",
         "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 60/minute burst 3600, priority: high}]",
@@ -265,6 +270,10 @@ RIGHT: dict[str, list[str]] = {
         "rules: [{name: a, match: {paths: /x/y}, limits: 5/calendar-day over allow}, "
         "{name: b, match: {paths: '/x/{rest*}'}, limits: 3 concurrent}]",
         "rules: [{name: a, limits: 9/calendar-day}]",
+    ],
+    "fingerprint-without-salt": [
+        "salt: a long random text\nrules: [{name: a, by: fingerprint, limits: 9/second}]",
+        "rules: [{name: a, by: prefix, limits: 9/second}]",
     ],
     "priority-without-adaptive": [
         "adaptive: {latency: 1 s}\nrules: [{name: a, limits: 9/second, priority: low}]",

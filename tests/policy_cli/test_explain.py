@@ -158,6 +158,27 @@ def test_costs_are_found_in_the_body() -> None:
     assert ["RateLimit", '"rpc/minute";r=15;t=60'] in said["headers"]
 
 
+def test_charges_and_strikes_by_result_are_said(tmp_path: Path) -> None:
+    penalty = "3 strikes/hour block 5 minutes"
+    file = written(
+        tmp_path,
+        f"""
+rules:
+  - {{name: a, by: address, limits: 9/minute; {penalty}, charge: failure, strike: {{status: [401, 5xx]}}}}
+  - {{name: b, by: address, limits: 9/second, charge: {{bytes: 1 KB}}}}
+  - {{name: c, by: address, limits: 9/hour}}
+""",
+    )
+    (said,) = told(file, "--path", "/")
+    assert (rule(said, "a")["charge"], rule(said, "a")["strike"]) == ("failure", {"status": [401, "5xx"]})
+    assert (rule(said, "b")["charge"], rule(said, "b")["strike"]) == ({"bytes": "1 KB"}, None)
+    words = " ".join(run("explain", file, "--path", "/").stdout.split())
+    assert "charge by result: failure" in words
+    assert "charge by result: bytes: 1 KB" in words
+    assert "also a result: status: 401, 5xx" in words
+    assert words.count("charge by result") == 2
+
+
 def test_a_cost_that_is_not_at_hand_counts_as_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = written(tmp_path, "rules: [{name: a, cost: {call: weight}, limits: 9/minute}]")
     (said,) = told(file, "--path", "/")

@@ -24,6 +24,10 @@ from tests.redis.test_clients import forked
 from tests.servers import Server
 
 runs = itertools.count()
+OF_PENALTIES = (
+    "Blocks by penalties are not in this list: ratebound state usage CLIENT --policy FILE shows them, and ratebound"
+    " state reset lifts them."
+)
 SLOW = "timeout=5&connect_timeout=5"
 POLICY: dict[str, Any] = {"rules": [{"name": "rest", "limits": "1000/minute"}]}
 SERVERS = ["redis_url_server", "sentinels", "redis_cluster"]
@@ -240,7 +244,7 @@ def test_the_command_adds_lists_and_removes(url: str, clock: FakeClock) -> None:
         clock.advance(1)
         assert gate.decide(request()).kind == "limited"
         done = run("remove", "192.0.2.1", "--storage", url)
-        assert (done.exit_code, done.stdout, done.stderr) == (1, "", "192.0.2.1 is not blocked\n")
+        assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"no operator blocks 192.0.2.1\n{OF_PENALTIES}\n")
 
 
 def test_the_command_shows_what_cannot_be_printed_as_escapes(one_url: str) -> None:
@@ -258,9 +262,9 @@ def test_the_command_shows_what_cannot_be_printed_as_escapes(one_url: str) -> No
     assert (listed["client"], listed["reason"]) == ("user:\x1b[31m\ud800", "\x1b[2J\x9b31m\ud800 é")
 
 
-def test_the_command_says_that_nobody_is_blocked(one_url: str) -> None:
+def test_an_empty_list_does_not_say_that_penalties_block_nobody(one_url: str) -> None:
     done = run("list", "--storage", one_url)
-    assert (done.exit_code, done.stdout) == (0, "nobody is blocked\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "operators block nobody\n", f"{OF_PENALTIES}\n")
     assert json.loads(run("list", "--storage", one_url, "--json").stdout) == []
 
 
@@ -268,7 +272,7 @@ def test_the_command_says_that_nobody_is_blocked(one_url: str) -> None:
     ("arguments", "message"),
     [
         (["list"], "expected --storage"),
-        (["list", "--storage", "memory://"], "this command cannot see it"),
+        (["list", "--storage", "memory://"], "this command cannot see it: use gate.blocks() there"),
         (["list", "--storage", "http://x"], "cannot open storage 'http://x'"),
         (["add", "somebody", "--storage", "redis://x"], "an identity like 'user:42'"),
         (["add", "192.0.2.1", "--for", "soon", "--storage", "redis://x"], "cannot read 'soon'"),

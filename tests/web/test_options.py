@@ -72,8 +72,8 @@ FOR_ALL = {
     "default_limits_deduct_when": "charge=function",
     "application_limits_exempt_when": "exempt_when=function",
     "application_limits_per_method": "a rule for each method",
-    "meta_limits": "no such option",
-    "on_meta_breach": "no such option",
+    "meta_limits": "'5/minute; 3 strikes/hour block 5 minutes'",
+    "on_meta_breach": "listeners=[function]",
     "request_identifier": "name=",
     "fail_on_first_breach": "leave it out",
     "auto_check": "leave it out",
@@ -97,7 +97,9 @@ AT_LIMIT = {
     "method": "methods=",
     "scope": "name=",
     "group": "name=",
-    "block": "mode='shadow'",
+    "block": "mode='shadow' for block=False; to block clients, write '5/minute; 3 strikes/hour block 5 minutes'",
+    "values": "distinct={'account': 'body.username'}",
+    "penalties": "an option of the adapter",
     "rate": "limits first",
     "limit_value": "limits first",
     "limiter": "limits first",
@@ -106,7 +108,7 @@ AT_LIMIT = {
     "callback": "on_breach=",
     "skip": "exempt_when=",
     "blocking": "leaky-bucket",
-    "meta_limits": "no such option",
+    "meta_limits": "'5/minute; 3 strikes/hour block 5 minutes'",
     "storage": "an option of the adapter",
     "zone": "'500/calendar-day in Europe/Berlin'",
     "over": "'10000/calendar-month over allow'",
@@ -150,6 +152,25 @@ def test_a_limit_that_is_called_in_another_shape_says_how(limit: Call) -> None:
     with pytest.raises(TypeError, match=r"options by name, .*: limit\('5/minute', key=function\)"):
         limit("5/minute", len)
     limit(limits="5/minute")
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=list(LIMITS))
+def test_a_limit_of_values_without_a_source_says_which_option_to_write(limit: Call) -> None:
+    with pytest.raises(
+        ValueError, match=r"where 'account' is: write for example distinct=\{'account': 'body.account'\}$"
+    ):
+        limit("20 distinct account/hour")
+
+
+def test_a_limit_that_the_policy_refuses_is_told_in_the_options_of_limits() -> None:
+    gate, penalty = WebGate("100/minute"), "5/minute; 3 strikes/hour block 5 minutes"
+    for key in ("global", lambda view: view.path, "body.name"):
+        with pytest.raises(ValueError, match="^key: a rule with a penalty .* write key='address'"):
+            gate.check(RouteLimit(limits=penalty, key=key))
+    with pytest.raises(ValueError, match="^penalty: unknown penalty 'guessing'"):
+        gate.check(RouteLimit(limits="5/minute", penalty="guessing"))
+    with pytest.raises(ValueError, match="^key: unknown identity 'adress'"):
+        gate.check(RouteLimit(limits="5/minute", key="adress"))
 
 
 def test_the_shape_of_flask_limiters_constructor_gets_ours() -> None:

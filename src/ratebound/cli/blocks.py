@@ -20,6 +20,10 @@ from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.urls import open_storage
 
 STORAGE = click.option("--storage", metavar="URL", help="The storage of the application.")
+OF_PENALTIES = (
+    "Blocks by penalties are not in this list: ratebound state usage CLIENT --policy FILE shows them, and ratebound"
+    " state reset lifts them."
+)
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 
 
@@ -29,15 +33,18 @@ def blocks() -> None:
 
     CLIENT is written as in the block list of a policy: 203.0.113.7, 203.0.113.0/24, user:42, api-key:acme. All
     processes that use the storage apply a change within a second.
+
+    Blocks that a penalty began are not in this list. To see them, run: ratebound state usage CLIENT --policy FILE. To
+    lift them, run: ratebound state reset CLIENT --policy FILE.
     """
 
 
-@blocks.command("list", short_help="List the clients that are blocked.")
+@blocks.command("list", short_help="List the clients that operators block.")
 @STORAGE
 @FORMAT
 @JSON
 def list_blocks(storage: str | None, shape: str) -> None:
-    """List the clients that are blocked now, the oldest block first.
+    """List the clients that operators block now, the oldest block first.
 
     For example: ratebound blocks list --storage redis://localhost
     """
@@ -65,13 +72,13 @@ def add(client: str, length: str | None, reason: str, storage: str | None, shape
 @click.argument("client")
 @STORAGE
 def remove(client: str, storage: str | None) -> None:
-    """Remove the block of CLIENT. Exits with status 1 if it is not blocked.
+    """Remove the block of CLIENT. Exits with status 1 if no operator blocks it.
 
     For example: ratebound blocks remove 203.0.113.7 --storage redis://localhost
     """
     with _opened(storage) as opened:
         if not run_change(removing(opened, client)):
-            click.echo(f"{client} is not blocked", err=True)
+            click.echo(f"no operator blocks {client}\n{OF_PENALTIES}", err=True)
             raise SystemExit(1)
         click.echo(f"{client} is no longer blocked")
 
@@ -82,7 +89,7 @@ def _opened(storage: str | None) -> Iterator[GuardedStorage]:
     with _mistakes():
         opened = None
         try:
-            opened = GuardedStorage(open_storage(_shared(storage)))
+            opened = GuardedStorage(open_storage(_shared(storage, "gate.blocks()")))
             yield opened
         except StorageError as error:
             click.echo(f"the storage could not be reached: {error}", err=True)
@@ -102,7 +109,8 @@ def _show(found: list[Block], shape: str) -> None:
         is_printable = all(block.client.isprintable() and block.reason.isprintable() for block in found)
         click.echo(json.dumps(document, ensure_ascii=not is_printable, indent=2))
     elif not found:
-        click.echo("nobody is blocked")
+        click.echo("operators block nobody")
+        click.echo(OF_PENALTIES, err=True)
     else:
         table = Table(box=SIMPLE, pad_edge=False)
         table.add_column("client", overflow="fold")

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -288,6 +288,8 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
         facts.append(("warn", f"listeners, when {rule.warn * 100:g}% of a limit are used"))
     cost = "computed by a function" if report.cost is None else str(report.cost)
     facts.append(("cost", cost))
+    if rule.charge is not None:
+        facts.append(("charge", f"by result: {_result(rule.charge)}"))
     facts.append(("mode", "shadow: only reported" if rule.mode == "shadow" else rule.mode))
     facts.append(("failure", rule.failure or answer.policy.failure))
     if answer.policy.pressure is not None:
@@ -304,8 +306,22 @@ def _source(rule: Rule, name: str) -> str:
 
 def _strikes(rule: Rule) -> str:
     """Return what is a strike, in words."""
-    results = "; also a result, by 'strike'" if rule.strikes_by_result else ""
+    results = f"; also a result: {_result(rule.strike)}" if rule.strikes_by_result else ""
     return f"a denial by this rule, but not for want of a slot; one a second at most{results}"
+
+
+def _result(given: Any) -> str:
+    """Return the `charge` or `strike` of a rule in words."""
+    if not isinstance(given, Mapping):
+        return given if isinstance(given, str) else "found by a function"
+    ((key, value),) = given.items()
+    listed = value if isinstance(value, list | tuple | set | frozenset | range) else [value]
+    return f"{key}: {', '.join(map(str, listed))}"
+
+
+def _by_result(given: Any) -> Any:
+    """Return the `charge` or `strike` of a rule for JSON."""
+    return _result(given) if callable(given) else dict(given) if isinstance(given, Mapping) else given
 
 
 def _blocks(limit: Limit) -> str:
@@ -341,6 +357,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
                 "penalty": report.rule.penalty or None,
                 "distinct": {name: _source(report.rule, name) for name in report.rule.sources},
                 "cost": report.cost,
+                "charge": _by_result(report.rule.charge),
+                "strike": _by_result(report.rule.strike),
                 "mode": report.rule.mode,
                 "failure": report.rule.failure or answer.policy.failure,
                 "priority": report.rule.priority,

@@ -205,16 +205,17 @@ def _client(
             raise RateboundError(str(error)) from None
 
 
-def _shared(storage: str | None) -> str:
-    """Return the URL of a storage that other processes see. Raises RateboundError for others."""
+def _shared(storage: str | None, instead: str = "limiter.usage(key)") -> str:
+    """Return the URL of a storage that other processes see. Raises RateboundError for others, and names the call that
+    the application can make `instead`."""
     if storage is None:
         raise RateboundError(
             "expected --storage, the URL that the application uses: for example redis://localhost:6379/0"
         )
     if split_url(storage).scheme == "memory":
         raise RateboundError(
-            "memory:// is inside the application's process, and this command cannot see it: use limiter.usage(key)"
-            " there, or a storage like redis://localhost:6379/0"
+            f"memory:// is inside the application's process, and this command cannot see it: use {instead} there, or a"
+            " storage like redis://localhost:6379/0"
         )
     return storage
 

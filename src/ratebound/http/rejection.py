@@ -270,7 +270,7 @@ def _in_seconds(after: int | None) -> str:
 
 
 def _blocked(after: int | None) -> str:
-    reason = "Blocked because of too many rejected requests"
+    reason = "Blocked because of too many rejected or failed requests"
     return f"{reason}." if after is None else f"{reason}: try again {_in_seconds(after)}."
 
 

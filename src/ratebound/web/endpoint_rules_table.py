@@ -13,7 +13,7 @@ from ratebound.policy.model.charge_by_result import Charge, read_charge
 from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.web.endpoint_rules import EndpointRules, SeenUsers
-from ratebound.web.route_limit import Endpoint, RouteLimit
+from ratebound.web.route_limit import Endpoint, RouteLimit, told_as_options
 
 log = logging.getLogger("ratebound")
 
@@ -86,7 +86,8 @@ class EndpointRulesTable:
 
     def check(self, limit: RouteLimit) -> None:
         """Raise ValueError for a limit that the policy cannot be combined with, wherever it will stand."""
-        self.gate.layered(self._current(), [replace(limit, name="").rule("limit")], alone=True)
+        with told_as_options():
+            self.gate.layered(self._current(), [replace(limit, name="").rule("limit")], alone=True)
 
     def forget(self, endpoint: Endpoint) -> None:
         """Drop an endpoint that will not be met again."""

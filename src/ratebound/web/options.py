@@ -151,7 +151,7 @@ FOR_ALL = tuple(Options.__annotations__)
 FIRST = "give the limits first, as text: '5/minute'"
 PERIOD = "write the limit as text: '2/5 seconds'"
 BY_PREFIX = "use a prefix in the storage's URL: storage='redis://host?prefix=shop'"
-NOT_HERE = "there is no such option; a policy's block= rejects clients by name"
+STRIKES = "write '5/minute; 3 strikes/hour block 5 minutes'"
 CHARGE = "use charge='failure', charge='success' or charge=function"
 LOCAL = "failure='local' is the default"
 ZONE = "write the time zone in the limit: '500/calendar-day in Europe/Berlin'"
@@ -181,8 +181,9 @@ AT_LIMIT_ELSEWHERE = {
     "method": "use methods=",
     "scope": "use name=",
     "group": "use name=",
-    "block": "use mode='shadow' for block=False",
-    "meta_limits": NOT_HERE,
+    "block": f"use mode='shadow' for block=False; to block clients, {STRIKES}",
+    "values": "say where they are: distinct={'account': 'body.username'}",
+    "meta_limits": STRIKES,
     "callback": "use on_breach=",
     "skip": "use exempt_when=",
     "blocking": "use a leaky bucket: '2/second burst 5 leaky-bucket'",
@@ -215,8 +216,8 @@ FOR_ALL_ELSEWHERE = {
     "swallow_errors": "use failure='open'",
     "fail_open": "use failure='open'",
     "fail_on_first_breach": "leave it out: all limits are one decision",
-    "meta_limits": NOT_HERE,
-    "on_meta_breach": NOT_HERE,
+    "meta_limits": STRIKES,
+    "on_meta_breach": "use listeners=[function]: it gets a BlockBegan for each block",
     "in_memory_fallback": LOCAL,
     "in_memory_fallback_enabled": LOCAL,
     "retry_after": "use headers={'styles': 'x-ratelimit', 'retry_after': 'date'}",

@@ -4,7 +4,9 @@ Nothing is wrapped: an adapter looks at the function that its router has found. 
 never leaves an endpoint without its limit.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +16,7 @@ from ratebound.policy.identity.identify import check_by
 from ratebound.policy.match.request_value import part_of
 from ratebound.policy.model.charge_by_result import Charge, Strike, read_charge
 from ratebound.policy.model.rule import Failure, Mode, Priority
-from ratebound.policy.problem import shown
+from ratebound.policy.problem import PolicyError, Problem, shown
 from ratebound.web.functions import taking_request
 from ratebound.web.options import Limits, check_limit_options
 from ratebound.web.rule_names import MARK, numbered
@@ -22,6 +24,27 @@ from ratebound.web.rule_names import MARK, numbered
 F = TypeVar("F", bound=Callable[..., Any])
 
 FUNCTIONS = ("limits", "key", "cost", "exempt_when", "distinct")  # options that may have functions of the request
+
+SOURCE = re.compile(r"'distinct: \{([^}:]*): ([^}]*)\}' in rule '[^']*'")
+
+
+@contextmanager
+def told_as_options() -> Iterator[None]:
+    """Turn the problems of the first rule, which was made from a limit of an endpoint, into those of its options."""
+    try:
+        yield
+    except PolicyError as error:
+        raise PolicyError([_as_option(problem) for problem in error.problems], error.file) from None
+
+
+def _as_option(problem: Problem) -> Problem:
+    place = problem.place[2:] if problem.place[:2] == ("rules", 0) else problem.place
+    if place[:1] == ("by",):
+        place = ("key", *place[1:])
+    message = problem.message.replace("'by: address'", "key='address'").replace(
+        "a function in 'by'", "a function as key"
+    )
+    return Problem(place, SOURCE.sub(r"distinct={'\1': '\2'}", message), problem.line)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,7 +98,8 @@ class RouteLimit:
                 check_by(self.key)
             except ValueError as error:
                 raise ValueError(f"key={shown(self.key)}: {error}") from None
-        self.rule(self.name or "endpoint")
+        with told_as_options():
+            self.rule(self.name or "endpoint")
 
     def rule(self, name: str) -> Rule:
         """Return this limit as a rule. `name` is for a limit without a name of its own."""

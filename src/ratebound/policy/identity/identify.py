@@ -4,6 +4,7 @@ What a client sends is only a claim. A header, a cookie or a token counts only i
 for it, or if a trusted proxy set it. Otherwise a client could get a new quota with a random API key in each request.
 """
 
+import difflib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,13 +23,14 @@ from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.match.path import Pattern
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.match.request_body import UnreadableRequest
-from ratebound.policy.match.request_value import TARGETS, RequestValue, part_of
+from ratebound.policy.match.request_value import NAMES, TARGETS, RequestValue, part_of
 from ratebound.policy.problem import Problems, nearest, shown
 
 log = logging.getLogger("ratebound")
 
 BUILT_IN = ("address", "agent", "fingerprint", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # names that a policy can use once they have a verifier
+PARTS_ELSEWHERE = {"json": "body", "form": "body", "data": "body", "params": "path", "args": "query"}
 ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # names of an address in other packages
 PLAIN = (str, int, Identity, type(None))  # types of answers that are neither proxies nor awaitable
 MAX_CLAIM = 8192  # characters; a longer credential is not verified
@@ -286,7 +288,14 @@ class IdentityKinds:
                 raise ValueError(f"{name!r} is a kind of identity from the source {source!r}: write 'by: {source}'")
         kinds = [kind for one in self._sources.values() for kind in one.kinds]
         known = [*BUILT_IN, *CLAIMED, *self._sources, *kinds]
-        raise ValueError(f"unknown identity {name!r}: {nearest(name, known)}")
+        raise _UnknownIdentity(name, known)
+
+    def check_source_of_values(self, name: str) -> None:
+        """Raise ValueError unless the name is that of an identity. The message also names other sources of values."""
+        try:
+            self.kind(name)
+        except _UnknownIdentity as error:
+            raise ValueError(f"unknown source {name!r}: {_source_hint(name, error.known)}") from None
 
     def _claim(self, name: str, source_name: str, source: Source) -> IdentityKind:
         label, claim = name.replace(":", "."), name.partition(":")[2]
@@ -500,6 +509,27 @@ def target_identity(label: str, text: str) -> Identity | None:
     if name is None:
         raise UnreadableRequest("A value is too long, or has characters that are not allowed.")
     return Identity(label, name)
+
+
+class _UnknownIdentity(ValueError):
+    """The error of a name that is no identity of the policy. `known` are those that are."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"unknown identity {name!r}: {nearest(name, known)}")
+        self.known = known
+
+
+def _source_hint(name: str, known: Sequence[str]) -> str:
+    """Return what to write for a source of values that is unknown."""
+    part, dot, rest = name.partition(".")
+    if dot:
+        near = [PARTS_ELSEWHERE[part]] if part in PARTS_ELSEWHERE else difflib.get_close_matches(part[:40], NAMES, 1)
+        if near:
+            return f"did you mean '{near[0]}.{rest}'?"
+    if dot or name in NAMES:
+        return "expected for example 'body.username', 'path.id', 'query.q', 'header.x-device' or 'cookie.cart'"
+    hint = nearest(name, known)
+    return f"{hint}{'' if hint.endswith('?') else '.'} For a field of the body write 'body.{name}'"
 
 
 def choosable(by: Alternatives) -> str:

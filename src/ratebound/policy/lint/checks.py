@@ -293,6 +293,15 @@ def _metered_alone(policy: Policy) -> Iterator[Advice]:
             yield advice("metered-alone", ("rules", place), wrong)
 
 
+def _fingerprints(policy: Policy) -> Iterator[Advice]:
+    for place, rule in enumerate(policy.rules):
+        if not policy.salt and any(kind.base == "fingerprint" for parts in policy.rule_by[rule.name] for kind in parts):
+            at = ("rules", place, "by") if rule.by is not None else ("rules", place)
+            yield advice(
+                "fingerprint-without-salt", at, f"rule {rule.name!r} counts by fingerprint, and 'salt' is empty"
+            )
+
+
 def _priorities(policy: Policy) -> Iterator[Advice]:
     for place, rule in enumerate(policy.rules):
         if policy.pressure is None:
@@ -420,6 +429,7 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _redundant_limits,
     _limit_shapes,
     _metered_alone,
+    _fingerprints,
     _priorities,
     _penalties,
     _distinct,

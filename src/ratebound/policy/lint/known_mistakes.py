@@ -134,6 +134,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "Metering counts and denies nothing, so a client can send any number of requests.",
         "Add a rule for the same requests with a limit that denies, for example '10/second burst 20'.",
     ),
+    "fingerprint-without-salt": (
+        "Without a secret anybody can compute which headers give which fingerprint, and use up the quota of somebody"
+        " else in the same network.",
+        "Give the policy a long random text, the same for all processes: 'salt: ${RATEBOUND_SALT}'.",
+    ),
     "priority-without-adaptive": (
         "A priority says which limits are lowered first while the process is overloaded, and nothing lowers them.",
         "Write for example 'adaptive: {cpu: 85%, lag: 100 ms}' at the top, or leave the priorities out.",

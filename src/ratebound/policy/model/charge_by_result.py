@@ -6,6 +6,7 @@ that disconnect or time out, and responses that break off, stay charged, but for
 by what was sent.
 """
 
+import difflib
 import inspect
 import logging
 import re
@@ -78,7 +79,8 @@ def read_charge(charge: Any) -> ByResult | None:
     if test is not None:
         return ByResult(_if(test))
     if not isinstance(charge, Mapping):
-        raise ValueError(f"charge: expected {EXPECTED}, not {shown(charge)}")
+        expected = f"expected {EXPECTED}, not {shown(charge)}"
+        raise ValueError(f"charge: {_misspelt('charge', charge, (*RESULTS, 'bytes')) or expected}")
     key, value = _only_entry("charge", charge, ("status", "bytes", "header"))
     if key == "status":
         return ByResult(_if(_has_status(value)))
@@ -94,7 +96,8 @@ def read_strike(strike: Any) -> Test | None:
     if strike == "failure":
         return _failure
     if not isinstance(strike, Mapping):
-        raise ValueError(f"strike: expected 'failure' or {{'status': [401, 403]}}, not {shown(strike)}")
+        expected = f"expected 'failure' or {{'status': [401, 403]}}, not {shown(strike)}"
+        raise ValueError(f"strike: {_misspelt('strike', strike, ('failure',)) or expected}")
     return _has_status(_only_entry("strike", strike, ("status",))[1])
 
 
@@ -139,6 +142,12 @@ def _by_bytes(unit: int) -> Cost:
 
 def _as_told(response: FinishedResponse) -> int:
     return response.cost if response.told is None else response.told
+
+
+def _misspelt(option: str, given: Any, known: Iterable[str]) -> str:
+    """Return the known word that was probably meant, in a message; '' if there is none."""
+    near = difflib.get_close_matches(given[:40].lower(), known, 1) if isinstance(given, str) else []
+    return f"unknown {option} {shown(given)}: did you mean '{near[0]}'?" if near else ""
 
 
 def _has_status(given: Any) -> Test:

@@ -15,6 +15,8 @@ from ratebound.policy.schema import KEYS
 
 AFTER = re.compile(r"\s*([0-9]{1,9})\s+strikes?\s*(?:/|\bper\b)\s*(?:([0-9]{1,9})\s*)?([A-Za-z]+)\s*")
 
+SEVERAL = re.compile(r"\s*(?:,|\bthen\b)\s*")  # between times that people write as text
+
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
@@ -69,6 +71,9 @@ def _strikes(given: object) -> tuple[int, int]:
 
 
 def _length(given: Any) -> int:
+    times = SEVERAL.split(given.strip()) if isinstance(given, str) else []
+    if len(times) > 1:
+        raise ValueError(f"cannot read {shown(given)}: write a list of times: [{', '.join(times)[:80]}]")
     length = round(read_seconds(given) * SECOND)
     if not UNITS["second"] <= length <= MAX_BLOCK:
         raise ValueError(f"expected a time from 1 second to 1 year, like '5 minutes', not {shown(given)}")

@@ -288,7 +288,7 @@ class Policy:
         for name, source in rule.sources.items():
             if isinstance(source, str):
                 with problems.at(*at, "distinct", name):
-                    self.kinds.kind(source)
+                    self.kinds.check_source_of_values(source)
         plans = [*rule.plans.values(), *rule.candidates.values()]
         if rule.penalty or any(map(needs_verified, plans)):
             wrong = choosable(by)
@@ -451,9 +451,14 @@ def _in_flight_options(given: Any) -> Mapping[str, int] | None:
     if given is None:
         return None
     options = {} if given == "auto" else given
-    if not isinstance(options, Mapping) or not options.keys() <= set(IN_FLIGHT_OPTIONS):
+    if not isinstance(options, Mapping):
+        is_number = isinstance(given, int) and not isinstance(given, bool)
+        fixed = f": for a fixed number write '{given} concurrent' in a rule with 'by: global'" if is_number else ""
         known = ", ".join(IN_FLIGHT_OPTIONS)
-        raise ValueError(f"expected 'auto', or a mapping with {known}, not {shown(given)}")
+        raise ValueError(f"expected 'auto', or a mapping with {known}, not {shown(given)}{fixed}")
+    for name in options:
+        if name not in IN_FLIGHT_OPTIONS:
+            raise ValueError(f"unknown key {shown(name)}: {nearest(name, IN_FLIGHT_OPTIONS)}")
     InFlight(**options)
     return dict(options)
 

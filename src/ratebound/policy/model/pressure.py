@@ -58,8 +58,11 @@ def _number(given: Any) -> Any:
 
 
 def _seconds(given: Any) -> float:
-    """Return a time in seconds. Raises ValueError."""
+    """Return a time in seconds. Raises ValueError, also for a plain number of more than a minute: it was meant as
+    milliseconds."""
     seconds = read_seconds(_number(given))
+    if isinstance(given, int | float) and seconds > 60:
+        raise ValueError(f"{given} is {given} seconds: write the unit, like '{given} ms' or '{given} seconds'")
     if not 0 < seconds <= 3600:
         raise ValueError(f"expected more than 0 and at most an hour, like '500 ms', not {shown(given)}")
     return seconds

@@ -259,10 +259,11 @@ class Rule:
                 problems.add(("limits",), self._no_source(limit))
         for name in self.sources:
             if name not in wanted and self.computed is None:
-                known = f"{nearest(name, wanted)}, or " if wanted else ""
+                hint = nearest(name, wanted) if wanted else ""
+                known = f"{hint} Or add" if hint.endswith("?") else f"{hint}, or add" if hint else "add"
                 problems.add(
                     ("distinct", name),
-                    f"no limit of this rule counts {name!r}: {known}add one like '20 distinct {name}/hour'",
+                    f"no limit of this rule counts {name!r}: {known} one like '20 distinct {name}/hour'",
                 )
 
     def _no_source(self, limit: Limit) -> str:

@@ -16,7 +16,7 @@ from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.match.request_body import UnreadableRequest
 from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import Plan, Rule
-from ratebound.policy.problem import nearest
+from ratebound.policy.problem import nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule, plan_of
 from ratebound.policy.runtime.fast_path import readings_of
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step, verified
@@ -42,6 +42,8 @@ def asks_of_request(
     and those that count by a value of the request or by a function in the rule itself, which may be anything that the
     client sends, such as the name of another account.
     """
+    if isinstance(request, str):
+        raise TypeError(f"expected a RequestView, not {shown(request)}: use usage_of({shown(request)})")
     if switch != "on":
         return []
     before = request.found
