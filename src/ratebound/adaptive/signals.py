@@ -19,7 +19,7 @@ RECENT = 1.0  # seconds for which a finished request counts
 LEAST = 5  # finished requests that say anything
 UNKNOWN = 0.95  # a load by which nothing changes: it is neither calm nor too much
 SLOW_SHARE = 0.1  # of requests may take longer than the target
-LONGEST = 10.0  # seconds after which the last requests say nothing, if no other has finished
+LONGEST = 60.0  # seconds after which the last requests say nothing, if no other has finished: a jam may last as long
 MOST = 2_000  # requests that are looked at
 PROBE = 0.1  # seconds between two probes of an event loop
 
