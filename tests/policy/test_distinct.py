@@ -235,6 +235,14 @@ def test_addresses_of_one_identity_are_counted_by_their_ipv6_prefix() -> None:
     assert admitted(gate, [request(peer=peer, user="ann") for peer in peers]) == [True, True, True, False, True]
 
 
+def test_an_identity_of_which_there_are_two_is_not_absent() -> None:
+    rule = Rule("login", "2 distinct key/hour", by="address", distinct={"key": "api-key"})
+    gate = gate_of(Policy(rules=[rule], identities={"api-key": {"verify": str}}))
+    verdict = decide(gate, request(headers=[("x-api-key", "ann"), ("x-api-key", "eve")]))
+    assert (verdict.kind, verdict.message) == ("deny", "A credential occurs twice.")
+    assert decide(gate, request(headers=[("x-api-key", "ann")]))
+
+
 def test_a_parameter_of_the_path_comes_from_the_route_or_from_the_pattern() -> None:
     match = Match(paths=["/users/{id}", "/v{n}/users/{id}"])
     gate = gate_by("path.id", match=match)

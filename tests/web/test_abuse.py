@@ -90,6 +90,17 @@ def test_every_adapter_counts_the_target_of_a_login_from_all_addresses(make: Mak
         assert [status == 429 for status in statuses] == [False, False, True]
 
 
+def test_in_every_adapter_a_doubled_credential_is_no_way_out_of_a_block(make: Make, clock: FakeClock) -> None:
+    sessions = {"session": {"verify": str}}
+    blocking = {**policy(distinct=None, limits="9/minute"), "identities": sessions, "block": ["session:ann"]}
+    with make(policy=blocking, storage=MemoryStorage(clock=clock)) as send:
+        for cookie in ("session=ann", "session=eve; session=ann"):
+            answer = send("GET", "/", {"cookie": cookie})
+            assert answer.status == 403
+            assert json.loads(answer.body)["status"] == 403
+        assert send("GET", "/", {"cookie": "session=eve"}).status == 200
+
+
 def test_a_limit_at_an_endpoint_takes_distinct_and_penalty() -> None:
     limit = RouteLimit(
         limits="2 distinct account/hour", key="address", distinct={"account": "body.username"}, penalty="guessing"
