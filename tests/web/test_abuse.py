@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratebound import MemoryStorage
-from ratebound.policy import PolicyError, RequestView, Rule
+from ratebound.policy import Gate, Policy, PolicyError, RequestView, Rule
 from ratebound.testing import FakeClock
 from ratebound.web.endpoint_rules import wants_user
 from ratebound.web.route_limit import Endpoint, RouteLimit
@@ -116,9 +116,27 @@ def test_a_limit_at_an_endpoint_takes_distinct_and_penalty() -> None:
         RouteLimit(limits="2/hour", distinct={"account": "body.username"})
 
 
-def test_a_value_that_is_the_user_wants_the_user() -> None:
-    from ratebound.policy import Policy
+@pytest.mark.parametrize("limits", ["9/minute", lambda: "9/minute"], ids=["text", "function"])
+def test_an_exempt_request_is_neither_blocked_nor_struck(limits: Any) -> None:
+    limit = RouteLimit(
+        limits=limits,
+        otherwise="9/minute" if callable(limits) else None,
+        key="address",
+        penalty="guessing",
+        strike="failure",
+        exempt_when=lambda request: request.path == "/staff",
+    )
+    gate = Gate(
+        Policy(rules=[limit.rule("login")], penalties={"guessing": "1 strike/hour block 1 hour"}),
+        storage=MemoryStorage(clock=FakeClock()),
+    )
+    view = RequestView("GET", "/", peer="192.0.2.1")
+    gate.settle(gate.decide(view), cost=1, strike=True)
+    assert not gate.decide(RequestView("GET", "/", peer="192.0.2.1"))
+    assert gate.decide(RequestView("GET", "/staff", peer="192.0.2.1")).kind == "unlimited"
 
+
+def test_a_value_that_is_the_user_wants_the_user() -> None:
     rule = Rule("a", "2 distinct who/hour", by="address", distinct={"who": "user"})
     assert wants_user(Policy(rules=[rule], by="address"), rule, with_functions=False)
 
