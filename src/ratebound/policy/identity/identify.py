@@ -37,6 +37,8 @@ MAX_CLAIM = 8192  # characters; a longer credential is not verified
 MAX_BITS = 256  # of a number that is an identity; Python may raise for the text of a very long one
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 UNIDENTIFIED = "the client counts as not identified by it"
+WHOLE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)(?:\.0*)?")  # as Python and validators of types read one
+UUID_DIGITS = re.compile("[0-9a-f]{32}")
 BEHAVIOUR = ("agent", "fingerprint")  # kinds that depend on headers that the client chooses
 AGENTS = 16  # the number of quotas among which a client can choose by its user agent
 
@@ -512,7 +514,20 @@ def target_identity(label: str, text: str) -> Identity | None:
     name = canonical_name(text)
     if name is None:
         raise UnreadableRequest("A value is too long, or has characters that are not allowed.")
-    return Identity(label, name)
+    return Identity(label, _canonical_id(name))
+
+
+def _canonical_id(name: str) -> str:
+    """Return a number or a UUID in one spelling, and any other name as it is. An application that reads the target as
+    one of these finds the same account in all its spellings: 7, 07, +7, 7.0."""
+    digits = name.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
+    if UUID_DIGITS.fullmatch(digits):
+        return digits
+    number = WHOLE_NUMBER.fullmatch(name)
+    if number is None:
+        return name
+    size = number[2].replace("_", "").lstrip("0")
+    return (number[1].replace("+", "") + size) if size else "0"
 
 
 class _UnknownIdentity(ValueError):
