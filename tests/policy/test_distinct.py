@@ -88,6 +88,8 @@ def test_a_nested_field_is_named_with_dots() -> None:
         post({"user": "ann"}),
         post("a=b", FORM),
         post(parts(("a", "b")), PARTS),
+        post(parts(), PARTS),
+        post("a=b;c=d", FORM),
     ],
 )
 def test_absent_is_one_value(view: RequestView) -> None:
@@ -99,6 +101,8 @@ def test_absent_is_one_value(view: RequestView) -> None:
         False,
     ]
 
+
+OTHER_PART = '--xyz\r\nContent-Disposition: form-data; name="username"\r\n\r\nann'
 
 HOSTILE = {
     "too long": post(b'{"username": "ann"}' + b" " * MAX_BODY),
@@ -136,6 +140,24 @@ HOSTILE = {
     "a part in another charset": post(
         parts(("username", "ann"), extra="\r\nContent-Type: text/plain; charset=utf-16"), PARTS
     ),
+    "a part behind another end of a line": post(parts(("a", f"b\n{OTHER_PART}")), PARTS),
+    "a part in the middle of a line": post(parts(("a", f"b{OTHER_PART}")), PARTS),
+    "a head that ends with LF": post(parts(("username", "ann"), extra="\n\nbob"), PARTS),
+    "a name behind a decoy": post(
+        parts(("a", "ann")).replace(" name", " name*10=username\r\nX: content-disposition: form-data; name"), PARTS
+    ),
+    "a name over two lines": post(parts(("username", "ann")).replace("; name", ";\r\n name"), PARTS),
+    "a name that some cut short": post(parts(("username[", "ann")).replace('"', ""), PARTS),
+    "two heads": post(parts(("a", "ann"), extra='\r\nContent-Disposition: form-data; filename="b"'), PARTS),
+    "a boundary that some cut short": post(
+        parts(("username", "ann"), boundary="xyz=a"), "multipart/form-data; boundary=xyz=a"
+    ),
+    "a boundary with a space": post(parts(("a", "ann"), boundary="xyz "), 'multipart/form-data; boundary="xyz "'),
+    "JSON of a type that some read as a form": post('{"username": "ann", "a": "&username=bob&"}', FORM + "=1; a=b"),
+    "a form and parts": post("username=ann", f"{FORM}; {PARTS}"),
+    "a key twice in JSON that says it is a form": post('{"username": "ann", "username": "ann"}', FORM),
+    "the same in UTF-16": post('{"username": "ann", "username": "ann"}'.encode("utf-16"), FORM),
+    "fields that some divide at a semicolon": post("a=b;username=ann", FORM),
     "a part that is not UTF-8": post(parts(("username", "?")).encode().replace(b"?", b"\xff"), PARTS),
 }
 
@@ -211,6 +233,14 @@ def test_addresses_of_one_identity_are_counted_by_their_ipv6_prefix() -> None:
     gate = gate_of(made)
     peers = ["2001:db8::1", "2001:db8::2", "192.0.2.1", "192.0.2.2", "2001:db8::3"]
     assert admitted(gate, [request(peer=peer, user="ann") for peer in peers]) == [True, True, True, False, True]
+
+
+def test_an_identity_of_which_there_are_two_is_not_absent() -> None:
+    rule = Rule("login", "2 distinct key/hour", by="address", distinct={"key": "api-key"})
+    gate = gate_of(Policy(rules=[rule], identities={"api-key": {"verify": str}}))
+    verdict = decide(gate, request(headers=[("x-api-key", "ann"), ("x-api-key", "eve")]))
+    assert (verdict.kind, verdict.message) == ("deny", "A credential occurs twice.")
+    assert decide(gate, request(headers=[("x-api-key", "ann")]))
 
 
 def test_a_parameter_of_the_path_comes_from_the_route_or_from_the_pattern() -> None:

@@ -677,3 +677,22 @@ def test_ranges_are_found_narrow_or_wide(clock: FakeClock) -> None:
 def forget_warnings(caplog: pytest.LogCaptureFixture) -> None:
     operator_blocks._warn_of_name.cache_clear()
     caplog.set_level(logging.INFO)
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["by an operator", "by the policy"])
+def test_whoever_sends_a_credential_twice_does_not_escape_a_block_by_it(listed: bool) -> None:
+    gate = Gate(read_policy({**POLICY, "block": ["customer:acme"]} if listed else POLICY))
+    if not listed:
+        gate.block("customer:acme")
+    once, twice = [("x-api-key", "key-1")], [("x-api-key", "key-1"), ("x-api-key", "key-2")]
+    assert gate.decide(request(headers=once)).kind == "block"
+    verdict = gate.decide(request(headers=twice))
+    assert (verdict.allowed, verdict.kind, verdict.message) == (False, "deny", "A credential occurs twice.")
+    assert gate.decide(request(headers=[("x-api-key", "key-2")])).allowed
+    assert gate.decide(request()).allowed
+    gate.switch = "shadow"
+    assert gate.decide(request(headers=twice)).allowed
+    if not listed:
+        gate.switch = None
+        gate.unblock("customer:acme")
+        assert gate.decide(request(headers=twice)).allowed

@@ -450,3 +450,36 @@ def test_a_broken_rule_with_a_penalty_tells_only_what_is_wrong() -> None:
         "rules[2].limits",
         "rules[1].distinct.n",
     ]
+
+
+TWICE = {  # by, its source, the credential once and twice
+    "header": ("api-key", {"verify": str}, [("x-api-key", "ann")]),
+    "cookie": ("session", {"verify": str}, [("cookie", "session=ann")]),
+    "two in one cookie": ("session", {"verify": str}, [("cookie", "session=ann; session=eve")]),
+    "bearer": ("bearer", {"verify": str}, [("authorization", "Bearer ann")]),
+    "claim": ("jwt:sub", {"verify": lambda token: {"sub": token}}, [("authorization", "Bearer ann")]),
+    "proxy": ("tenant", {"proxy": True}, [("x-tenant", "ann")]),
+}
+
+
+@pytest.mark.parametrize(("by", "source", "sent"), TWICE.values(), ids=list(TWICE))
+def test_whoever_sends_a_credential_twice_does_not_escape_a_block(
+    by: str, source: dict[str, Any], sent: list[tuple[str, str]]
+) -> None:
+    known = {"identities": {by.partition(":")[0]: source}, "trusted": ["192.0.2.1"]}
+    twice = request("/login", headers=sent if "=ann;" in sent[0][1] else [*sent, *sent])
+    for limits in (LOGIN, {**LOGIN, "limits": "9 distinct a/hour", "distinct": {"a": "query.a"}, "penalty": ""}):
+        gate = gate_of(policy({**limits, "by": by}, **known))
+        verdict = decide(gate, twice)
+        assert (verdict.allowed, verdict.kind, verdict.message) == (False, "deny", "A credential occurs twice.")
+        assert decide(gate, request("/login")).kind == "limited"
+    plain = gate_of(policy({**LOGIN, "by": by, "penalty": ""}, **known))
+    assert decide(plain, twice).kind == "limited"  # a rate counts it by address
+
+
+def test_a_bearer_token_behind_any_space_is_the_same_client() -> None:
+    clock = FakeClock()
+    gate = gate_of(policy({**LOGIN, "by": "bearer"}, identities={"bearer": {"verify": str}}), clock)
+    strike(gate, clock, request("/login", headers=[("authorization", "Bearer ann")]))
+    for header in ("Bearer ann", "bearer  ann", "Bearer\tann", "BEARER \t ann "):
+        assert is_blocked(gate, request("/login", headers=[("authorization", header)]))

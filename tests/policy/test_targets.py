@@ -25,6 +25,31 @@ def test_spellings_of_one_name_are_one_key(name: str) -> None:
     assert passes(gate, login("ann"), login(name)) == 3
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("7", "007"),
+        ("7", "+7"),
+        ("7", "7.0"),
+        ("1000", "1_000"),
+        ("-7", "-07"),
+        ("0", "-00"),
+        ("12345678-1234-5678-1234-56781234567a", "1234567812345678123456781234567A"),
+        ("12345678-1234-5678-1234-56781234567a", "{12345678-1234-5678-1234-56781234567a}"),
+        ("12345678-1234-5678-1234-56781234567a", "urn:uuid:12345678-1234-5678-1234-56781234567a"),
+    ],
+)
+def test_spellings_of_one_number_or_uuid_are_one_key(first: str, second: str) -> None:
+    gate = gate_of(Policy(rules=[Rule("account", "3/minute", by="body.username")]))
+    assert passes(gate, login(first), login(second)) == 3
+
+
+def test_other_numbers_and_names_with_digits_are_other_keys() -> None:
+    gate = gate_of(Policy(rules=[Rule("account", "1/minute", by="body.username")]))
+    for name in ("7", "70", "-7", "7a", "a7", "7.5", "0x7", "7-0", "_7", "+", "deadbeef"):
+        assert decide(gate, login(name)), name
+
+
 def test_a_path_and_a_query_are_targets_too() -> None:
     rules = [
         Rule("users", "2/minute", by="path.id", match=Match(paths=["/users/{id}"])),

@@ -101,6 +101,14 @@ WRONG: dict[str, list[str]] = {
         "penalties: {p: 2 strikes/hour block 1 hour}\nrules: [{name: a, limits: 9/second, penalty: p, failure: open}]",
         "failure: open\nrules: [{name: a, limits: 9/second; 2 strikes/hour block 1 hour}]",
     ],
+    "strikes-without-rate": [
+        "penalties: {p: 2 strikes/hour block 1 hour}\n"
+        "rules: [{name: a, by: address, limits: unlimited, penalty: p, strike: failure}]",
+        "rules: [{name: a, by: address, limits: 3 concurrent; 2 strikes/hour block 1 hour, strike: {status: 401}}]",
+        "penalties: {p: 2 strikes/hour block 1 hour}\n"
+        "rules: [{name: a, match: {paths: /a}, by: address, limits: unlimited, penalty: p, strike: failure},"
+        " {name: b, match: {paths: /b}, limits: 9/second}]",
+    ],
     "target-alone": [
         "rules: [{name: a, limits: 9/second, by: query.q}]",
         "rules: [{name: a, match: {paths: /login}, limits: 9/second, by: body.username}, "
@@ -253,6 +261,12 @@ RIGHT: dict[str, list[str]] = {
     ],
     "penalty-with-open-failure": [
         "failure: open\nrules: [{name: a, limits: 9/second; 2 strikes/hour block 1 hour, failure: local}]",
+    ],
+    "strikes-without-rate": [
+        "rules: [{name: a, by: address, limits: 9/second; 2 strikes/hour block 1 hour, strike: failure}]",
+        "penalties: {p: 2 strikes/hour block 1 hour}\n"
+        "rules: [{name: a, match: {paths: /a}, by: address, limits: unlimited, penalty: p, strike: failure},"
+        " {name: b, limits: 9/second}]",
     ],
     "target-alone": [
         "rules: [{name: a, match: {paths: /login}, limits: 9/second, by: body.username}, "

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratebound import MemoryStorage
-from ratebound.policy import PolicyError, RequestView, Rule
+from ratebound.policy import Gate, Policy, PolicyError, RequestView, Rule
 from ratebound.testing import FakeClock
 from ratebound.web.endpoint_rules import wants_user
 from ratebound.web.route_limit import Endpoint, RouteLimit
@@ -90,6 +90,17 @@ def test_every_adapter_counts_the_target_of_a_login_from_all_addresses(make: Mak
         assert [status == 429 for status in statuses] == [False, False, True]
 
 
+def test_in_every_adapter_a_doubled_credential_is_no_way_out_of_a_block(make: Make, clock: FakeClock) -> None:
+    sessions = {"session": {"verify": str}}
+    blocking = {**policy(distinct=None, limits="9/minute"), "identities": sessions, "block": ["session:ann"]}
+    with make(policy=blocking, storage=MemoryStorage(clock=clock)) as send:
+        for cookie in ("session=ann", "session=eve; session=ann"):
+            answer = send("GET", "/", {"cookie": cookie})
+            assert answer.status == 403
+            assert json.loads(answer.body)["status"] == 403
+        assert send("GET", "/", {"cookie": "session=eve"}).status == 200
+
+
 def test_a_limit_at_an_endpoint_takes_distinct_and_penalty() -> None:
     limit = RouteLimit(
         limits="2 distinct account/hour", key="address", distinct={"account": "body.username"}, penalty="guessing"
@@ -105,9 +116,27 @@ def test_a_limit_at_an_endpoint_takes_distinct_and_penalty() -> None:
         RouteLimit(limits="2/hour", distinct={"account": "body.username"})
 
 
-def test_a_value_that_is_the_user_wants_the_user() -> None:
-    from ratebound.policy import Policy
+@pytest.mark.parametrize("limits", ["9/minute", lambda: "9/minute"], ids=["text", "function"])
+def test_an_exempt_request_is_neither_blocked_nor_struck(limits: Any) -> None:
+    limit = RouteLimit(
+        limits=limits,
+        otherwise="9/minute" if callable(limits) else None,
+        key="address",
+        penalty="guessing",
+        strike="failure",
+        exempt_when=lambda request: request.path == "/staff",
+    )
+    gate = Gate(
+        Policy(rules=[limit.rule("login")], penalties={"guessing": "1 strike/hour block 1 hour"}),
+        storage=MemoryStorage(clock=FakeClock()),
+    )
+    view = RequestView("GET", "/", peer="192.0.2.1")
+    gate.settle(gate.decide(view), cost=1, strike=True)
+    assert not gate.decide(RequestView("GET", "/", peer="192.0.2.1"))
+    assert gate.decide(RequestView("GET", "/staff", peer="192.0.2.1")).kind == "unlimited"
 
+
+def test_a_value_that_is_the_user_wants_the_user() -> None:
     rule = Rule("a", "2 distinct who/hour", by="address", distinct={"who": "user"})
     assert wants_user(Policy(rules=[rule], by="address"), rule, with_functions=False)
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ratebound.policy.match.request import RequestView
-from ratebound.policy.match.request_body import FORM, MULTIPART, PART_NAME, PART_NAMES, parse_json, plain_body
+from ratebound.policy.match.request_body import FORM, MULTIPART, parse_json, parts_of, plain_body
 from ratebound.policy.match.request_body import MAX_BODY as MAX_BODY  # a larger body costs MAX_COST
 
 MAX_QUERY = 100_000  # characters of all documents of one request; more cost MAX_COST
@@ -207,20 +207,8 @@ def _collect_from_multipart(body: bytes, content_type: str, queries: list[str]) 
     """Append the queries in the fields `operations`, which is JSON, and `query`. Return the number of operations
     without a query text. Raises ValueError for anything that browsers do not send, since servers parse it differently.
     """
-    boundaries = re.findall(r'boundary=(?:"([^"\\]+)"|([^\s";,]+))', content_type, re.I)
-    if len(boundaries) != 1 or content_type.lower().count("boundary") != 1:
-        raise ValueError("expected one boundary")
-    _, *parts, last = body.split(b"--" + "".join(boundaries[0]).encode("latin-1", "replace"))
-    if not parts or not last.startswith(b"--"):
-        raise ValueError("no parts, or no closing boundary")
     others = 0
-    for part in parts:
-        head, end, content = part.partition(b"\r\n\r\n")
-        lines = head.decode("utf-8", "replace")
-        named = PART_NAME.search(lines)
-        if not end or named is None or len(PART_NAMES.findall(lines)) > 1 or "transfer-encoding" in lines.lower():
-            raise ValueError("a part without a plain name")
-        name = named[1] or named[2]
+    for name, _, content in parts_of(body, content_type):
         if name == "operations":
             others += _collect_from_json(_parse_json(content), queries)
         elif name == "query":

@@ -15,7 +15,7 @@ from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
 from ratebound.policy.match.request_value import part_of
 from ratebound.policy.model.charge_by_result import Charge, Strike, read_charge
-from ratebound.policy.model.rule import Failure, Mode, Priority
+from ratebound.policy.model.rule import EXEMPT, Failure, Mode, Priority
 from ratebound.policy.problem import PolicyError, Problem, shown
 from ratebound.web.functions import taking_request
 from ratebound.web.options import Limits, check_limit_options
@@ -173,7 +173,7 @@ def checked_breach(limit: RouteLimit, breach_takes: Sequence[str] = ("the reject
 def _limits_unless_exempt(
     exempt_when: Callable[[RequestView], Any] | None, limits: Callable[[RequestView], Any] | None
 ) -> Callable[[RequestView], Any]:
-    """Return a function that returns 'unlimited' for exempt requests, else what `limits` returns, else None: the limits
+    """Return a function that returns EXEMPT for exempt requests, else what `limits` returns, else None: the limits
     as written."""
     if exempt_when is None:
         assert limits is not None
@@ -181,7 +181,7 @@ def _limits_unless_exempt(
 
     async def awaited(answer: Awaitable[Any], request: RequestView) -> Any:
         if await answer:
-            return "unlimited"
+            return EXEMPT
         value = limits(request) if limits is not None else None
         return await value if is_awaitable(value) else value
 
@@ -189,7 +189,7 @@ def _limits_unless_exempt(
         exempt = exempt_when(request)
         if is_awaitable(exempt):
             return awaited(exempt, request)
-        return "unlimited" if exempt else limits(request) if limits is not None else None
+        return EXEMPT if exempt else limits(request) if limits is not None else None
 
     found.reads_body = any(getattr(one, "reads_body", False) for one in (exempt_when, limits))  # type: ignore[attr-defined]
     return found

@@ -23,7 +23,7 @@ from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.match.path import Pattern
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.match.request_body import UnreadableRequest
-from ratebound.policy.match.request_value import NAMES, TARGETS, RequestValue, part_of
+from ratebound.policy.match.request_value import NAMES, TARGETS, RequestValue, cookies_in, part_of
 from ratebound.policy.problem import Problems, nearest, shown
 
 log = logging.getLogger("ratebound")
@@ -37,6 +37,8 @@ MAX_CLAIM = 8192  # characters; a longer credential is not verified
 MAX_BITS = 256  # of a number that is an identity; Python may raise for the text of a very long one
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 UNIDENTIFIED = "the client counts as not identified by it"
+WHOLE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)(?:\.0*)?")  # as Python and validators of types read one
+UUID_DIGITS = re.compile("[0-9a-f]{32}")
 BEHAVIOUR = ("agent", "fingerprint")  # kinds that depend on headers that the client chooses
 AGENTS = 16  # the number of quotas among which a client can choose by its user agent
 
@@ -46,14 +48,17 @@ class RequestIdentities:
 
     `verified` holds the answers of sources, `identities` the identities by kind, `keys` the keys that lists of clients
     are searched for, `overrides` the overrides found there. `passed_early` is True between the early and late stage.
+    `doubled` names the sources whose credential is in the request twice: they identify nobody, but must not be a way
+    out of a block.
     """
 
-    __slots__ = ("client", "identities", "keys", "overrides", "owner", "passed_early", "verified")
+    __slots__ = ("client", "doubled", "identities", "keys", "overrides", "owner", "passed_early", "verified")
 
     def __init__(self, owner: object, client: ClientAddress) -> None:
         self.owner = owner
         self.client = client
         self.passed_early = False
+        self.doubled: tuple[str, ...] = ()
         self.identities: dict[str, Identity | None] = {}
         self.verified: dict[str, Any] = {}
         self.keys: Sequence[str] = ()
@@ -306,7 +311,8 @@ class IdentityKinds:
             proxies = self._proxies
 
             def from_proxy(request: RequestView, found: RequestIdentities) -> Any:
-                value = _only(request, header) if proxies.trusts(request.peer) else None  # of two, one is the client's
+                lines = request.header_lines(header) if proxies.trusts(request.peer) else []
+                value = _only(lines, found, source_name)  # of two, one is the client's
                 return None if value is None else value.strip()
 
             header = source.header or _default_header(source_name)
@@ -323,7 +329,7 @@ class IdentityKinds:
             verify_one = partial(verifier, is_usable=is_usable)
 
         def verified(request: RequestView, found: RequestIdentities) -> Any:
-            value = read(request)
+            value = _only(read(request), found, source_name)
             return verify_one(value) if value and len(value) <= MAX_CLAIM else None
 
         if source_name == "jwt":
@@ -508,7 +514,20 @@ def target_identity(label: str, text: str) -> Identity | None:
     name = canonical_name(text)
     if name is None:
         raise UnreadableRequest("A value is too long, or has characters that are not allowed.")
-    return Identity(label, name)
+    return Identity(label, _canonical_id(name))
+
+
+def _canonical_id(name: str) -> str:
+    """Return a number or a UUID in one spelling, and any other name as it is. An application that reads the target as
+    one of these finds the same account in all its spellings: 7, 07, +7, 7.0."""
+    digits = name.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
+    if UUID_DIGITS.fullmatch(digits):
+        return digits
+    number = WHOLE_NUMBER.fullmatch(name)
+    if number is None:
+        return name
+    size = number[2].replace("_", "").lstrip("0")
+    return (number[1].replace("+", "") + size) if size else "0"
 
 
 class _UnknownIdentity(ValueError):
@@ -586,17 +605,18 @@ def _lengths(detail: str) -> tuple[int, int]:
     return ipv4, ipv6
 
 
-def _reader(name: str, source: Source) -> Callable[[RequestView], str | None]:
+def _reader(name: str, source: Source) -> Callable[[RequestView], Sequence[str]]:
+    """Return a function that returns all credentials of a source in a request."""
     base, _, detail = name.partition(":")
     cookie = source.cookie or (
         detail if base == "cookie" else "session" if base == "session" and not source.header else ""
     )
     if cookie:
-        return lambda request: request.cookie(cookie)
+        return lambda request: cookies_in(request, cookie)
     if base in ("bearer", "jwt") and not source.header:
         return _bearer
     header = source.header or _default_header(name)
-    return lambda request: _only(request, header)
+    return lambda request: request.header_lines(header)
 
 
 def _default_header(name: str) -> str:
@@ -607,16 +627,25 @@ def _default_header(name: str) -> str:
     return known[base]
 
 
-def _only(request: RequestView, header: str) -> str | None:
-    """Return the value of a header that has exactly one line, else None. If there are two, the application may read the
-    other one, and serve another client than the one that is counted."""
-    lines = request.header_lines(header)
-    return lines[0] if len(lines) == 1 else None
+def _only(credentials: Sequence[str], found: RequestIdentities, source: str) -> str | None:
+    """Return the only one of some credentials, else None. If there are two, the application may read the other one, and
+    serve another client than the one that is counted."""
+    if len(credentials) > 1:
+        found.doubled = (*found.doubled, source)
+    return credentials[0] if len(credentials) == 1 else None
 
 
-def _bearer(request: RequestView) -> str | None:
-    scheme, _, token = (_only(request, "authorization") or "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
+def is_doubled(kinds: Iterable[IdentityKind], found: RequestIdentities) -> bool:
+    """Return True if a credential for one of these kinds is in the request twice."""
+    return bool(found.doubled) and any(kind.source in found.doubled for kind in kinds)
+
+
+def _bearer(request: RequestView) -> Sequence[str]:
+    lines = request.header_lines("authorization")
+    if len(lines) != 1:
+        return lines
+    scheme, *token = lines[0].split(maxsplit=1)[:2] or [""]
+    return [token[0].strip()] if token and scheme.lower() == "bearer" else ()
 
 
 def _has_claim(claim: str, claims: object) -> bool:

@@ -337,6 +337,14 @@ def _penalties(policy: Policy) -> Iterator[Advice]:
             yield advice("penalty-with-open-failure", where, wrong)
 
 
+def _strikes_without_rate(policy: Policy) -> Iterator[Advice]:
+    limiting = [rule for rule in policy.rules if any(_denying(plan) for _, plan in plans_of(rule))]
+    for place, rule in enumerate(policy.rules):
+        if rule.strikes_by_result and rule not in limiting and not _is_covered(rule, limiting):
+            wrong = f"results of rule {rule.name!r} are strikes, and no rate limits the same requests"
+            yield advice("strikes-without-rate", ("rules", place, "strike"), wrong)
+
+
 def _distinct(policy: Policy) -> Iterator[Advice]:
     for place, rule in enumerate(policy.rules):
         for limit in [limit for plan in rule.plans.values() for limit in _limits(plan) if limit.is_distinct]:
@@ -432,6 +440,7 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _fingerprints,
     _priorities,
     _penalties,
+    _strikes_without_rate,
     _distinct,
     _target_alone,
     _missing_default,

@@ -126,6 +126,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
         " and only processes that have seen a block keep it.",
         "Write 'failure: local' or 'failure: closed' on this rule.",
     ),
+    "strikes-without-rate": (
+        "Strikes within one second are one, so a client can send any number of requests in each second before it is"
+        " blocked: thousands of passwords, for example.",
+        "Add a rate to the rule, for example 'limits: 10/minute'.",
+    ),
     "target-alone": (
         "A client chooses this value, so it gets a new quota with a new value in each request.",
         "Add a rule for the same requests that counts by address or by a verified identity.",

@@ -7,7 +7,7 @@ unreadable: it raises UnreadableRequest, and the request is denied.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -17,14 +17,17 @@ MAX_BODY: Final = 1_000_000  # bytes; a larger body is not looked at
 MAX_FIELDS: Final = 1_000  # of a form
 FORM: Final = "application/x-www-form-urlencoded"
 MULTIPART: Final = "multipart/form-data"
-BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\\]+)"|([^\s";,]+))\s*(?=;|$)', re.I)
+# Of these characters parsers read the same boundary, with and without quotes.
+BOUNDARY: Final = re.compile(r"""boundary=(?:"([A-Za-z0-9'()+_./:=?-]{1,70})"|([A-Za-z0-9_.+-]{1,70}))""", re.I)
 CHARSET: Final = re.compile(r'charset\s*=\s*"?([^\s";,]*)', re.I)
+BEFORE_JSON: Final = b"\xef\xbb\xbf\xfe\xff\x00 \t\r\n"  # in any of its encodings
 UTF_8: Final = ("utf-8", "utf8", "us-ascii", "ascii")
-PART_NAME: Final = re.compile(
-    r"""content-disposition:[ \t]*form-data[ \t]*;[ \t]*name=(?:"([^"\\]*)"|([\w!#$%&'*+.^`|~-]+))[ \t]*(?=;|\r|$)""",
-    re.I | re.A,
+PART_HEADER: Final = re.compile(r"[A-Za-z0-9-]+:[^\x00-\x1f\x7f]*")
+DISPOSITION: Final = re.compile(
+    r'content-disposition:[ \t]*form-data;[ \t]*name=(?:"([^"\\]*)"|([A-Za-z0-9_.-]+))'
+    r"""(?:;[ \t]*filename=(?:"[^"]*"|[A-Za-z0-9_.-]+))?(?:;[ \t]*filename\*=[A-Za-z0-9_.%'-]+)?[ \t]*""",
+    re.I,
 )
-PART_NAMES: Final = re.compile(r"(?<![a-z])name\*?[0-9]?\*?[ \t]*=", re.I)
 
 
 class UnreadableRequest(ValueError):
@@ -88,16 +91,16 @@ def field_of_body(request: RequestView, names: Sequence[str]) -> str | None:
     if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(content_type)):
         raise UnreadableRequest("The body must be UTF-8.")
     kind = content_type.partition(";")[0].strip().lower()
+    if [one for one in (FORM, MULTIPART) if one in content_type.lower()] not in ([], [kind]):
+        raise UnreadableRequest("The content type can be read in several ways.")
     if kind == MULTIPART:
         return _field_of_parts(request.body or b"", content_type, ".".join(names))
     if kind != FORM:  # whatever it says it is: applications read JSON from bodies of any type
         return _field_of_json(_json_of(body), names)
     found = _field_of_form(request.body or b"", ".".join(names))
-    try:
-        value = _json_of(body)  # an application may read it as JSON all the same
-    except UnreadableRequest:
+    if not body.lstrip(BEFORE_JSON).startswith(b"{"):
         return found
-    other = _field_of_json(value, names) if isinstance(value, dict) else None
+    other = _field_of_json(_json_of(body), names)  # an application may read it as JSON all the same
     if found is not None and other is not None and found != other:
         raise UnreadableRequest("The body can be read in several ways.")
     return other if found is None else found
@@ -127,46 +130,63 @@ def _field_of_json(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _field_of_form(body: bytes, name: str) -> str | None:
-    try:  # ASCII: browsers encode everything else, and parsers differ in how they decode raw bytes
-        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    try:
+        text = body.decode("ascii")  # browsers encode everything else, and parsers differ in how they decode raw bytes
+        found, other = (_values_in_form(one, name) for one in (text, text.replace(";", "&")))
     except ValueError:
         raise UnreadableRequest("The form cannot be read.") from None
-    return _only([value for key, value in pairs if key == name])
+    if found != other:  # some parsers end a field at a semicolon, too
+        raise UnreadableRequest("The form can be read in several ways.")
+    return _only(found)
+
+
+def _values_in_form(text: str, name: str) -> list[str]:
+    pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    return [value for key, value in pairs if key == name]
 
 
 def _field_of_parts(body: bytes, content_type: str, name: str) -> str | None:
-    """Return a field of a form in parts. Only what browsers send is accepted: no text around the parts, lines that end
-    with CR LF, one name for each part."""
-    boundaries = BOUNDARY.findall(content_type)
-    if len(boundaries) != 1 or content_type.lower().count("boundary") != 1:
-        raise UnreadableRequest("The parts of the body need one boundary.")
-    mark = b"--" + "".join(boundaries[0]).encode("latin-1", "replace")
-    before, *parts = (b"\r\n" + body).split(b"\r\n" + mark, MAX_FIELDS + 2)
-    if before or not parts or parts.pop().rstrip() != b"--" or len(parts) > MAX_FIELDS:
-        raise UnreadableRequest("The parts of the body cannot be read.")
     found: list[str] = []
-    for part in parts:
-        head, end, content = part.partition(b"\r\n\r\n")
-        lines = head.decode("utf-8", "replace")
-        named = PART_NAME.search(lines)
-        has_whole_lines = lines.count("\r") == lines.count("\n") == lines.count("\r\n")
-        is_plain = end and lines.startswith("\r\n") and has_whole_lines and len(PART_NAMES.findall(lines)) == 1
-        if named is None or not is_plain or "transfer-encoding" in lines.lower():
-            raise UnreadableRequest("A part of the body has no plain name.")
-        if mark in part:  # some parsers end a part at a boundary after a bare LF, or after nothing
-            raise UnreadableRequest("The parts of the body cannot be read.")
-        found_name = named[1] or named[2] or ""
-        if found_name != found_name.strip():  # some parsers strip it
-            raise UnreadableRequest("A part of the body has no plain name.")
-        if found_name != name:
+    for part_name, head, content in parts_of(body, content_type):
+        if part_name != name:
             continue
-        if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(lines)):
+        if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(head)):
             raise UnreadableRequest("The body must be UTF-8.")
         try:
             found.append(content.decode())
         except UnicodeDecodeError:
             raise UnreadableRequest("The body must be UTF-8.") from None
     return _only(found)
+
+
+def parts_of(body: bytes, content_type: str) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the name, the head and the content of each part of a form in parts. Raises UnreadableRequest.
+
+    Only what browsers send is accepted: no text around the parts, a boundary only where it ends a part, lines that end
+    with CR LF, and a head of plain lines with one name. Parsers find a boundary anywhere, or after any end of a line.
+    """
+    given = [one.strip(" \t") for one in content_type.split(";") if "boundary" in one.lower()]
+    read = BOUNDARY.fullmatch(given[0]) if len(given) == 1 else None
+    if read is None or content_type.lower().count("boundary") > 1:
+        raise UnreadableRequest("The parts of the body need one boundary.")
+    mark = b"--" + (read[1] or read[2]).encode()
+    before, *parts = (b"\r\n" + body).split(b"\r\n" + mark, MAX_FIELDS + 2)
+    if before or not 1 <= len(parts) <= MAX_FIELDS + 1 or parts.pop().rstrip() != b"--":
+        raise UnreadableRequest("The parts of the body cannot be read.")
+    if any(mark in part for part in parts):
+        raise UnreadableRequest("The parts of the body can be read in several ways.")
+    for part in parts:
+        head, end, content = part.partition(b"\r\n\r\n")
+        first, *lines = head.decode("utf-8", "replace").split("\r\n")
+        disposition = [line for line in lines if line.lower().startswith("content-disposition")]
+        named = DISPOSITION.fullmatch(disposition[0]) if len(disposition) == 1 else None
+        is_plain = end and not first and all(PART_HEADER.fullmatch(line) for line in lines)
+        if named is None or not is_plain or any("transfer-encoding" in line.lower() for line in lines):
+            raise UnreadableRequest("A part of the body has no plain name.")
+        name = named[1] or named[2] or ""
+        if name != name.strip():  # some parsers strip it
+            raise UnreadableRequest("A part of the body has no plain name.")
+        yield name, "\n".join(lines), content
 
 
 def _only(found: Sequence[str]) -> str | None:

@@ -70,7 +70,7 @@ class RequestValue:
             return _only(_in_query(request.query, name))
         if self._part == "header":
             return _only(request.header_lines(name))
-        return _only(_cookies(request, name))
+        return _only(cookies_in(request, name))
 
     def _parameter(self, request: RequestView) -> str | None:
         given = request.path_params.get(self._name)
@@ -103,7 +103,8 @@ def _in_query(query: str, name: str) -> list[str]:
     return [value for key, value in pairs if key == name]
 
 
-def _cookies(request: RequestView, name: str) -> list[str]:
+def cookies_in(request: RequestView, name: str) -> list[str]:
+    """Return the values of all cookies of that name."""
     parts = [part.partition("=") for line in request.header_lines("cookie") for part in line.split(";")]
     return [value.strip().strip('"') for key, equals, value in parts if equals and key.strip() == name]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
@@ -28,6 +28,7 @@ Priority = Literal["low", "normal", "high", "critical"]
 FAILURES = ("", *get_args(Failure))
 
 Plan = tuple[Limit, ...] | Literal["deny", "unlimited"]
+EXEMPT: Final = object()  # limits that a function returns for a request which the rule leaves alone, penalties included
 WrittenLimit = tuple[Limit, bool]  # a limit, and True if no algorithm was written
 WrittenLimits = tuple[WrittenLimit, ...] | Literal["deny", "unlimited"]
 Window = tuple[str, int]  # a limit's own name, if it has one, and its period

@@ -17,7 +17,7 @@ from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Segments
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.policy import Override, Policy, needs_verified
-from ratebound.policy.model.rule import DEFAULT, Plan, Rule, Window
+from ratebound.policy.model.rule import DEFAULT, EXEMPT, Plan, Rule, Window
 
 # Where a value of a limit of distinct values comes from.
 CompiledSource = IdentityKind | Callable[[RequestView], Any]
@@ -107,6 +107,8 @@ class CompiledRule:
 
     def computed(self, limits: Any) -> Plan:
         """Return the plan of limits that a function found. Raises ValueError if this rule cannot have them."""
+        if limits is EXEMPT:
+            return "unlimited"
         plan = self.rule.plan(limits, self.counter_windows)
         wrong = choosable(self.by) if needs_verified(plan) else ""
         if wrong:

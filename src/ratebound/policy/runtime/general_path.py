@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 from ratebound.decision import Decision
@@ -26,6 +27,7 @@ from ratebound.policy.identity.identify import (
     PendingVerification,
     RequestIdentities,
     id_text,
+    is_doubled,
     resolve,
     take,
 )
@@ -34,7 +36,7 @@ from ratebound.policy.match.index import Index
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.match.request_body import UnreadableRequest
 from ratebound.policy.model.client_list import ClientList
-from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.policy import Policy, needs_verified
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
 from ratebound.policy.problem import PolicyError
 from ratebound.policy.runtime.compiled_rules import (
@@ -58,6 +60,8 @@ from ratebound.policy.runtime.operator_blocks import BlockedClients
 from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratebound")
+
+DOUBLED = "A credential occurs twice."
 
 Step = list[Group] | Awaitable[Any]
 Deliberation = Generator[Step, Any, Verdict]
@@ -281,11 +285,15 @@ class CompiledPolicy:
             if not self.clients.are_empty:
                 if stage == "late" and self.clients.kinds:
                     yield from self.look_up(request, found)
+                if is_doubled(self.clients.block.kinds.values(), found):
+                    return _denied_for_doubled(Grounds("deny", policy, stage), client, switch)
                 if self.clients.block.find(found.keys, client.ip):
                     return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
             if blocked is not None:
                 kinds = blocked.kinds(policy.kinds) if stage == "late" else ()
                 block = blocked.find((yield from _keys_of(kinds, request, found)), client.ip)
+                if is_doubled(kinds, found):
+                    return _denied_for_doubled(Grounds("deny", policy, stage), client, switch)
                 if block is not None:
                     return Verdict(Grounds("block", policy, stage, (), *block), client, switch == "shadow")
             if not self.clients.are_empty:
@@ -311,6 +319,8 @@ class CompiledPolicy:
                 plan = compiled.flat
                 if plan is None or found.overrides:
                     plan = yield from self.plan_for(compiled, request, found, who)
+                if found.doubled and needs_verified(plan) and is_doubled(chain(*compiled.by), found):
+                    raise UnreadableRequest(DOUBLED)
                 if _counts_values(plan):
                     values = yield from _values(compiled, request, found)
             except UnreadableRequest as unreadable:
@@ -458,6 +468,12 @@ def _functions_of(rules: Sequence[CompiledRule]) -> Iterator[Callable[..., Any]]
             yield from source.functions if isinstance(source, IdentityKind) else (source,)
 
 
+def _denied_for_doubled(grounds: Grounds, client: ClientAddress, switch: str) -> Verdict:
+    """Return the verdict for a request with a credential twice, where clients are blocked by it: the application may
+    read the one that is blocked."""
+    return Verdict(grounds, client, switch == "shadow", unreadable=DOUBLED)
+
+
 def _counts_values(plan: Plan) -> bool:
     return isinstance(plan, tuple) and any(limit.is_distinct for limit in plan)
 
@@ -474,6 +490,8 @@ def _values(
             if isinstance(identity, PendingVerification):
                 yield from verified(identity, found)
                 identity = take(source, request, found, compiled.rule.name)
+            if is_doubled((source,), found):
+                raise UnreadableRequest(DOUBLED)
             text = identity.key if isinstance(identity, Identity) else None
         else:
             text = yield from _value(compiled.rule, name, source, request)
