@@ -22,21 +22,21 @@ def cost(charge: Any, status: int = 200, sent: int = 0, before: int = 1, told: i
 @pytest.mark.parametrize(
     ("charge", "charged"),
     [
-        ("failure", {400, 401, 404, 499, 500, 599}),
-        ("success", {101, 200, 304, 399}),
-        ({"status": 401}, {401}),
-        ({"status": "401"}, {401}),
-        ({"status": [401, 404]}, {401, 404}),
-        ({"status": "5xx"}, {500, 599}),
-        ({"status": ["4XX", 200]}, {400, 401, 404, 499, 200}),
-        ({"status": "400 - 404"}, {400, 401, 404}),
-        ({"status": range(400, 402)}, {400, 401}),
+        ("failure", [400, 401, 404, 499, 500, 599]),
+        ("success", [101, 200, 304, 399]),
+        ({"status": 401}, [401]),
+        ({"status": "401"}, [401]),
+        ({"status": [401, 404]}, [401, 404]),
+        ({"status": "5xx"}, [500, 599]),
+        ({"status": ["4XX", 200]}, [400, 401, 404, 499, 200]),
+        ({"status": "400 - 404"}, [400, 401, 404]),
+        ({"status": range(400, 402)}, [400, 401]),
     ],
     ids=str,
 )
-def test_statuses(charge: Any, charged: set[int]) -> None:
+def test_statuses(charge: Any, charged: list[int]) -> None:
     looked_at = {101, 200, 304, 399, 400, 401, 404, 499, 500, 599}
-    assert {status for status in looked_at if cost(charge, status, before=3)} == charged
+    assert {status for status in looked_at if cost(charge, status, before=3)} == set(charged)
     assert {cost(charge, status, before=3) for status in looked_at} == {0, 3}
 
 
