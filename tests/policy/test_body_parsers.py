@@ -60,12 +60,11 @@ PLAIN = {
     "a form": (FORM, b"username=eve&password=x"),
     "encoded": (FORM, b"user%6eame=%65ve"),
     "a form with spaces": (FORM, b"username=+eve+"),
-    "semicolons": (FORM, b"a=1;username=eve"),
     "another type in upper case": (FORM.upper(), b"username=eve"),
     "parts": (PARTS, part(NAME)),
     "a quoted boundary": ('multipart/form-data; boundary="B"', part(NAME)),
     "a name without quotes": (PARTS, part(b"Content-Disposition: form-data; name=username")),
-    "no space": (PARTS, part(b'content-disposition: form-data;name="username";')),
+    "no space": (PARTS, part(b'content-disposition: form-data;name="username"')),
     "a type": (PARTS, part(NAME + b"\r\nContent-Type: text/plain; charset=utf-8")),
     "a file beside it": (
         PARTS,
@@ -73,6 +72,8 @@ PLAIN = {
     ),
 }
 ODD = {
+    "semicolons": (FORM, b"a=1;username=eve"),
+    "a parameter without a name": (PARTS, part(b'content-disposition: form-data;name="username";')),
     "raw UTF-8 in a form": (FORM, "username=\u00e9ve".encode()),
     "raw bytes in a form": (FORM, b"username=\xe9ve"),
     "a boundary after a bare LF": (PARTS, inner(b"\n")),
