@@ -141,9 +141,8 @@ def _run_probe(probe: "ref[_Probe]", loop: asyncio.AbstractEventLoop) -> None:
         alive.run(loop)
 
 
-class _Recent:
-    """The requests that have finished lately: of the last second, or the last few. `begin_anew` forgets them, and those
-    that have begun by then and have not finished: they show what was before."""
+class _OfRequests:
+    """A signal of the requests that have finished lately: of the last second, or the last few."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, Finished]] = deque(maxlen=MOST)
@@ -156,19 +155,21 @@ class _Recent:
             self._kept.popleft()
 
     def begin_anew(self, now: float) -> None:
-        """Forget what was before."""
+        """Forget requests that have finished, and those that have begun by now: they show what was before."""
         self._kept.clear()
         self._since = now
 
-    def load(self, now: float, of: Callable[[list[Finished]], float]) -> float:
-        """Return the load `of` the requests. While there are too few to tell, it is UNKNOWN for some time after
-        `begin_anew`, and then 0."""
+    def load(self, now: float) -> float:
+        """Return the load. With too few requests to tell, it is UNKNOWN for some time after `begin_anew`, and then 0."""
         if len(self._kept) >= LEAST and self._kept[-1][0] > now - LONGEST:
-            return of([one for _, one in self._kept])
+            return self._load_of([one for _, one in self._kept])
         return UNKNOWN if now - self._since < LONGEST else 0.0
 
+    def _load_of(self, requests: list[Finished]) -> float:
+        raise NotImplementedError
 
-class Latency:
+
+class Latency(_OfRequests):
     """The time that requests take. More than a tenth of them may not take longer than `target`: seconds, or a
     timedelta.
 
@@ -178,46 +179,22 @@ class Latency:
     name = "latency"
 
     def __init__(self, target: Duration = 0.5) -> None:
+        super().__init__()
         self._target = as_seconds("latency", target, positive=True, most=3600)
-        self._recent = _Recent()
-
-    def add(self, finished: Sequence[Finished], now: float) -> None:
-        """Add requests that have finished since the last call."""
-        self._recent.add(finished, now)
-
-    def begin_anew(self, now: float) -> None:
-        """Forget requests that have begun by now."""
-        self._recent.begin_anew(now)
-
-    def load(self, now: float) -> float:
-        """Return the 90th percentile, as a part of the target."""
-        return self._recent.load(now, self._load_of)
 
     def _load_of(self, requests: list[Finished]) -> float:
         seconds = sorted(one.seconds for one in requests)
         return seconds[-1 - int(len(seconds) * SLOW_SHARE)] / self._target
 
 
-class ErrorRate:
+class ErrorRate(_OfRequests):
     """The share of requests that fail by our fault: a status of 500 and above, or an exception. `most` is a share."""
 
     name = "errors"
 
     def __init__(self, most: float = 0.1) -> None:
+        super().__init__()
         self._most = checked_share("errors", most)
-        self._recent = _Recent()
-
-    def add(self, finished: Sequence[Finished], now: float) -> None:
-        """Add requests that have finished since the last call."""
-        self._recent.add(finished, now)
-
-    def begin_anew(self, now: float) -> None:
-        """Forget requests that have begun by now."""
-        self._recent.begin_anew(now)
-
-    def load(self, now: float) -> float:
-        """Return the share of failures, as a part of the threshold."""
-        return self._recent.load(now, self._load_of)
 
     def _load_of(self, requests: list[Finished]) -> float:
         return sum(one.failed for one in requests) / len(requests) / self._most
