@@ -160,7 +160,7 @@ class _OfRequests:
         self._since = now
 
     def load(self, now: float) -> float:
-        """Return the load. With too few requests to tell, it is UNKNOWN for some time after `begin_anew`, and then 0."""
+        """Return the load. With too few requests to tell, it is UNKNOWN for a while after `begin_anew`, and then 0."""
         if len(self._kept) >= LEAST and self._kept[-1][0] > now - LONGEST:
             return self._load_of([one for _, one in self._kept])
         return UNKNOWN if now - self._since < LONGEST else 0.0
