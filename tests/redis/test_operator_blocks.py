@@ -248,7 +248,7 @@ def test_the_command_adds_lists_and_removes(url: str, clock: FakeClock) -> None:
 
 
 def test_the_command_shows_what_cannot_be_printed_as_escapes(one_url: str) -> None:
-    """Nothing that is stored reaches the terminal as a command, whoever has written it."""
+    """Nothing that is stored reaches the terminal as a command, also if another program wrote it."""
     since = datetime(2030, 1, 1, tzinfo=UTC)
     storage = RedisStorage(one_url)
     blocks = write_blocks([Block("user:\x1b[31m\ud800", since, None, "\x1b[2J\x9b31m\ud800 é")])

@@ -238,7 +238,7 @@ def test_a_denial_by_slots_is_no_strike() -> None:
     assert (rows[0][0], rows[1], after) == (False, FREE, {"guessing": None})
     extras = [(7, 0, 0, 0), NOT_GIVEN, NOT_GIVEN]
     _, after = strikes_of(((SLOTS, DENIED, PENALTY), 1, None, extras), states={SLOTS.name: held, "denied": FULL})
-    assert after == {"guessing": ONE_STRIKE}, "but that of a rate beside them is"
+    assert after == {"guessing": ONE_STRIKE}, "but the denial of a rate beside them is"
 
 
 def test_a_cost_that_never_passes_is_no_strike() -> None:

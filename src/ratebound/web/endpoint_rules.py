@@ -148,8 +148,8 @@ class EndpointRules:
 
 
 def _with_own(charges: Mapping[str, ByResult], rules: Iterable[Rule], own: Sequence[str]) -> dict[str, ByResult]:
-    """Return what results decide, by name of the rule. `charges` of the gate come before a rule's own charge, but not
-    before that of an endpoint's limits."""
+    """Return what results decide, by name of the rule. `charges` of the gate come before the charge of a rule in the
+    policy, and after the charge of a limit at an endpoint."""
     found: dict[str, ByResult] = {}
     for rule in rules:
         given, by_result = None if rule.name in own else charges.get(rule.name), rule.by_result

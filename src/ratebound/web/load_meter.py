@@ -148,8 +148,10 @@ def meter_wsgi(
 
 
 class _UnstartedBody:
-    """A body whose first part gives a place back, or its end if there is none: that of a generator, which has not begun
-    to work when it is returned."""
+    """A body that gives a place back with its first part, or at its end if it has none.
+
+    A generator is such a body: it has not begun to work when it is returned.
+    """
 
     __slots__ = ("_body", "_request")
 

@@ -296,7 +296,7 @@ class IdentityKinds:
         raise _UnknownIdentity(name, known)
 
     def check_source_of_values(self, name: str) -> None:
-        """Raise ValueError unless the name is that of an identity. The message also names other sources of values."""
+        """Raise ValueError unless this names an identity. The message also lists other sources of values."""
         try:
             self.kind(name)
         except _UnknownIdentity as error:
