@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ratebound import MemoryStorage
+from ratebound.flow import Flow, run, run_async
 from ratebound.policy import Policy, RequestView, Rule
 from ratebound.testing import FakeClock
 from ratebound.web import AsyncWebGate, Endpoint, Passed, Rejected, RouteLimit, WebGate
-from ratebound.web.flow import Flow, run, run_async
 from ratebound.web.response_tracker import ResponseTracker
 from ratebound.web.visit import Visit
 

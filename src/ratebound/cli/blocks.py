@@ -15,7 +15,8 @@ from ratebound.cli.app import _console
 from ratebound.cli.policy import FORMAT, _mistakes
 from ratebound.cli.state import _shared
 from ratebound.errors import RateboundError, StorageError
-from ratebound.policy.runtime.operator_blocks import Block, adding, listing, removing, run_change
+from ratebound.flow import run
+from ratebound.policy.runtime.operator_blocks import Block, adding, listing, removing
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.urls import open_storage
 
@@ -49,7 +50,7 @@ def list_blocks(storage: str | None, shape: str) -> None:
     For example: ratebound blocks list --storage redis://localhost
     """
     with _opened(storage) as opened:
-        _show(run_change(listing(opened)), shape)
+        _show(run(listing(opened)), shape)
 
 
 @blocks.command(short_help="Block a client.")
@@ -65,7 +66,7 @@ def add(client: str, length: str | None, reason: str, storage: str | None, shape
     For example: ratebound blocks add 203.0.113.7 --for 1h --reason "scans for .env" --storage redis://localhost
     """
     with _opened(storage) as opened:
-        _show([run_change(adding(opened, client, length, reason))], shape)
+        _show([run(adding(opened, client, length, reason))], shape)
 
 
 @blocks.command(short_help="Remove the block of a client.")
@@ -77,7 +78,7 @@ def remove(client: str, storage: str | None) -> None:
     For example: ratebound blocks remove 203.0.113.7 --storage redis://localhost
     """
     with _opened(storage) as opened:
-        if not run_change(removing(opened, client)):
+        if not run(removing(opened, client)):
             click.echo(f"no operator blocks {client}\n{OF_PENALTIES}", err=True)
             raise SystemExit(1)
         click.echo(f"{client} is no longer blocked")

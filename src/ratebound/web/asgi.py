@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Unpack
 
+from ratebound.flow import run_async
 from ratebound.policy import RequestView
 from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratebound.policy.match.request import ANONYMOUS, Wire
@@ -20,7 +21,6 @@ from ratebound.web.asgi_response import AsgiResponse, as_fields, break_off, leav
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
 from ratebound.web.endpoint_rules import EndpointRules
-from ratebound.web.flow import run_async
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.load_meter import METERED, meter_asgi
 from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate

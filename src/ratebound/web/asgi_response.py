@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
+from ratebound.flow import run_async
 from ratebound.http.header_plan import Pairs
 from ratebound.web.asgi_types import Message, Send
-from ratebound.web.flow import run_async
 from ratebound.web.passed import Passed
 from ratebound.web.passed_fields import COMPLETE, PassedFields
 from ratebound.web.rejected import Rejected

@@ -15,10 +15,10 @@ from collections.abc import Hashable
 from dataclasses import fields
 from typing import Any, Unpack
 
+from ratebound.flow import run
 from ratebound.web.django.configuration import configured_limits
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import at_hand, limit_at_hand, route_limit, visit_of
-from ratebound.web.flow import run
 from ratebound.web.options import AnyViewLimits, ViewLimitOptions, checking_call
 from ratebound.web.rejected import Rejected
 from ratebound.web.request_limits import content_of, looked_up_endpoint

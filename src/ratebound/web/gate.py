@@ -16,6 +16,7 @@ from ratebound.adaptive.in_flight import InFlight
 from ratebound.arguments import as_sleep
 from ratebound.duration import Duration
 from ratebound.events import Listener
+from ratebound.flow import run, run_async
 from ratebound.limit import Limit
 from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule, read_policy
 from ratebound.policy.model.charge_by_result import Charge
@@ -30,7 +31,6 @@ from ratebound.slots import Holder
 from ratebound.switch import switch
 from ratebound.usage import Usage
 from ratebound.web.endpoint_rules_table import EndpointRulesTable
-from ratebound.web.flow import run, run_async
 from ratebound.web.load_meter import LoadMeter
 from ratebound.web.options import AnyPolicy, PolicyOptions, check_options
 from ratebound.web.passed import Passed

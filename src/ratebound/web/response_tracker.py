@@ -7,7 +7,7 @@ result decides about the cost: if the first part is the whole body, the headers 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ratebound.web.flow import Flow
+from ratebound.flow import Flow
 from ratebound.web.passed_fields import COMPLETE
 from ratebound.web.visit import Visit, settle
 

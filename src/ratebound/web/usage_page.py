@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ratebound.errors import StorageError
+from ratebound.flow import Flow, Step
 from ratebound.lowered import configured
 from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.usage import Usage, usage_ask
-from ratebound.web.flow import Flow, Step
 from ratebound.web.passed import Passed
 from ratebound.web.rejected import Rejected
 

@@ -10,10 +10,10 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from ratebound.flow import Flow, Step
 from ratebound.policy import RequestView, Verdict
 from ratebound.policy.model.rule import Stage
 from ratebound.web.endpoint_rules import EndpointRules
-from ratebound.web.flow import Flow, Step
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.route_limit import RouteLimit

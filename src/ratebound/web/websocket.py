@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
+from ratebound.flow import run_async
 from ratebound.policy import RequestView
 from ratebound.web.asgi_response import as_fields, leave, note_start, with_our_headers
 from ratebound.web.asgi_types import STATE, App, Message, Receive, Scope, Send
-from ratebound.web.flow import run_async
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected

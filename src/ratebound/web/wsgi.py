@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any, Unpack
 from urllib.parse import quote
 
+from ratebound.flow import run
 from ratebound.http.header_plan import Pairs
 from ratebound.policy import RequestView
 from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.usage import Usage
 from ratebound.web.body import wsgi_body
-from ratebound.web.flow import run
 from ratebound.web.gate import WebGate
 from ratebound.web.load_meter import METERED, LoadMeter, meter_wsgi
 from ratebound.web.options import AnyPolicy, Options, checked_gate

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
+from ratebound.flow import run
 from ratebound.http.header_plan import Pairs
-from ratebound.web.flow import run
 from ratebound.web.passed import Passed
 from ratebound.web.passed_fields import PassedFields
 from ratebound.web.rejected import Rejected

@@ -35,9 +35,9 @@ def part_of(text: str) -> str:
 class RequestValue:
     """One value of a request, by its name. It is a function of the request that returns text, or None if it is absent.
 
-    `patterns` are the patterns of the rule. A parameter of the path is taken from the route if the adapter knows it, else
-    from a pattern. A call raises UnreadableRequest if the value cannot be read, or can be read in several ways. The
-    constructor raises ValueError for an unknown name.
+    `patterns` are the patterns of the rule. A parameter of the path is taken from the route if the adapter knows it, or
+    else from a pattern. A call raises UnreadableRequest if the value cannot be read, or can be read in several ways.
+    Raises ValueError for an unknown name.
     """
 
     __slots__ = ("_name", "_part", "_patterns", "reads_body", "text")

@@ -15,6 +15,7 @@ from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener, Shadowed, log
+from ratebound.flow import Flow, run, run_async
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.outcome import Row
 from ratebound.policy.load.loader import read_policy
@@ -30,15 +31,12 @@ from ratebound.policy.runtime.operator_blocks import (
     DOCUMENT,
     Block,
     BlockedClients,
-    Change,
     CopiedBlocks,
     MemoryBlocks,
     adding,
     blocks_in,
     listing,
     removing,
-    run_change,
-    run_change_async,
 )
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
@@ -188,7 +186,7 @@ class _PolicyGate:
     def _is_off(self) -> bool:
         return (self._source.switch or self._source.compiled.policy.switch) == "off"
 
-    def _blocking(self, storage: Any, client: str, for_: Duration | str | None, reason: str) -> Change[Block]:
+    def _blocking(self, storage: Any, client: str, for_: Duration | str | None, reason: str) -> Flow[Block]:
         return adding(storage, client, for_, reason, self.current().policy.kinds, self._written())
 
     def _written(self) -> Callable[[bytes], None] | None:
@@ -405,21 +403,21 @@ class Gate(_PolicyGate):
         Raises ValueError if the client, the time or the reason is invalid, or if 10 000 clients are blocked; TypeError
         if the storage keeps no shared documents; StorageError, in every failure mode, if it could not be told.
         """
-        return run_change(self._blocking(self._decider.storage, client, for_, reason))
+        return run(self._blocking(self._decider.storage, client, for_, reason))
 
     def unblock(self, client: str) -> bool:
         """End the block of a client, which is written as for `block`. Return False if it was not blocked.
 
         Raises like `block`.
         """
-        return run_change(removing(self._decider.storage, client, self._written()))
+        return run(removing(self._decider.storage, client, self._written()))
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now, from the storage itself, the oldest first.
 
         Raises TypeError if the storage keeps no shared documents, and StorageError if it is out of reach.
         """
-        return run_change(listing(self._decider.storage))
+        return run(listing(self._decider.storage))
 
     def blocks_name_users(self) -> bool:
         """Return True if operators have blocked a user: then it must be known who the user of a request is."""
@@ -642,15 +640,15 @@ class AsyncGate(_PolicyGate):
 
     async def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
         """Block a client before any rule; see `Gate.block`."""
-        return await run_change_async(self._blocking(self._decider.storage, client, for_, reason))
+        return await run_async(self._blocking(self._decider.storage, client, for_, reason))
 
     async def unblock(self, client: str) -> bool:
         """End the block of a client; see `Gate.unblock`."""
-        return await run_change_async(removing(self._decider.storage, client, self._written()))
+        return await run_async(removing(self._decider.storage, client, self._written()))
 
     async def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
-        return await run_change_async(listing(self._decider.storage))
+        return await run_async(listing(self._decider.storage))
 
     async def blocks_name_users(self) -> bool:
         """Return True if operators have blocked a user; see `Gate.blocks_name_users`."""

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from time import time_ns
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ratebound.clock import EPOCH, SECOND, Clock, utc_datetime
 from ratebound.errors import StorageError
+from ratebound.flow import Flow
 from ratebound.fork import renew_in_children
 from ratebound.http.client_ip import Proxies
 from ratebound.http.prefix import Address, parse_network
@@ -42,7 +43,6 @@ HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")  # the first part of most IPv6 add
 ANY_KIND = IdentityKinds({}, Proxies(), 64, is_open=True)  # any name that some policy could define
 
 T = TypeVar("T")
-Change = Generator[Callable[[], Any], Any, T]  # yields calls of the storage, and is sent what they return
 
 
 class Block(NamedTuple):
@@ -214,7 +214,7 @@ def adding(
     reason: object,
     kinds: IdentityKinds = ANY_KIND,
     tell: Callable[[bytes], None] | None = None,
-) -> Change[Block]:
+) -> Flow[Block]:
     """Block a client. Return the block. Raises ValueError for a client, a time or a reason that cannot be stored.
 
     `tell` is called with the document that was written.
@@ -238,7 +238,7 @@ def adding(
     return (yield from _changing(documents, clock, change, tell))
 
 
-def removing(storage: Any, client: object, tell: Callable[[bytes], None] | None = None) -> Change[bool]:
+def removing(storage: Any, client: object, tell: Callable[[bytes], None] | None = None) -> Flow[bool]:
     """Unblock a client. Return False if it was not blocked. Raises ValueError for a name that cannot be read.
 
     `tell` is called with the document that was written.
@@ -254,30 +254,10 @@ def removing(storage: Any, client: object, tell: Callable[[bytes], None] | None 
     return (yield from _changing(documents, _clock_of(storage), change, tell))
 
 
-def listing(storage: Any) -> Change[list[Block]]:
+def listing(storage: Any) -> Flow[list[Block]]:
     """Return all blocks that hold now, the oldest first."""
     _, content = yield partial(documents_of(storage).read_document, DOCUMENT)
     return _holding(_readable(content), _clock_of(storage))
-
-
-def run_change(change: Change[T]) -> T:
-    """Call the storage for a change in this thread. Return its answer."""
-    try:
-        call = next(change)
-        while True:
-            call = change.send(call())
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-
-
-async def run_change_async(change: Change[T]) -> T:
-    """Call the storage for a change in this task. Return its answer."""
-    try:
-        call = next(change)
-        while True:
-            call = change.send(await call())
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
 
 
 def _changing(
@@ -285,7 +265,7 @@ def _changing(
     clock: Clock,
     change: Callable[[list[Block]], tuple[list[Block] | None, T]],
     tell: Callable[[bytes], None] | None,
-) -> Change[T]:
+) -> Flow[T]:
     """Change the document by compare-and-set, and leave out blocks that have ended. `change` returns the new blocks,
     None to leave them as they are, and the answer."""
     for _ in range(TRIES):

@@ -18,6 +18,7 @@ from django.utils.functional import LazyObject, empty
 from django.utils.module_loading import import_string
 
 from ratebound.duration import Duration
+from ratebound.flow import Flow, run, run_async
 from ratebound.policy import Policy, PolicyFile
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.runtime.operator_blocks import Block
@@ -30,7 +31,6 @@ from ratebound.web.django.flows import Caller
 from ratebound.web.django.request import at_hand, paths_of, request_view, visit_of
 from ratebound.web.django.view_limits import METHODS, ViewLimits
 from ratebound.web.endpoint_rules import EndpointRules
-from ratebound.web.flow import Flow, run, run_async
 from ratebound.web.gate import AsyncWebGate, WebGate, as_policy
 from ratebound.web.options import AnyPolicy, GateOptions, PolicyOptions, check_options
 from ratebound.web.rejected import Rejected

@@ -9,13 +9,13 @@ from typing import Any, TypeVar, Unpack
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
+from ratebound.flow import Flow, run, run_async
 from ratebound.web.django.calling import awaited, in_loop
 from ratebound.web.django.configuration import configured_limits
 from ratebound.web.django.flows import Caller, check_part, fail, finish, leave_from_task
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import VISIT, route_limit, visit_of
 from ratebound.web.django.view_limits import is_among, method_of
-from ratebound.web.flow import Flow, run, run_async
 from ratebound.web.options import AnyViewLimits, ViewLimitOptions, checking_call
 from ratebound.web.route_limit import RouteLimit, declare, declared, exempt
 from ratebound.web.rule_names import bound_name, class_of_view, owner_of

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from asgiref.sync import sync_to_async
 from django.http import HttpResponse
 
+from ratebound.flow import Flow, Step, run, run_async
 from ratebound.http.caching import CACHING
 from ratebound.uncancelled import uncancelled
 from ratebound.web.asgi_types import STATE
@@ -18,7 +19,6 @@ from ratebound.web.django.calling import in_loop, status_of
 from ratebound.web.django.login import remember
 from ratebound.web.django.request import at_hand, paths_of
 from ratebound.web.endpoint_rules import EndpointRules
-from ratebound.web.flow import Flow, Step, run, run_async
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.response_headers import EXPOSE, header_changes, plain_fields

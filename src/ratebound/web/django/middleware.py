@@ -6,6 +6,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
 
+from ratebound.flow import run, run_async
 from ratebound.web.django.configuration import configured_limits
 from ratebound.web.django.flows import (
     Caller,
@@ -18,7 +19,6 @@ from ratebound.web.django.flows import (
 )
 from ratebound.web.django.request import VISIT, request_view
 from ratebound.web.endpoint_rules import EndpointRules
-from ratebound.web.flow import run, run_async
 from ratebound.web.load_meter import LoadMeter
 from ratebound.web.passed import Passed
 from ratebound.web.passed_fields import COMPLETE

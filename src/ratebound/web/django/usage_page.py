@@ -5,8 +5,8 @@ from typing import Any
 
 from django.http import HttpResponse
 
+from ratebound.flow import run
 from ratebound.web.django.configuration import configured_limits
-from ratebound.web.flow import run
 from ratebound.web.route_limit import exempt
 from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 

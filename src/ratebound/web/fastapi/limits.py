@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
+from ratebound.flow import run_async
 from ratebound.policy import Computed, RequestView
 from ratebound.policy.match.reading import apart
 from ratebound.switch import switch
@@ -35,7 +36,6 @@ from ratebound.web.fastapi.wrapped_endpoint import (
     with_originals,
     wrap_endpoint,
 )
-from ratebound.web.flow import run_async
 from ratebound.web.functions import taking_request
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.options import AnyLimits, AnyPolicy, AsyncOptions, LimitOptions, checking_call

@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
+from ratebound.flow import run_async
 from ratebound.policy import RequestView
 from ratebound.web.asgi import check_with_body, close_logged, reject, request_view, respond
 from ratebound.web.asgi_plain_path import peer_of
@@ -19,7 +20,6 @@ from ratebound.web.body import KeptBody
 from ratebound.web.fastapi.application import LimitedApplication
 from ratebound.web.fastapi.plain_path import begin_plain
 from ratebound.web.fastapi.running_request import RunningRequest
-from ratebound.web.flow import run_async
 from ratebound.web.load_meter import METERED, meter_asgi
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected

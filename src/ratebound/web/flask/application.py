@@ -15,6 +15,7 @@ import flask
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from ratebound.decision import Decision
+from ratebound.flow import run
 from ratebound.policy import RequestView, Verdict
 from ratebound.policy.functions import is_awaitable
 from ratebound.usage import Usage
@@ -22,7 +23,6 @@ from ratebound.web.body import flask_body
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.flask.plain_path import LimitedRoute, PlainRequests
 from ratebound.web.flask.routes import METHODS, OTHER, Key, Routes
-from ratebound.web.flow import run
 from ratebound.web.gate import WebGate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
