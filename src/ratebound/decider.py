@@ -149,6 +149,7 @@ class _Deciding(Generic[S]):
     def _choose_path(self) -> None:
         self.at_once = None if self.closed else at_once_of(self._storage)
         self.fast_path.states = None if self.closed else states_of(self._storage)
+        self.fast_path.quick = self.fast_path.states
         self.fast_path.listeners = self.listeners
 
 

@@ -55,17 +55,20 @@ class LimiterFields:
 def hit(self: LimiterFields, key: object, *, cost: object = 1, values: object = None) -> Any:
     """Decide from memory and tell the listeners, or return what the general path returns."""
     path = self._fast_path
-    states = path.states
-    if states is None or type(key) is not str or type(cost) is not int or not switch.limiting:
+    quick = path.quick
+    if quick is None or type(key) is not str or type(cost) is not int or not switch.limiting:
         return self._hit_in_general(key, cost, values)
     plan = self._plan
     if not 1 <= cost <= MAX_COUNT or not plan.plain or values is not None:
         return self._hit_in_general(key, cost, values)
     listeners = path.listeners
     if not listeners:
-        return states.hit(plan, key, cost)
+        answer = quick.hit(plan, key, cost)
+        return self._hit_in_general(key, cost, values) if answer is None else answer
     begin = _now()
-    decision = states.hit(plan, key, cost)
+    decision = quick.hit(plan, key, cost)
+    if decision is None:
+        return self._hit_in_general(key, cost, values)
     tell(listeners, decided(decision, _now() - begin))
     if plan.is_watched:
         tell_consequences(listeners, decision)
@@ -82,7 +85,7 @@ class HitMethod:
     def __call__(self, limiter: LimiterFields, key: object, *, cost: object = 1, values: object = None) -> Any:
         """Decide, or return a coroutine that does."""
         if self.is_async:
-            if limiter._fast_path.states is None or values is not None:
+            if limiter._fast_path.quick is None or values is not None:
                 return self.function(limiter, key, cost=cost, values=values)
             return HitCoroutine(self.function, limiter, key, cost)
         return hit(limiter, key, cost=cost, values=values)
@@ -184,14 +187,15 @@ async def _answer(decision: Decision) -> Decision:
 async def hit_async(self: LimiterFields, key: object, *, cost: object = 1, values: object = None) -> Any:
     """Decide as `hit` does, and await the general path. The first lines of `hit` are here again to save a call."""
     path = self._fast_path
-    states = path.states
-    if states is None or path.listeners or type(key) is not str or type(cost) is not int or not switch.limiting:
+    quick = path.quick
+    if quick is None or path.listeners or type(key) is not str or type(cost) is not int or not switch.limiting:
         answer = hit(self, key, cost=cost, values=values)
         return answer if isinstance(answer, Decision) else await answer
     plan = self._plan
     if not 1 <= cost <= MAX_COUNT or not plan.plain or values is not None:
         return await self._hit_in_general(key, cost, values)
-    return states.hit(plan, key, cost)
+    decision = quick.hit(plan, key, cost)
+    return await self._hit_in_general(key, cost, values) if decision is None else decision
 
 
 def hit_method(function: F) -> F:

@@ -52,6 +52,7 @@ ONE_STRIKE: Final = UNITS["second"]  # denials within this time are one strike
 MAX_BLOCKS = 8  # in the list of a penalty
 MAX_BLOCK = UNITS["year"]
 FORGET = 7 * UNITS["day"]  # a penalty forgets its blocks after this time, unless it gives another
+SLICES_IN_PERIOD = 10  # a period is at least so many times as long as a slice of it lives
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 VALUE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
 
@@ -64,6 +65,26 @@ def default_algorithm(count: int, *, burst: bool) -> str:
     if burst:
         return "token-bucket"
     return "sliding-log" if count <= 100 else "sliding-counter"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The part of a limit that a process takes from a shared storage at once, to decide from it without asking again.
+
+    It is at most `share` of what remains, and is used within `for_us` microseconds. Raises InvalidLimit for numbers out
+    of range.
+    """
+
+    share: float = 0.05
+    for_us: int = UNITS["second"]
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "share", read_share(self.share))
+        except ValueError as error:
+            raise InvalidLimit(f"cannot read the share of a slice: {error}") from None
+        if type(self.for_us) is not int or not UNITS["millisecond"] <= self.for_us <= UNITS["hour"]:
+            raise InvalidLimit(f"a slice lives from 1 millisecond to 1 hour, not {self.for_us!r} microseconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +112,9 @@ class Limit:
 
     `warn` is the share at which listeners are warned that the limit is nearly used up, like 0.8. 0 means never.
 
+    `slice` lets each process take a part of the limit from a shared storage at once. `deny_cache` lets a process repeat
+    a denial for up to a second without asking the storage.
+
     Raises InvalidLimit if the numbers are out of range or do not go together.
     """
 
@@ -108,6 +132,8 @@ class Limit:
     blocks_us: tuple[int, ...] = ()
     forget_us: int = 0
     warn: float = field(default=0.0, compare=False)
+    slice: Slice | None = field(default=None, compare=False)
+    deny_cache: bool = field(default=False, compare=False)
 
     warns_at: int = field(init=False, repr=False, compare=False)  # the largest remainder that is warned of
     is_watched: bool = field(init=False, repr=False, compare=False)  # True if events may follow from a decision
@@ -202,6 +228,24 @@ class Limit:
                 raise InvalidLimit("a slot is held for a time from 1 second to 1 day: '3 concurrent for 10 minutes'")
         self._check_values(large)
         self._check_penalty()
+        self._check_local()
+
+    def _check_local(self) -> None:
+        """Raise InvalidLimit if the limit cannot be decided without its storage, and was asked to be."""
+        if self.slice is not None and not isinstance(self.slice, Slice):
+            raise InvalidLimit(f"slice must be a Slice, not {self.slice!r}: for example Slice(share=0.05)")
+        if type(self.deny_cache) is not bool:
+            raise InvalidLimit(f"deny_cache must be True or False, not {self.deny_cache!r}")
+        if self.slice is None and not self.deny_cache:
+            return
+        asked = "slice" if self.slice is not None else "deny_cache"
+        if not self.takes_cost or self.algorithm == "leaky-bucket" or self.metered:
+            raise InvalidLimit(f"{asked} is for rates and quotas that deny, and not for {self.text!r}")
+        if self.slice is not None and self.period_us < SLICES_IN_PERIOD * self.slice.for_us:
+            raise InvalidLimit(
+                f"the period of {self.text!r} is too short for slices of {self.slice.for_us / UNITS['second']:g} s: it"
+                f" must be at least {SLICES_IN_PERIOD} times as long"
+            )
 
     def _check_values(self, large: bool) -> None:
         if (self.algorithm == DISTINCT) != bool(self.values):
@@ -268,6 +312,8 @@ class Limit:
             self.blocks_us,
             self.forget_us,
             self.warn,
+            self.slice,
+            self.deny_cache,
         )
 
     @property

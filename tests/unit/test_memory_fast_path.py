@@ -79,7 +79,7 @@ class Bare(LimiterFields):
     def __init__(self, storage: MemoryStorage) -> None:
         self._plan = PLAN
         self._fast_path = MemoryFastPath()
-        self._fast_path.states = storage.states
+        self._fast_path.states = self._fast_path.quick = storage.states
 
     def _hit_in_general(self, key: Any, cost: Any, values: Any) -> Any:
         return "in general", key, cost

@@ -39,6 +39,7 @@ from ratebound.limit import Extra, Group, Limit, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
 from ratebound.outcome import Row
 from ratebound.storage.mutex import new_mutex
+from ratebound.storage.quick_states import QuickStates
 from ratebound.storage.workers import warn_of_many_workers
 
 Key = str | bytes
@@ -240,7 +241,7 @@ class Table:
         return self.remove(key)
 
 
-class States:
+class States(QuickStates):
     """All states of a memory storage, and the decisions from them. Thread-safe."""
 
     __slots__ = (
