@@ -12,6 +12,8 @@ def open_storage(source: Any) -> Storage:
     """Open a storage for threads. Raises ValueError for a URL that cannot be read."""
     if _is_redis(source):
         return _redis().RedisStorage(source)  # type: ignore[no-any-return]
+    if _is_shared(source):
+        return _shared().SharedMemoryStorage.from_url(source)  # type: ignore[no-any-return]
     return MemoryStorage(max_keys=_max_keys(source))
 
 
@@ -19,6 +21,8 @@ def open_async_storage(source: Any) -> AsyncStorage:
     """Open a storage for tasks. Raises ValueError for a URL that cannot be read."""
     if _is_redis(source):
         return _redis().AsyncRedisStorage(source)  # type: ignore[no-any-return]
+    if _is_shared(source):
+        return _shared().AsyncSharedMemoryStorage.from_url(source)  # type: ignore[no-any-return]
     return AsyncMemoryStorage(max_keys=_max_keys(source))
 
 
@@ -28,12 +32,28 @@ def check_storage_url(url: str) -> None:
         from ratebound.storage.redis.address import parse_url  # not before: most programs never need it
 
         parse_url(url)
+    elif _is_shared(url):
+        _shared().read_url(url)
     else:
         _max_keys(url)
 
 
 def _is_redis(source: Any) -> bool:
     return not isinstance(source, str) or split_url(source).scheme.partition("+")[0] in ("redis", "rediss", "unix")
+
+
+def _is_shared(source: str) -> bool:
+    return split_url(source).scheme == "shm"
+
+
+def _shared() -> Any:
+    try:
+        from ratebound.storage.shared_memory import storage  # not before: it needs what only POSIX systems have
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"shm:// needs {error.name}, which this system does not have: use memory:// or Redis"
+        ) from None
+    return storage
 
 
 def _redis() -> Any:
@@ -50,7 +70,8 @@ def _max_keys(url: str) -> int:
     parts = split_url(url)
     if parts.scheme != "memory" or parts.netloc or parts.path:
         raise ValueError(
-            f"cannot open storage {hidden(url)}: expected 'memory://', 'memory://?max_keys=10000' or 'redis://host:6379/0'"
+            f"cannot open storage {hidden(url)}: expected 'memory://', 'memory://?max_keys=10000', 'shm://name' or"
+            " 'redis://host:6379/0'"
         )
     max_keys = 1_000_000
     for name, value in parse_qsl(parts.query, keep_blank_values=True):

@@ -1,0 +1,540 @@
+"""The cells of a zone: finding, reading, writing and dropping states, and repair after a process was killed. Compiled.
+
+Every method that takes a shard or a cell needs the lock of that shard.
+
+One state is written by one store: see layout.py. Everything else sets the mark of the shard before, and clears it
+after:
+
+- MOVING: blocks are being chained. Repair finds the free blocks anew.
+- OPEN: several cells are being written. The journal of the shard says which, and their words before. Repair takes the
+  newer copies back, so all of them are as before, or none.
+- CLOSED: all cells are written. Repair only clears the links.
+- LINKED + n: cells of this shard are in the journal of shard n, the smallest of those that are written together. Repair
+  is that of shard n, by a process that has its lock. Nobody touches a linked shard before.
+- DROPPED: the zone is no longer in use.
+
+The next process that takes the lock finds the mark, and repairs. It does not matter how the other one ended, or where:
+a repair that is itself cut short is done again.
+"""
+
+from hashlib import blake2b
+from mmap import mmap
+from struct import Struct, pack, unpack
+from typing import Final
+
+from ratebound.kernels.packing import Packed
+from ratebound.storage.shared_memory.layout import (
+    BLOCK,
+    BUCKET,
+    CELL,
+    CHAIN,
+    CHAIN_WRITTEN,
+    CHAINED,
+    COPIES,
+    COPY_B,
+    ENTRIES,
+    EVICTED,
+    FOUR,
+    FREE,
+    HAND,
+    HEAD,
+    HEADER,
+    IDENTITY,
+    IN_BLOCK,
+    INLINE,
+    JOURNAL,
+    MARK,
+    ONE,
+    RECOVERED,
+    SHARDS,
+    TWO,
+    WORD_A,
+    WORD_B,
+    WORDS,
+    WRITTEN,
+    Geometry,
+)
+
+CLEAN: Final = 0
+MOVING: Final = 1
+OPEN: Final = 2
+CLOSED: Final = 3
+DROPPED: Final = 4
+LINKED: Final = 16
+
+LOOKS: Final = 256  # cells that one search for blocks looks at
+
+_one: Final = ONE.unpack_from
+_two: Final = TWO.unpack_from
+_words: Final = WORDS.unpack_from
+_chain: Final = CHAIN.unpack_from
+_four: Final = FOUR.unpack
+
+
+class ZoneFull(Exception):
+    """There is no room, and every state that could be dropped denies."""
+
+
+class ScopePlace:
+    """What the scope of a limit adds to the place of a state."""
+
+    __slots__ = ("first", "name", "second", "tag")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.tag = name[0]
+        self.first = int.from_bytes(name[:4], "little")
+        self.second = int.from_bytes(name[4:], "little")
+
+
+class Subject:
+    """A key: its digest, its shard, and the numbers that its places are made of."""
+
+    __slots__ = ("digest", "first", "second", "shard", "tag")
+
+    def __init__(self, digest: bytes) -> None:
+        zero, first, second, _ = _four(digest)
+        self.digest = digest
+        self.shard: int = zero & (SHARDS - 1)
+        self.tag: int = zero >> 8
+        self.first: int = first
+        self.second: int = second
+
+
+class Place:
+    """One state: where it is, or may be, and what was read there.
+
+    `cell` is -1 if there is none. `words` are those of its copies; both are 0 in a new cell. `numbers` is the state.
+    """
+
+    __slots__ = (
+        "bucket_a",
+        "bucket_b",
+        "cell",
+        "identity",
+        "is_new",
+        "numbers",
+        "shard",
+        "tag",
+        "word_a",
+        "word_b",
+        "worth",
+    )
+
+    def __init__(self, shard: int, identity: bytes, tag: int, bucket_a: int, bucket_b: int) -> None:
+        self.shard = shard
+        self.identity = identity
+        self.tag = tag
+        self.bucket_a = bucket_a  # the first cell of a bucket
+        self.bucket_b = bucket_b
+        self.cell = -1
+        self.word_a = 0
+        self.word_b = 0
+        self.worth = 0
+        self.is_new = True  # the cell is free until it is written
+        self.numbers: Packed | None = None
+
+
+class Change:
+    """What is to be written at a place."""
+
+    __slots__ = ("numbers", "place", "worth")
+
+    def __init__(self, place: Place, numbers: Packed, worth: int) -> None:
+        self.place = place
+        self.numbers = numbers
+        self.worth = worth
+
+
+class Cells:
+    """The cells of one mapped zone."""
+
+    __slots__ = (
+        "_blocks",
+        "_blocks_at",
+        "_buckets",
+        "_cells",
+        "_cells_at",
+        "_plain_digest",
+        "_scopes",
+        "_tags_at",
+        "memory",
+    )
+
+    def __init__(self, memory: mmap, geometry: Geometry, salt: bytes) -> None:
+        self.memory = memory
+        self._buckets = geometry.buckets
+        self._blocks = geometry.blocks
+        self._cells = geometry.cells
+        self._tags_at = geometry.tags_at
+        self._cells_at = geometry.cells_at
+        self._blocks_at = geometry.blocks_at
+        self._plain_digest = blake2b(digest_size=16, salt=salt)
+        self._scopes: dict[str, ScopePlace] = {}
+
+    # Places
+
+    def subject(self, key: str) -> Subject:
+        """Return where the states of a key are."""
+        digest = self._plain_digest.copy()
+        digest.update(key.encode("utf-8", "surrogatepass"))
+        return Subject(digest.digest())
+
+    def scope(self, scope: str) -> ScopePlace:
+        """Return what a scope adds to the places of its states."""
+        found = self._scopes.get(scope)
+        if found is None:
+            digest = self._plain_digest.copy()
+            digest.update(b"scope " + scope.encode("utf-8", "surrogatepass"))
+            found = ScopePlace(digest.digest()[:8])
+            if len(self._scopes) >= 10_000:  # limits that are computed for each client
+                self._scopes.clear()
+            self._scopes[scope] = found
+        return found
+
+    def place(self, subject: Subject, scope: ScopePlace) -> Place:
+        """Return the place of a state, which is not looked up yet."""
+        start = subject.shard * self._cells
+        return Place(
+            subject.shard,
+            subject.digest + scope.name,
+            (subject.tag ^ scope.tag) & 255 or 1,
+            start + (subject.first ^ scope.first) % self._buckets * BUCKET,
+            start + (subject.second ^ scope.second) % self._buckets * BUCKET,
+        )
+
+    def overflow_place(self, shard: int, scope: ScopePlace) -> Place:
+        """Return the place of the overflow state of a scope: in the last bucket of the shard."""
+        last = shard * self._cells + self._buckets * BUCKET
+        return Place(shard, bytes(16) + scope.name, scope.tag or 1, last, last)
+
+    def find(self, place: Place) -> bool:
+        """Look a place up, and read its state. Return False if there is none."""
+        if self._find_in(place, place.bucket_a) or self._find_in(place, place.bucket_b):
+            self._read(place)
+            return True
+        return False
+
+    def _find_in(self, place: Place, bucket: int) -> bool:
+        memory = self.memory
+        at = self._tags_at + bucket
+        tags = memory[at : at + BUCKET]
+        found = tags.find(place.tag)
+        while found >= 0:
+            word_a, identity, word_b = _words(memory, self._cells_at + (bucket + found) * CELL + WORD_A)
+            if identity == place.identity:
+                place.cell = bucket + found
+                place.word_a = word_a
+                place.word_b = word_b
+                place.is_new = False
+                return True
+            found = tags.find(place.tag, found + 1)
+        return False
+
+    def _read(self, place: Place) -> None:
+        at = self._cells_at + place.cell * CELL
+        word = place.word_a
+        if word < place.word_b:
+            word = place.word_b
+            at += COPY_B
+        n = word & 255
+        if n <= INLINE:
+            values: tuple[int, ...] = COPIES[n].unpack_from(self.memory, at)
+            place.worth = values[0]
+            place.numbers = values[1:]
+        else:
+            worth, _, first, _, count = _chain(self.memory, at)
+            place.worth = worth
+            place.numbers = self._chained(first, count)
+
+    def _chained(self, first: int, count: int) -> Packed:
+        memory, parts, block = self.memory, [], first
+        for _ in range((count + IN_BLOCK - 1) // IN_BLOCK):
+            at = self._block_at(block)
+            parts.append(memory[at + 8 : at + BLOCK])
+            block = _one(memory, at)[0]
+        return unpack(f"@{count}q", b"".join(parts)[: count << 3])
+
+    # Writing
+
+    def write(self, place: Place, numbers: Packed, worth: int) -> None:
+        """Write one state: at once, or not at all. Raises ZoneFull if there are too few blocks for it."""
+        if len(numbers) > INLINE or place.word_a & 255 == CHAINED or place.word_b & 255 == CHAINED:
+            self._write_chained(place, numbers, worth, self.memory[self.mark_at(place.shard)] == CLEAN)
+        else:
+            self._write_inline(place, numbers, worth)
+
+    def _write_inline(self, place: Place, numbers: Packed, worth: int) -> None:
+        n = len(numbers)
+        memory, cell = self.memory, place.cell
+        at = self._cells_at + cell * CELL
+        if place.is_new:
+            memory[at + IDENTITY : at + COPY_B] = place.identity
+            ONE.pack_into(memory, at + WORD_B, 0)
+            WRITTEN[n].pack_into(memory, at, worth, *numbers, 256 | n)
+            memory[self._tags_at + cell] = place.tag  # from here on the cell is in use
+        elif place.word_a < place.word_b:
+            WRITTEN[n].pack_into(memory, at, worth, *numbers, ((place.word_b >> 8) + 1) << 8 | n)
+        else:
+            WRITTEN[n].pack_into(memory, at + COPY_B, worth, *numbers, ((place.word_a >> 8) + 1) << 8 | n)
+
+    def _write_chained(self, place: Place, numbers: Packed, worth: int, marks: bool) -> None:
+        """Write a copy whose numbers are, or were, in blocks. `marks` is False if the shard is marked already."""
+        memory, cell = self.memory, place.cell
+        at = self._cells_at + cell * CELL
+        is_to_a = place.is_new or place.word_a < place.word_b
+        copy_at, word_at, old = (at, at + WORD_A, place.word_a) if is_to_a else (at + COPY_B, at + WORD_B, place.word_b)
+        needed = (len(numbers) + IN_BLOCK - 1) // IN_BLOCK if len(numbers) > INLINE else 0
+        first = had = 0
+        if not place.is_new and old & 255 == CHAINED:
+            _, _, first, had, _ = _chain(memory, copy_at)
+        if had != needed:
+            if marks:
+                memory[self.mark_at(place.shard)] = MOVING
+            if had:
+                ONE.pack_into(memory, word_at, 0)  # the copy has no blocks from here on
+                self._push(place.shard, first, had)
+            first = self._pop(place.shard, needed) if needed else 0
+        word = ((max(place.word_a, place.word_b) >> 8) + 1) << 8
+        if needed:
+            self._fill(first, numbers)
+        if place.is_new:
+            memory[at + IDENTITY : at + COPY_B] = place.identity
+            ONE.pack_into(memory, at + WORD_B, 0)
+        if needed:
+            CHAIN_WRITTEN.pack_into(memory, copy_at, worth, numbers[0], first, needed, len(numbers), word | CHAINED)
+        else:
+            WRITTEN[len(numbers)].pack_into(memory, copy_at, worth, *numbers, word | len(numbers))
+        if place.is_new:
+            memory[self._tags_at + cell] = place.tag
+        if had != needed and marks:
+            memory[self.mark_at(place.shard)] = CLEAN
+
+    def _fill(self, first: int, numbers: Packed) -> None:
+        memory, block = self.memory, first
+        data = pack(f"@{len(numbers)}q", *numbers)
+        for begin in range(0, len(data), BLOCK - 8):
+            part = data[begin : begin + BLOCK - 8]
+            at = self._block_at(block)
+            memory[at + 8 : at + 8 + len(part)] = part
+            block = _one(memory, at)[0]
+
+    def write_together(self, changes: list[Change]) -> None:
+        """Write several states: all of them, or none if the process is killed meanwhile."""
+        if len(changes) == 1:
+            self.write(changes[0].place, changes[0].numbers, changes[0].worth)
+            return
+        if len(changes) > ENTRIES:
+            raise ZoneFull
+        memory = self.memory
+        shards = sorted({change.place.shard for change in changes})
+        entries: list[int] = [len(changes)]
+        for change in changes:
+            place = change.place
+            entries.append(place.cell)
+            entries.append(0 if place.is_new else max(place.word_a, place.word_b))
+        Struct(f"@{len(entries)}q").pack_into(memory, self.head_at(shards[0]) + JOURNAL, *entries)
+        for shard in shards[1:]:
+            memory[self.mark_at(shard)] = LINKED + shards[0]
+        mark_at = self.mark_at(shards[0])
+        memory[mark_at] = OPEN
+        for change in changes:
+            self.write(change.place, change.numbers, change.worth)
+        memory[mark_at] = CLOSED  # from here on all of them count
+        for shard in shards[1:]:
+            memory[self.mark_at(shard)] = CLEAN
+        memory[mark_at] = CLEAN
+
+    def remove(self, cell: int) -> None:
+        """Free a cell, and its blocks."""
+        memory = self.memory
+        at = self._cells_at + cell * CELL
+        word_a, _, word_b = _words(memory, at + WORD_A)
+        if word_a & 255 != CHAINED and word_b & 255 != CHAINED:
+            memory[self._tags_at + cell] = 0
+            return
+        shard = cell // self._cells
+        memory[self.mark_at(shard)] = MOVING
+        memory[self._tags_at + cell] = 0
+        for word, copy_at in ((word_a, at), (word_b, at + COPY_B)):
+            if word & 255 == CHAINED:
+                _, _, first, had, _ = _chain(memory, copy_at)
+                self._push(shard, first, had)
+        memory[self.mark_at(shard)] = CLEAN
+
+    # Room
+
+    def make_room(self, place: Place, spare: set[int], now: int, is_peek: bool) -> bool:
+        """Choose the cell of a new state: a free one, an expired one, or the least used one that does not deny.
+
+        A cell in `spare` is left alone. A peek only looks. Return False if every cell is taken by a state that denies.
+        """
+        memory, chosen, least = self.memory, -1, -1
+        cells = [*range(place.bucket_a, place.bucket_a + BUCKET), *range(place.bucket_b, place.bucket_b + BUCKET)]
+        cells = [cell for cell in cells if cell not in spare]
+        for cell in cells:
+            if not memory[self._tags_at + cell]:
+                place.cell = cell
+                return True
+        for cell in cells:
+            expires, worth = self._judged(cell)
+            if expires < now:
+                chosen, least = cell, -1
+                break
+            if -worth <= now and (chosen < 0 or worth < least):  # a denial that is over has a worth below zero, too
+                chosen, least = cell, worth
+        if chosen < 0:
+            return False
+        place.cell = chosen
+        if not is_peek:
+            if self._judged(chosen)[0] >= now:
+                self.count(place.shard, EVICTED)
+            self.remove(chosen)
+        return True
+
+    def make_blocks(self, shard: int, needed: int, spare: set[int], now: int) -> bool:
+        """See to it that so many blocks are free: drop expired states, then the least used that do not deny.
+
+        Return False if there are still too few.
+        """
+        if self._has_free(shard, needed):
+            return True
+        memory, begin = self.memory, shard * self._cells
+        hand: int = _one(memory, self.head_at(shard) + HAND)[0]
+        looked: list[tuple[int, int]] = []
+        for _ in range(min(LOOKS, self._cells)):
+            hand = (hand + 1) % self._cells
+            cell = begin + hand
+            if not memory[self._tags_at + cell] or cell in spare or not self._is_chained(cell):
+                continue
+            expires, worth = self._judged(cell)
+            if expires < now:
+                self.remove(cell)
+            elif -worth <= now:
+                looked.append((worth, cell))
+        ONE.pack_into(memory, self.head_at(shard) + HAND, hand)
+        looked.sort()
+        for _, cell in looked:
+            if self._has_free(shard, needed):
+                return True
+            self.count(shard, EVICTED)
+            self.remove(cell)
+        return self._has_free(shard, needed)
+
+    def _judged(self, cell: int) -> tuple[int, int]:
+        """Return `expires` and the worth of a state."""
+        memory, at = self.memory, self._cells_at + cell * CELL
+        word_a, _, word_b = _words(memory, at + WORD_A)
+        if word_a < word_b:
+            at += COPY_B
+        worth, expires = _two(memory, at)
+        return expires, worth
+
+    def _is_chained(self, cell: int) -> bool:
+        word_a, _, word_b = _words(self.memory, self._cells_at + cell * CELL + WORD_A)
+        return CHAINED in (word_a & 255, word_b & 255)
+
+    # Blocks: a list of those that are free, for each shard
+
+    def _block_at(self, block: int) -> int:
+        return self._blocks_at + (block - 1) * BLOCK
+
+    def _has_free(self, shard: int, needed: int) -> bool:
+        memory = self.memory
+        block: int = _one(memory, self.head_at(shard) + FREE)[0]
+        for _ in range(needed):
+            if not block:
+                return False
+            block = _one(memory, self._block_at(block))[0]
+        return True
+
+    def _pop(self, shard: int, needed: int) -> int:
+        """Take blocks from the free ones, chained. Return the first."""
+        memory, free_at = self.memory, self.head_at(shard) + FREE
+        first: int = _one(memory, free_at)[0]
+        block = first
+        for _ in range(needed - 1):
+            if block:
+                block = _one(memory, self._block_at(block))[0]
+        if not block:
+            raise ZoneFull
+        ONE.pack_into(memory, free_at, _one(memory, self._block_at(block))[0])
+        return first
+
+    def _push(self, shard: int, first: int, count: int) -> None:
+        memory, free_at, last = self.memory, self.head_at(shard) + FREE, first
+        for _ in range(count - 1):
+            last = _one(memory, self._block_at(last))[0]
+        ONE.pack_into(memory, self._block_at(last), _one(memory, free_at)[0])
+        ONE.pack_into(memory, free_at, first)
+
+    def free_all(self, shard: int) -> None:
+        """Find the free blocks of a shard anew: those that no copy has."""
+        memory, begin = self.memory, shard * self._blocks + 1
+        used = bytearray(self._blocks)
+        for cell in range(shard * self._cells, (shard + 1) * self._cells):
+            if not memory[self._tags_at + cell]:
+                continue
+            at = self._cells_at + cell * CELL
+            word_a, _, word_b = _words(memory, at + WORD_A)
+            for word, copy_at in ((word_a, at), (word_b, at + COPY_B)):
+                if word & 255 == CHAINED:
+                    _, _, block, count, _ = _chain(memory, copy_at)
+                    for _ in range(count):
+                        used[block - begin] = 1
+                        block = _one(memory, self._block_at(block))[0]
+        free = 0
+        for i in range(self._blocks - 1, -1, -1):
+            if not used[i]:
+                ONE.pack_into(memory, self._block_at(begin + i), free)
+                free = begin + i
+        ONE.pack_into(memory, self.head_at(shard) + FREE, free)
+
+    # Marks
+
+    def head_at(self, shard: int) -> int:
+        """Return the offset of the head of a shard."""
+        return HEADER + shard * HEAD
+
+    def mark_at(self, shard: int) -> int:
+        """Return the offset of the mark of a shard."""
+        return HEADER + shard * HEAD + MARK
+
+    def count(self, shard: int, counter: int) -> None:
+        """Add 1 to a counter of a shard."""
+        at = self.head_at(shard) + counter
+        ONE.pack_into(self.memory, at, _one(self.memory, at)[0] + 1)
+
+    def repair(self, shard: int) -> None:
+        """Repair a shard that is marked, and is not linked to another: the process that marked it was killed."""
+        memory, mark_at = self.memory, self.mark_at(shard)
+        mark = memory[mark_at]
+        if mark == CLEAN:
+            return
+        self.count(shard, RECOVERED)
+        linked = [other for other in range(SHARDS) if memory[self.mark_at(other)] == LINKED + shard]
+        if mark == OPEN:
+            at = self.head_at(shard) + JOURNAL
+            number: int = _one(memory, at)[0]
+            for entry in range(number):
+                cell, before = _two(memory, at + 8 + entry * 16)
+                self._take_back(cell, before)
+            for other in linked:
+                self.free_all(other)
+        if mark != CLOSED:
+            self.free_all(shard)
+        memory[mark_at] = CLOSED  # nothing is to be taken back any more
+        for other in linked:
+            memory[self.mark_at(other)] = CLEAN
+        memory[mark_at] = CLEAN
+
+    def _take_back(self, cell: int, before: int) -> None:
+        memory, at = self.memory, self._cells_at + cell * CELL
+        if not before:
+            memory[self._tags_at + cell] = 0
+            return
+        word_a, _, word_b = _words(memory, at + WORD_A)
+        if word_a > before:
+            ONE.pack_into(memory, at + WORD_A, 0)
+        if word_b > before:
+            ONE.pack_into(memory, at + WORD_B, 0)

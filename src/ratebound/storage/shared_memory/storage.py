@@ -1,0 +1,212 @@
+"""The storage of states in shared memory, for threads and for tasks: `shm://name`."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from ratebound.clock import Clock
+from ratebound.duration import Duration, as_seconds
+from ratebound.errors import StorageError
+from ratebound.limit import Group, Limit, Mode
+from ratebound.outcome import Row
+from ratebound.storage import Document, HeldSlot
+from ratebound.storage.blame import TooLate
+from ratebound.storage.secrecy import hidden, split_url
+from ratebound.storage.shared_memory.documents import Documents
+from ratebound.storage.shared_memory.zone_file import SIZE, checked_size, open_zone, zone_name
+from ratebound.storage.shared_memory.zone_states import QUICK, Busy, ZoneStates
+
+DEADLINE = 0.25  # seconds
+PAUSE = 0.001  # seconds, of a task between two looks at a lock
+TEXT_OF_SIZE = re.compile(r"([0-9]{1,12})\s*(kb|mb|gb|)", re.IGNORECASE)
+UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+T = TypeVar("T")
+
+
+def read_url(url: str) -> dict[str, Any]:
+    """Return the arguments of a storage from its URL. Raises ValueError for one that cannot be read."""
+    parts = split_url(url)
+    usual = "expected for example 'shm://api' or 'shm://api?size=64mb'"
+    if parts.path.strip("/") or not parts.netloc:
+        raise ValueError(f"cannot open storage {hidden(url)}: {usual}")
+    found: dict[str, Any] = {"name": parts.netloc}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in ("size", "directory", "timeout") or name in found:
+            raise ValueError(
+                f"cannot open storage {hidden(url)}: unknown or repeated option {name!r}, expected size, directory or"
+                " timeout"
+            )
+        found[name] = value
+    if "size" in found:
+        found["size"] = read_size(found["size"])
+    if "timeout" in found:
+        try:
+            found["deadline"] = float(found.pop("timeout"))
+        except ValueError:
+            raise ValueError(f"cannot open storage {hidden(url)}: timeout must be seconds, like 0.1") from None
+    return found
+
+
+def read_size(text: str) -> int:
+    """Return a size in bytes: '64mb', '1gb' or a number of bytes. Raises ValueError if it cannot be read."""
+    found = TEXT_OF_SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"cannot read the size {text!r} of a zone: expected for example '64mb'")
+    return checked_size(int(found[1]) * UNITS[found[2].lower()])
+
+
+class SharedMemoryStorage:
+    """A storage in memory that the processes of one host share under `name`, with no server.
+
+    The first process makes the zone, of `size` bytes and in `directory`, which is /dev/shm by default. It stays until
+    it is dropped, or until the system is started again. No call takes longer than `deadline` seconds. Raises
+    StorageError if the zone cannot be opened, and ValueError for arguments out of range.
+
+    It is thread-safe, and a child process may go on with it. `async_twin` serves tasks from the same states.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        size: int = SIZE,
+        directory: str | None = None,
+        deadline: Duration = DEADLINE,
+        clock: Clock | None = None,
+        lock_kind: int | None = None,
+    ) -> None:
+        self.deadline = as_seconds("deadline", deadline, positive=True, most=3600.0)
+        self.zone_name = zone_name(name, directory)
+        self._clock = clock
+        size = checked_size(size)
+        self.states = ZoneStates(lambda: open_zone(self.zone_name, size, clock, lock_kind))
+        self.documents = Documents(self.zone_name.path, self.deadline)
+
+    @classmethod
+    def from_url(cls, url: str) -> "SharedMemoryStorage":
+        """Open a storage by its URL. Raises ValueError for one that cannot be read, and StorageError."""
+        return cls(**read_url(url))
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Decide each group atomically, in order. Raises StorageError."""
+        ends = time.monotonic() + self.deadline
+        rows: list[Sequence[Row]] = []
+        for group in groups:
+            try:
+                rows.append(self._within(ends, partial(self.states.evaluate, group, mode)))
+            except StorageError as error:
+                error.undone = error.undone and not rows  # the groups before it are decided
+                raise
+        return rows
+
+    def reset(self, group: Group) -> None:
+        """Forget the states of each ask's key and limits. Raises StorageError."""
+        self._within(time.monotonic() + self.deadline, partial(self.states.reset, group))
+
+    def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
+        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first.
+
+        Raises StorageError.
+        """
+        ends = time.monotonic() + self.deadline
+        return self._within(ends, partial(self.states.holders, key, limit))
+
+    def nodes_of(self, group: Group) -> tuple[str, ...]:
+        """Return the shards that a group is in: a worker that is stopped in one of them does not delay the others."""
+        cells = self.states.zone.cells
+        return tuple(sorted({f"{self.zone_name.name}/{cells.subject(key).shard}" for key, *_ in group}))
+
+    def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; (0, b"") if there is none. Raises StorageError."""
+        return self.documents.read(name)
+
+    def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document as `version` + 1, if `version` is the stored one. Raises StorageError."""
+        return self.documents.write(name, content, version)
+
+    def close(self) -> None:
+        """Do nothing: a zone stays mapped until the storage is no longer in use."""
+
+    def async_twin(self) -> "AsyncSharedMemoryStorage":
+        """Return a storage for tasks over the same states."""
+        return AsyncSharedMemoryStorage(shared=self)
+
+    def _within(self, ends: float, call: Callable[[float], T]) -> T:
+        try:
+            return call(max(ends - time.monotonic(), 0.0))
+        except Busy:
+            raise self.too_late() from None
+
+    def too_late(self) -> StorageError:
+        """Return the error for a lock that is not free in time."""
+        return TooLate(
+            f"a lock of zone {self.zone_name.name!r} was not free within {self.deadline:g} s: perhaps a process is"
+            " stopped that has it",
+            undone=True,
+        )
+
+
+class AsyncSharedMemoryStorage:
+    """A storage for tasks: the names of `SharedMemoryStorage`, with await. It is over the states of `shared`, if given.
+
+    It holds the event loop for a decision, and for a millisecond at most while a lock is not free. Then other tasks
+    run.
+    """
+
+    def __init__(self, name: str = "", *, shared: SharedMemoryStorage | None = None, **options: Any) -> None:
+        self.shared = SharedMemoryStorage(name, **options) if shared is None else shared
+        self.deadline = self.shared.deadline
+
+    @classmethod
+    def from_url(cls, url: str) -> "AsyncSharedMemoryStorage":
+        """Open a storage by its URL; see `SharedMemoryStorage.from_url`."""
+        return cls(shared=SharedMemoryStorage.from_url(url))
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        """Decide each group atomically, in order. Raises StorageError."""
+        ends = time.monotonic() + self.deadline
+        rows: list[Sequence[Row]] = []
+        for group in groups:
+            try:
+                rows.append(await self._within(ends, partial(self.shared.states.evaluate, group, mode)))
+            except StorageError as error:
+                error.undone = error.undone and not rows
+                raise
+        return rows
+
+    async def reset(self, group: Group) -> None:
+        """Forget the states of each ask's key and limits; see `SharedMemoryStorage.reset`."""
+        await self._within(time.monotonic() + self.deadline, partial(self.shared.states.reset, group))
+
+    async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
+        """Return the slots of a key that are held now; see `SharedMemoryStorage.holders`."""
+        ends = time.monotonic() + self.deadline
+        return await self._within(ends, partial(self.shared.states.holders, key, limit))
+
+    def nodes_of(self, group: Group) -> tuple[str, ...]:
+        """Return the shards that a group is in; see `SharedMemoryStorage.nodes_of`."""
+        return self.shared.nodes_of(group)
+
+    async def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document; see `SharedMemoryStorage.read_document`."""
+        return self.shared.read_document(name)
+
+    async def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document; see `SharedMemoryStorage.write_document`. It is written in a thread."""
+        return await asyncio.to_thread(self.shared.write_document, name, content, version)
+
+    async def close(self) -> None:
+        """Do nothing; see `SharedMemoryStorage.close`."""
+
+    async def _within(self, ends: float, call: Callable[[float], T]) -> T:
+        while True:
+            try:
+                return call(QUICK)
+            except Busy:
+                if time.monotonic() >= ends:
+                    raise self.shared.too_late() from None
+            await asyncio.sleep(PAUSE)

@@ -1,0 +1,377 @@
+"""The states of a zone: locks, the clock, and decisions. Compiled.
+
+Bounded memory that is not a bypass (law 7): a new key takes a free cell of its two buckets, an expired one, or that of
+the least used key that does not deny. If all of them deny, it shares an overflow state with others. If there is no room
+for that either, or no block for a state that grows, the group is answered by the failure mode. A strike that finds no
+room is not counted.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from ratebound.decision import Decision, OneLimitDecision, Plan
+from ratebound.kernels.concurrency import Slots
+from ratebound.kernels.gcra import Bucket
+from ratebound.kernels.group_law import evaluate, peek
+from ratebound.kernels.packing import packed, unpacked
+from ratebound.kernels.penalty import Strikes
+from ratebound.kernels.quota import QuotaWindow
+from ratebound.kernels.state import State
+from ratebound.limit import Extra, Group, Limit, Mode
+from ratebound.numbers import MAX_COUNT, Numbers
+from ratebound.outcome import Row
+from ratebound.storage.blame import Blameless
+from ratebound.storage.quick_states import QuickStates
+from ratebound.storage.shared_memory.cells import CLEAN, DROPPED, LINKED, Cells, Change, Place, ZoneFull
+from ratebound.storage.shared_memory.layout import IN_BLOCK, INLINE, OVERFLOWED
+from ratebound.storage.shared_memory.locks import OWN, Locks
+
+QUICK: Final = 0.001  # seconds for which a lock is waited for where nothing may wait long
+FULL: Final = (
+    "the zone is full, and every state that could be dropped for this key denies: make the zone larger, for example"
+    " shm://name?size=128mb"
+)
+
+
+class ZoneDropped(Exception):
+    """The zone was dropped: the next one of its name is to be opened."""
+
+
+class Busy(Exception):
+    """A lock of the zone was not free in time."""
+
+
+class Zone:
+    """One mapped zone: its cells, its locks and its clock. `owner` is the object that keeps it mapped."""
+
+    __slots__ = ("_anchor", "_free", "_handles", "_inside", "_locks", "_ticks", "_try", "cells", "owner")
+
+    def __init__(self, cells: Cells, locks: Locks, ticks: Callable[[], int], anchor: int, owner: object) -> None:
+        self.cells = cells
+        self.owner = owner
+        self._locks = locks
+        self._try = locks.try_take
+        self._free = locks.release
+        self._handles = locks.handles
+        self._inside = [False] * len(locks.handles)  # True while a thread of this process works in the shard
+        self._ticks = ticks
+        self._anchor = anchor
+
+    def now(self) -> int:
+        """Return the time of the zone's clock."""
+        return self._ticks() // 1000 + self._anchor
+
+    def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
+        """Spend for a known key under one limit. Return None if that takes more than a moment, or more than this."""
+        limit = plan.only
+        if limit is None:
+            return None
+        cells = self.cells
+        subject = cells.subject(key)
+        place = cells.place(subject, cells.scope(limit.scope))
+        shard = subject.shard
+        if not self.enter(shard, QUICK):
+            return None
+        try:
+            if cells.memory[cells.mark_at(shard)] != CLEAN or not cells.find(place):
+                return None
+            numbers = place.numbers
+            state = unpacked(limit, numbers)
+            now = self._ticks() // 1000 + self._anchor
+            row = state.spend(limit, now, cost, None, 0)
+            after = state.pack(limit)
+            if row[0] or after != numbers:  # a denial may have repaired the state
+                if len(after) > INLINE and not cells.make_blocks(shard, _blocks_for(len(after)), {place.cell}, now):
+                    return None
+                cells.write(place, after, worth_of(limit, state, now, row[1], place.worth))
+            return OneLimitDecision(key, plan, cost, row)
+        finally:
+            self.leave(shard)
+
+    def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
+        """Decide a group. Raises Busy if a lock is not free in time, ZoneDropped, and Blameless if there is no room."""
+        places, order = self._places(group)
+        shards = sorted({place.shard for place in places})
+        self._enter_all(shards, seconds)
+        try:
+            return self._evaluate(group, mode, places, order)
+        except ZoneFull:
+            raise Blameless(FULL, undone=True) from None
+        finally:
+            for shard in shards:
+                self.leave(shard)
+
+    def reset(self, group: Group, seconds: float) -> None:
+        """Forget the states of each ask's key and limits. Raises Busy and ZoneDropped."""
+        for place in self._places(group)[0]:
+            self._enter_all([place.shard], seconds)
+            try:
+                if self.cells.find(place):
+                    self.cells.remove(place.cell)
+            finally:
+                self.leave(place.shard)
+
+    def holders(self, key: str, limit: Limit, seconds: float) -> list[tuple[int, int]]:
+        """Return (id, expiry) of each slot of a key that is held now. Raises Busy and ZoneDropped."""
+        ((place,), _) = self._places(((key, (limit,), 0, None, None),))
+        self._enter_all([place.shard], seconds)
+        try:
+            state = unpacked(limit.numbers, place.numbers if self.cells.find(place) else None)
+            return state.holders(self.now()) if isinstance(state, Slots) else []
+        finally:
+            self.leave(place.shard)
+
+    # Locks
+
+    def enter(self, shard: int, seconds: float) -> bool:
+        """Take the lock of a shard. Return False if it is not free in time, or if this thread has it already."""
+        handle = self._handles[shard]
+        code = self._try(handle)
+        if code:
+            code = self._locks.after_try(handle, code)
+            if code and code != OWN:
+                code = self._locks.take(handle, seconds)
+            if code and (code != OWN or self._inside[shard]):
+                return False
+            # It is ours already, but nobody is inside: an exception of a signal handler came before it was released.
+        self._inside[shard] = True
+        return True
+
+    def leave(self, shard: int) -> None:
+        """Release the lock of a shard."""
+        self._inside[shard] = False
+        self._free(self._handles[shard])
+
+    def _enter_all(self, shards: list[int], seconds: float) -> None:
+        """Take the locks of shards, which are in order, and repair what a killed process left.
+
+        Raises Busy, having taken none, if one of them is not free in time. Raises ZoneDropped if the zone was dropped.
+        """
+        memory, mark_at = self.cells.memory, self.cells.mark_at
+        ends = monotonic() + seconds
+        while True:
+            taken: list[int] = []
+            link = -1
+            done = False
+            try:
+                for shard in shards:
+                    if not self.enter(shard, max(ends - monotonic(), 0.0)):
+                        raise Busy
+                    taken.append(shard)
+                    mark = memory[mark_at(shard)]
+                    if mark == DROPPED:
+                        raise ZoneDropped
+                    if mark >= LINKED:
+                        if mark - LINKED not in taken:
+                            link = mark - LINKED
+                            break
+                        memory[mark_at(shard)] = CLEAN  # that shard is in order, so nothing was begun
+                    elif mark != CLEAN:
+                        self.cells.repair(shard)
+                done = link < 0
+            finally:
+                if not done:
+                    for shard in taken:
+                        self.leave(shard)
+            if done:
+                return
+            self._unlink(link, max(ends - monotonic(), 0.0))
+
+    def _unlink(self, first: int, seconds: float) -> None:
+        """Repair the shards that a killed process wrote together: `first` is the smallest of them."""
+        cells = self.cells
+        if not self.enter(first, seconds):
+            raise Busy
+        try:
+            if cells.memory[cells.mark_at(first)] == DROPPED:
+                raise ZoneDropped
+            cells.repair(first)
+            for shard in range(len(self._handles)):
+                if cells.memory[cells.mark_at(shard)] == LINKED + first:  # it was killed before it began
+                    cells.memory[cells.mark_at(shard)] = CLEAN
+        finally:
+            self.leave(first)
+
+    # Decisions
+
+    def _places(self, group: Group) -> tuple[list[Place], list[int]]:
+        """Return the places of a group's states, and for each limit of each ask the index of its place."""
+        cells = self.cells
+        indexes: dict[bytes, int] = {}
+        places: list[Place] = []
+        order: list[int] = []
+        for key, limits, *_ in group:
+            subject = cells.subject(key)
+            for limit in limits:
+                place = cells.place(subject, cells.scope(limit.scope))
+                index = indexes.setdefault(place.identity, len(places))
+                if index == len(places):
+                    places.append(place)
+                order.append(index)
+        return places, order
+
+    def _evaluate(self, group: Group, mode: Mode, places: list[Place], order: list[int]) -> list[Row]:
+        """Decide a group by the group law. The caller has the locks."""
+        cells = self.cells
+        now = self.now()
+        for place in places:
+            cells.find(place)
+        spare = {place.cell for place in places if place.cell >= 0}
+        limits: list[Numbers | None] = [None] * len(places)
+        moved: dict[int, int] = {}  # from the index of a place to that of the overflow state which answers for it
+        shared: dict[bytes, int] = {}
+        asked = 0
+        for _, each, cost, _, extras in group:
+            for i, limit in enumerate(each):
+                numbers, index = limit.numbers, order[asked]
+                place = places[index]
+                limits[index] = numbers
+                if index not in moved and place.cell < 0:
+                    extra = None if extras is None else extras[i]
+                    if self._overflows(place, numbers, cost, extra, spare, now, mode):
+                        overflow = self._overflow(place, numbers, now, mode)
+                        moved[index] = shared.setdefault(overflow.identity, index)
+                        if moved[index] == index:
+                            places[index] = overflow
+                    elif place.cell >= 0:
+                        spare.add(place.cell)
+                order[asked] = moved.get(index, index)
+                asked += 1
+        known = [limit for limit in limits if limit is not None]
+        states = [unpacked(limit, place.numbers) for limit, place in zip(known, places, strict=True)]
+        rows = evaluate(group, mode, order, states, now, not moved)  # denials of an overflow state are nobody's fault
+        self._store(known, places, states, spare, now)
+        return rows
+
+    def _overflows(
+        self, place: Place, limit: Numbers, cost: int, extra: Extra | None, spare: set[int], now: int, mode: Mode
+    ) -> bool:
+        """Return True if the overflow state answers for a new key. Otherwise choose a cell for it, if it needs one."""
+        if extra is not None and not limit.plain and limit.algorithm != "penalty":
+            shared = self.cells.overflow_place(place.shard, self.cells.scope(limit.scope))
+            state = unpacked(limit, shared.numbers if self.cells.find(shared) else None)
+            if isinstance(state, Slots) and extra[0] in state.held:
+                return True  # a slot stays where it was taken, until it is released there
+        # A refund needs no room, and a penalty only at its first strike.
+        if cost <= 0 or limit.algorithm == "penalty":
+            return False
+        return not self.cells.make_room(place, spare, now, mode == "peek")
+
+    def _overflow(self, place: Place, limit: Numbers, now: int, mode: Mode) -> Place:
+        """Return the place of the overflow state that answers for a new key."""
+        cells = self.cells
+        shared = cells.overflow_place(place.shard, cells.scope(limit.scope))
+        if not cells.find(shared) and not cells.make_room(shared, set(), now, mode == "peek"):
+            raise ZoneFull
+        if mode != "peek":
+            cells.count(place.shard, OVERFLOWED)
+        return shared
+
+    def _store(
+        self, limits: list[Numbers], places: list[Place], states: list[State], spare: set[int], now: int
+    ) -> None:
+        """Write the states that have changed: all of them, or none."""
+        cells = self.cells
+        changes: list[Change] = []
+        emptied: list[int] = []
+        needed: dict[int, int] = {}
+        for i, place in enumerate(places):
+            limit, state = limits[i], states[i]
+            numbers = packed(limit, state)
+            if numbers == place.numbers:
+                continue
+            if numbers is None:
+                emptied.append(place.cell)
+                continue
+            if place.cell < 0:
+                if state.expires < now:
+                    continue
+                if not cells.make_room(place, spare, now, False):
+                    if limit.algorithm == "penalty":
+                        cells.count(place.shard, OVERFLOWED)
+                        continue
+                    raise ZoneFull
+                spare.add(place.cell)
+            if len(numbers) > INLINE:
+                needed[place.shard] = needed.get(place.shard, 0) + _blocks_for(len(numbers))
+            changes.append(Change(place, numbers, worth_of(limit, state, now, -1, place.worth)))
+        for shard, blocks in needed.items():
+            if not cells.make_blocks(shard, blocks, spare, now):
+                raise ZoneFull
+        if changes:
+            cells.write_together(changes)
+        for cell in emptied:
+            cells.remove(cell)
+
+
+class ZoneStates(QuickStates):
+    """The states of a zone, for one process. If the zone is dropped, the next use opens the one that follows it."""
+
+    __slots__ = ("_open", "_zone")
+
+    def __init__(self, open_zone: Callable[[], Zone]) -> None:
+        self._open = open_zone
+        self._zone = open_zone()
+
+    @property
+    def zone(self) -> Zone:
+        """The zone."""
+        return self._zone
+
+    def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
+        """Spend for a known key under one limit, or return None."""
+        return self._zone.hit(plan, key, cost)
+
+    def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
+        """Decide a group. Raises Busy and Blameless."""
+        try:
+            return self._zone.evaluate(group, mode, seconds)
+        except ZoneDropped:
+            pass
+        self._zone = self._open()
+        return self._zone.evaluate(group, mode, seconds)
+
+    def reset(self, group: Group, seconds: float) -> None:
+        """Forget the states of each ask's key and limits. Raises Busy."""
+        try:
+            self._zone.reset(group, seconds)
+        except ZoneDropped:
+            self._zone = self._open()
+
+    def holders(self, key: str, limit: Limit, seconds: float) -> list[tuple[int, int]]:
+        """Return (id, expiry) of each slot of a key that is held now. Raises Busy."""
+        try:
+            return self._zone.holders(key, limit, seconds)
+        except ZoneDropped:
+            self._zone = self._open()
+            return []
+
+
+def worth_of(limit: Numbers, state: State, now: int, remaining: int, before: int) -> int:
+    """Return whether a state may be dropped to make room: its use, or minus the instant until which it must stay.
+
+    A state stays while it denies and while it has waiters. `remaining` is what is left after a spend, or -1 if that is
+    not known. `before` is the worth until now: a denial under another limit, like that of another tier, stays in force.
+    """
+    worth = 0
+    if isinstance(state, Strikes):
+        if state.until > now:
+            return -state.until
+        worth = MAX_COUNT if state.step else 1  # its next block would be the shortest again
+    elif remaining > 0 and not (isinstance(state, Bucket) and state.more is not None):
+        worth = state.used + state.granted if isinstance(state, QuotaWindow) else limit.burst - remaining
+    else:
+        row = peek(limit, state.copy(), now, 1)
+        ahead = row[3] - limit.refill_us - 1 if isinstance(state, Bucket) else 0
+        if not row[0]:
+            wait = row[2]
+            return -(now + (row[3] if wait is None else wait))
+        if ahead > 0:
+            return -(now + ahead)
+        worth = row[6] + row[7] if isinstance(state, QuotaWindow) else limit.burst - row[1]
+    return before if -before > now else worth
+
+
+def _blocks_for(numbers: int) -> int:
+    return (numbers + IN_BLOCK - 1) // IN_BLOCK
