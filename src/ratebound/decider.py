@@ -39,6 +39,7 @@ from ratebound.storage import AsyncStorage, AtOnce, Storage, async_twin_of, at_o
 from ratebound.storage.blame import is_programs_own
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage, guarded
 from ratebound.storage.memory import states_of
+from ratebound.storage.quick_states import GuardedQuickStates, QuickStates
 from ratebound.storage.urls import open_async_storage, open_storage
 from ratebound.switch import switch
 from ratebound.telling import tell_decided, tell_settled
@@ -149,7 +150,7 @@ class _Deciding(Generic[S]):
     def _choose_path(self) -> None:
         self.at_once = None if self.closed else at_once_of(self._storage)
         self.fast_path.states = None if self.closed else states_of(self._storage)
-        self.fast_path.quick = self.fast_path.states
+        self.fast_path.quick = None if self.closed else self.fast_path.states or _quick_states_of(self._storage)
         self.fast_path.listeners = self.listeners
 
 
@@ -490,3 +491,11 @@ class AsyncDecider(_Deciding[AsyncStorage]):
     async def close(self) -> None:
         """Close what this event loop has open in the storage."""
         await self._storage.close()
+
+
+def _quick_states_of(storage: Any) -> QuickStates | None:
+    """Return the quick states of a guarded storage; None if it has none."""
+    if not isinstance(storage, GuardedStorage | AsyncGuardedStorage):
+        return None
+    states: QuickStates | None = getattr(storage.inner, "quick_states", None)
+    return None if states is None else GuardedQuickStates(states, storage.guard.trouble)

@@ -20,6 +20,7 @@ from ratebound.settling import DegradedGroup
 from ratebound.storage.blame import Blameless
 from ratebound.storage.guard.breaker import Breaker
 from ratebound.storage.guard.fallback import Debt, Entry, Fallback
+from ratebound.storage.quick_states import Trouble
 from ratebound.storage.workers import known_workers, warn_of_whole_share
 from ratebound.telling import tell
 
@@ -100,7 +101,8 @@ class Guard:
         self._lock = threading.Lock()
         self._reasons: dict[str, str] = {}  # of each node: why its last call failed
         self._returned: dict[str, tuple[float, int]] = {}  # recovered nodes, not reported yet: seconds away, units
-        self._due = False  # an outage has ended, so there may be something to write back
+        self.trouble = Trouble()
+        self._due = False
         self._writing = False
         self._logged = False  # a driver's own exception is logged once for each outage
         self._parted = parted  # True if the groups of a call may be on several nodes
@@ -127,6 +129,7 @@ class Guard:
 
         Raises StorageError, and makes no call at all, if the failure mode of such a group is `raise`.
         """
+        self._look_for_trouble()
         plan = CallPlan(len(groups), mode, self.fallback.contested(groups, mode))
         not_admitted: list[Call] = []
         parts: list[tuple[tuple[str, ...], int]] = []
@@ -212,12 +215,30 @@ class Guard:
         if self.fallback.saw(group, plan.mode, rows, plan.contested):
             self._due = True
 
+    @property
+    def _due(self) -> bool:
+        """True if an outage has ended, so there may be something to write back."""
+        return self._is_due
+
+    @_due.setter
+    def _due(self, due: bool) -> None:
+        self._is_due = due
+        if due:
+            self.trouble.is_there = True
+
+    def _look_for_trouble(self) -> None:
+        """Find out whether trouble is over: every node is calm, and nothing is to be written back."""
+        if self.trouble.is_there and not self._is_due:
+            self.trouble.is_there = not all(breaker.calm for breaker in self.breakers.values())
+
     def calm(self, groups: Sequence[Group], mode: Mode) -> int:
         """Return a ticket for the fast path: there is no trouble, everything goes to one node, and no slot is taken.
 
         Else return 0.
         """
-        if self._due or self.listeners or mode == "force" or len(self.breakers) > 1:
+        if self.trouble.is_there:
+            self._look_for_trouble()
+        if self._is_due or self.listeners or mode == "force" or len(self.breakers) > 1:
             return 0
         if self._parted and len(groups) > 1:
             return 0
@@ -371,6 +392,7 @@ class Guard:
 
     def _failed(self, node: str, breaker: Breaker, ticket: int, error: StorageError) -> None:
         self._reasons[node] = str(error)
+        self.trouble.is_there = True
         if breaker.failed(ticket):
             self._tell_return(node)
             self._tell(Degraded(node, str(error)))

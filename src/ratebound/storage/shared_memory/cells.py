@@ -62,6 +62,7 @@ CLOSED: Final = 3
 DROPPED: Final = 4
 LINKED: Final = 16
 
+MOST_SPOTS: Final = 4096  # for each scope
 LOOKS: Final = 256  # cells that one search for blocks looks at
 
 _one: Final = ONE.unpack_from
@@ -75,30 +76,31 @@ class ZoneFull(Exception):
     """There is no room, and every state that could be dropped denies."""
 
 
-class ScopePlace:
-    """What the scope of a limit adds to the place of a state."""
+class Spot:
+    """The place of a state that this process met before. `cell` is the cell in which it was found last, or -1."""
 
-    __slots__ = ("first", "name", "second", "tag")
+    __slots__ = ("cell", "digest", "identity", "mark_at", "shard", "tag")
+
+    def __init__(self, digest: bytes, identity: bytes, shard: int, tag: int) -> None:
+        self.digest = digest
+        self.identity = identity
+        self.shard = shard
+        self.tag = tag
+        self.mark_at = HEADER + shard * HEAD + MARK
+        self.cell = -1
+
+
+class ScopePlace:
+    """What the scope of a limit adds to the place of a state. `spots` remembers the places of some keys."""
+
+    __slots__ = ("first", "name", "second", "spots", "tag")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
+        self.spots: dict[str, Spot] = {}
         self.tag = name[0]
         self.first = int.from_bytes(name[:4], "little")
         self.second = int.from_bytes(name[4:], "little")
-
-
-class Subject:
-    """A key: its digest, its shard, and the numbers that its places are made of."""
-
-    __slots__ = ("digest", "first", "second", "shard", "tag")
-
-    def __init__(self, digest: bytes) -> None:
-        zero, first, second, _ = _four(digest)
-        self.digest = digest
-        self.shard: int = zero & (SHARDS - 1)
-        self.tag: int = zero >> 8
-        self.first: int = first
-        self.second: int = second
 
 
 class Place:
@@ -147,65 +149,82 @@ class Change:
 
 
 class Cells:
-    """The cells of one mapped zone."""
+    """The cells of one mapped zone: `buckets` and `cells` are numbers of a shard, `tags_at` and `cells_at` offsets."""
 
     __slots__ = (
         "_blocks",
         "_blocks_at",
-        "_buckets",
-        "_cells",
-        "_cells_at",
-        "_plain_digest",
-        "_scopes",
-        "_tags_at",
+        "buckets",
+        "cells",
+        "cells_at",
         "memory",
+        "plain_digest",
+        "scopes",
+        "tags_at",
     )
 
     def __init__(self, memory: mmap, geometry: Geometry, salt: bytes) -> None:
         self.memory = memory
-        self._buckets = geometry.buckets
+        self.buckets = geometry.buckets
         self._blocks = geometry.blocks
-        self._cells = geometry.cells
-        self._tags_at = geometry.tags_at
-        self._cells_at = geometry.cells_at
+        self.cells = geometry.cells
+        self.tags_at = geometry.tags_at
+        self.cells_at = geometry.cells_at
         self._blocks_at = geometry.blocks_at
-        self._plain_digest = blake2b(digest_size=16, salt=salt)
-        self._scopes: dict[str, ScopePlace] = {}
+        self.plain_digest = blake2b(digest_size=16, salt=salt)
+        self.scopes: dict[str, ScopePlace] = {}
 
     # Places
 
-    def subject(self, key: str) -> Subject:
-        """Return where the states of a key are."""
-        digest = self._plain_digest.copy()
+    def digest(self, key: str) -> bytes:
+        """Return the digest of a key."""
+        digest = self.plain_digest.copy()
         digest.update(key.encode("utf-8", "surrogatepass"))
-        return Subject(digest.digest())
+        return digest.digest()
+
+    def shard_of(self, key: str) -> int:
+        """Return the shard that a key belongs to."""
+        shard: int = _four(self.digest(key))[0] & (SHARDS - 1)
+        return shard
 
     def scope(self, scope: str) -> ScopePlace:
         """Return what a scope adds to the places of its states."""
-        found = self._scopes.get(scope)
+        found = self.scopes.get(scope)
         if found is None:
-            digest = self._plain_digest.copy()
+            digest = self.plain_digest.copy()
             digest.update(b"scope " + scope.encode("utf-8", "surrogatepass"))
             found = ScopePlace(digest.digest()[:8])
-            if len(self._scopes) >= 10_000:  # limits that are computed for each client
-                self._scopes.clear()
-            self._scopes[scope] = found
+            if len(self.scopes) >= 10_000:  # limits that are computed for each client
+                self.scopes.clear()
+            self.scopes[scope] = found
         return found
 
-    def place(self, subject: Subject, scope: ScopePlace) -> Place:
+    def spot(self, key: str, scope: ScopePlace) -> Spot:
+        """Return where the state of a key was found last, and remember that."""
+        digest = self.digest(key)
+        place = self.place(digest, scope)
+        found = Spot(digest, place.identity, place.shard, place.tag)
+        if len(scope.spots) >= MOST_SPOTS:
+            scope.spots.clear()
+        scope.spots[key] = found
+        return found
+
+    def place(self, digest: bytes, scope: ScopePlace) -> Place:
         """Return the place of a state, which is not looked up yet."""
-        start = subject.shard * self._cells
+        zero, first, second, _ = _four(digest)
+        shard: int = zero & (SHARDS - 1)
+        start = shard * self.cells
         return Place(
-            subject.shard,
-            subject.digest + scope.name,
-            (subject.tag ^ scope.tag) & 255 or 1,
-            start + (subject.first ^ scope.first) % self._buckets * BUCKET,
-            start + (subject.second ^ scope.second) % self._buckets * BUCKET,
+            shard,
+            digest + scope.name,
+            (zero >> 8 ^ scope.tag) & 255 or 1,
+            start + (first ^ scope.first) % self.buckets * BUCKET,
+            start + (second ^ scope.second) % self.buckets * BUCKET,
         )
 
     def overflow_place(self, shard: int, scope: ScopePlace) -> Place:
         """Return the place of the overflow state of a scope: in the last bucket of the shard."""
-        last = shard * self._cells + self._buckets * BUCKET
+        last = shard * self.cells + self.buckets * BUCKET
         return Place(shard, bytes(16) + scope.name, scope.tag or 1, last, last)
 
     def find(self, place: Place) -> bool:
@@ -217,11 +236,11 @@ class Cells:
 
     def _find_in(self, place: Place, bucket: int) -> bool:
         memory = self.memory
-        at = self._tags_at + bucket
+        at = self.tags_at + bucket
         tags = memory[at : at + BUCKET]
         found = tags.find(place.tag)
         while found >= 0:
-            word_a, identity, word_b = _words(memory, self._cells_at + (bucket + found) * CELL + WORD_A)
+            word_a, identity, word_b = _words(memory, self.cells_at + (bucket + found) * CELL + WORD_A)
             if identity == place.identity:
                 place.cell = bucket + found
                 place.word_a = word_a
@@ -232,7 +251,7 @@ class Cells:
         return False
 
     def _read(self, place: Place) -> None:
-        at = self._cells_at + place.cell * CELL
+        at = self.cells_at + place.cell * CELL
         word = place.word_a
         if word < place.word_b:
             word = place.word_b
@@ -267,12 +286,12 @@ class Cells:
     def _write_inline(self, place: Place, numbers: Packed, worth: int) -> None:
         n = len(numbers)
         memory, cell = self.memory, place.cell
-        at = self._cells_at + cell * CELL
+        at = self.cells_at + cell * CELL
         if place.is_new:
             memory[at + IDENTITY : at + COPY_B] = place.identity
             ONE.pack_into(memory, at + WORD_B, 0)
             WRITTEN[n].pack_into(memory, at, worth, *numbers, 256 | n)
-            memory[self._tags_at + cell] = place.tag  # from here on the cell is in use
+            memory[self.tags_at + cell] = place.tag  # from here on the cell is in use
         elif place.word_a < place.word_b:
             WRITTEN[n].pack_into(memory, at, worth, *numbers, ((place.word_b >> 8) + 1) << 8 | n)
         else:
@@ -281,7 +300,7 @@ class Cells:
     def _write_chained(self, place: Place, numbers: Packed, worth: int, marks: bool) -> None:
         """Write a copy whose numbers are, or were, in blocks. `marks` is False if the shard is marked already."""
         memory, cell = self.memory, place.cell
-        at = self._cells_at + cell * CELL
+        at = self.cells_at + cell * CELL
         is_to_a = place.is_new or place.word_a < place.word_b
         copy_at, word_at, old = (at, at + WORD_A, place.word_a) if is_to_a else (at + COPY_B, at + WORD_B, place.word_b)
         needed = (len(numbers) + IN_BLOCK - 1) // IN_BLOCK if len(numbers) > INLINE else 0
@@ -306,7 +325,7 @@ class Cells:
         else:
             WRITTEN[len(numbers)].pack_into(memory, copy_at, worth, *numbers, word | len(numbers))
         if place.is_new:
-            memory[self._tags_at + cell] = place.tag
+            memory[self.tags_at + cell] = place.tag
         if had != needed and marks:
             memory[self.mark_at(place.shard)] = CLEAN
 
@@ -348,14 +367,14 @@ class Cells:
     def remove(self, cell: int) -> None:
         """Free a cell, and its blocks."""
         memory = self.memory
-        at = self._cells_at + cell * CELL
+        at = self.cells_at + cell * CELL
         word_a, _, word_b = _words(memory, at + WORD_A)
         if word_a & 255 != CHAINED and word_b & 255 != CHAINED:
-            memory[self._tags_at + cell] = 0
+            memory[self.tags_at + cell] = 0
             return
-        shard = cell // self._cells
+        shard = cell // self.cells
         memory[self.mark_at(shard)] = MOVING
-        memory[self._tags_at + cell] = 0
+        memory[self.tags_at + cell] = 0
         for word, copy_at in ((word_a, at), (word_b, at + COPY_B)):
             if word & 255 == CHAINED:
                 _, _, first, had, _ = _chain(memory, copy_at)
@@ -373,7 +392,7 @@ class Cells:
         cells = [*range(place.bucket_a, place.bucket_a + BUCKET), *range(place.bucket_b, place.bucket_b + BUCKET)]
         cells = [cell for cell in cells if cell not in spare]
         for cell in cells:
-            if not memory[self._tags_at + cell]:
+            if not memory[self.tags_at + cell]:
                 place.cell = cell
                 return True
         for cell in cells:
@@ -399,13 +418,13 @@ class Cells:
         """
         if self._has_free(shard, needed):
             return True
-        memory, begin = self.memory, shard * self._cells
+        memory, begin = self.memory, shard * self.cells
         hand: int = _one(memory, self.head_at(shard) + HAND)[0]
         looked: list[tuple[int, int]] = []
-        for _ in range(min(LOOKS, self._cells)):
-            hand = (hand + 1) % self._cells
+        for _ in range(min(LOOKS, self.cells)):
+            hand = (hand + 1) % self.cells
             cell = begin + hand
-            if not memory[self._tags_at + cell] or cell in spare or not self._is_chained(cell):
+            if not memory[self.tags_at + cell] or cell in spare or not self._is_chained(cell):
                 continue
             expires, worth = self._judged(cell)
             if expires < now:
@@ -423,7 +442,7 @@ class Cells:
 
     def _judged(self, cell: int) -> tuple[int, int]:
         """Return `expires` and the worth of a state."""
-        memory, at = self.memory, self._cells_at + cell * CELL
+        memory, at = self.memory, self.cells_at + cell * CELL
         word_a, _, word_b = _words(memory, at + WORD_A)
         if word_a < word_b:
             at += COPY_B
@@ -431,7 +450,7 @@ class Cells:
         return expires, worth
 
     def _is_chained(self, cell: int) -> bool:
-        word_a, _, word_b = _words(self.memory, self._cells_at + cell * CELL + WORD_A)
+        word_a, _, word_b = _words(self.memory, self.cells_at + cell * CELL + WORD_A)
         return CHAINED in (word_a & 255, word_b & 255)
 
     # Blocks: a list of those that are free, for each shard
@@ -472,10 +491,10 @@ class Cells:
         """Find the free blocks of a shard anew: those that no copy has."""
         memory, begin = self.memory, shard * self._blocks + 1
         used = bytearray(self._blocks)
-        for cell in range(shard * self._cells, (shard + 1) * self._cells):
-            if not memory[self._tags_at + cell]:
+        for cell in range(shard * self.cells, (shard + 1) * self.cells):
+            if not memory[self.tags_at + cell]:
                 continue
-            at = self._cells_at + cell * CELL
+            at = self.cells_at + cell * CELL
             word_a, _, word_b = _words(memory, at + WORD_A)
             for word, copy_at in ((word_a, at), (word_b, at + COPY_B)):
                 if word & 255 == CHAINED:
@@ -529,9 +548,9 @@ class Cells:
         memory[mark_at] = CLEAN
 
     def _take_back(self, cell: int, before: int) -> None:
-        memory, at = self.memory, self._cells_at + cell * CELL
+        memory, at = self.memory, self.cells_at + cell * CELL
         if not before:
-            memory[self._tags_at + cell] = 0
+            memory[self.tags_at + cell] = 0
             return
         word_a, _, word_b = _words(memory, at + WORD_A)
         if word_a > before:

@@ -268,8 +268,8 @@ def _reserve(name: ZoneName, file: int, size: int) -> None:
         left = shutil.disk_usage(name.directory).free
         raise StorageError(
             f"cannot make zone {name.name!r} of {size >> 20} MB: {name.directory} has {left >> 20} MB left. Ask for"
-            f" less (shm://{name.name}?size=8mb), use another directory (shm://{name.name}?directory=/run/app), or make it"
-            " larger (docker run --shm-size=256m)",
+            f" less (shm://{name.name}?size=8mb), use another directory (shm://{name.name}?directory=/run/app), or make"
+            " it larger (docker run --shm-size=256m)",
             undone=True,
         ) from None
 

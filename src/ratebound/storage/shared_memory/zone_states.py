@@ -23,9 +23,31 @@ from ratebound.numbers import MAX_COUNT, Numbers
 from ratebound.outcome import Row
 from ratebound.storage.blame import Blameless
 from ratebound.storage.quick_states import QuickStates
-from ratebound.storage.shared_memory.cells import CLEAN, DROPPED, LINKED, Cells, Change, Place, ZoneFull
-from ratebound.storage.shared_memory.layout import IN_BLOCK, INLINE, OVERFLOWED
+from ratebound.storage.shared_memory.cells import (
+    CLEAN,
+    DROPPED,
+    LINKED,
+    Cells,
+    Change,
+    Place,
+    ScopePlace,
+    Spot,
+    ZoneFull,
+)
+from ratebound.storage.shared_memory.layout import (
+    CELL,
+    COPIES,
+    COPY_B,
+    IN_BLOCK,
+    INLINE,
+    OVERFLOWED,
+    WORD_A,
+    WORDS,
+    WRITTEN,
+)
 from ratebound.storage.shared_memory.locks import OWN, Locks
+
+_words: Final = WORDS.unpack_from
 
 QUICK: Final = 0.001  # seconds for which a lock is waited for where nothing may wait long
 FULL: Final = (
@@ -68,26 +90,66 @@ class Zone:
         if limit is None:
             return None
         cells = self.cells
-        subject = cells.subject(key)
-        place = cells.place(subject, cells.scope(limit.scope))
-        shard = subject.shard
-        if not self.enter(shard, QUICK):
-            return None
-        try:
-            if cells.memory[cells.mark_at(shard)] != CLEAN or not cells.find(place):
+        scope = cells.scopes.get(limit.scope) or cells.scope(limit.scope)
+        spot = scope.spots.get(key) or cells.spot(key, scope)
+        memory, shard = cells.memory, spot.shard
+        handle = self._handles[shard]
+        if self._try(handle):
+            if not self.enter(shard, QUICK):
                 return None
-            numbers = place.numbers
-            state = unpacked(limit, numbers)
-            now = self._ticks() // 1000 + self._anchor
+        else:
+            self._inside[shard] = True
+        try:
+            if memory[spot.mark_at]:  # a killed process left something to repair
+                return None
+            now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
+            cell = spot.cell
+            if cell < 0 or memory[cells.tags_at + cell] != spot.tag:
+                return self._hit_anywhere(plan, limit, key, cost, spot, scope, now)
+            at = cells.cells_at + cell * CELL
+            word_a, identity, word_b = _words(memory, at + WORD_A)
+            is_a = word_a > word_b
+            word, other = (word_a, word_b) if is_a else (word_b, word_a)
+            n: int = word & 255
+            if n > INLINE or other & 255 > INLINE or identity != spot.identity:
+                return self._hit_anywhere(plan, limit, key, cost, spot, scope, now)
+            values: tuple[int, ...] = COPIES[n].unpack_from(memory, at if is_a else at + COPY_B)
+            state = unpacked(limit, values[1:])
             row = state.spend(limit, now, cost, None, 0)
-            after = state.pack(limit)
-            if row[0] or after != numbers:  # a denial may have repaired the state
-                if len(after) > INLINE and not cells.make_blocks(shard, _blocks_for(len(after)), {place.cell}, now):
-                    return None
-                cells.write(place, after, worth_of(limit, state, now, row[1], place.worth))
+            if row[0] or state.expires != values[1]:  # a repair after the clock stepped back is stored as well
+                after, remaining, worth = state.pack(limit), row[1], values[0]
+                n = len(after)
+                if n > INLINE:
+                    return self._hit_anywhere(plan, limit, key, cost, spot, scope, now)
+                if n < 6 and remaining > 0 and worth >= 0:  # neither a quota nor a bucket with holes
+                    worth = limit.burst - remaining
+                else:
+                    worth = worth_of(limit, state, now, remaining, worth)
+                WRITTEN[n].pack_into(memory, at + COPY_B if is_a else at, worth, *after, ((word >> 8) + 1) << 8 | n)
             return OneLimitDecision(key, plan, cost, row)
         finally:
-            self.leave(shard)
+            self._inside[shard] = False
+            self._free(handle)
+
+    def _hit_anywhere(
+        self, plan: Plan, limit: Numbers, key: str, cost: int, spot: Spot, scope: ScopePlace, now: int
+    ) -> Decision | None:
+        """Spend for a key wherever it is, and with any number of entries. The caller has the lock."""
+        cells = self.cells
+        place = cells.place(spot.digest, scope)
+        if not cells.find(place):
+            return None
+        spot.cell = place.cell
+        numbers = place.numbers
+        assert numbers is not None
+        state = unpacked(limit, numbers)
+        row = state.spend(limit, now, cost, None, 0)
+        if row[0] or state.expires != numbers[0]:
+            after = state.pack(limit)
+            if len(after) > INLINE and not cells.make_blocks(place.shard, _blocks_for(len(after)), {place.cell}, now):
+                return None
+            cells.write(place, after, worth_of(limit, state, now, row[1], place.worth))
+        return OneLimitDecision(key, plan, cost, row)
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
         """Decide a group. Raises Busy if a lock is not free in time, ZoneDropped, and Blameless if there is no room."""
@@ -202,9 +264,9 @@ class Zone:
         places: list[Place] = []
         order: list[int] = []
         for key, limits, *_ in group:
-            subject = cells.subject(key)
+            digest = cells.digest(key)
             for limit in limits:
-                place = cells.place(subject, cells.scope(limit.scope))
+                place = cells.place(digest, cells.scope(limit.scope))
                 index = indexes.setdefault(place.identity, len(places))
                 if index == len(places):
                     places.append(place)
