@@ -16,7 +16,7 @@ class QuickStates:
 
 
 class Trouble:
-    """Whether a guarded storage is in trouble, or may be: then its guard decides, and not its quick states."""
+    """The sign that a guarded storage is in trouble, or may be: then its guard decides, and not its quick states."""
 
     __slots__ = ("is_there",)
 

@@ -32,7 +32,7 @@ OTHERS = {
 }
 
 
-class Zone(NamedTuple):
+class NginxZone(NamedTuple):
     """A zone: its key, and its rate, which is empty for the zone of a limit_conn."""
 
     key: ZoneKey
@@ -101,7 +101,7 @@ class _NginxReader:
         tops = [root, *root.all("http")]
         inner = [one for top in tops for one in top.inner or ()]
         self.keys = ZoneKeyReader(inner, self.draft)
-        self.zones: dict[str, Zone] = {}
+        self.zones: dict[str, NginxZone] = {}
         self.statuses: dict[str, set[int]] = {"limit_req": set(), "limit_conn": set()}
         for one in inner:
             if one.name in ("limit_req_zone", "limit_conn_zone"):
@@ -149,14 +149,14 @@ class _NginxReader:
         if one.name == "limit_conn_zone":
             if not name:
                 raise PolicyError([Problem((), "limit_conn_zone: expected a key and zone=name:size", one.line)])
-            self.zones[name] = Zone(self.keys.read(one.words[0], name))
+            self.zones[name] = NginxZone(self.keys.read(one.words[0], name))
             return
         if rate is None or not name:
             raise PolicyError([Problem((), "limit_req_zone: expected a key, zone=name:size and rate=10r/s", one.line)])
         if int(rate.group(1)) < 1:
             raise PolicyError([Problem((), "limit_req_zone: the rate cannot be zero", one.line)])
         unit = "second" if rate.group(2) == "s" else "minute"
-        self.zones[name] = Zone(self.keys.read(one.words[0], name), f"{int(rate.group(1))}/{unit}")
+        self.zones[name] = NginxZone(self.keys.read(one.words[0], name), f"{int(rate.group(1))}/{unit}")
 
     def _level(self, block: Directive, above: LevelLimits) -> LevelLimits:
         """Return the limits at one level. A level with a limit_req of its own inherits no limit_req from above, and one

@@ -21,6 +21,7 @@ from ratebound.policy.runtime.bounded_memo import BoundedMemo, remember
 from ratebound.policy.runtime.compiled_rules import CompiledExemption, CompiledRule, CompiledStage, releases
 from ratebound.policy.runtime.verdict import Grounds
 from ratebound.storage.memory_states import States
+from ratebound.storage.quick_states import QuickStates
 
 MAX_LENGTH: Final = 256  # characters of what is remembered
 ANYTHING: Final[list[Segments]] = [()]
@@ -78,6 +79,11 @@ class Asked:
         """Spend what is asked from memory. There must be asks."""
         plan = self._plan
         return states.decide(self.asks) if plan is None else states.hit(plan, self._key, self._cost)
+
+    def hit(self, quick: QuickStates) -> Decision | None:
+        """Spend what is asked from quick states. Return None, having changed nothing, if they cannot."""
+        plan = self._plan
+        return quick.hit(plan, self._key, self._cost) if plan is not None and plan.plain else None
 
 
 class MatchedRules:

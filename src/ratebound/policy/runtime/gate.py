@@ -45,6 +45,7 @@ from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.settling import Settlement
 from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, Storage, documents_of
+from ratebound.storage.quick_states import QuickStates
 from ratebound.switch import switch
 from ratebound.telling import tell, tell_decided
 from ratebound.uncancelled import uncancelled
@@ -479,7 +480,10 @@ class Gate(_PolicyGate):
             if asks:
                 states, at_once = decider.fast_path.states, decider.at_once
                 if compiled.may_queue or not switch.limiting or at_once is None:
-                    decision = Decision(asks, decider.evaluate(self._bounded(compiled, [asks]))[0])
+                    found = _hit_quickly(decider.fast_path.quick, compiled, ready)
+                    if found is None:
+                        found = Decision(asks, decider.evaluate(self._bounded(compiled, [asks]))[0])
+                    decision = found
                 else:
                     decision = Decision(asks, at_once(asks)) if states is None else ready.decide(states)
                 verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
@@ -710,7 +714,10 @@ class AsyncGate(_PolicyGate):
             if asks:
                 states, at_once = decider.fast_path.states, decider.at_once
                 if compiled.may_queue or not switch.limiting or at_once is None:
-                    decision = Decision(asks, (await decider.evaluate(self._bounded(compiled, [asks])))[0])
+                    found = _hit_quickly(decider.fast_path.quick, compiled, ready)
+                    if found is None:
+                        found = Decision(asks, (await decider.evaluate(self._bounded(compiled, [asks])))[0])
+                    decision = found
                 else:
                     decision = Decision(asks, at_once(asks)) if states is None else ready.decide(states)
                 verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
@@ -777,3 +784,8 @@ def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> No
     for shadow in verdict.shadows:
         tell(listeners, Shadowed(shadow.rule.name, shadow.candidate, shadow.allowed))
     tell(listeners, Judged(verdict, seconds))
+
+
+def _hit_quickly(quick: QuickStates | None, compiled: CompiledPolicy, asked: Asked) -> Decision | None:
+    """Spend what is asked from quick states that are not memory's. Return None if there are none, or not for this."""
+    return None if quick is None or compiled.may_queue or not switch.limiting else asked.hit(quick)

@@ -91,7 +91,7 @@ class Spot:
 
 
 class ScopePlace:
-    """What the scope of a limit adds to the place of a state. `spots` remembers the places of some keys."""
+    """The part of a place that comes from the scope of a limit. `spots` has the places of some keys."""
 
     __slots__ = ("first", "name", "second", "spots", "tag")
 
@@ -138,7 +138,7 @@ class Place:
 
 
 class Change:
-    """What is to be written at a place."""
+    """A state that is to be written at a place."""
 
     __slots__ = ("numbers", "place", "worth")
 

@@ -1,4 +1,4 @@
-"""What is where in a zone, in bytes.
+"""The layout of a zone, in bytes.
 
 A zone has a header, 16 shards, and for each shard cells and blocks. A key belongs to one shard, and each shard has a
 lock: a shard is a small zone by itself.
@@ -65,7 +65,7 @@ CHAIN_WRITTEN: Final = Struct("@5q24xq")
 
 
 class Geometry(NamedTuple):
-    """How a zone of some size is divided. All are numbers of one shard, but the offsets."""
+    """The parts of a zone: its size, and the numbers of buckets and blocks of a shard."""
 
     size: int
     buckets: int  # without the one for overflow states, which is behind them
@@ -97,7 +97,7 @@ MOST_SIZE: Final = 1 << 36
 
 
 def divided(size: int) -> Geometry:
-    """Return how a zone of so many bytes is divided: a third for cells, the rest for blocks."""
+    """Return the parts of a zone of so many bytes: a third for cells, the rest for blocks."""
     room = (size - HEADER - SHARDS * HEAD) // SHARDS
     buckets = room // 3 // (BUCKET * (CELL + 1)) - 1
     blocks = (room - (buckets + 1) * BUCKET * (CELL + 1)) // BLOCK
