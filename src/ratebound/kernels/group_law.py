@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from ratebound.decision import StoredRow
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.penalty import Strikes
@@ -86,6 +87,27 @@ def evaluate(
         rows = _spend(asked, after, now, lead)
     states[:] = after
     return rows
+
+
+def spend_one_key(
+    limits: list[Numbers], states: list[State], fit: bool, now: int, cost: int, answers: list[StoredRow]
+) -> bool:
+    """Spend from all states of one key, or from none. Return True if all limits allow it. Changes the states.
+
+    `fit` is True if `fits` of all of them returned True. The rows are put into `answers`.
+    """
+    if not fit:  # a state that has to be repaired does not fit either, so look again
+        fit = True
+        for i, state in enumerate(states):
+            state.repair(limits[i], now)
+            if not state.fits(limits[i], now, cost):
+                fit = False
+    for i, state in enumerate(states):
+        if fit:
+            answers.append(StoredRow(state.spend(limits[i], now, cost, None, 0)))
+        else:
+            answers.append(StoredRow(peek(limits[i], state, now, cost)))
+    return fit
 
 
 def _spend(asked: list[_Asked], states: list[State], now: int, lead: int) -> list[Row]:

@@ -30,7 +30,7 @@ from ratebound.clock import Clock, ticking
 from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
-from ratebound.kernels.group_law import evaluate, peek
+from ratebound.kernels.group_law import evaluate, peek, spend_one_key
 from ratebound.kernels.packing import unpacked
 from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.quota import QuotaWindow
@@ -331,18 +331,8 @@ class States(QuickStates):
         if is_new and (self.weight + len(limits) > self.max_keys or len(key) > LONG_KEY):
             group = ((key, plan.limits, cost, None, None),)
             return Decision(group, self._evaluate(group, "spend", now))
-        if not fit:  # a state that has to be repaired does not fit either, so look again
-            fit = True
-            for i, state in enumerate(found):
-                state.repair(limits[i], now)
-                if not state.fits(limits[i], now, cost):
-                    fit = False
         answers: list[StoredRow] = []
-        for i, state in enumerate(found):
-            if fit:
-                answers.append(StoredRow(state.spend(limits[i], now, cost, None, 0)))
-            else:
-                answers.append(StoredRow(peek(limits[i], state, now, cost)))
+        fit = spend_one_key(limits, found, fit, now, cost, answers)
         if to_note or (is_new and fit):
             self._note(plan, key, found, now, is_new and fit)
         if len(answers) == 1:

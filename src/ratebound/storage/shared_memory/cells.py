@@ -62,7 +62,7 @@ CLOSED: Final = 3
 DROPPED: Final = 4
 LINKED: Final = 16
 
-MOST_SPOTS: Final = 4096  # for each scope
+MOST_PLACES: Final = 4096  # that a process remembers for each scope
 LOOKS: Final = 256  # cells that one search for blocks looks at
 
 _one: Final = ONE.unpack_from
@@ -76,37 +76,11 @@ class ZoneFull(Exception):
     """There is no room, and every state that could be dropped denies."""
 
 
-class Spot:
-    """The place of a state that this process met before. `cell` is the cell in which it was found last, or -1."""
-
-    __slots__ = ("cell", "digest", "identity", "mark_at", "shard", "tag")
-
-    def __init__(self, digest: bytes, identity: bytes, shard: int, tag: int) -> None:
-        self.digest = digest
-        self.identity = identity
-        self.shard = shard
-        self.tag = tag
-        self.mark_at = HEADER + shard * HEAD + MARK
-        self.cell = -1
-
-
-class ScopePlace:
-    """The part of a place that comes from the scope of a limit. `spots` has the places of some keys."""
-
-    __slots__ = ("first", "name", "second", "spots", "tag")
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.spots: dict[str, Spot] = {}
-        self.tag = name[0]
-        self.first = int.from_bytes(name[:4], "little")
-        self.second = int.from_bytes(name[4:], "little")
-
-
 class Place:
-    """One state: where it is, or may be, and what was read there.
+    """One state: where it is, or may be, and what was read there. Only its identity and buckets never change.
 
-    `cell` is -1 if there is none. `words` are those of its copies; both are 0 in a new cell. `numbers` is the state.
+    `cell` is where it was found, or -1. `is_new` is True if that cell is free until the state is written; then both
+    words are 0. `numbers` is the state, or None if there is none.
     """
 
     __slots__ = (
@@ -115,6 +89,7 @@ class Place:
         "cell",
         "identity",
         "is_new",
+        "mark_at",
         "numbers",
         "shard",
         "tag",
@@ -125,6 +100,7 @@ class Place:
 
     def __init__(self, shard: int, identity: bytes, tag: int, bucket_a: int, bucket_b: int) -> None:
         self.shard = shard
+        self.mark_at = HEADER + shard * HEAD + MARK
         self.identity = identity
         self.tag = tag
         self.bucket_a = bucket_a  # the first cell of a bucket
@@ -133,8 +109,21 @@ class Place:
         self.word_a = 0
         self.word_b = 0
         self.worth = 0
-        self.is_new = True  # the cell is free until it is written
+        self.is_new = True
         self.numbers: Packed | None = None
+
+
+class ScopePlace:
+    """The part of a place that comes from the scope of a limit. `places` remembers those of some keys."""
+
+    __slots__ = ("first", "name", "places", "second", "tag")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.places: dict[str, Place] = {}
+        self.tag = name[0]
+        self.first = int.from_bytes(name[:4], "little")
+        self.second = int.from_bytes(name[4:], "little")
 
 
 class Change:
@@ -199,14 +188,14 @@ class Cells:
             self.scopes[scope] = found
         return found
 
-    def spot(self, key: str, scope: ScopePlace) -> Spot:
-        """Return where the state of a key was found last, and remember that."""
-        digest = self.digest(key)
-        place = self.place(digest, scope)
-        found = Spot(digest, place.identity, place.shard, place.tag)
-        if len(scope.spots) >= MOST_SPOTS:
-            scope.spots.clear()
-        scope.spots[key] = found
+    def known_place(self, key: str, scope: ScopePlace) -> Place:
+        """Return the place of a state, and remember it. Only a thread that has the lock of its shard may change it."""
+        found = scope.places.get(key)
+        if found is None:
+            found = self.place(self.digest(key), scope)
+            if len(scope.places) >= MOST_PLACES:
+                scope.places.clear()
+            scope.places[key] = found
         return found
 
     def place(self, digest: bytes, scope: ScopePlace) -> Place:
@@ -229,26 +218,38 @@ class Cells:
 
     def find(self, place: Place) -> bool:
         """Look a place up, and read its state. Return False if there is none."""
+        cell = place.cell
+        if cell >= 0 and self.memory[self.tags_at + cell] == place.tag and self._is_at(place, cell):
+            self._read(place)
+            return True
         if self._find_in(place, place.bucket_a) or self._find_in(place, place.bucket_b):
             self._read(place)
             return True
+        place.cell = -1
+        place.word_a = place.word_b = place.worth = 0
+        place.is_new = True
+        place.numbers = None
         return False
 
     def _find_in(self, place: Place, bucket: int) -> bool:
-        memory = self.memory
         at = self.tags_at + bucket
-        tags = memory[at : at + BUCKET]
+        tags = self.memory[at : at + BUCKET]
         found = tags.find(place.tag)
         while found >= 0:
-            word_a, identity, word_b = _words(memory, self.cells_at + (bucket + found) * CELL + WORD_A)
-            if identity == place.identity:
-                place.cell = bucket + found
-                place.word_a = word_a
-                place.word_b = word_b
-                place.is_new = False
+            if self._is_at(place, bucket + found):
                 return True
             found = tags.find(place.tag, found + 1)
         return False
+
+    def _is_at(self, place: Place, cell: int) -> bool:
+        word_a, identity, word_b = _words(self.memory, self.cells_at + cell * CELL + WORD_A)
+        if identity != place.identity:
+            return False
+        place.cell = cell
+        place.word_a = word_a
+        place.word_b = word_b
+        place.is_new = False
+        return True
 
     def _read(self, place: Place) -> None:
         at = self.cells_at + place.cell * CELL
@@ -352,7 +353,7 @@ class Cells:
             place = change.place
             entries.append(place.cell)
             entries.append(0 if place.is_new else max(place.word_a, place.word_b))
-        Struct(f"@{len(entries)}q").pack_into(memory, self.head_at(shards[0]) + JOURNAL, *entries)
+        _journal(len(entries)).pack_into(memory, self.head_at(shards[0]) + JOURNAL, *entries)
         for shard in shards[1:]:
             memory[self.mark_at(shard)] = LINKED + shards[0]
         mark_at = self.mark_at(shards[0])
@@ -557,3 +558,13 @@ class Cells:
             ONE.pack_into(memory, at + WORD_A, 0)
         if word_b > before:
             ONE.pack_into(memory, at + WORD_B, 0)
+
+
+_journals: Final[dict[int, Struct]] = {}
+
+
+def _journal(numbers: int) -> Struct:
+    found = _journals.get(numbers)
+    if found is None:
+        found = _journals[numbers] = Struct(f"@{numbers}q")
+    return found

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from ratebound.decision import Decision, OneLimitDecision, Plan
+from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
-from ratebound.kernels.group_law import evaluate, peek
+from ratebound.kernels.group_law import evaluate, peek, spend_one_key
 from ratebound.kernels.packing import packed, unpacked
 from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.quota import QuotaWindow
@@ -30,8 +30,6 @@ from ratebound.storage.shared_memory.cells import (
     Cells,
     Change,
     Place,
-    ScopePlace,
-    Spot,
     ZoneFull,
 )
 from ratebound.storage.shared_memory.layout import (
@@ -85,14 +83,14 @@ class Zone:
         return self._ticks() // 1000 + self._anchor
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
-        """Spend for a known key under one limit. Return None if that takes more than a moment, or more than this."""
+        """Spend for a key that has states already. Return None if that takes more than a moment, or more than this."""
         limit = plan.only
         if limit is None:
-            return None
+            return self._hit_several(plan, key, cost)
         cells = self.cells
         scope = cells.scopes.get(limit.scope) or cells.scope(limit.scope)
-        spot = scope.spots.get(key) or cells.spot(key, scope)
-        memory, shard = cells.memory, spot.shard
+        place = scope.places.get(key) or cells.known_place(key, scope)
+        memory, shard = cells.memory, place.shard
         handle = self._handles[shard]
         if self._try(handle):
             if not self.enter(shard, QUICK):
@@ -100,19 +98,19 @@ class Zone:
         else:
             self._inside[shard] = True
         try:
-            if memory[spot.mark_at]:  # a killed process left something to repair
+            if memory[place.mark_at]:  # a killed process left something to repair
                 return None
             now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
-            cell = spot.cell
-            if cell < 0 or memory[cells.tags_at + cell] != spot.tag:
-                return self._hit_anywhere(plan, limit, key, cost, spot, scope, now)
+            cell = place.cell
+            if cell < 0 or memory[cells.tags_at + cell] != place.tag:
+                return self._hit_anywhere(plan, limit, key, cost, place, now)
             at = cells.cells_at + cell * CELL
             word_a, identity, word_b = _words(memory, at + WORD_A)
             is_a = word_a > word_b
             word, other = (word_a, word_b) if is_a else (word_b, word_a)
             n: int = word & 255
-            if n > INLINE or other & 255 > INLINE or identity != spot.identity:
-                return self._hit_anywhere(plan, limit, key, cost, spot, scope, now)
+            if n > INLINE or other & 255 > INLINE or identity != place.identity:
+                return self._hit_anywhere(plan, limit, key, cost, place, now)
             values: tuple[int, ...] = COPIES[n].unpack_from(memory, at if is_a else at + COPY_B)
             state = unpacked(limit, values[1:])
             row = state.spend(limit, now, cost, None, 0)
@@ -120,7 +118,7 @@ class Zone:
                 after, remaining, worth = state.pack(limit), row[1], values[0]
                 n = len(after)
                 if n > INLINE:
-                    return self._hit_anywhere(plan, limit, key, cost, spot, scope, now)
+                    return self._hit_anywhere(plan, limit, key, cost, place, now)
                 if n < 6 and remaining > 0 and worth >= 0:  # neither a quota nor a bucket with holes
                     worth = limit.burst - remaining
                 else:
@@ -131,15 +129,11 @@ class Zone:
             self._inside[shard] = False
             self._free(handle)
 
-    def _hit_anywhere(
-        self, plan: Plan, limit: Numbers, key: str, cost: int, spot: Spot, scope: ScopePlace, now: int
-    ) -> Decision | None:
+    def _hit_anywhere(self, plan: Plan, limit: Numbers, key: str, cost: int, place: Place, now: int) -> Decision | None:
         """Spend for a key wherever it is, and with any number of entries. The caller has the lock."""
         cells = self.cells
-        place = cells.place(spot.digest, scope)
         if not cells.find(place):
             return None
-        spot.cell = place.cell
         numbers = place.numbers
         assert numbers is not None
         state = unpacked(limit, numbers)
@@ -150,6 +144,40 @@ class Zone:
                 return None
             cells.write(place, after, worth_of(limit, state, now, row[1], place.worth))
         return OneLimitDecision(key, plan, cost, row)
+
+    def _hit_several(self, plan: Plan, key: str, cost: int) -> Decision | None:
+        """Spend for a key that has a state under each of several limits. All of them are in one shard."""
+        cells, limits = self.cells, plan.numbers
+        places = [cells.known_place(key, cells.scope(limit.scope)) for limit in limits]
+        shard = places[0].shard
+        if not self.enter(shard, QUICK):
+            return None
+        try:
+            if cells.memory[places[0].mark_at]:
+                return None
+            now = self._ticks() // 1000 + self._anchor
+            states: list[State] = []
+            used: set[int] = set()
+            fit = True
+            for i, place in enumerate(places):
+                if not cells.find(place):
+                    return None
+                used.add(place.cell)
+                state = unpacked(limits[i], place.numbers)
+                states.append(state)
+                if fit and not state.fits(limits[i], now, cost):
+                    fit = False
+            if len(used) < len(places):  # a state that is asked for twice: the group law counts both
+                return None
+            answers: list[StoredRow] = []
+            fit = spend_one_key(limits, states, fit, now, cost, answers)
+            try:
+                self._store(limits, places, states, [answer.row[1] if fit else -1 for answer in answers], used, now)
+            except ZoneFull:
+                return None
+            return OneKeyDecision(key, plan, cost, answers, fit)
+        finally:
+            self.leave(shard)
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
         """Decide a group. Raises Busy if a lock is not free in time, ZoneDropped, and Blameless if there is no room."""
@@ -303,7 +331,11 @@ class Zone:
         known = [limit for limit in limits if limit is not None]
         states = [unpacked(limit, place.numbers) for limit, place in zip(known, places, strict=True)]
         rows = evaluate(group, mode, order, states, now, not moved)  # denials of an overflow state are nobody's fault
-        self._store(known, places, states, spare, now)
+        remaining = [-1] * len(places)
+        if mode == "spend":
+            for i, row in zip(order, rows, strict=True):
+                remaining[i] = row[1] if row[0] else -1
+        self._store(known, places, states, remaining, spare, now)
         return rows
 
     def _overflows(
@@ -331,9 +363,15 @@ class Zone:
         return shared
 
     def _store(
-        self, limits: list[Numbers], places: list[Place], states: list[State], spare: set[int], now: int
+        self,
+        limits: list[Numbers],
+        places: list[Place],
+        states: list[State],
+        remaining: list[int],
+        spare: set[int],
+        now: int,
     ) -> None:
-        """Write the states that have changed: all of them, or none."""
+        """Write the states that have changed: all of them, or none. `remaining` is as in `worth_of`."""
         cells = self.cells
         changes: list[Change] = []
         emptied: list[int] = []
@@ -357,7 +395,7 @@ class Zone:
                 spare.add(place.cell)
             if len(numbers) > INLINE:
                 needed[place.shard] = needed.get(place.shard, 0) + _blocks_for(len(numbers))
-            changes.append(Change(place, numbers, worth_of(limit, state, now, -1, place.worth)))
+            changes.append(Change(place, numbers, worth_of(limit, state, now, remaining[i], place.worth)))
         for shard, blocks in needed.items():
             if not cells.make_blocks(shard, blocks, spare, now):
                 raise ZoneFull
