@@ -385,12 +385,15 @@ class Cells:
     # Room
 
     def make_room(self, place: Place, spare: set[int], now: int, is_peek: bool) -> bool:
-        """Choose the cell of a new state: a free one, an expired one, or the least used one that does not deny.
+        """Choose the cell of a new state: a free one of the emptier bucket, an expired one, or the least used one.
 
-        A cell in `spare` is left alone. A peek only looks. Return False if every cell is taken by a state that denies.
+        A state that denies, and a cell in `spare`, are left alone. A peek only looks. Return False if none is left.
         """
         memory, chosen, least = self.memory, -1, -1
-        cells = [*range(place.bucket_a, place.bucket_a + BUCKET), *range(place.bucket_b, place.bucket_b + BUCKET)]
+        first, second = place.bucket_a, place.bucket_b
+        if self._free_in(second) > self._free_in(first):
+            first, second = second, first
+        cells = [*range(first, first + BUCKET), *range(second, second + BUCKET)]
         cells = [cell for cell in cells if cell not in spare]
         for cell in cells:
             if not memory[self.tags_at + cell]:
@@ -411,6 +414,9 @@ class Cells:
                 self.count(place.shard, EVICTED)
             self.remove(chosen)
         return True
+
+    def _free_in(self, bucket: int) -> int:
+        return self.memory[self.tags_at + bucket : self.tags_at + bucket + BUCKET].count(0)
 
     def make_blocks(self, shard: int, needed: int, spare: set[int], now: int) -> bool:
         """See to it that so many blocks are free: drop expired states, then the least used that do not deny.
