@@ -1,5 +1,7 @@
 """The shared documents of a zone: one small file for each, beside the zone, as `version:content`.
 
+The name of a zone has no plus sign, so that no document of one zone is taken for a part of another.
+
 A document is written under another name and then renamed, so a reader sees the old one or the new one. Writers take
 turns by a lock on a file, which the system releases when a process ends.
 """
@@ -39,7 +41,7 @@ class Documents:
     def write(self, name: str, content: bytes, version: int) -> bool:
         """Store a document as `version` + 1, if `version` is the stored one. Raises StorageError."""
         try:
-            lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock = os.open(f"{self._path}+lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 self._take(lock)
                 if self.read(name)[0] != version:
@@ -65,7 +67,7 @@ class Documents:
             time.sleep(PAUSE)
 
     def _replace(self, name: str, data: bytes) -> None:
-        file, path = tempfile.mkstemp(prefix=f"{Path(self._path).name}.", dir=Path(self._path).parent)
+        file, path = tempfile.mkstemp(prefix=f"{Path(self._path).name}+", dir=Path(self._path).parent)
         try:
             with os.fdopen(file, "wb") as stream:
                 stream.write(data)
@@ -75,4 +77,4 @@ class Documents:
             raise
 
     def _at(self, name: str) -> str:
-        return f"{self._path}.{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+        return f"{self._path}+{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"

@@ -30,8 +30,8 @@ CELL: Final = 168
 BLOCK: Final = 256
 
 # The header: magic, version, size, buckets and blocks of a shard, kind of locks, bytes of a lock, anchor of the clock,
-# salt of the digests, the system's id of its last start.
-HEADER_FIELDS: Final = Struct("@16s7q16s36s")
+# salt of the digests, the system's id of its last start, the namespace of process ids.
+HEADER_FIELDS: Final = Struct("@16s7q16s36s4xq")
 
 # Offsets in the head of a shard.
 MARK: Final = 0

@@ -24,6 +24,7 @@ DEADLINE = 0.25  # seconds
 PAUSE = 0.001  # seconds, of a task between two looks at a lock
 TEXT_OF_SIZE = re.compile(r"([0-9]{1,12})\s*(kb|mb|gb|)", re.IGNORECASE)
 UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+LOCKS = ("mutex", "file")
 T = TypeVar("T")
 
 
@@ -35,14 +36,16 @@ def read_url(url: str) -> dict[str, Any]:
         raise ValueError(f"cannot open storage {hidden(url)}: {usual}")
     found: dict[str, Any] = {"name": parts.netloc}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in ("size", "directory", "timeout") or name in found:
+        if name not in ("size", "directory", "timeout", "locks") or name in found:
             raise ValueError(
-                f"cannot open storage {hidden(url)}: unknown or repeated option {name!r}, expected size, directory or"
-                " timeout"
+                f"cannot open storage {hidden(url)}: unknown or repeated option {name!r}, expected size, directory,"
+                " timeout or locks"
             )
         found[name] = value
     if "size" in found:
         found["size"] = read_size(found["size"])
+    if "locks" in found and found["locks"] not in LOCKS:
+        raise ValueError(f"cannot open storage {hidden(url)}: locks must be 'mutex' or 'file', not {found['locks']!r}")
     if "timeout" in found:
         try:
             found["deadline"] = float(found.pop("timeout"))
@@ -63,8 +66,11 @@ class SharedMemoryStorage:
     """A storage in memory that the processes of one host share under `name`, with no server.
 
     The first process makes the zone, of `size` bytes and in `directory`, which is /dev/shm by default. It stays until
-    it is dropped, or until the system is started again. No call takes longer than `deadline` seconds. Raises
-    StorageError if the zone cannot be opened, and ValueError for arguments out of range.
+    it is dropped, or until the system is started again. `locks` is "file" for file locks, which are slower, and which
+    containers with process ids of their own need. The default is "mutex", where the system has robust mutexes.
+
+    No call takes longer than `deadline` seconds. Raises StorageError if the zone cannot be opened, and ValueError for
+    arguments out of range.
 
     It is thread-safe, and a child process may go on with it. `async_twin` serves tasks from the same states.
     """
@@ -77,13 +83,15 @@ class SharedMemoryStorage:
         directory: str | None = None,
         deadline: Duration = DEADLINE,
         clock: Clock | None = None,
-        lock_kind: int | None = None,
+        locks: str | None = None,
     ) -> None:
+        if locks is not None and locks not in LOCKS:
+            raise ValueError(f"locks must be 'mutex' or 'file', not {locks!r}")
         self.deadline = as_seconds("deadline", deadline, positive=True, most=3600.0)
         self.zone_name = zone_name(name, directory)
         self._clock = clock
         size = checked_size(size)
-        self.states = ZoneStates(lambda: open_zone(self.zone_name, size, clock, lock_kind))
+        self.states = ZoneStates(lambda: open_zone(self.zone_name, size, clock, locks))
         self.documents = Documents(self.zone_name.path, self.deadline)
 
     @property

@@ -69,6 +69,7 @@ class Header(NamedTuple):
     anchor: int
     salt: bytes
     boot: bytes
+    namespace: int
 
     def packed(self) -> bytes:
         """Return the header as bytes."""
@@ -127,17 +128,17 @@ def checked_size(size: object) -> int:
     return size
 
 
-def open_zone(name: ZoneName, size: int | None, clock: Clock | None = None, lock_kind: int | None = None) -> Zone:
+def open_zone(name: ZoneName, size: int | None, clock: Clock | None = None, locks: str | None = None) -> Zone:
     """Open a zone, or make it. Raises StorageError if that cannot be done.
 
-    A `size` of None opens a zone of any size. `lock_kind` is for a new zone.
+    A `size` of None opens a zone of any size. `locks` is "mutex", "file", or None for the better one.
     """
-    mapped = mapped_zone(name, size, lock_kind)
+    mapped = mapped_zone(name, size, locks)
     ticks, anchor = ticking(clock)
     return Zone(mapped.cells, mapped.locks, ticks, mapped.header.anchor if clock is None else anchor, mapped)
 
 
-def mapped_zone(name: ZoneName, size: int | None, lock_kind: int | None = None, *, makes: bool = True) -> MappedZone:
+def mapped_zone(name: ZoneName, size: int | None, locks: str | None = None, *, makes: bool = True) -> MappedZone:
     """Return a zone that this process has mapped. Raises StorageError if that cannot be done."""
     for _ in range(100):  # another process may make or drop it meanwhile
         known = _known(name)
@@ -149,7 +150,7 @@ def mapped_zone(name: ZoneName, size: int | None, lock_kind: int | None = None, 
         except FileNotFoundError:
             if not makes:
                 raise StorageError(f"there is no zone {name.name!r} in {name.directory}", undone=True) from None
-            _make(name, SIZE if size is None else size, zone_locks.best_kind() if lock_kind is None else lock_kind)
+            _make(name, SIZE if size is None else size, FILE_LOCKS if locks == "file" else zone_locks.best_kind())
             continue
         except OSError as error:
             raise _not_opened(name, error) from None
@@ -206,6 +207,12 @@ def _read_header(name: ZoneName, file: int, length: int) -> Header:
         )
     if header.size != length or header.pointer != POINTER:
         raise StorageError(f"zone {name.name!r} is damaged, or of another kind of system: {remedy}", undone=True)
+    if header.lock_kind != FILE_LOCKS and header.namespace != namespace():
+        raise StorageError(
+            f"zone {name.name!r} was made by another container, whose processes have other ids, and its locks go by"
+            f" ids. Add locks=file to the URL everywhere, or give each container a zone of its own. Then {remedy}",
+            undone=True,
+        )
     if header.lock_kind not in (FILE_LOCKS, zone_locks.best_kind()):
         raise StorageError(
             f"zone {name.name!r} has {KINDS.get(header.lock_kind, 'unknown locks')}, which this program cannot use:"
@@ -234,9 +241,8 @@ def _make(name: ZoneName, size: int, lock_kind: int) -> None:
         _reserve(name, file, size)
         geometry = divided(size)
         anchor = (time.time_ns() - time.monotonic_ns()) // 1000
-        header = Header(
-            VERSION, size, geometry.buckets, geometry.blocks, lock_kind, POINTER, anchor, os.urandom(16), boot_id()
-        )
+        parts = (VERSION, size, geometry.buckets, geometry.blocks, lock_kind, POINTER, anchor)
+        header = Header(*parts, os.urandom(16), boot_id(), namespace())
         memory = mmap(file, size)
         memory[: HEADER_FIELDS.size] = header.packed()
         cells = Cells(memory, geometry, header.salt)
@@ -296,7 +302,7 @@ def drop_zone(name: ZoneName) -> None:
             raise
         mapped = None  # one of another version: its programs cannot be told
     os.unlink(name.path)
-    for document in Path(name.directory).glob(f"{Path(name.path).name}.*"):
+    for document in Path(name.directory).glob(f"{Path(name.path).name}+*"):
         document.unlink(missing_ok=True)
     if mapped is not None:
         zone = Zone(mapped.cells, mapped.locks, time.monotonic_ns, 0, mapped)
@@ -313,6 +319,14 @@ def boot_id() -> bytes:
         return Path(BOOT_ID).read_bytes().strip()[:36].ljust(36, b"\0")
     except OSError:
         return bytes(36)
+
+
+def namespace() -> int:
+    """Return the id of the namespace in which process ids mean something; 0 if the system has none."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def _not_opened(name: ZoneName, error: OSError, owner: int | None = None) -> StorageError:
