@@ -1,16 +1,37 @@
-"""The size of memory storages, read when metrics are collected, so that decisions pay nothing for it."""
+"""The size of storages in memory, read when metrics are collected, so that decisions pay nothing for it."""
 
 import threading
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ratebound.storage.memory import MemoryStorage
 
-INSIDE = ("storage", "memory", "inner", "guard", "fallback")  # attributes of limiters and storages that hold another
+# Attributes of limiters and storages that hold another
+INSIDE = ("storage", "memory", "shared", "inner", "guard", "fallback")
+
+
+class InMemory(Protocol):
+    """A storage whose size is bounded: MemoryStorage and SharedMemoryStorage."""
+
+    @property
+    def keys(self) -> int:
+        """The number of states now."""
+
+    @property
+    def max_keys(self) -> int:
+        """The largest number."""
+
+    @property
+    def evicted(self) -> int:
+        """The number of states that were dropped to make room."""
+
+    @property
+    def overflowed(self) -> int:
+        """The number of checks that were answered from a shared state."""
 
 
 class MemoryUse(NamedTuple):
-    """The current size of a memory storage. `evicted` and `overflowed` only grow."""
+    """The current size of a storage in memory. `evicted` and `overflowed` only grow."""
 
     name: str
     keys: int
@@ -20,14 +41,14 @@ class MemoryUse(NamedTuple):
 
 
 class WatchedMemory:
-    """The watched memory storages, by name. It keeps weak references: a collected storage is no longer reported."""
+    """The watched storages, by name. It keeps weak references: a collected storage is no longer reported."""
 
     def __init__(self) -> None:
-        self._storages: dict[str, weakref.ref[MemoryStorage]] = {}
+        self._storages: dict[str, weakref.ref[InMemory]] = {}
         self._lock = threading.Lock()
 
     def watch(self, owner: object, name: str) -> None:
-        """Report the memory storage of `owner` under `name` from now on.
+        """Report the memory, or shared memory, of `owner` under `name` from now on.
 
         Raises ValueError if it has none, or if another storage has that name.
         """
@@ -50,13 +71,17 @@ class WatchedMemory:
         return [MemoryUse(name, m.keys, m.max_keys, m.evicted, m.overflowed) for name, m in alive.items()]
 
 
-def memory_of(owner: object) -> MemoryStorage | None:
-    """Return the memory storage of a limiter or storage, or None. A guarded storage has the one of its fallback."""
-    if isinstance(owner, MemoryStorage):
-        return owner
+def memory_of(owner: Any) -> InMemory | None:
+    """Return the storage in memory of a limiter or storage, or None.
+
+    It is shared memory where that is used. Another guarded storage has the memory of its fallback.
+    """
+    if isinstance(owner, MemoryStorage) or (hasattr(owner, "max_keys") and hasattr(owner, "overflowed")):
+        found: InMemory = owner
+        return found
     for name in INSIDE:
         inner = getattr(owner, name, None)
-        found = None if inner is None else memory_of(inner)
-        if found is not None:
-            return found
+        inside = None if inner is None else memory_of(inner)
+        if inside is not None:
+            return inside
     return None

@@ -531,6 +531,23 @@ class Cells:
         at = self.head_at(shard) + counter
         ONE.pack_into(self.memory, at, _one(self.memory, at)[0] + 1)
 
+    def counted(self, counter: int) -> int:
+        """Return the sum of a counter over all shards. Needs no lock."""
+        total = 0
+        for shard in range(SHARDS):
+            total += _one(self.memory, self.head_at(shard) + counter)[0]
+        return total
+
+    @property
+    def used(self) -> int:
+        """The number of cells that are in use, expired ones included. Needs no lock."""
+        return self.total - self.memory[self.tags_at : self.cells_at].count(0)
+
+    @property
+    def total(self) -> int:
+        """The number of cells."""
+        return SHARDS * self.cells
+
     def repair(self, shard: int) -> None:
         """Repair a shard that is marked, and is not linked to another: the process that marked it was killed."""
         memory, mark_at = self.memory, self.mark_at(shard)

@@ -17,6 +17,7 @@ from ratebound.storage import Document, HeldSlot
 from ratebound.storage.blame import TooLate
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.shared_memory.documents import Documents
+from ratebound.storage.shared_memory.layout import EVICTED, OVERFLOWED
 from ratebound.storage.shared_memory.zone_file import SIZE, checked_size, open_zone, zone_name
 from ratebound.storage.shared_memory.zone_states import QUICK, Busy, ZoneStates
 
@@ -132,6 +133,26 @@ class SharedMemoryStorage:
         """Return the shards that a group is in: a worker that is stopped in one of them does not delay the others."""
         cells = self.states.zone.cells
         return tuple(sorted({f"{self.zone_name.name}/{cells.shard_of(key)}" for key, *_ in group}))
+
+    @property
+    def keys(self) -> int:
+        """The number of states in the zone now, with those that have expired and were not dropped yet."""
+        return self.states.zone.cells.used
+
+    @property
+    def max_keys(self) -> int:
+        """The number of states that the zone has cells for."""
+        return self.states.zone.cells.total
+
+    @property
+    def evicted(self) -> int:
+        """The number of states that were dropped to make room, by all processes."""
+        return self.states.zone.cells.counted(EVICTED)
+
+    @property
+    def overflowed(self) -> int:
+        """The number of checks that were answered from a shared state, in all processes."""
+        return self.states.zone.cells.counted(OVERFLOWED)
 
     def read_document(self, name: str) -> Document:
         """Return the version and the content of a shared document; (0, b"") if there is none. Raises StorageError."""
