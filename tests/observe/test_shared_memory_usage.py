@@ -26,5 +26,5 @@ def test_dropped_states_are_reported(tmp_path: Path) -> None:
     for number in range(2 * storage.max_keys):
         limiter.hit(f"k{number}")
     (use,) = watched.now()
-    assert 0 < use.evicted
+    assert use.evicted > 0
     assert use.keys + use.evicted == 2 * storage.max_keys
