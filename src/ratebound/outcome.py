@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from ratebound.compiling import i64
 
-SLICED: Final = -1  # as `part`: the units came out of a slice, and `given` is its number
+SLICED: Final = -2  # as `part`: the units came out of a slice, and `given` is its number; -1 would be NOT_GIVEN
 
 
 class Outcome(NamedTuple):
@@ -17,7 +17,7 @@ class Outcome(NamedTuple):
     The other fields are for settling. `given` is the time that refunds had given back to a bucket; for a fixed window,
     the instant since which it counts; for a slot that was forced, 1 if it was not held before. `part` is the fraction
     of the instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from
-    `at_us`; None if it equals `reset_after_us`. If a slice decided, `part` is -1 and `given` is the slice's number.
+    `at_us`; None if it equals `reset_after_us`. If a slice decided, `part` is -2 and `given` is the slice's number.
     """
 
     allowed: bool

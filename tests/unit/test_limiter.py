@@ -317,7 +317,7 @@ def test_the_public_names_are_these() -> None:
     assert set(ratebound.__all__) == {
         "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "AsyncReservation", "Check", "Decision",
         "GuardedStorage", "Holder", "InvalidCost", "InvalidKey", "InvalidLimit", "InvalidValue", "Limit", "Limiter",
-        "MemoryStorage", "Outcome", "RateLimited", "RateboundError", "Reservation", "StorageError", "Usage", "compiled",
+        "MemoryStorage", "Outcome", "RateLimited", "RateboundError", "Reservation", "Slice", "StorageError", "Usage",
         "parse_limit", "parse_limits",
     }  # fmt: skip
 
