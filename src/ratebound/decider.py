@@ -58,8 +58,9 @@ class _Deciding(Generic[S]):
     """The part of a decider that does no I/O.
 
     `at_once` is the storage's way to spend without a pause; None if it has none, and while the decider is closed.
-    `fast_path` decides from memory without a call in between. `local` has slices and cached denials. It is asked
-    only if `asks_local`: a storage that answers at once has no use for it. `lock` is held while the decider is opened, closed, listened to or given a twin.
+    `fast_path` decides from memory without a call in between. `local` has slices and cached denials. It is asked only
+    if `asks_local`: a storage that answers at once has no use for it. `lock` is held while the decider is opened,
+    closed, listened to or given a twin.
     """
 
     at_once: AtOnce | None

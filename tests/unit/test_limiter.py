@@ -318,7 +318,7 @@ def test_the_public_names_are_these() -> None:
         "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "AsyncReservation", "Check", "Decision",
         "GuardedStorage", "Holder", "InvalidCost", "InvalidKey", "InvalidLimit", "InvalidValue", "Limit", "Limiter",
         "MemoryStorage", "Outcome", "RateLimited", "RateboundError", "Reservation", "Slice", "StorageError", "Usage",
-        "parse_limit", "parse_limits",
+        "compiled", "parse_limit", "parse_limits",
     }  # fmt: skip
 
 
