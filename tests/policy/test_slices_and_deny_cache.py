@@ -12,6 +12,7 @@ from ratebound.lowered import STEPS, lowered
 from ratebound.policy import Computed, Override, Policy, PolicyError, Rule, read_policy
 from ratebound.policy.runtime.compiled_rules import CompiledRule, compile_rule
 from ratebound.policy.runtime.general_path import CompiledPolicy
+from ratebound.web import WebGate
 from ratebound.web.route_limit import RouteLimit
 from tests.policy.gates import gate_of, request
 
@@ -290,3 +291,10 @@ def test_an_endpoint_that_cannot_have_them_raises_where_it_is_declared() -> None
         RouteLimit(limits="5/minute", charge="failure", deny_cache=True)
     with pytest.raises(PolicyError, match="3 concurrent"):
         RouteLimit(limits="3 concurrent", exempt_when=lambda _: False, slice=True)
+
+
+def test_a_charge_of_an_adapter_is_refused_for_a_rule_with_a_deny_cache() -> None:
+    policy = Policy(rules=[Rule("api", "5/minute", deny_cache=True), Rule("rest", "9/minute")])
+    with pytest.raises(ValueError, match="charge= names api, which has a deny cache"):
+        WebGate(policy, charge={"api": "failure"})
+    WebGate(policy, charge={"rest": "failure", "api": None})  # type: ignore[dict-item]

@@ -1,4 +1,4 @@
-"""What slices and deny caches do to a rule, in words and in the numbers of its limits."""
+"""Descriptions of what slices and deny caches do to a rule, in words and in the numbers of its limits."""
 
 from collections.abc import Iterable, Iterator
 

@@ -21,7 +21,7 @@ INDENT = "   "
 
 
 class Note(NamedTuple):
-    """What a part of a policy does, in words. It is no warning."""
+    """A description of what a part of a policy does. It is no warning."""
 
     place: Place
     line: int | None
