@@ -1,17 +1,22 @@
 """The keys `slice` and `deny_cache` of a rule: which limits get them, and which rules cannot have them."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import jsonschema
 import pytest
 
 from ratebound import parse_limit
+from ratebound.http.prefix import parse_network
 from ratebound.limit import Limit, Slice
 from ratebound.lowered import STEPS, lowered
 from ratebound.policy import Computed, Override, Policy, PolicyError, Rule, read_policy
 from ratebound.policy.runtime.compiled_rules import CompiledRule, compile_rule
 from ratebound.policy.runtime.general_path import CompiledPolicy
+from ratebound.policy.schema import SCHEMA_PATH
 from ratebound.web import WebGate
 from ratebound.web.route_limit import RouteLimit
 from tests.policy.gates import gate_of, request
@@ -104,17 +109,11 @@ def test_every_plan_of_a_rule_gets_them() -> None:
     policy = Policy(rules=[rule], tiers=["pro"], overrides=[override])
     compiled = compile_rule(policy, 0)
     found = list(limits_in(compiled))
-    ((_, plans),) = policy.overridden.find([], _address("192.0.2.1"))
+    ((_, plans),) = policy.overridden.find([], parse_network("192.0.2.1").network_address)
     found += compiled.enforced(plans["api"])  # type: ignore[arg-type]
     found += [one for limit in found for one in lowered((limit,), STEPS // 2)]
     assert len(found) == 10
     assert {(limit.slice, limit.deny_cache) for limit in found} == {(TENTH, True)}
-
-
-def _address(text: str) -> Any:
-    from ratebound.http.prefix import parse_network
-
-    return parse_network(text).network_address
 
 
 def test_a_rule_in_shadow_has_them() -> None:
@@ -240,7 +239,7 @@ def test_a_limit_that_brings_its_own_is_checked_alike() -> None:
     assert problems(limits=cached, by="address", penalty="p")[0][0] == "limits"
     assert problems(limits=sliced, by="address", penalty="p")[0][0] == "limits"
     assert only(Rule("api", sliced)).slice == TENTH
-    assert only(Rule("api", sliced, slice=True)).slice == Slice()
+    assert only(Rule("api", sliced, slice=True)).slice == TENTH
 
 
 def test_one_mistake_is_told_once() -> None:
@@ -260,8 +259,6 @@ def test_one_mistake_is_told_once() -> None:
 
 
 def test_a_rule_that_is_made_anew_keeps_them() -> None:
-    from dataclasses import replace
-
     rule = replace(Rule("api", "100/minute", slice=TENTH, deny_cache=True), final=True)
     assert (only(rule).slice, only(rule).deny_cache) == (TENTH, True)
 
@@ -298,3 +295,32 @@ def test_a_charge_of_an_adapter_is_refused_for_a_rule_with_a_deny_cache() -> Non
     with pytest.raises(ValueError, match="charge= names api, which has a deny cache"):
         WebGate(policy, charge={"api": "failure"})
     WebGate(policy, charge={"rest": "failure", "api": None})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_right"),
+    [
+        (True, True),
+        (False, True),
+        ("5%", True),
+        (0.05, True),
+        ({}, True),
+        ({"share": "5%", "for": "1 second"}, True),
+        ({"share": 0.5, "for": 2}, True),
+        ("much", False),
+        (2, False),
+        ([], False),
+        ({"shore": "5%"}, False),
+        ({"share": 2}, False),
+    ],
+)
+def test_the_schema_takes_what_the_loader_takes(given: Any, is_right: bool) -> None:
+    tree = {"rules": [{"name": "api", "limits": "100/minute", "slice": given, "deny_cache": True}]}
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text()))
+    assert validator.is_valid(tree) == is_right
+    try:
+        read_policy(tree)
+    except PolicyError:
+        assert not is_right
+    else:
+        assert is_right

@@ -98,7 +98,8 @@ class Rule:
 
     `slice` lets each process take a part of every limit from a shared storage at once: True, a share like '5%', or a
     mapping of `share` and `for`. `deny_cache` lets a process repeat a denial for up to a second without asking the
-    storage. Limits that a function returns, and that cannot have them, go without.
+    storage. A limit that has a slice of its own keeps it. Limits that a function returns, and that cannot have them, go
+    without.
 
     `priority` is for a policy with `adaptive`: while the process is overloaded, limits of rules with a low priority are
     lowered first, and those of critical rules never.
@@ -527,7 +528,7 @@ def _with_options(rule: str, limit: Limit, options: RuleTerms) -> Limit:
         changes["over"] = "allow"
     if changes:
         limit = _changed(limit, **changes)
-    if options.slice is not None:
+    if options.slice is not None and limit.slice is None:
         limit = _with_local(rule, limit, options, "slice", options.slice)
     return _with_local(rule, limit, options, "deny_cache", True) if options.deny_cache else limit
 
