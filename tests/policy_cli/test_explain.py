@@ -315,4 +315,4 @@ def test_it_says_which_rule_keeps_a_slice_from_serving_the_request(tmp_path: Pat
         "          slice     a process takes up to 10% of what remains of '600/minute fixed-window' at once, at most"
         " 60, and uses it within 500 ms; it ends with its window, so no window has more than 600"
     ) in lines
-    assert "          slice     not used for this request: rule 'address' has none" in lines
+    assert "          slice     saves no trip for this request: rule 'address' has none" in lines

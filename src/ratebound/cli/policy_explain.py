@@ -311,7 +311,7 @@ def _local_facts(report: RuleReport, answer: Answer) -> Iterator[tuple[str, str]
         if any(getattr(limit, key) for limit in plan):
             for other in [one for one in answer.explanation.rules if one.applies and isinstance(one.plan, tuple)]:
                 if not all(getattr(limit, key) for limit in other.plan or ()):
-                    yield label, f"not used for this request: rule {other.rule.name!r} has none"
+                    yield label, f"saves no trip for this request: rule {other.rule.name!r} has none"
 
 
 def _source(rule: Rule, name: str) -> str:

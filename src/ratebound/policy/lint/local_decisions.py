@@ -25,7 +25,7 @@ def check_local_decisions(policy: Policy) -> Iterator[Advice]:
         local = [(place, rule) for place, rule in enumerate(policy.rules) if _has(rule, key)]
         if local and policy.storage.startswith("memory:"):
             names = ", ".join(repr(rule.name) for _, rule in local)
-            wrong = f"{names}: {what} in a policy that counts in the memory of this process"
+            wrong = f"counts are in the memory of this process, and these rules have {what}: {names}"
             yield advice(in_memory, ("storage",), wrong)
         for place, rule, other in _beside_others(policy, key, local):
             wrong = f"rule {rule.name!r} has {what}; rule {other.name!r}, which applies to the same requests, has none"
@@ -88,11 +88,8 @@ class _RulesThatGoOut:
         begin = first_literal(rule.match.patterns[0]) if rule.match.patterns else None
         for one in dict.fromkeys((None, begin)):
             for other_place, other in self._by_begin.get((rule.stage, one), ()):
-                if (
-                    other is not rule
-                    and self._is_asked(place, rule, other_place, other)
-                    and covers(other.match, rule.match)
-                ):
+                is_asked = other is not rule and self._is_asked(place, rule, other_place, other)
+                if is_asked and covers(other.match, rule.match):
                     return other
         return None
 

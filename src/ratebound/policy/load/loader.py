@@ -362,13 +362,8 @@ def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
     for problem in error.problems:
         key, *inner = problem.place or ("",)
         if key in ("limits", "candidate"):
-            for option in (
-                "retry",
-                "warn",
-                "strike",
-                "slice",
-                "deny_cache",
-            ):  # it may belong to a limit that cannot be read
+            # Each of these may belong to a limit that cannot be read.
+            for option in ("retry", "warn", "strike", "slice", "deny_cache"):
                 left.pop(option, None)
         tiers = left.get(str(key)) if key in ("limits", "candidate") and inner else None
         if isinstance(tiers, Mapping) and inner[0] in tiers:

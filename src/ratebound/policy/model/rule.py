@@ -255,7 +255,9 @@ class Rule:
 
     def _check_local(self, problems: Problems) -> None:
         """Check that the rule can have the slices and the deny cache that it asks for, or that its limits have."""
-        by_penalty = "a rule with a penalty cannot have it: every denial is a strike, and the storage counts strikes"
+        by_penalty = (
+            "a rule with a penalty cannot have it: the storage counts strikes and blocks, so it must see every request"
+        )
         by_result = (
             "a rule with 'charge' or 'strike' cannot have it: the result of a request changes what is denied; leave"
             " one of them out"
@@ -291,9 +293,10 @@ class Rule:
         put(self, "plans", self._plans(self.written, self.counter_windows, wrong))
         wrong.check()
 
-    def _options(self) -> RuleTerms:
+    def _options(self, *, is_computed: bool = False) -> RuleTerms:
         retry_us = round((self.retry or 0) * SECOND)
-        return RuleTerms(self.failure, self.over, retry_us, self.warn or 0.0, self.slice, self.deny_cache is True)
+        local = self.slice, self.deny_cache is True, is_computed
+        return RuleTerms(self.failure, self.over, retry_us, self.warn or 0.0, *local)
 
     def _has_slots(self) -> bool:
         return any(limit.has_slots for limit in self._limits())
@@ -375,9 +378,7 @@ class Rule:
         """Return limits under names of this rule, so that two rules with equal limits never share a state. Raises
         ValueError if they cannot be read, or if the rule cannot have them; see `RuleTerms` for `is_computed`."""
         windows = self.counter_windows if counter_windows is None else counter_windows
-        options = self._options()
-        if is_computed:
-            options = options._replace(is_computed=True)
+        options = self._options(is_computed=is_computed)
         if isinstance(limits, str):
             plan = _plan_of_text(self.name, str.__str__(limits), windows, options)
         else:
