@@ -185,7 +185,10 @@ WRONG: dict[str, list[str]] = {
         "rules: [{name: a, match: {paths: /a}, limits: 900/minute, slice: true}, "
         "{name: b, limits: 900/minute, slice: true}]",
     ],
-    "deny-cache-in-memory": ["storage: memory://\nrules: [{name: a, limits: 900/minute, deny_cache: true}]"],
+    "deny-cache-in-memory": [
+        "storage: memory://\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
+        "storage: shm://zone\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
+    ],
 }
 RIGHT: dict[str, list[str]] = {
     "fixed-window-on-credentials": [

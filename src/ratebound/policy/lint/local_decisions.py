@@ -18,14 +18,17 @@ KEYS = {
     "deny_cache": ("deny-cache-in-memory", "deny-cache-beside-uncached-rule", "a deny cache"),
 }
 
+IN_MEMORY = ("memory:", "shm:")  # storages that are asked without a trip
+
 
 def check_local_decisions(policy: Policy) -> Iterator[Advice]:
     """Yield the warnings about rules that are to be decided without the storage."""
     for key, (in_memory, beside, what) in KEYS.items():
         local = [(place, rule) for place, rule in enumerate(policy.rules) if _has(rule, key)]
-        if local and policy.storage.startswith("memory:"):
+        if local and policy.storage.startswith(IN_MEMORY):
             names = ", ".join(repr(rule.name) for _, rule in local)
-            wrong = f"counts are in the memory of this process, and these rules have {what}: {names}"
+            where = policy.storage.partition(":")[0]
+            wrong = f"the storage is {where}://, and these rules have {what}: {names}"
             yield advice(in_memory, ("storage",), wrong)
         for place, rule, other in _beside_others(policy, key, local):
             wrong = f"rule {rule.name!r} has {what}; rule {other.name!r}, which applies to the same requests, has none"
