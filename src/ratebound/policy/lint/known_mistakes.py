@@ -206,11 +206,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
         " seconds}'.",
     ),
     "slice-in-memory": (
-        "A slice saves trips to a server. Counts in memory, also if the processes of a host share it, take no trip.",
+        "A slice saves trips to a server. Counts in memory, or in the shared memory of one host, take no trip.",
         "Write 'storage: redis://…', or leave the slices out.",
     ),
     "deny-cache-in-memory": (
-        "A deny cache saves trips to a server. Counts in memory, also if the processes of a host share it, take no trip.",
+        "A deny cache saves trips to a server. Counts in memory, or in the shared memory of one host, take no trip.",
         "Write 'storage: redis://…', or leave the deny caches out.",
     ),
 }
