@@ -3,7 +3,7 @@
 from ratebound.compiling import COMPILED
 from ratebound.decision import Decision
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, InvalidValue, RateboundError, StorageError
-from ratebound.limit import Check, Limit
+from ratebound.limit import Check, Limit, Slice
 from ratebound.limiter import AsyncLimiter, Limiter
 from ratebound.notation import parse_limit, parse_limits
 from ratebound.outcome import Outcome
@@ -34,6 +34,7 @@ __all__ = [
     "RateLimited",
     "RateboundError",
     "Reservation",
+    "Slice",
     "StorageError",
     "Usage",
     "compiled",

@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ratebound.clock import microseconds
@@ -12,7 +12,7 @@ from ratebound.events import Listener
 from ratebound.extras import extras_of
 from ratebound.kernels.group_law import peek as peek_at
 from ratebound.kernels.packing import unpacked
-from ratebound.limit import MAX_PERIOD, Ask, Check, Group, Limit, checked_cost, checked_key, limit_set
+from ratebound.limit import MAX_PERIOD, Ask, Check, Group, Limit, Slice, checked_cost, checked_key, limit_set
 from ratebound.notation import parse_limits
 from ratebound.outcome import Row
 from ratebound.rate_limited import Patience
@@ -20,6 +20,7 @@ from ratebound.values import Values
 
 T = TypeVar("T")
 Limits = str | Limit | Iterable[Limit]
+SliceOption = bool | float | str | Slice | Mapping[str, Any]
 
 
 def as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...]:
@@ -42,6 +43,38 @@ def as_sleep(sleep: Callable[[float], Any], *, awaited: bool) -> Callable[[float
     if not callable(sleep) or (inspect.iscoroutinefunction(sleep) and not awaited):
         raise TypeError(f"sleep must be a function of seconds, like FakeClock().sleep, not {sleep!r}")
     return sleep
+
+
+def as_slice(given: SliceOption | None) -> Slice | None:
+    """Return the slice that an option of a limiter stands for; None if it asks for none. Raises InvalidLimit."""
+    if given is None or given is False:
+        return None
+    if given is True:
+        return Slice()
+    if isinstance(given, Slice):
+        return given
+    if not isinstance(given, Mapping):
+        return Slice(given)  # type: ignore[arg-type]  # it reads text
+    unknown = [name for name in given if name not in ("share", "for")]
+    if unknown:
+        raise InvalidLimit(
+            f"a slice has 'share' and 'for', not {unknown[0]!r}: for example {{'share': '5%', 'for': 1}}"
+        )
+    options = Slice(given.get("share", Slice().share))
+    if "for" not in given:
+        return options
+    try:
+        lives = as_seconds("the 'for' of a slice", given["for"])
+    except (TypeError, ValueError) as error:
+        raise InvalidLimit(str(error)) from None
+    return Slice(options.share, microseconds(lives, MAX_PERIOD))
+
+
+def as_deny_cache(given: object) -> bool:
+    """Return the option as it is. Raises InvalidLimit if it is neither True nor False."""
+    if isinstance(given, bool):
+        return given
+    raise InvalidLimit(f"deny_cache must be True or False, not {given!r}")
 
 
 def as_storage(storage: Any, opened: Callable[[Any], Any]) -> Any:

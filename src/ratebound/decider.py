@@ -15,17 +15,22 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ratebound.arguments import as_listeners, as_storage, unlimited
+from ratebound.clock import Clock
 from ratebound.decision import Decision
 from ratebound.duration import Duration
 from ratebound.events import Listener, log
+from ratebound.flow import run, run_async
 from ratebound.fork import renew_in_children
 from ratebound.holding import Held, loop_renewers, thread_renewer
 from ratebound.limit import Group, Limit, Mode
+from ratebound.local_flow import forcing, spending
+from ratebound.local_states import LocalStates
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.outcome import Row
 from ratebound.settling import (
     Settlement,
     checked_decision,
+    peeked,
     restated,
     restated_each,
     settled_costs,
@@ -53,17 +58,19 @@ class _Deciding(Generic[S]):
     """The part of a decider that does no I/O.
 
     `at_once` is the storage's way to spend without a pause; None if it has none, and while the decider is closed.
-    `fast_path` decides from memory without a call in between. `lock` is held while the decider is opened, closed,
-    listened to or given a twin.
+    `fast_path` decides from memory without a call in between. `local` has slices and cached denials. It is asked only
+    if `asks_local`: a storage that answers at once has no use for it. `lock` is held while the decider is opened,
+    closed, listened to or given a twin.
     """
 
     at_once: AtOnce | None
     _storage: S
 
-    def __init__(self, storage: S, listeners: tuple[Listener, ...]) -> None:
+    def __init__(self, storage: S, listeners: tuple[Listener, ...], clock: Clock | None) -> None:
         self.listeners = listeners
         self.closed = False
         self.fast_path = MemoryFastPath()
+        self.local = LocalStates(clock)
         self._entered = 0
         self._twin: AsyncDecider | None = None
         self.storage = storage
@@ -73,6 +80,7 @@ class _Deciding(Generic[S]):
     def renew(self) -> None:
         """Replace the lock in a forked child: the thread that may have held it does not exist there."""
         self.lock = threading.RLock()  # reentrant: a signal handler may close what this thread opens or closes
+        self.local.renew()
 
     @property
     def storage(self) -> S:
@@ -82,6 +90,7 @@ class _Deciding(Generic[S]):
     @storage.setter
     def storage(self, storage: S) -> None:
         self._storage = storage
+        self.local.clear()
         self._choose_path()
 
     def listen(self, listener: Listener) -> None:
@@ -119,7 +128,12 @@ class _Deciding(Generic[S]):
     def adopt(self, twin: "AsyncDecider") -> None:
         """Open, close and listen together with `twin` from now on. The caller holds the lock."""
         self._twin = twin
+        twin.local = self.local  # one process has one slice of a key
         twin._set_closed(self.closed)
+
+    def forget_local(self) -> None:
+        """Drop all slices and cached denials: other limits are in force."""
+        self.local.clear()
 
     def _told(self, decisions: list[Decision], begin: float) -> list[Decision]:
         """Tell the listeners of decisions that were made together since `begin`, and return them."""
@@ -150,13 +164,23 @@ class _Deciding(Generic[S]):
     def _choose_path(self) -> None:
         self.at_once = None if self.closed else at_once_of(self._storage)
         self.fast_path.states = None if self.closed else states_of(self._storage)
-        self.fast_path.quick = None if self.closed else self.fast_path.states or _quick_states_of(self._storage)
+        quick = None if self.closed else self.fast_path.states or _quick_states_of(self._storage)
+        self.asks_local = not self.closed and self.at_once is None and quick is None
+        self.fast_path.quick = self.local if self.asks_local else quick
+        self.fast_path.may_pause = quick is None
         self.fast_path.listeners = self.listeners
+
+    def _concerns_local(self, groups: Sequence[Group], mode: Mode) -> bool:
+        """Return True if slices or cached denials have a part in this."""
+        if mode == "peek":
+            return False
+        return self.local.concerns_spend(groups) if mode == "spend" else self.local.concerns_force(groups)
 
 
 class Decider(_Deciding[Storage]):
     """A decider for threads. `storage` is a URL, a storage, or a client of redis-py; see `Limiter` for the options.
 
+    `clock` is what slices and cached denials live by, in microseconds; the monotonic clock unless a test gives another.
     Raises TypeError for a storage that must be awaited.
     """
 
@@ -168,12 +192,13 @@ class Decider(_Deciding[Storage]):
         deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
+        clock: Clock | None = None,
     ) -> None:
         found = as_storage(storage, open_storage)
         if inspect.iscoroutinefunction(found.evaluate):
             raise TypeError(f"{type(found).__name__} is for AsyncLimiter and AsyncGate: its evaluate must be awaited")
         told = as_listeners(listeners)
-        super().__init__(guarded(found, GuardedStorage, failure, deadline, workers, told), told)
+        super().__init__(guarded(found, GuardedStorage, failure, deadline, workers, told), told, clock)
 
     def decide(self, group: Group) -> Decision:
         """Spend a group, and tell the listeners."""
@@ -288,13 +313,28 @@ class Decider(_Deciding[Storage]):
         """
         if self.closed:
             self.check_open()
-        return self._storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+        if not switch.limiting:
+            return unlimited(groups)
+        ask = self._storage.evaluate
+        if not self.asks_local or not self._concerns_local(groups, mode):
+            return ask(groups, mode)
+        return run(spending(self.local, groups, ask) if mode == "spend" else forcing(self.local, groups, ask))
+
+    def peek(self, group: Group) -> Decision:
+        """Return what `decide` would say, with what is left now. Changes nothing."""
+        rows = self.evaluate((group,), "peek")[0]
+        return peeked(Decision(group, self.local.peeked(group, rows) if self.asks_local else rows))
 
     def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
         """Return what `evaluate` does, for a waiter, which may be interrupted. Memory answers without a pause."""
         if mode != "peek" and switch.limiting and isinstance(self._storage, GuardedStorage):
             self.check_open()
-            return self._storage.evaluate_or_undo(groups, mode)
+            ask = self._storage.evaluate_or_undo
+            if not self.asks_local or not self._concerns_local(groups, mode):
+                return ask(groups, mode)
+            if mode == "spend":
+                return run(spending(self.local, groups, ask, repeats_denials=False))
+            return run(forcing(self.local, groups, ask))
         try:
             return self.evaluate(groups, mode)
         except BaseException:
@@ -315,7 +355,10 @@ class Decider(_Deciding[Storage]):
     def reset(self, group: Group) -> None:
         """Forget the states of a group. Raises StorageError when the storage could not be told."""
         self.check_open()
-        self._storage.reset(group)
+        try:
+            self._storage.reset(group)
+        finally:
+            self.local.drop(group)
 
     def force_or_raise(self, group: Group) -> None:
         """Force a group. Raises StorageError, in every failure mode, when the storage could not be told."""
@@ -323,10 +366,13 @@ class Decider(_Deciding[Storage]):
         storage = self._storage
         if not switch.limiting:
             return
-        if isinstance(storage, GuardedStorage):
-            storage.force_or_raise(group)
-        else:
-            storage.evaluate((group,), "force")
+        try:
+            if isinstance(storage, GuardedStorage):
+                storage.force_or_raise(group)
+            else:
+                storage.evaluate((group,), "force")
+        finally:
+            self.local.denials.changed(group)
 
     def close(self) -> None:
         """Close the storage. The decider itself stays as open as it is."""
@@ -354,6 +400,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
+        clock: Clock | None = None,
     ) -> None:
         found = as_storage(storage, open_async_storage)
         if not inspect.iscoroutinefunction(found.evaluate):
@@ -361,7 +408,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         if found is None:
             raise TypeError(f"{type(storage).__name__} would block the event loop: it is for Limiter and Gate")
         told = as_listeners(listeners)
-        super().__init__(guarded(found, AsyncGuardedStorage, failure, deadline, workers, told), told)
+        super().__init__(guarded(found, AsyncGuardedStorage, failure, deadline, workers, told), told, clock)
 
     async def decide(self, group: Group) -> Decision:
         """Spend a group, and tell the listeners. A caller that is cancelled meanwhile leaves no slot taken."""
@@ -454,14 +501,30 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         """Ask the storage; see `Decider.evaluate`."""
         if self.closed:
             self.check_open()
-        return await self._storage.evaluate(groups, mode) if switch.limiting else unlimited(groups)
+        if not switch.limiting:
+            return unlimited(groups)
+        ask = self._storage.evaluate
+        if not self.asks_local or not self._concerns_local(groups, mode):
+            return await ask(groups, mode)
+        flow = spending(self.local, groups, ask) if mode == "spend" else forcing(self.local, groups, ask)
+        return await run_async(flow)
+
+    async def peek(self, group: Group) -> Decision:
+        """Return what `decide` would say; see `Decider.peek`."""
+        rows = (await self.evaluate((group,), "peek"))[0]
+        return peeked(Decision(group, self.local.peeked(group, rows) if self.asks_local else rows))
 
     async def evaluate_or_undo(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
         """Return what `evaluate` does, for a waiter, which may be cancelled; see `Decider.evaluate_or_undo`."""
         if mode == "peek" or not switch.limiting or not isinstance(self._storage, AsyncGuardedStorage):
             return await self.evaluate(groups, mode)
         self.check_open()
-        return await self._storage.evaluate_or_undo(groups, mode)
+        ask = self._storage.evaluate_or_undo
+        if not self.asks_local or not self._concerns_local(groups, mode):
+            return await ask(groups, mode)
+        if mode == "spend":
+            return await run_async(spending(self.local, groups, ask, repeats_denials=False))
+        return await run_async(forcing(self.local, groups, ask))
 
     async def holders(self, key: str, limits: tuple[Limit, ...]) -> list[Holder]:
         """Return the slots of a key that are held now; see `Decider.holders`."""
@@ -475,7 +538,10 @@ class AsyncDecider(_Deciding[AsyncStorage]):
     async def reset(self, group: Group) -> None:
         """Forget the states of a group; see `Decider.reset`."""
         self.check_open()
-        await self._storage.reset(group)
+        try:
+            await self._storage.reset(group)
+        finally:
+            self.local.drop(group)
 
     async def force_or_raise(self, group: Group) -> None:
         """Force a group, in every failure mode by the storage itself; see `Decider.force_or_raise`."""
@@ -483,10 +549,13 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         storage = self._storage
         if not switch.limiting:
             return
-        if isinstance(storage, AsyncGuardedStorage):
-            await storage.force_or_raise(group)
-        else:
-            await storage.evaluate((group,), "force")
+        try:
+            if isinstance(storage, AsyncGuardedStorage):
+                await storage.force_or_raise(group)
+            else:
+                await storage.evaluate((group,), "force")
+        finally:
+            self.local.denials.changed(group)
 
     async def close(self) -> None:
         """Close what this event loop has open in the storage."""

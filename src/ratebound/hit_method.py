@@ -85,7 +85,7 @@ class HitMethod:
     def __call__(self, limiter: LimiterFields, key: object, *, cost: object = 1, values: object = None) -> Any:
         """Decide, or return a coroutine that does."""
         if self.is_async:
-            if limiter._fast_path.quick is None or values is not None:
+            if limiter._fast_path.may_pause or values is not None:
                 return self.function(limiter, key, cost=cost, values=values)
             return HitCoroutine(self.function, limiter, key, cost)
         return hit(limiter, key, cost=cost, values=values)

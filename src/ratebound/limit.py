@@ -463,6 +463,25 @@ def warning_at(limits: tuple[Limit, ...], warn: float) -> tuple[Limit, ...]:
     )
 
 
+def decided_locally(limits: tuple[Limit, ...], slice: Slice | None, deny_cache: bool) -> tuple[Limit, ...]:
+    """Return limits with this slice, unless they have their own, and with a deny cache if one is asked for.
+
+    Raises InvalidLimit for a limit that cannot have it.
+    """
+    if slice is None and not deny_cache:
+        return limits
+    return tuple(
+        replace(
+            limit,
+            name=limit.name if limit.named else "",
+            large=True,
+            slice=limit.slice or slice,
+            deny_cache=limit.deny_cache or deny_cache,
+        )
+        for limit in limits
+    )
+
+
 # An Ask is one question to a storage: (key, limits, cost, patience, extras). It is a plain tuple because every request
 # makes one.
 # `cost` is charged to rates and quotas. A slot and a value are always one, and a penalty costs nothing.

@@ -13,9 +13,12 @@ from typing import Any, Self, TypeVar, overload
 
 from ratebound.arguments import (
     Limits,
+    SliceOption,
+    as_deny_cache,
     as_limits,
     as_patience,
     as_sleep,
+    as_slice,
     group_of,
     group_of_checks,
     groups_of,
@@ -29,10 +32,9 @@ from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener
 from ratebound.hit_method import LimiterFields, hit_method
-from ratebound.limit import Check, Limit, checked_key, checked_warn, limit_set, warning_at
+from ratebound.limit import Check, Limit, checked_key, checked_warn, decided_locally, limit_set, warning_at
 from ratebound.rate_limited import RateLimited
 from ratebound.reservation import AsyncReservation, Reservation
-from ratebound.settling import peeked
 from ratebound.slots import Holder
 from ratebound.storage import AsyncStorage, RedisClient, Storage
 from ratebound.usage import Usage, granting, usage_ask, usages_of
@@ -51,6 +53,10 @@ class Limiter(LimiterFields):
     receive every decision, see `events`. `max_delay` is the longest sleep of `wait`, `acquire` and decorators that are
     given no timeout. `warn` is the share of a limit, like '80%', at which listeners receive `Warned`. Durations are
     seconds or timedeltas.
+
+    `slice` lets this process take parts of the limits from a shared storage, and decide from them without asking: True,
+    a share of what remains like '5%', a `Slice`, or {"share": "5%", "for": 1.0}. `deny_cache` lets it repeat a denial
+    for up to a second. Memory answers at once, so it ignores both. See docs/slices.md.
     """
 
     def __init__(
@@ -65,11 +71,15 @@ class Limiter(LimiterFields):
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
         warn: float | str | None = None,
+        slice: SliceOption | None = None,
+        deny_cache: bool = False,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._twin: AsyncLimiter | None = None
         self._warn = None if warn is None else checked_warn(warn)
-        self.limits = as_limits(limits, default_algorithm)
+        self._slice = as_slice(slice)
+        self._deny_cache = as_deny_cache(deny_cache)
+        self._use(as_limits(limits, default_algorithm))
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=False)
         self._decider = Decider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
@@ -83,7 +93,11 @@ class Limiter(LimiterFields):
 
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
-        found = limit_set(limits)
+        self._use(limits)
+        self._decider.forget_local()
+
+    def _use(self, limits: Limit | Iterable[Limit]) -> None:
+        found = decided_locally(limit_set(limits), self._slice, self._deny_cache)
         self._plan = Plan(found if self._warn is None else warning_at(found, self._warn))
         self._reserves = reserves(self._plan.limits)
         self._wait_in_line = wait_for_slots if any(limit.has_slots for limit in self._plan.limits) else wait_in_line
@@ -129,7 +143,7 @@ class Limiter(LimiterFields):
     def peek(self, key: str, *, cost: int = ONE, values: Values | None = None) -> Decision:
         """Return what `hit` would say, with what is left now. Changes nothing."""
         group = group_of(key, self.limits, cost, values)
-        return peeked(Decision(group, self._decider.evaluate((group,), "peek")[0]))
+        return self._decider.peek(group)
 
     def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Decide several keys and limits atomically: all are charged, or none."""
@@ -343,10 +357,14 @@ class AsyncLimiter(LimiterFields):
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
         warn: float | str | None = None,
+        slice: SliceOption | None = None,
+        deny_cache: bool = False,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._warn = None if warn is None else checked_warn(warn)
-        self.limits = as_limits(limits, default_algorithm)
+        self._slice = as_slice(slice)
+        self._deny_cache = as_deny_cache(deny_cache)
+        self._use(as_limits(limits, default_algorithm))
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=True)
         self._decider = AsyncDecider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
@@ -360,7 +378,11 @@ class AsyncLimiter(LimiterFields):
 
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
-        found = limit_set(limits)
+        self._use(limits)
+        self._decider.forget_local()
+
+    def _use(self, limits: Limit | Iterable[Limit]) -> None:
+        found = decided_locally(limit_set(limits), self._slice, self._deny_cache)
         self._plan = Plan(found if self._warn is None else warning_at(found, self._warn))
         self._reserves = reserves(self._plan.limits)
         self._wait_in_line = wait_for_slots if any(limit.has_slots for limit in self._plan.limits) else wait_in_line
@@ -398,7 +420,7 @@ class AsyncLimiter(LimiterFields):
     async def peek(self, key: str, *, cost: int = ONE, values: Values | None = None) -> Decision:
         """Return what `hit` would say, changing nothing; see `Limiter.peek`."""
         group = group_of(key, self.limits, cost, values)
-        return peeked(Decision(group, (await self._decider.evaluate((group,), "peek"))[0]))
+        return await self._decider.peek(group)
 
     async def check(self, checks: Check | Iterable[Check]) -> Decision:
         """Decide several keys and limits atomically; see `Limiter.check`."""

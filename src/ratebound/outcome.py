@@ -1,9 +1,11 @@
 """The answer of one limit: as users see it, and as kernels and storages pass it on (law 8)."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ratebound.compiling import i64
+
+SLICED: Final = -2  # as `part`: the units came out of a slice, and `given` is its number; -1 would be NOT_GIVEN
 
 
 class Outcome(NamedTuple):
@@ -15,7 +17,7 @@ class Outcome(NamedTuple):
     The other fields are for settling. `given` is the time that refunds had given back to a bucket; for a fixed window,
     the instant since which it counts; for a slot that was forced, 1 if it was not held before. `part` is the fraction
     of the instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from
-    `at_us`; None if it equals `reset_after_us`.
+    `at_us`; None if it equals `reset_after_us`. If a slice decided, `part` is -2 and `given` is the slice's number.
     """
 
     allowed: bool

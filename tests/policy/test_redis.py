@@ -5,7 +5,7 @@ import uuid
 
 from ratebound.policy import AsyncGate, Gate, Match, Policy, Rule
 from tests.adaptive.gauges import Gauge, lower, pressure_of
-from tests.policy.gates import passes, request
+from tests.policy.gates import decide, passes, request
 from tests.servers import Server
 
 
@@ -62,3 +62,34 @@ def test_a_lowered_worker_sheds_and_the_other_goes_on_with_the_same_count(redis_
         last = second.decide(request()).decision
         assert last is not None
         assert last.blocked
+
+
+def test_gates_with_slices_share_the_count_and_are_decided_by_blocks_and_resets(redis_url_server: Server) -> None:
+    name = uuid.uuid4().hex[:8]
+    rule = Rule(f"a-{name}", "200/day; 300/calendar-month", by="user", slice={"share": "10%", "for": "1 hour"})
+    policy = Policy(rules=[rule], storage=redis_url_server.url)
+    ann, bob = request(user=f"ann-{name}"), request(user=f"bob-{name}")
+    with Gate(policy, deadline=5.0) as first, Gate(policy, deadline=5.0) as second:
+        granted = [bool(decide(gate, ann)) for _ in range(250) for gate in (first, second)]
+        assert sum(granted) <= 200, "what one has taken, the other has not"
+        assert sum(granted) >= 200 - 2 * 20, "and each has one slice at most that it could not use"
+        assert passes(first, bob, most=20) == 20
+        first.block(f"user:bob-{name}")
+        assert decide(first, bob).kind == "block", "whatever it has taken for him"
+        first.unblock(f"user:bob-{name}")
+        assert decide(first, bob)
+        first.reset(f"user:ann-{name}")
+        assert decide(first, ann)
+        (usage, _) = first.usage_of(f"user:ann-{name}")
+        assert usage.used == 1, "a slice that was taken before the reset is gone"
+
+
+def test_gates_with_a_deny_cache_let_a_client_pass_after_a_reset(redis_url_server: Server) -> None:
+    name = uuid.uuid4().hex[:8]
+    rule = Rule(f"a-{name}", "5/day", by="user", deny_cache=True)
+    ann = request(user=f"ann-{name}")
+    with Gate(Policy(rules=[rule], storage=redis_url_server.url), deadline=5.0) as gate:
+        assert passes(gate, ann) == 5
+        assert not any(decide(gate, ann) for _ in range(50))
+        gate.reset(f"user:ann-{name}")
+        assert passes(gate, ann) == 5

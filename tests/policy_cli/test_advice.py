@@ -151,6 +151,44 @@ WRONG: dict[str, list[str]] = {
         "switch: shadow\nrules: [{name: a, limits: 9/second}]",
         "rules: [{name: a, mode: shadow, limits: 9/second}]",
     ],
+    "slice-beside-unsliced-rule": [
+        "storage: redis://h\nrules: [{name: a, by: user, limits: 900/minute, slice: true}, "
+        "{name: b, by: address, limits: 9000/minute}]",
+        "storage: redis://h\nrules: [{name: b, limits: 9/second, match: {paths: '/x/{rest*}'}}, "
+        "{name: a, match: {paths: [/x/y, /x/z]}, limits: 900/minute, slice: true}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true}, "
+        "{name: b, mode: shadow, limits: 90/minute}]",
+        "storage: redis://h\nrules: [{name: a, default: true, limits: 900/minute, slice: true}, "
+        "{name: b, mode: shadow, limits: 90/minute}]",
+        "storage: redis://h\nrules: [{name: a, default: true, limits: 900/minute, slice: true}, "
+        "{name: b, default: true, limits: 90/second}]",
+        "storage: redis://h\nrules: [{name: f, match: {paths: /f}, limits: 9/second, final: true}, "
+        "{name: a, match: {paths: /x}, limits: 900/minute, slice: true}, {name: b, limits: 90/second}]",
+        "storage: redis://h\npenalties: {p: 3 strikes/hour block 1 hour}\n"
+        "rules: [{name: a, limits: 900/minute, slice: true}, {name: b, by: address, limits: 900/minute, penalty: p}]",
+    ],
+    "deny-cache-beside-uncached-rule": [
+        "storage: redis://h\nrules: [{name: a, by: user, limits: 900/minute, slice: true, deny_cache: true}, "
+        "{name: b, by: address, limits: 9000/minute, slice: true}]",
+    ],
+    "slice-too-small": [
+        "storage: redis://h\nrules: [{name: a, limits: 39/minute, slice: true}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute; 1000/hour, slice: 0.1%}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute burst 9, slice: true}]",
+    ],
+    "slice-with-charge": [
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true, charge: failure}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true, charge: {call: weight}}]",
+    ],
+    "slice-in-memory": [
+        "rules: [{name: a, limits: 900/minute, slice: true}]",
+        "rules: [{name: a, match: {paths: /a}, limits: 900/minute, slice: true}, "
+        "{name: b, limits: 900/minute, slice: true}]",
+    ],
+    "deny-cache-in-memory": [
+        "storage: memory://\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
+        "storage: shm://zone\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
+    ],
 }
 RIGHT: dict[str, list[str]] = {
     "fixed-window-on-credentials": [
@@ -315,6 +353,50 @@ RIGHT: dict[str, list[str]] = {
     "wide-allow": ["allow: [10.0.0.0/8, 192.0.2.0/24, user:x]\nrules: [{name: a, limits: 9/second}]"],
     "nothing-enforced": [
         "rules: [{name: a, mode: shadow, limits: 9/second}, {name: b, limits: 9/second}]",
+    ],
+    "slice-beside-unsliced-rule": [
+        "storage: redis://h\nrules: [{name: a, by: user, limits: 900/minute, slice: true}, "
+        "{name: b, by: address, limits: 9000/minute, slice: true}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true}, "
+        "{name: b, match: {paths: /x}, limits: 9/second}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true}, "
+        "{name: b, by: address, stage: early, limits: 9/second}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true}, "
+        "{name: b, default: true, limits: 9/second}]",
+        "storage: redis://h\nrules: [{name: a, default: true, limits: 900/minute, slice: true}, "
+        "{name: b, match: {paths: /x}, limits: 9/second}]",
+        "storage: redis://h\nrules: [{name: a, match: {paths: /x}, limits: 900/minute, slice: true, final: true}, "
+        "{name: b, limits: 9/second}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true}, {name: b, limits: unlimited}]",
+        "storage: redis://h\ntiers: [pro]\nrules: [{name: a, limits: 900/minute, slice: true}, "
+        "{name: b, limits: {pro: unlimited, default: 9/second}}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true}, "
+        "{name: b, limits: {call: find, otherwise: 9/second}}]",
+        "storage: redis://h\nrules: [{name: a, mode: shadow, limits: 900/minute, slice: true}, "
+        "{name: b, limits: 9/second}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true, candidate: 90/minute}]",
+    ],
+    "deny-cache-beside-uncached-rule": [
+        "storage: redis://h\nrules: [{name: a, by: user, limits: 900/minute, slice: true, deny_cache: true}, "
+        "{name: b, by: address, limits: 9000/minute, deny_cache: true}]",
+    ],
+    "slice-too-small": [
+        "storage: redis://h\nrules: [{name: a, limits: 40/minute, slice: true}]",
+        "storage: redis://h\nrules: [{name: a, limits: 20/minute, slice: 10%}]",
+        "storage: redis://h\nrules: [{name: a, limits: 9/minute burst 40, slice: true}]",
+        "storage: redis://h\nrules: [{name: a, limits: 9/minute, deny_cache: true}]",
+    ],
+    "slice-with-charge": [
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true, cost: 3}]",
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, charge: failure}]",
+    ],
+    "slice-in-memory": [
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, slice: true}]",
+        "rules: [{name: a, limits: 900/minute, slice: false, deny_cache: true}]",
+    ],
+    "deny-cache-in-memory": [
+        "storage: redis://h\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
+        "rules: [{name: a, limits: 900/minute, slice: true}]",
     ],
 }
 WORKERS = {"memory-with-workers": 4}

@@ -198,3 +198,42 @@ def test_the_shell_can_complete_it(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().out.split() == ["plain,check", "plain,explain", "plain,import"]
+
+
+SLICED = """
+storage: redis://localhost
+exempt: [{paths: /health, methods: [GET, HEAD]}]
+rules:
+  - name: search
+    match: {paths: /search}
+    limits: 600/minute; 9000/calendar-day
+    slice: {share: 5%, for: 1 second}
+  - {name: others, default: true, limits: 10/second burst 50; 5000/hour, deny_cache: true}
+"""
+
+
+def test_notes_say_what_slices_and_deny_caches_do(tmp_path: Path) -> None:
+    file = written(tmp_path, SLICED)
+    result = run("check", file, "--strict", width=400)
+    assert result.exit_code == 0, "a note is no warning"
+    text = " ".join(result.stdout.split())
+    assert f"{file}:8: rules[0].slice: note" in text
+    assert (
+        "does a process takes up to 5% of what remains of '600/minute' at once, at most 30, and uses it within 1 s; in"
+        " any minute no more passes than '600/minute' gives in 1 minute and 1 s"
+    ) in text
+    assert "does a process takes up to 5% of what remains of '9000/calendar-day' at once, at most 450," in text
+    assert "it ends with its window, so no window has more than 9,000" in text
+    assert f"{file}:9: rules[1].deny_cache: note does a process repeats a denial for up to 1 s" in text
+    assert text.endswith(f"{file}: 2 rules, no mistakes, no warnings")
+
+
+def test_json_has_the_notes(tmp_path: Path) -> None:
+    found = json.loads(run("check", written(tmp_path, SLICED), "--format", "json").stdout)
+    assert [(note["line"], note["place"]) for note in found["notes"]] == [
+        (8, "rules[0].slice"),
+        (8, "rules[0].slice"),
+        (9, "rules[1].deny_cache"),
+    ]
+    assert "in any minute no more passes than '600/minute' gives in 1 minute and 1 s" in found["notes"][0]["text"]
+    assert json.loads(run("check", written(tmp_path, GOOD), "--format", "json").stdout)["notes"] == []

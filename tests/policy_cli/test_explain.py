@@ -286,3 +286,33 @@ def test_it_says_why_a_body_cannot_be_read(tmp_path: Path) -> None:
     [stage] = told(written(tmp_path, ABUSE), "--path", "/login", "--body", "{")
     assert (stage["kind"], stage["rejection"]["status"]) == ("deny", 403)
     assert "unreadable: The body is not valid JSON" in rule(stage, "account")["why"]
+
+
+SLICED = """
+rules:
+  - {name: search, match: {paths: /search}, by: user, limits: 600/minute, slice: true, deny_cache: true}
+  - {name: window, match: {paths: /window}, by: user, limits: 600/minute fixed-window, slice: {share: 10%, for: 500 ms}}
+  - {name: address, match: {paths: /window}, by: address, limits: 9000/hour}
+"""
+
+
+def test_it_says_what_a_slice_and_a_deny_cache_do(tmp_path: Path) -> None:
+    file = written(tmp_path, SLICED)
+    lines = run("explain", file, "--path", "/search", width=400).stdout.splitlines()
+    assert (
+        "          slice     a process takes up to 5% of what remains of '600/minute' at once, at most 30, and uses it"
+        " within 1 s; in any minute no more passes than '600/minute' gives in 1 minute and 1 s"
+    ) in lines
+    assert any(line.startswith("          denials   a process repeats a denial for up to 1 s") for line in lines)
+    [stage] = told(file, "--path", "/search")
+    assert (rule(stage, "search")["slice"], rule(stage, "search")["deny_cache"]) == ({"share": 0.05, "for": 1.0}, True)
+    assert (rule(stage, "address")["slice"], rule(stage, "address")["deny_cache"]) == (None, False)
+
+
+def test_it_says_which_rule_keeps_a_slice_from_serving_the_request(tmp_path: Path) -> None:
+    lines = run("explain", written(tmp_path, SLICED), "--path", "/window", width=400).stdout.splitlines()
+    assert (
+        "          slice     a process takes up to 10% of what remains of '600/minute fixed-window' at once, at most"
+        " 60, and uses it within 500 ms; it ends with its window, so no window has more than 600"
+    ) in lines
+    assert "          slice     saves no trip for this request: rule 'address' has none" in lines

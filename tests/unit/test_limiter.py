@@ -317,8 +317,8 @@ def test_the_public_names_are_these() -> None:
     assert set(ratebound.__all__) == {
         "AsyncGuardedStorage", "AsyncLimiter", "AsyncMemoryStorage", "AsyncReservation", "Check", "Decision",
         "GuardedStorage", "Holder", "InvalidCost", "InvalidKey", "InvalidLimit", "InvalidValue", "Limit", "Limiter",
-        "MemoryStorage", "Outcome", "RateLimited", "RateboundError", "Reservation", "StorageError", "Usage", "compiled",
-        "parse_limit", "parse_limits",
+        "MemoryStorage", "Outcome", "RateLimited", "RateboundError", "Reservation", "Slice", "StorageError", "Usage",
+        "compiled", "parse_limit", "parse_limits",
     }  # fmt: skip
 
 

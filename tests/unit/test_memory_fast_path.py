@@ -80,6 +80,7 @@ class Bare(LimiterFields):
         self._plan = PLAN
         self._fast_path = MemoryFastPath()
         self._fast_path.states = self._fast_path.quick = storage.states
+        self._fast_path.may_pause = False
 
     def _hit_in_general(self, key: Any, cost: Any, values: Any) -> Any:
         return "in general", key, cost

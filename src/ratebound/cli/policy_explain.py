@@ -2,13 +2,14 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
+from ratebound.cli.local_decisions import DENIALS, has_deny_cache, slice_effects
 from ratebound.cli.policy_functions import is_stub
 from ratebound.errors import RateboundError
 from ratebound.http.rejection import Response
@@ -286,6 +287,7 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
         facts.append(("retry", f"after {rule.retry:g} s, if no slot is free"))
     if rule.warn and isinstance(plan, tuple):
         facts.append(("warn", f"listeners, when {rule.warn * 100:g}% of a limit are used"))
+    facts += _local_facts(report, answer)
     cost = "computed by a function" if report.cost is None else str(report.cost)
     facts.append(("cost", cost))
     if rule.charge is not None:
@@ -297,6 +299,19 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     if rule.candidates:
         facts.append(("candidate", "evaluated as well, and only reported"))
     return facts
+
+
+def _local_facts(report: RuleReport, answer: Answer) -> Iterator[tuple[str, str]]:
+    """Yield what slices and a deny cache do to this request, and which other rule keeps them from doing it."""
+    plan = report.plan if isinstance(report.plan, tuple) else ()
+    yield from (("slice", words) for words in slice_effects(plan))
+    if has_deny_cache(plan):
+        yield "denials", DENIALS
+    for label, key in (("slice", "slice"), ("denials", "deny_cache")):
+        if any(getattr(limit, key) for limit in plan):
+            for other in [one for one in answer.explanation.rules if one.applies and isinstance(one.plan, tuple)]:
+                if not all(getattr(limit, key) for limit in other.plan or ()):
+                    yield label, f"saves no trip for this request: rule {other.rule.name!r} has none"
 
 
 def _source(rule: Rule, name: str) -> str:
@@ -322,6 +337,10 @@ def _result(given: Any) -> str:
 def _by_result(given: Any) -> Any:
     """Return the `charge` or `strike` of a rule for JSON."""
     return _result(given) if callable(given) else dict(given) if isinstance(given, Mapping) else given
+
+
+def _slice_json(rule: Rule) -> dict[str, float] | None:
+    return None if rule.slice is None else {"share": rule.slice.share, "for": rule.slice.for_us / UNITS["second"]}
 
 
 def _blocks(limit: Limit) -> str:
@@ -362,6 +381,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
                 "mode": report.rule.mode,
                 "failure": report.rule.failure or answer.policy.failure,
                 "priority": report.rule.priority,
+                "slice": _slice_json(report.rule),
+                "deny_cache": report.rule.deny_cache,
             }
             for report in said.rules
         ],

@@ -43,6 +43,12 @@ class EndpointRulesTable:
                 f"charge= names {', '.join(sorted(unknown))}, and the policy has no rule of that name: its rules are"
                 f" {', '.join(rule.name for rule in gate.policy.rules)}"
             )
+        cached = [rule.name for rule in gate.policy.rules if rule.deny_cache and rule.name in self._charges]
+        if cached:
+            raise ValueError(
+                f"charge= names {', '.join(cached)}, which has a deny cache: the result of a request changes what is"
+                " denied; leave one of them out"
+            )
         self.full: dict[Endpoint | None, EndpointRules] = {}  # with the rules of the policy
         self._alone: dict[Endpoint | None, EndpointRules] = {}
         self._prepared: dict[tuple[Endpoint | None, bool], EndpointRules] = {}  # for the policy that was loaded last

@@ -16,7 +16,7 @@ from ratebound.events import Listener
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import Rejection, RejectionFormat
-from ratebound.limit import Limit
+from ratebound.limit import Limit, Slice
 from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, RequestView
 from ratebound.policy.model.charge_by_result import Charge, Strike
 from ratebound.policy.model.policy import Switch
@@ -38,6 +38,7 @@ AnyLimits = Limits | Computed | Function
 AnyViewLimits = Limits | Computed | ViewFunction
 By = str | Function | Sequence[str | Function]
 ViewBy = str | ViewFunction | Sequence[str | ViewFunction]
+SliceOption = bool | float | str | Slice | Mapping[str, Any] | None
 AnyPolicy = Policy | PolicyFile | PlainLimits | PathLike[str] | Mapping[str, Any]
 
 
@@ -125,6 +126,8 @@ class PlainLimitOptions(TypedDict, total=False):
     keep_defaults: bool
     on_breach: Callable[..., Any] | None
     penalty: str
+    slice: SliceOption
+    deny_cache: bool
 
 
 class LimitOptions(PlainLimitOptions, total=False):

@@ -18,7 +18,7 @@ from ratebound.policy.model.charge_by_result import Charge, Strike, read_charge
 from ratebound.policy.model.rule import EXEMPT, Failure, Mode, Priority
 from ratebound.policy.problem import PolicyError, Problem, shown
 from ratebound.web.functions import taking_request
-from ratebound.web.options import Limits, check_limit_options
+from ratebound.web.options import Limits, SliceOption, check_limit_options
 from ratebound.web.rule_names import MARK, numbered
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,7 +53,7 @@ class RouteLimit:
     RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
     costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn`
     is the share of a limit, like '80%', at which listeners are warned.
-    `distinct` and `penalty` are as in a Rule, too.
+    `distinct`, `penalty`, `slice` and `deny_cache` are as in a Rule, too.
 
     Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
     the policy's default rules, unless `keep_defaults`.
@@ -77,6 +77,8 @@ class RouteLimit:
     on_breach: Callable[..., Any] | None = None
     distinct: Mapping[str, Any] | None = None
     penalty: str = ""
+    slice: SliceOption = None
+    deny_cache: bool = False
 
     def __post_init__(self) -> None:
         read_charge(self.charge)  # so that a function that takes other arguments is a TypeError here, as elsewhere
@@ -123,6 +125,8 @@ class RouteLimit:
             strike=self.strike,
             distinct=self.distinct,
             penalty=self.penalty,
+            slice=self.slice,
+            deny_cache=self.deny_cache,
         )
 
     @property

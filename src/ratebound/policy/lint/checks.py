@@ -1,6 +1,7 @@
 """Checks for common mistakes in valid policies: pure functions from a policy to named warnings.
 
-The texts are in known_mistakes.py; the checks of logins are in credentials.py.
+The texts are in known_mistakes.py; the checks of logins are in credentials.py, those of slices and deny caches in
+local_decisions.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +13,10 @@ from ratebound.lowered import lowered_limit
 from ratebound.policy.identity.identify import IdentityKind
 from ratebound.policy.lint.credentials import check_credentials, kinds_of, limits_something, plans_of
 from ratebound.policy.lint.known_mistakes import Advice, advice
+from ratebound.policy.lint.local_decisions import check_local_decisions
 from ratebound.policy.lint.redundant_limit import is_redundant
 from ratebound.policy.match.conditions import Match
-from ratebound.policy.match.coverage import covers
-from ratebound.policy.match.path import Pattern
+from ratebound.policy.match.coverage import covers, first_literal
 from ratebound.policy.match.request_value import TARGETS
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
@@ -198,7 +199,7 @@ class _CompanionRules:
         for place, rule in enumerate(policy.rules):
             if rule.mode == "enforce" and rule.computed is None and place <= first.get(rule.stage, place):
                 begins = self._by_key.setdefault(self._key(rule), {})
-                for begin in {_begin(pattern) for pattern in rule.match.patterns} or {None}:
+                for begin in {first_literal(pattern) for pattern in rule.match.patterns} or {None}:
                     begins.setdefault(begin, []).append(place)
             if rule.final:
                 first.setdefault(rule.stage, place)
@@ -214,7 +215,7 @@ class _CompanionRules:
         if rule.computed is not None or any(override.limits is not None for override in policy.overrides):
             return
         begins = self._by_key.get(self._key(rule), {})
-        begin = _begin(rule.match.patterns[0]) if rule.match.patterns else None
+        begin = first_literal(rule.match.patterns[0]) if rule.match.patterns else None
         for other_place in dict.fromkeys([*begins.get(None, ()), *begins.get(begin, ())]):
             other = policy.rules[other_place]
             if other is rule or set(other.plans) - {DEFAULT} - set(rule.plans):
@@ -227,12 +228,6 @@ class _CompanionRules:
                 charges_enough = other.cost is rule.cost
             if charges_enough and covers(other.match, rule.match):
                 yield other_place, other
-
-
-def _begin(pattern: Pattern) -> str | None:
-    """Return the first step of a pattern if it is a literal, else None."""
-    step = pattern.segments[0] if pattern.segments else None
-    return step if isinstance(step, str) else None
 
 
 def _limit_shapes(policy: Policy) -> Iterator[Advice]:
@@ -448,4 +443,5 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _global_alone,
     _lists,
     _nothing_enforced,
+    check_local_decisions,
 )

@@ -186,4 +186,31 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "No request is denied. That is right while you try a policy, and wrong if it is forgotten.",
         "Write 'switch: on' or leave it out. To try a single rule, write 'mode: shadow' in that rule.",
     ),
+    "slice-beside-unsliced-rule": (
+        "All rules that apply to a request are one decision. If one of their limits has no slice, the request goes to"
+        " the storage, and the slice never serves.",
+        "Give the other rule a slice too, or leave out this one.",
+    ),
+    "deny-cache-beside-uncached-rule": (
+        "A denial is repeated without the storage only if every limit that applies to the request has a deny cache.",
+        "Write 'deny_cache: true' in the other rule too, or leave it out here.",
+    ),
+    "slice-too-small": (
+        "A slice of one unit serves no second request, so every request goes to the storage.",
+        "Leave the slice out of this rule, or take a larger share: 'slice: {share: 20%}'.",
+    ),
+    "slice-with-charge": (
+        "What a request gives back after its slice has ended is lost, and what it costs more than the slice holds takes"
+        " a trip of its own to the storage.",
+        "Leave the slice out where requests take longer than the slice lasts, or let it last longer: 'slice: {for: 5"
+        " seconds}'.",
+    ),
+    "slice-in-memory": (
+        "A slice saves trips to a server. Counts in memory, or in the shared memory of one host, take no trip.",
+        "Write 'storage: redis://…', or leave the slices out.",
+    ),
+    "deny-cache-in-memory": (
+        "A deny cache saves trips to a server. Counts in memory, or in the shared memory of one host, take no trip.",
+        "Write 'storage: redis://…', or leave the deny caches out.",
+    ),
 }

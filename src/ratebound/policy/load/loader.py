@@ -355,14 +355,15 @@ def _readable(known: Mapping[str, Any], error: PolicyError) -> dict[str, Any]:
         left.pop("penalty", None)  # what is left may have nothing that strikes
         left.pop("strike", None)
         if left.pop("distinct", None) is not None:  # limits and sources are readable only together
-            for option in ("limits", "candidate", "retry", "warn"):
+            for option in ("limits", "candidate", "retry", "warn", "slice", "deny_cache"):
                 left.pop(option, None)
     if "penalty" in wrong:
         left.pop("strike", None)
     for problem in error.problems:
         key, *inner = problem.place or ("",)
         if key in ("limits", "candidate"):
-            for option in ("retry", "warn", "strike"):  # it may belong to a limit that cannot be read
+            # Each of these may belong to a limit that cannot be read.
+            for option in ("retry", "warn", "strike", "slice", "deny_cache"):
                 left.pop(option, None)
         tiers = left.get(str(key)) if key in ("limits", "candidate") and inner else None
         if isinstance(tiers, Mapping) and inner[0] in tiers:

@@ -50,3 +50,10 @@ def _host_covers(wide: str, narrow: str) -> bool:
 def _range_covers(wide: str, narrow: str) -> bool:
     one, other = parse_network(wide), parse_network(narrow)
     return one.version == other.version and other.subnet_of(one)  # type: ignore[arg-type]
+
+
+def first_literal(pattern: Pattern) -> str | None:
+    """Return the first step of a pattern if it is a literal, else None. A pattern that covers this one has the same, or
+    None."""
+    step = pattern.segments[0] if pattern.segments else None
+    return step if isinstance(step, str) else None

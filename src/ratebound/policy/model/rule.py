@@ -9,7 +9,16 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
 from ratebound.http.rejection import is_sendable
-from ratebound.limit import MAX_LEASE, VALUE_NAME, Limit, checked_cost, default_algorithm, limit_set
+from ratebound.limit import (
+    MAX_LEASE,
+    SLICES_IN_PERIOD,
+    VALUE_NAME,
+    Limit,
+    Slice,
+    checked_cost,
+    default_algorithm,
+    limit_set,
+)
 from ratebound.notation import parse_limits
 from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.functions import check_takes
@@ -17,6 +26,7 @@ from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.match.request_value import RequestValue, part_of
 from ratebound.policy.model.charge_by_result import ByResult, read_charge, read_strike
+from ratebound.policy.model.slice_option import read_slice
 from ratebound.policy.problem import Problems, check_choice, nearest, shown
 from ratebound.share import read_share
 
@@ -41,13 +51,19 @@ DEFAULT = "default"  # in limits by tier: the key for clients of every other tie
 
 
 class RuleTerms(NamedTuple):
-    """The terms of a rule for all its limits: their failure mode, metering, the time to retry for a slot, and the share
-    at which they warn."""
+    """The terms of a rule for all its limits: their failure mode, metering, the time to retry for a slot, the share at
+    which they warn, and how they are decided without the storage.
+
+    `is_computed` is True for limits that a function returned: those that cannot be decided without the storage are left
+    as they are. It is an error of all others."""
 
     failure: str = ""
     over: str = "deny"
     retry_us: int = 0
     warn: float = 0.0
+    slice: Slice | None = None
+    deny_cache: bool = False
+    is_computed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +95,11 @@ class Rule:
     have windows. Its candidate is not metered, so it reports what enforcing it would deny. `retry` is the time after
     which a client without a slot is told to try again: seconds, a timedelta, or text like '5 seconds'. `warn` is the
     share of a limit, like '80%', at which listeners are warned.
+
+    `slice` lets each process take a part of every limit from a shared storage at once: True, a share like '5%', or a
+    mapping of `share` and `for`. `deny_cache` lets a process repeat a denial for up to a second without asking the
+    storage. A limit that has a slice of its own keeps it. Limits that a function returns, and that cannot have them, go
+    without.
 
     `priority` is for a policy with `adaptive`: while the process is overloaded, limits of rules with a low priority are
     lowered first, and those of critical rules never.
@@ -118,6 +139,8 @@ class Rule:
     strike: Any = None
     distinct: Any = None
     penalty: str = ""
+    slice: Any = None  # stored as a Slice
+    deny_cache: bool = False
 
     plans: Mapping[str, Plan] = field(init=False, repr=False)  # by tier; DEFAULT for all others
     computed: Computed | None = field(init=False, repr=False)
@@ -156,7 +179,12 @@ class Rule:
             warn = self.warn
             put(self, "warn", None)  # so that it is reported once
             put(self, "warn", None if warn is None else read_share(warn))
-        for name, kind in (("default", bool), ("final", bool), ("message", str), ("documentation", str)):
+        with problems.at("slice"):
+            sliced = self.slice
+            put(self, "slice", None)  # so that it is reported once
+            put(self, "slice", read_slice(sliced))
+        flags = ("default", "final", "deny_cache")
+        for name, kind in (*((flag, bool) for flag in flags), ("message", str), ("documentation", str)):
             if not isinstance(getattr(self, name), kind):
                 expected = "a string" if kind is str else "true or false"
                 problems.add((name,), f"expected {expected}, not {shown(getattr(self, name))}")
@@ -204,6 +232,8 @@ class Rule:
                 "this rule has no limit to warn of: leave it out, or add limits like '100/minute' to the rule",
             )
         self._read_by_result(problems, is_read=is_read)
+        if is_read:
+            self._check_local(problems)
         if is_read and not any(problem.place[:1] == ("distinct",) for problem in problems.found):
             self._check_values(problems)
             self._check_strikes(problems)
@@ -222,6 +252,27 @@ class Rule:
                 )
         found = charge if strikes is None else (charge or ByResult())._replace(strikes=strikes)
         object.__setattr__(self, "by_result", found)
+
+    def _check_local(self, problems: Problems) -> None:
+        """Check that the rule can have the slices and the deny cache that it asks for, or that its limits have."""
+        by_penalty = (
+            "a rule with a penalty cannot have it: the storage counts strikes and blocks, so it must see every request"
+        )
+        by_result = (
+            "a rule with 'charge' or 'strike' cannot have it: the result of a request changes what is denied; leave"
+            " one of them out"
+        )
+        limits = list(self._limits())
+        for key, asked in (("slice", self.slice is not None), ("deny_cache", self.deny_cache is True)):
+            own = any(getattr(limit, key) for limit in limits)
+            if asked and not limits and self.computed is None:
+                problems.add((key,), "this rule has no limits: leave it out, or add limits like '100/minute'")
+            elif not (asked or own):
+                continue
+            elif self.penalty:
+                problems.add((key if asked else "limits",), by_penalty)
+            elif key == "deny_cache" and self.by_result is not None:
+                problems.add((key if asked else "limits",), by_result)
 
     def _has_penalty(self) -> bool:
         own = any(limit.is_penalty for plan in self.plans.values() if isinstance(plan, tuple) for limit in plan)
@@ -242,8 +293,10 @@ class Rule:
         put(self, "plans", self._plans(self.written, self.counter_windows, wrong))
         wrong.check()
 
-    def _options(self) -> RuleTerms:
-        return RuleTerms(self.failure, self.over, round((self.retry or 0) * SECOND), self.warn or 0.0)
+    def _options(self, *, is_computed: bool = False) -> RuleTerms:
+        retry_us = round((self.retry or 0) * SECOND)
+        local = self.slice, self.deny_cache is True, is_computed
+        return RuleTerms(self.failure, self.over, retry_us, self.warn or 0.0, *local)
 
     def _has_slots(self) -> bool:
         return any(limit.has_slots for limit in self._limits())
@@ -321,14 +374,15 @@ class Rule:
         problems.check()
         return plans
 
-    def plan(self, limits: Any, counter_windows: frozenset[Window] | None = None) -> Plan:
+    def plan(self, limits: Any, counter_windows: frozenset[Window] | None = None, *, is_computed: bool = False) -> Plan:
         """Return limits under names of this rule, so that two rules with equal limits never share a state. Raises
-        ValueError if they cannot be read."""
+        ValueError if they cannot be read, or if the rule cannot have them; see `RuleTerms` for `is_computed`."""
         windows = self.counter_windows if counter_windows is None else counter_windows
+        options = self._options(is_computed=is_computed)
         if isinstance(limits, str):
-            plan = _plan_of_text(self.name, str.__str__(limits), windows, self._options())
+            plan = _plan_of_text(self.name, str.__str__(limits), windows, options)
         else:
-            plan = _plan(self.name, read_limits(limits), windows, "", self._options())
+            plan = _plan(self.name, read_limits(limits), windows, "", options)
         for limit in plan if isinstance(plan, tuple) else ():
             if limit.is_distinct and limit.values not in self.sources:
                 raise ValueError(self._no_source(limit))
@@ -457,7 +511,8 @@ def _plan(rule: str, written: WrittenLimits, windows: frozenset[Window], prefix:
 
 
 def _with_options(rule: str, limit: Limit, options: RuleTerms) -> Limit:
-    """Return a limit as the rule wants it. Raises InvalidLimit if it cannot be metered."""
+    """Return a limit as the rule wants it. Raises InvalidLimit if it cannot be metered, or not be decided without the
+    storage."""
     changes: dict[str, Any] = {}
     if options.failure:
         changes["failure"] = options.failure
@@ -472,9 +527,28 @@ def _with_options(rule: str, limit: Limit, options: RuleTerms) -> Limit:
                 " '10000/calendar-month' or '1000/day fixed-window', or move this limit to a rule of its own"
             )
         changes["over"] = "allow"
-    if not changes:
-        return limit
+    if changes:
+        limit = _changed(limit, **changes)
+    if options.slice is not None and limit.slice is None:
+        limit = _with_local(rule, limit, options, "slice", options.slice)
+    return _with_local(rule, limit, options, "deny_cache", True) if options.deny_cache else limit
+
+
+def _changed(limit: Limit, **changes: Any) -> Limit:
     return replace(limit, name=limit.name if limit.named else "", large=True, **changes)
+
+
+def _with_local(rule: str, limit: Limit, options: RuleTerms, key: str, value: Slice | bool) -> Limit:
+    """Return a limit with a slice or a deny cache."""
+    try:
+        return _changed(limit, **{key: value})
+    except InvalidLimit as error:
+        if options.is_computed:
+            return limit
+        wrong, shorter = error, ""
+    if isinstance(value, Slice) and value.for_us > limit.period_us // SLICES_IN_PERIOD >= 1000:
+        shorter = f"use a shorter time, 'slice: {{for: {limit.period_us // SLICES_IN_PERIOD / 1000:g} ms}}', or "
+    raise InvalidLimit(f"rule {rule!r}: {wrong}; {shorter}move this limit to a rule of its own, or leave out '{key}'")
 
 
 def _with_algorithms(written: Sequence[WrittenLimit], windows: frozenset[Window]) -> Iterator[Limit]:

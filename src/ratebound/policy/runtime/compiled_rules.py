@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from ratebound.http.prefix import Address
@@ -109,7 +110,7 @@ class CompiledRule:
         """Return the plan of limits that a function found. Raises ValueError if this rule cannot have them."""
         if limits is EXEMPT:
             return "unlimited"
-        plan = self.rule.plan(limits, self.counter_windows)
+        plan = self.rule.plan(limits, self.counter_windows, is_computed=True)
         wrong = choosable(self.by) if needs_verified(plan) else ""
         if wrong:
             raise ValueError(f"rule {self.rule.name!r} cannot have these limits: {wrong}")
@@ -281,12 +282,15 @@ def without_penalties(plan: Plan) -> Plan:
 
 def with_failure_cached(plan: Plan, failure: str) -> Plan:
     """Return `with_failure`, remembered for limits that are made during a request."""
-    # Limits are equal whatever their failure mode, so the modes are part of what is remembered.
-    return plan if isinstance(plan, str) else _remembered(plan, tuple(limit.failure for limit in plan), failure)
+    return plan if isinstance(plan, str) else _remembered(plan, tuple(map(_not_compared, plan)), failure)
+
+
+# Limits are equal whatever these are, so they are part of what is remembered.
+_not_compared = attrgetter("failure", "warn", "slice", "deny_cache")
 
 
 @lru_cache(maxsize=4096)
-def _remembered(plan: Plan, failures: tuple[str, ...], failure: str) -> Plan:
+def _remembered(plan: Plan, not_compared: tuple[Any, ...], failure: str) -> Plan:
     return with_failure(plan, failure)
 
 

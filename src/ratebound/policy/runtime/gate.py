@@ -57,7 +57,7 @@ T = TypeVar("T")
 class _Source(PolicyInForce):
     """The policy that is in force now, given as an object or as a file, and the switch that overrides it."""
 
-    __slots__ = ("__weakref__", "_checked", "_refused", "blocking", "preparations")
+    __slots__ = ("__weakref__", "_checked", "_refused", "blocking", "forget", "preparations")
 
     compiled: CompiledPolicy
     file: PolicyFile | None
@@ -71,6 +71,7 @@ class _Source(PolicyInForce):
         file = policy if isinstance(policy, PolicyFile) else None
         super().__init__(CompiledPolicy(policy) if isinstance(policy, Policy) else policy.compiled, file)
         self.blocking = blocking
+        self.forget: Callable[[], None] = _nothing  # called when another policy has come into force
         self._refused: CompiledPolicy | None = None
         self._check(self.compiled)
         self._checked = self.compiled  # the last policy that was prepared for
@@ -90,6 +91,7 @@ class _Source(PolicyInForce):
                 and (compiled is self._checked or self._is_usable(compiled))  # it was read while this gate was made
             ):
                 self.compiled = compiled
+                self.forget()
         return self.compiled
 
     def use(self, policy: Policy) -> None:
@@ -100,6 +102,7 @@ class _Source(PolicyInForce):
         log_swap(self.compiled.policy, policy)
         self.compiled = self._checked = compiled
         self.file = None
+        self.forget()
 
     def layered(self, base: CompiledPolicy, rules: Sequence[Rule], alone: bool, keep_defaults: bool) -> CompiledPolicy:
         """Return `base` with more rules. Raises TypeError for a function that the gate cannot call."""
@@ -134,6 +137,10 @@ class _Source(PolicyInForce):
         for function in compiled.functions() if self.blocking else ():
             if inspect.iscoroutinefunction(function):
                 raise TypeError(f"{getattr(function, '__name__', function)} is an async def: it is for AsyncGate")
+
+
+def _nothing() -> None:
+    """Forget nothing."""
 
 
 class _PolicyGate:
@@ -234,6 +241,7 @@ class Gate(_PolicyGate):
         # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
         where = self.policy.storage if storage is None else storage
         self._decider = Decider(where, deadline=deadline, workers=workers, listeners=listeners)
+        self._source.forget = self._decider.forget_local
         self._blocks = blocks_in(self._decider.storage, self._decider.fast_path)
 
     @property
@@ -528,6 +536,7 @@ class AsyncGate(_PolicyGate):
         super().__init__(policy, max_delay, blocking=False)
         where = self.policy.storage if storage is None else storage
         self._decider = AsyncDecider(where, deadline=deadline, workers=workers, listeners=listeners)
+        self._source.forget = self._decider.forget_local
         self._blocks = blocks_in(self._decider.storage, self._decider.fast_path)
 
     @property
