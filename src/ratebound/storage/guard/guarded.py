@@ -281,9 +281,9 @@ class GuardedStorage:
     def _evaluate(self, groups: Sequence[Group], mode: Mode) -> list[Sequence[Row]]:
         guard = self.guard
         plan = guard.plan(groups, mode, self._nodes_of)
-        if len(plan.calls) == 1:
-            call = plan.calls[0]
-            guard.finish(plan, call, self._answer(partial(self.inner.evaluate, call.groups, mode)))
+        if len(plan.calls) == 1 or self._inline:
+            for call in plan.calls:
+                guard.finish(plan, call, self._answer(partial(self.inner.evaluate, call.groups, mode)))
         else:  # side by side, so that all share one deadline
             ends = time.monotonic() + guard.deadline
             jobs = [self._threads.queue(partial(self.inner.evaluate, call.groups, mode)) for call in plan.calls]
