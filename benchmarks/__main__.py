@@ -25,6 +25,8 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing.name} is not installed here: 'make bench' installs the peers and runs this") from None
 from benchmarks.builds import BUILDS, PURE, Done, Worker, chosen, pin_to_one_core
+from benchmarks.bytes_per_key import KINDS, measure_bytes
+from benchmarks.bytes_per_key import steps as bytes_steps
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
 from benchmarks.layers import measure_layers
 from benchmarks.layers import steps as layer_steps
@@ -34,6 +36,16 @@ from benchmarks.overload import draw, measure_overload
 from benchmarks.overload import steps as overload_steps
 from benchmarks.redis_trips import measure_trips, steps
 from benchmarks.report import Results, machine, markdown, show, sources
+from benchmarks.shared_memory import (
+    SETTINGS,
+    Setting,
+    measure_calls,
+    measure_parts,
+    measure_processes,
+    process_steps,
+)
+from benchmarks.slices import measure_slices
+from benchmarks.slices import steps as slice_steps
 
 
 class Scale(NamedTuple):
@@ -47,6 +59,11 @@ class Scale(NamedTuple):
     trip_rounds: int
     web_rounds: int
     overload_rounds: int
+    part_rounds: int
+    process_rounds: int
+    slice_rounds: int
+    slice_seconds: float
+    weighed_keys: int
 
 
 SERVED = ("redis", "overload")
@@ -60,9 +77,26 @@ FULL = Scale(
     trip_rounds=60,
     web_rounds=75,
     overload_rounds=3,
+    part_rounds=25,
+    process_rounds=9,
+    slice_rounds=5,
+    slice_seconds=3.0,
+    weighed_keys=500_000,
 )
 QUICK = Scale(
-    rounds=3, each=20, keys=100_000, visits=50_000, growth_rounds=3, trip_rounds=15, web_rounds=9, overload_rounds=1
+    rounds=3,
+    each=20,
+    keys=100_000,
+    visits=50_000,
+    growth_rounds=3,
+    trip_rounds=15,
+    web_rounds=9,
+    overload_rounds=1,
+    part_rounds=3,
+    process_rounds=2,
+    slice_rounds=1,
+    slice_seconds=1.5,
+    weighed_keys=50_000,
 )
 
 
@@ -140,7 +174,32 @@ def _overload_work(results: Results, scale: Scale, builds: Sequence[str]) -> lis
     return [Work("overload", overload_steps(scale.overload_rounds), partial(_overload, results, scale))]
 
 
-WORK = {"memory": _work, "redis": _redis_work, "web": _web_work, "overload": _overload_work}
+def _shm_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    rounds = scale.part_rounds
+    return [
+        *(Work(each.name, len(builds) * rounds, partial(_take_apart, results, scale, each)) for each in SETTINGS),
+        Work("beside Redis", len(builds) * scale.trip_rounds, partial(_call, results, scale)),
+        Work("processes", len(builds) * process_steps(scale.process_rounds), partial(_share, results, scale)),
+    ]
+
+
+def _slices_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("slices", len(builds) * slice_steps(scale.slice_rounds), partial(_slice, results, scale))]
+
+
+def _bytes_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work(kind, bytes_steps(builds), partial(_weigh_everywhere, results, scale, kind)) for kind in KINDS]
+
+
+WORK = {
+    "memory": _work,
+    "redis": _redis_work,
+    "web": _web_work,
+    "overload": _overload_work,
+    "shm": _shm_work,
+    "slices": _slices_work,
+    "bytes": _bytes_work,
+}
 
 
 def _decide(results: Results, scale: Scale, case: Case, workers: Sequence[Worker], done: Done) -> None:
@@ -185,6 +244,30 @@ def _serve(results: Results, scale: Scale, workers: Sequence[Worker], done: Done
 
 def _overload(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     results.overloading = measure_overload(scale.overload_rounds, done)
+
+
+def _take_apart(results: Results, scale: Scale, setting: Setting, workers: Sequence[Worker], done: Done) -> None:
+    results.sharing.parts += measure_parts(workers, setting, scale.part_rounds, done)
+
+
+def _call(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        results.sharing.calls[worker.build] = measure_calls(worker.build, scale.trip_rounds, done)
+
+
+def _share(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        results.sharing.rates |= measure_processes(worker.build, scale.process_rounds, done)
+
+
+def _slice(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        measure_slices(worker.build, scale.slice_rounds, scale.slice_seconds, done, results.slicing)
+
+
+def _weigh_everywhere(results: Results, scale: Scale, kind: str, workers: Sequence[Worker], done: Done) -> None:
+    builds = [worker.build for worker in workers]
+    results.weights.append(measure_bytes(kind, builds, scale.weighed_keys, done))
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

@@ -8,7 +8,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -55,12 +56,20 @@ class Worker:
 
         Both names and arguments travel as pickles. The worker waits until `done` has returned.
         """
+        self.begin(function, *arguments)
+        found: T = self.result(done)
+        return found
+
+    def begin(self, function: Callable[..., object], *arguments: object) -> None:
+        """Let the worker run a function, and do not wait. `result` returns what it returns."""
         self._send((function, arguments))
+
+    def result(self, done: Done = lambda: None) -> Any:
+        """Wait for the function that was begun, and return what it returns."""
         while True:
             is_result, value = self._receive()
             if is_result:
-                result: T = value
-                return result
+                return value
             done()
             self._send(None)
 
@@ -87,3 +96,24 @@ def pin_to_one_core() -> None:
     """Keep this process and its workers on one core, if the system can: workers that take turns share its caches."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+@contextmanager
+def on_all_cores() -> Iterator[None]:
+    """Give all cores to the processes that are started meanwhile: a server, or several processes at once."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the system leaves out those that are not for us
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def run_together(workers: Sequence[Worker], function: Callable[..., T], *arguments: object) -> list[T]:
+    """Run a function in all workers at the same time. Its first argument is the number of the worker."""
+    for number, worker in enumerate(workers):
+        worker.begin(function, number, *arguments)
+    return [worker.result() for worker in workers]

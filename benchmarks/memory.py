@@ -85,7 +85,7 @@ def judge(footprint: Footprint) -> list[Verdict]:
     return [at_most(COMPILED, what, MOST, spread([footprint.bytes_per_key]))]
 
 
-def _resident() -> int:
+def resident() -> int:
     """Return the resident bytes now; without /proc, the peak."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * resource.getpagesize()
@@ -98,12 +98,12 @@ def fill(name: str, keys: int, _: Done) -> tuple[int, float]:
     block = CONTENDERS[name].make()
     denied = block(["user:first"])  # what is made once, at the first hit, is not a key's
     gc.collect()
-    before, start = _resident(), time.process_time()
+    before, start = resident(), time.process_time()
     for first in range(1_000_000, 1_000_000 + keys, CHUNK):
         denied += block([f"user:{number}" for number in range(first, min(first + CHUNK, 1_000_000 + keys))])
     seconds = time.process_time() - start
     gc.collect()
-    grown = _resident() - before
+    grown = resident() - before
     if denied:
         raise AssertionError(f"{name}: {denied} denied")
     return grown, seconds

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import bytes_per_key
 from benchmarks.builds import FOLDERS, PURE
+from benchmarks.bytes_per_key import Weight
 from benchmarks.cases import REQUIRED
 from benchmarks.decision_table import decision_sheet, lines_of
 from benchmarks.gate import PEER, Gating
@@ -23,6 +25,8 @@ from benchmarks.measure import Case, Spread, Times, spread
 from benchmarks.memory import Footprint, judge
 from benchmarks.overload import Overloading
 from benchmarks.redis_trips import Trips
+from benchmarks.shared_memory import Sharing
+from benchmarks.slices import Slicing
 from benchmarks.table import Sheet, between, figures
 from benchmarks.verdict import Verdict, at_most
 from benchmarks.web import Webbing
@@ -57,6 +61,9 @@ class Results:
     layering: Layering = field(default_factory=Layering)
     webbing: Webbing = field(default_factory=Webbing)
     overloading: Overloading = field(default_factory=Overloading)
+    sharing: Sharing = field(default_factory=Sharing)
+    slicing: Slicing = field(default_factory=Slicing)
+    weights: list[Weight] = field(default_factory=list)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -73,7 +80,8 @@ class Results:
         judged += [verdict for footprint in self.memory for verdict in judge(footprint)]
         judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
-        return judged + self.webbing.verdicts() + self.overloading.verdicts()
+        judged += self.webbing.verdicts() + self.overloading.verdicts()
+        return judged + self.sharing.verdicts() + self.slicing.verdicts()
 
     def as_json(self) -> dict[str, Any]:
         """Return the results for the JSON file."""
@@ -90,6 +98,9 @@ class Results:
             "redis": [trips.as_json() for trips in self.trips],
             "web": self.webbing.as_json(),
             "overload": self.overloading.as_json(),
+            "shm": self.sharing.as_json(),
+            "slices": self.slicing.as_json(),
+            "bytes": [asdict(weight) for weight in self.weights],
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -204,6 +215,9 @@ def sheets(results: Results) -> list[Sheet]:
                 for (kind, load), found in results.overloading.goodput.items()
             ],
         ),
+        *results.sharing.sheets(),
+        *results.slicing.sheets(),
+        *bytes_per_key.sheets(results.weights, list(results.machine["sources"])),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),
