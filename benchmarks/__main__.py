@@ -28,6 +28,7 @@ from benchmarks.builds import BUILDS, PURE, Done, Worker, chosen, pin_to_one_cor
 from benchmarks.bytes_per_key import KINDS, measure_bytes
 from benchmarks.bytes_per_key import steps as bytes_steps
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
+from benchmarks.hit_parts import SETTINGS, Setting, measure_parts
 from benchmarks.layers import measure_layers
 from benchmarks.layers import steps as layer_steps
 from benchmarks.measure import Case, measure, steps_of
@@ -36,14 +37,7 @@ from benchmarks.overload import draw, measure_overload
 from benchmarks.overload import steps as overload_steps
 from benchmarks.redis_trips import measure_trips, steps
 from benchmarks.report import Results, machine, markdown, show, sources
-from benchmarks.shared_memory import (
-    SETTINGS,
-    Setting,
-    measure_calls,
-    measure_parts,
-    measure_processes,
-    process_steps,
-)
+from benchmarks.shared_memory import measure_calls, measure_processes, process_steps
 from benchmarks.slices import measure_slices
 from benchmarks.slices import steps as slice_steps
 

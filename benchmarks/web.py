@@ -1,9 +1,9 @@
 """The cost of a limiter on a request of a small application: ours beside slowapi and Flask-Limiter, in one process.
 
 Each application has one route and returns a few bytes of JSON. It is called as a server calls it, with a new scope or
-environ for each request, by 100 clients with their own addresses; storage in memory, headers on. The cost is the time
-above the same application without a limiter, within each round. On Redis, the commands that reach the server are
-counted.
+environ for each request, by 100 clients with their own addresses; storage in memory, or in shared memory where that is
+said; headers on. The cost is the time above the same application without a limiter, within each round. On Redis, the
+commands that reach the server are counted.
 """
 
 import io
@@ -40,6 +40,8 @@ from benchmarks.measure import (
     steps_of,
 )
 from benchmarks.verdict import Verdict, at_least
+from benchmarks.zones import own_zone
+from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
@@ -55,6 +57,7 @@ HEADERS = {
 RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 VARIABLES = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in HEADERS.items()}
 BARE = "without a limiter"
+SMALL_ZONE = 1 << 20  # bytes; each block makes one
 WARM_UP, EACH = 2, 10  # requests of each client; a difference of two times needs short blocks, close to each other
 # Build, case, peer, ours, and how many times less ours must add than the peer.
 REQUIRED = (
@@ -216,6 +219,13 @@ def our_middleware() -> Starlette:
     return app
 
 
+def our_middleware_on_shm() -> Starlette:
+    """Return an application with our ASGI middleware on shared memory."""
+    app = starlette()
+    app.add_middleware(RateLimitMiddleware, policy=LIMIT, storage=own_zone(SMALL_ZONE))
+    return app
+
+
 def our_limits() -> Starlette:
     """Return an application with our RateLimits."""
     app = starlette()
@@ -267,7 +277,7 @@ def flask_limiter_decorator() -> flask.Flask:
     return app
 
 
-def our_flask(storage: str = "memory://", limits: str = LIMIT) -> flask.Flask:
+def our_flask(storage: str | SharedMemoryStorage = "memory://", limits: str = LIMIT) -> flask.Flask:
     """Return a Flask application with our RateLimits."""
     app = flask_app()
     FlaskLimits(app, limits, storage=storage)
@@ -290,6 +300,7 @@ CASES = (
             asgi("slowapi, ASGI middleware", slowapi_middleware),
             asgi("slowapi, decorator", slowapi_decorator),
             asgi("ratebound, ASGI middleware", our_middleware),
+            asgi("ratebound, ASGI middleware on shm", our_middleware_on_shm),
             asgi("ratebound, RateLimits", our_limits),
             asgi("ratebound, decorator", our_decorator),
         ],
@@ -302,6 +313,7 @@ CASES = (
             wsgi("Flask-Limiter, default limits", flask_limiter_defaults),
             wsgi("Flask-Limiter, decorator", flask_limiter_decorator),
             wsgi("ratebound, Flask extension", our_flask),
+            wsgi("ratebound, Flask extension on shm", lambda: our_flask(own_zone(SMALL_ZONE))),
             wsgi("ratebound, decorator", our_flask_decorator),
         ],
         warm_up=WARM_UP,

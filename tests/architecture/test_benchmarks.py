@@ -4,22 +4,29 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks import builds, guard
-from benchmarks.builds import COMPILED, FOLDERS, PURE, Worker, chosen
+from benchmarks import builds, guard, hit_parts, slices
+from benchmarks.builds import COMPILED, FOLDERS, PURE, Worker, chosen, on_all_cores
 from benchmarks.decision_table import decision_sheet, lines_of
 from benchmarks.measure import Case, Contender, Spread, added, measure, ratios, spread, steps_of
+from benchmarks.processes import Load, decisions_per_second
 from benchmarks.prometheus_calls import calls_of_a_decision
 from benchmarks.unasked_hit import unasked_hit
 from benchmarks.verdict import at_least, at_most
+from benchmarks.zones import evicted, own_zone, used, zone_for_processes
 from prometheus_client import CollectorRegistry
 
 import ratebound
-from ratebound import Limiter, parse_limit
+from ratebound import Limiter, parse_limit, parse_limits
 from ratebound.observe.prometheus import PrometheusListener
 from tests.architecture import measured_in_tests
 from tests.architecture.measured_in_tests import where
 
 SMALL, WRONG = measured_in_tests.CASES
+SMALL_SETTINGS = [
+    hit_parts.Setting("gcra", hit_parts.HOT, denied=False),
+    hit_parts.Setting("sliding-log, 10 entries", hit_parts.HOT, denied=True),
+    hit_parts.Setting("four limits", hit_parts.HOT, denied=False),
+]
 needs_source = pytest.mark.skipif(getattr(ratebound, "compiled", False), reason="compiled code has no source to change")
 
 
@@ -181,6 +188,105 @@ def test_the_table_of_one_build_has_no_column_for_the_other() -> None:
     sheet = decision_sheet([(case, {PURE: {"ratebound gcra": [2e-6], "peer x": [4e-6]}})])
     assert sheet.head[-2:] == ("times pure", "quartiles")
     assert [len(row) for row in sheet.rows] == [len(sheet.head)] * 2
+
+
+def test_a_hit_on_shared_memory_is_compared_with_the_sum_of_the_faster_lock_and_the_other_parts() -> None:
+    seconds = {
+        hit_parts.MEMORY: 1.0e-6,
+        hit_parts.MUTEX: 0.25e-6,
+        hit_parts.FILE_LOCK: 2.0e-6,
+        hit_parts.DIGEST: 0.25e-6,
+        hit_parts.UNPACK: 0.25e-6,
+        hit_parts.PACK: 0.25e-6,
+        hit_parts.ZONE: 3.0e-6,
+    }
+    setting = hit_parts.Setting("gcra", hit_parts.HOT, denied=False)
+    found = hit_parts.Parts(PURE, setting, 1, seconds)
+    assert (round(found.sum * 1e6, 6), round(found.times, 6)) == (2.0, 1.5)
+    slow = found._replace(seconds=seconds | {hit_parts.ZONE: 4.1e-6})
+    verdicts = [found.verdict(), slow.verdict()]
+    assert [(verdict.what, verdict.passed) for verdict in verdicts] == [
+        ("shm, gcra, one key: times the sum of its parts", True),
+        ("shm, gcra, one key: times the sum of its parts", False),
+    ]
+
+
+@pytest.mark.parametrize("setting", SMALL_SETTINGS, ids=lambda setting: setting.name)
+def test_a_worker_takes_a_hit_on_shared_memory_apart(setting: hit_parts.Setting) -> None:
+    steps: list[str] = []
+    with Worker(PURE) as worker:
+        (found,) = hit_parts.measure_parts([worker], setting, 2, lambda: steps.append("done"))
+    assert steps == ["done", "done"]
+    assert set(found.seconds) == set(hit_parts.TIMED) - {hit_parts.EMPTY}
+    assert found.states == (4 if "four" in setting.kind else 1)
+
+
+def test_a_log_on_shared_memory_has_as_many_entries_as_its_setting_says() -> None:
+    setting = hit_parts.Setting("sliding-log, 10 entries", hit_parts.HOT, denied=False)
+    zone = own_zone(1 << 20)
+    _, blocks = hit_parts.blocks_of(setting, zone)
+    blocks[hit_parts.ZONE](hit_parts.visits(setting.keys, 0))
+    cells, (limit,) = zone.states.zone.cells, parse_limits(setting.text)
+    place = cells.place(cells.digest(hit_parts.visits(setting.keys, 0)[0]), cells.scope(limit.scope))
+    assert cells.find(place)
+    assert place.numbers is not None
+    assert len(place.numbers) == 2 + 2 * 10
+
+
+@pytest.mark.parametrize("own_keys", [False, True])
+def test_processes_hit_at_the_same_time_and_are_counted_together(own_keys: bool) -> None:
+    with zone_for_processes(1 << 20) as url, Worker(PURE) as one, Worker(PURE) as other:
+        load = Load(url, "1000000000/hour fixed-window", {}, own_keys=own_keys, warm_up=0.0, seconds=0.05)
+        both = decisions_per_second([one, other], load)
+        left = [Limiter(load.limit, storage=url).peek(key).remaining for key in ("user:hot", "user:0", "user:1")]
+    spent = [1_000_000_000 - each for each in left]
+    assert both.all == sum(spent)
+    assert [bool(each) for each in spent] == ([False, True, True] if own_keys else [True, False, False])
+    assert both.per_second > 0
+
+
+def test_processes_that_are_denied_stop_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+    load = Load("memory://", "5/day", {}, warm_up=0.0, seconds=0.01)
+    with Worker(PURE) as worker, pytest.raises(SystemExit):
+        decisions_per_second([worker], load)
+    assert "were denied, expected none" in capfd.readouterr().err
+
+
+def test_a_zone_of_a_benchmark_has_no_file_and_counts_its_cells_and_blocks() -> None:
+    storage = own_zone(1 << 20)
+    limiter = Limiter("100/day sliding-log", storage=storage)
+    limiter.hit("a")
+    assert used(storage) == (1, 0)
+    for _ in range(9):
+        limiter.hit("a")
+    cells, blocks = used(storage)
+    assert cells == 1
+    assert 1 <= blocks <= 2
+    assert evicted(storage) == 0
+    assert not Path(storage.zone_name.path).exists()
+
+
+def test_slices_are_judged_by_decisions_per_second_of_as_many_processes() -> None:
+    def rates(processes: int, trips: float, sliced: float) -> dict[slices.Turn, list[float]]:
+        return {
+            slices.Turn(PURE, slices.TRIPS, processes): [trips],
+            slices.Turn(PURE, slices.SLICED, processes): [sliced],
+        }
+
+    found = slices.Slicing(rates(1, 5_000.0, 200_000.0) | rates(4, 20_000.0, 190_000.0)).verdicts()
+    assert [(verdict.found.median, verdict.passed) for verdict in found] == [(40.0, True), (9.5, False)]
+
+
+def test_all_cores_are_given_back_after_a_part_that_needs_them() -> None:
+    before = os.sched_getaffinity(0)
+    one = {min(before)}
+    os.sched_setaffinity(0, one)
+    try:
+        with on_all_cores():
+            assert os.sched_getaffinity(0) >= one
+        assert os.sched_getaffinity(0) == one
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def contender(library: str, how: str) -> Contender:
