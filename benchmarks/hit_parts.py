@@ -143,9 +143,9 @@ def time_parts(setting: Setting, number: int, done: Done) -> tuple[int, dict[str
         _prepared.update(setting=setting, zone=zone, blocks=blocks_of(setting, zone))
     states, blocks = _prepared["blocks"]
     found = {}
+    gc.collect()
     for part in Random(number).sample(TIMED, len(TIMED)):
         asked = visits(setting.keys, number)
-        gc.collect()
         start = time.process_time()
         denied = blocks[part](asked)
         found[part] = (time.process_time() - start) / len(asked)
