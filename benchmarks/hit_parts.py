@@ -38,7 +38,7 @@ TIMED = (EMPTY, MEMORY, MUTEX, FILE_LOCK, DIGEST, UNPACK, PACK, ZONE)
 HOT, MANY = 1, 10_000  # keys
 VISITS = {HOT: 2_000, MANY: 10_000}  # hits in a block
 ROOM = 64 << 20  # bytes of the zone
-HOUR = 3_600_000_000_000  # nanoseconds
+STEP = 10  # microseconds that pass with each hit where time is simulated, as in a server that is busy
 
 WIDE = "10000000/hour"
 LONG = "10000/day"  # with many keys: a unit is there for seconds, so that no state expires before its next hit
@@ -48,8 +48,8 @@ KINDS: dict[str, tuple[str, str, int]] = {
     "sliding-counter": (f"{WIDE} sliding-counter", "10/day sliding-counter", 0),
     "token-bucket": (f"{WIDE} token-bucket", "10/day token-bucket", 0),
     "gcra": (f"{WIDE} gcra", "10/day gcra", 0),
-    "sliding-log, 10 entries": ("10000/hour sliding-log", "10/day sliding-log", 10),
-    "sliding-log, 100 entries": ("10000/hour sliding-log", "100/day sliding-log", 100),
+    "sliding-log, 10 entries": ("10000/{} microseconds sliding-log", "10/day sliding-log", 10),
+    "sliding-log, 100 entries": ("10000/{} microseconds sliding-log", "100/day sliding-log", 100),
     "calendar": ("10000000/calendar-year", "10/calendar-year", 0),
     "four limits": (
         "10000000/second; 20000000/minute; 30000000/hour; 40000000/day",
@@ -74,8 +74,10 @@ class Setting(NamedTuple):
     @property
     def text(self) -> str:
         """The text of the limits."""
-        allowing, denying, _ = KINDS[self.kind]
-        return denying if self.denied else allowing.replace(WIDE, LONG) if self.keys == MANY else allowing
+        allowing, denying, entries = KINDS[self.kind]
+        if self.denied:
+            return denying
+        return (allowing.replace(WIDE, LONG) if self.keys == MANY else allowing).format(STEP * entries * self.keys)
 
 
 SETTINGS = (
@@ -178,9 +180,8 @@ def blocks_of(setting: Setting, zone: SharedMemoryStorage) -> tuple[int, dict[st
     all_limits, entries = parse_limits(setting.text), KINDS[setting.kind][2]
     memory = MemoryStorage()
     if entries and not setting.denied:  # time that passes with each hit, so that a log has as many entries all the time
-        step = HOUR // entries // setting.keys
-        memory.states._ticks = count(time.monotonic_ns(), step).__next__
-        zone.states.zone._ticks = count(time.monotonic_ns(), step).__next__
+        memory.states._ticks = count(time.monotonic_ns(), STEP * 1_000).__next__
+        zone.states.zone._ticks = count(time.monotonic_ns(), STEP * 1_000).__next__
     hits = {MEMORY: _hits(all_limits, memory), ZONE: _hits(all_limits, zone)}
     for hit in hits.values():
         for warm_up in range(2 if setting.keys == MANY and not entries else max(12, entries + 2)):
