@@ -19,7 +19,7 @@ a repair that is itself cut short is done again.
 
 from hashlib import blake2b
 from mmap import mmap
-from struct import Struct, pack, unpack
+from struct import Struct
 from typing import Final
 
 from ratebound.kernels.packing import Packed
@@ -62,7 +62,8 @@ CLOSED: Final = 3
 DROPPED: Final = 4
 LINKED: Final = 16
 
-MOST_PLACES: Final = 4096  # that a process remembers for each scope
+MOST_SPOTS: Final = 16_384  # that a process remembers
+FORGET_AFTER: Final = 100_000  # keys that were not remembered
 LOOKS: Final = 256  # cells that one search for blocks looks at
 
 _one: Final = ONE.unpack_from
@@ -76,36 +77,30 @@ class ZoneFull(Exception):
     """There is no room, and every state that could be dropped denies."""
 
 
-class Place:
-    """One state: where it is, or may be, and what was read there. Only its identity and buckets never change.
+class Spot:
+    """Where a state is, or may be. `cell` is where it was found last, or -1."""
 
-    `cell` is where it was found, or -1. `is_new` is True if that cell is free until the state is written; then both
-    words are 0. `numbers` is the state, or None if there is none.
-    """
-
-    __slots__ = (
-        "bucket_a",
-        "bucket_b",
-        "cell",
-        "identity",
-        "is_new",
-        "mark_at",
-        "numbers",
-        "shard",
-        "tag",
-        "word_a",
-        "word_b",
-        "worth",
-    )
+    __slots__ = ("bucket_a", "bucket_b", "cell", "identity", "shard", "tag")
 
     def __init__(self, shard: int, identity: bytes, tag: int, bucket_a: int, bucket_b: int) -> None:
         self.shard = shard
-        self.mark_at = HEADER + shard * HEAD + MARK
         self.identity = identity
         self.tag = tag
         self.bucket_a = bucket_a  # the first cell of a bucket
         self.bucket_b = bucket_b
         self.cell = -1
+
+
+class Place(Spot):
+    """A spot, and the state that was read there.
+
+    `is_new` is True if there is none: then both words are 0, `numbers` is None, and `cell` is free, or -1.
+    """
+
+    __slots__ = ("is_new", "numbers", "word_a", "word_b", "worth")
+
+    def __init__(self, shard: int, identity: bytes, tag: int, bucket_a: int, bucket_b: int) -> None:
+        super().__init__(shard, identity, tag, bucket_a, bucket_b)
         self.word_a = 0
         self.word_b = 0
         self.worth = 0
@@ -114,13 +109,13 @@ class Place:
 
 
 class ScopePlace:
-    """The part of a place that comes from the scope of a limit. `places` remembers those of some keys."""
+    """The part of a place that comes from the scope of a limit. `spots` has those of keys that this process met."""
 
-    __slots__ = ("first", "name", "places", "second", "tag")
+    __slots__ = ("first", "name", "second", "spots", "tag")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.places: dict[str, Place] = {}
+        self.spots: dict[str, Spot] = {}
         self.tag = name[0]
         self.first = int.from_bytes(name[:4], "little")
         self.second = int.from_bytes(name[4:], "little")
@@ -143,6 +138,7 @@ class Cells:
     __slots__ = (
         "_blocks",
         "_blocks_at",
+        "_missed",
         "buckets",
         "cells",
         "cells_at",
@@ -162,6 +158,7 @@ class Cells:
         self._blocks_at = geometry.blocks_at
         self.plain_digest = blake2b(digest_size=16, salt=salt)
         self.scopes: dict[str, ScopePlace] = {}
+        self._missed = 0  # keys whose spots were looked up and not known
 
     # Places
 
@@ -188,14 +185,22 @@ class Cells:
             self.scopes[scope] = found
         return found
 
-    def known_place(self, key: str, scope: ScopePlace) -> Place:
-        """Return the place of a state, and remember it. Only a thread that has the lock of its shard may change it."""
-        found = scope.places.get(key)
+    def spot(self, key: str, scope: ScopePlace) -> Spot:
+        """Return the spot of a state, and remember it if there is room. The fast path looks in `spots` first.
+
+        Only a thread that has the lock of its shard may change a spot.
+        """
+        found = scope.spots.get(key)
         if found is None:
-            found = self.place(self.digest(key), scope)
-            if len(scope.places) >= MOST_PLACES:
-                scope.places.clear()
-            scope.places[key] = found
+            place = self.place(self.digest(key), scope)
+            found = Spot(place.shard, place.identity, place.tag, place.bucket_a, place.bucket_b)
+            self._missed += 1
+            if self._missed <= MOST_SPOTS:
+                scope.spots[key] = found
+            elif self._missed > FORGET_AFTER:  # other keys may be hot now
+                self._missed = 0
+                for each in self.scopes.values():
+                    each.spots.clear()
         return found
 
     def place(self, digest: bytes, scope: ScopePlace) -> Place:
@@ -211,6 +216,11 @@ class Cells:
             start + (second ^ scope.second) % self.buckets * BUCKET,
         )
 
+    def known_place(self, key: str, scope: ScopePlace) -> Place:
+        """Return the place of a state whose spot may be known. It is not looked up yet."""
+        spot = self.spot(key, scope)
+        return Place(spot.shard, spot.identity, spot.tag, spot.bucket_a, spot.bucket_b)
+
     def overflow_place(self, shard: int, scope: ScopePlace) -> Place:
         """Return the place of the overflow state of a scope: in the last bucket of the shard."""
         last = shard * self.cells + self.buckets * BUCKET
@@ -218,41 +228,36 @@ class Cells:
 
     def find(self, place: Place) -> bool:
         """Look a place up, and read its state. Return False if there is none."""
-        cell = place.cell
-        if cell >= 0 and self.memory[self.tags_at + cell] == place.tag and self._is_at(place, cell):
-            self._read(place)
-            return True
-        if self._find_in(place, place.bucket_a) or self._find_in(place, place.bucket_b):
-            self._read(place)
-            return True
-        place.cell = -1
-        place.word_a = place.word_b = place.worth = 0
-        place.is_new = True
-        place.numbers = None
-        return False
-
-    def _find_in(self, place: Place, bucket: int) -> bool:
-        at = self.tags_at + bucket
-        tags = self.memory[at : at + BUCKET]
-        found = tags.find(place.tag)
-        while found >= 0:
-            if self._is_at(place, bucket + found):
-                return True
-            found = tags.find(place.tag, found + 1)
-        return False
-
-    def _is_at(self, place: Place, cell: int) -> bool:
-        word_a, identity, word_b = _words(self.memory, self.cells_at + cell * CELL + WORD_A)
-        if identity != place.identity:
+        place.is_new = self.locate(place) < 0
+        if place.is_new:
+            place.word_a = place.word_b = place.worth = 0
+            place.numbers = None
             return False
-        place.cell = cell
-        place.word_a = word_a
-        place.word_b = word_b
-        place.is_new = False
+        self._read(place)
         return True
+
+    def locate(self, spot: Spot) -> int:
+        """Look a spot up. Return its cell, or -1 if it has none."""
+        spot.cell = self._found_in(spot, spot.bucket_a)
+        if spot.cell < 0:
+            spot.cell = self._found_in(spot, spot.bucket_b)
+        return spot.cell
+
+    def _found_in(self, spot: Spot, bucket: int) -> int:
+        memory = self.memory
+        at = self.tags_at + bucket
+        tags = memory[at : at + BUCKET]
+        found = tags.find(spot.tag)
+        while found >= 0:
+            at = self.cells_at + (bucket + found) * CELL + IDENTITY
+            if memory[at : at + 24] == spot.identity:
+                return bucket + found
+            found = tags.find(spot.tag, found + 1)
+        return -1
 
     def _read(self, place: Place) -> None:
         at = self.cells_at + place.cell * CELL
+        place.word_a, _, place.word_b = _words(self.memory, at + WORD_A)
         word = place.word_a
         if word < place.word_b:
             word = place.word_b
@@ -268,12 +273,15 @@ class Cells:
             place.numbers = self._chained(first, count)
 
     def _chained(self, first: int, count: int) -> Packed:
-        memory, parts, block = self.memory, [], first
+        memory, block = self.memory, first
+        if count <= IN_BLOCK:
+            return numbers_struct(count).unpack_from(memory, self._block_at(block) + 8)
+        parts: list[bytes] = []
         for _ in range((count + IN_BLOCK - 1) // IN_BLOCK):
             at = self._block_at(block)
             parts.append(memory[at + 8 : at + BLOCK])
             block = _one(memory, at)[0]
-        return unpack(f"@{count}q", b"".join(parts)[: count << 3])
+        return numbers_struct(count).unpack_from(b"".join(parts))
 
     # Writing
 
@@ -332,12 +340,23 @@ class Cells:
 
     def _fill(self, first: int, numbers: Packed) -> None:
         memory, block = self.memory, first
-        data = pack(f"@{len(numbers)}q", *numbers)
+        if len(numbers) <= IN_BLOCK:
+            numbers_struct(len(numbers)).pack_into(memory, self._block_at(block) + 8, *numbers)
+            return
+        data = numbers_struct(len(numbers)).pack(*numbers)
         for begin in range(0, len(data), BLOCK - 8):
             part = data[begin : begin + BLOCK - 8]
             at = self._block_at(block)
             memory[at + 8 : at + 8 + len(part)] = part
             block = _one(memory, at)[0]
+
+    def new_blocks(self, place: Place, count: int) -> int:
+        """Return how many free blocks a write of so many numbers may take. It keeps those of the copy that it fills."""
+        needed = (count + IN_BLOCK - 1) // IN_BLOCK if count > INLINE else 0
+        at, word = self.cells_at + place.cell * CELL, place.word_a
+        if place.word_a > place.word_b:
+            at, word = at + COPY_B, place.word_b
+        return 0 if word & 255 == CHAINED and _chain(self.memory, at)[3] == needed else needed
 
     def write_together(self, changes: list[Change]) -> None:
         """Write several states: all of them, or none if the process is killed meanwhile."""
@@ -353,7 +372,7 @@ class Cells:
             place = change.place
             entries.append(place.cell)
             entries.append(0 if place.is_new else max(place.word_a, place.word_b))
-        _journal(len(entries)).pack_into(memory, self.head_at(shards[0]) + JOURNAL, *entries)
+        numbers_struct(len(entries)).pack_into(memory, self.head_at(shards[0]) + JOURNAL, *entries)
         for shard in shards[1:]:
             memory[self.mark_at(shard)] = LINKED + shards[0]
         mark_at = self.mark_at(shards[0])
@@ -583,11 +602,14 @@ class Cells:
             ONE.pack_into(memory, at + WORD_B, 0)
 
 
-_journals: Final[dict[int, Struct]] = {}
+_structs: Final[dict[int, Struct]] = {}
 
 
-def _journal(numbers: int) -> Struct:
-    found = _journals.get(numbers)
+def numbers_struct(count: int) -> Struct:
+    """Return the struct of so many numbers."""
+    found = _structs.get(count)
     if found is None:
-        found = _journals[numbers] = Struct(f"@{numbers}q")
+        found = Struct(f"@{count}q")
+        if count <= 512:
+            _structs[count] = found
     return found

@@ -36,7 +36,6 @@ from ratebound.storage.shared_memory.layout import (
     CELL,
     COPIES,
     COPY_B,
-    IN_BLOCK,
     INLINE,
     OVERFLOWED,
     WORD_A,
@@ -65,7 +64,7 @@ class Busy(Exception):
 class Zone:
     """One mapped zone: its cells, its locks and its clock. `owner` is the object that keeps it mapped."""
 
-    __slots__ = ("_anchor", "_free", "_handles", "_inside", "_locks", "_ticks", "_try", "cells", "owner")
+    __slots__ = ("_anchor", "_free", "_handles", "_inside", "_locks", "_marks", "_ticks", "_try", "cells", "owner")
 
     def __init__(self, cells: Cells, locks: Locks, ticks: Callable[[], int], anchor: int, owner: object) -> None:
         self.cells = cells
@@ -74,6 +73,7 @@ class Zone:
         self._try = locks.try_take
         self._free = locks.release
         self._handles = locks.handles
+        self._marks = [cells.mark_at(shard) for shard in range(len(locks.handles))]
         self._inside = [False] * len(locks.handles)  # True while a thread of this process works in the shard
         self._ticks = ticks
         self._anchor = anchor
@@ -89,8 +89,8 @@ class Zone:
             return self._hit_several(plan, key, cost)
         cells = self.cells
         scope = cells.scopes.get(limit.scope) or cells.scope(limit.scope)
-        place = scope.places.get(key) or cells.known_place(key, scope)
-        memory, shard = cells.memory, place.shard
+        spot = scope.spots.get(key) or cells.spot(key, scope)
+        memory, shard = cells.memory, spot.shard
         handle = self._handles[shard]
         if self._try(handle):
             if not self.enter(shard, QUICK):
@@ -98,19 +98,24 @@ class Zone:
         else:
             self._inside[shard] = True
         try:
-            if memory[place.mark_at]:  # a killed process left something to repair
+            if memory[self._marks[shard]]:  # a killed process left something to repair
                 return None
             now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
-            cell = place.cell
-            if cell < 0 or memory[cells.tags_at + cell] != place.tag:
-                return self._hit_anywhere(plan, limit, key, cost, place, now)
+            cell = spot.cell
+            if cell < 0 or memory[cells.tags_at + cell] != spot.tag:
+                cell = cells.locate(spot)
+                if cell < 0:
+                    return None
             at = cells.cells_at + cell * CELL
             word_a, identity, word_b = _words(memory, at + WORD_A)
+            if identity != spot.identity:  # the cell has another state now
+                spot.cell = -1
+                return None
             is_a = word_a > word_b
             word, other = (word_a, word_b) if is_a else (word_b, word_a)
             n: int = word & 255
-            if n > INLINE or other & 255 > INLINE or identity != place.identity:
-                return self._hit_anywhere(plan, limit, key, cost, place, now)
+            if n > INLINE or other & 255 > INLINE:
+                return self._hit_chained(plan, limit, key, cost, now)
             values: tuple[int, ...] = COPIES[n].unpack_from(memory, at if is_a else at + COPY_B)
             state = unpacked(limit, values[1:])
             row = state.spend(limit, now, cost, None, 0)
@@ -118,7 +123,7 @@ class Zone:
                 after, remaining, worth = state.pack(limit), row[1], values[0]
                 n = len(after)
                 if n > INLINE:
-                    return self._hit_anywhere(plan, limit, key, cost, place, now)
+                    return self._hit_chained(plan, limit, key, cost, now)
                 if n < 6 and remaining > 0 and worth >= 0:  # neither a quota nor a bucket with holes
                     worth = limit.burst - remaining
                 else:
@@ -129,18 +134,19 @@ class Zone:
             self._inside[shard] = False
             self._free(handle)
 
-    def _hit_anywhere(self, plan: Plan, limit: Numbers, key: str, cost: int, place: Place, now: int) -> Decision | None:
-        """Spend for a key wherever it is, and with any number of entries. The caller has the lock."""
+    def _hit_chained(self, plan: Plan, limit: Numbers, key: str, cost: int, now: int) -> Decision | None:
+        """Spend from a state that has, had or will have blocks. The caller has the lock."""
         cells = self.cells
-        if not cells.find(place):
+        place = cells.known_place(key, cells.scope(limit.scope))
+        numbers = place.numbers if cells.find(place) else None
+        if numbers is None:
             return None
-        numbers = place.numbers
-        assert numbers is not None
         state = unpacked(limit, numbers)
         row = state.spend(limit, now, cost, None, 0)
         if row[0] or state.expires != numbers[0]:
             after = state.pack(limit)
-            if len(after) > INLINE and not cells.make_blocks(place.shard, _blocks_for(len(after)), {place.cell}, now):
+            blocks = cells.new_blocks(place, len(after))
+            if blocks and not cells.make_blocks(place.shard, blocks, {place.cell}, now):
                 return None
             cells.write(place, after, worth_of(limit, state, now, row[1], place.worth))
         return OneLimitDecision(key, plan, cost, row)
@@ -153,7 +159,7 @@ class Zone:
         if not self.enter(shard, QUICK):
             return None
         try:
-            if cells.memory[places[0].mark_at]:
+            if cells.memory[self._marks[shard]]:
                 return None
             now = self._ticks() // 1000 + self._anchor
             states: list[State] = []
@@ -393,8 +399,9 @@ class Zone:
                         continue
                     raise ZoneFull
                 spare.add(place.cell)
-            if len(numbers) > INLINE:
-                needed[place.shard] = needed.get(place.shard, 0) + _blocks_for(len(numbers))
+            blocks = cells.new_blocks(place, len(numbers))
+            if blocks:
+                needed[place.shard] = needed.get(place.shard, 0) + blocks
             changes.append(Change(place, numbers, worth_of(limit, state, now, remaining[i], place.worth)))
         for shard, blocks in needed.items():
             if not cells.make_blocks(shard, blocks, spare, now):
@@ -471,7 +478,3 @@ def worth_of(limit: Numbers, state: State, now: int, remaining: int, before: int
             return -(now + ahead)
         worth = row[6] + row[7] if isinstance(state, QuotaWindow) else limit.burst - row[1]
     return before if -before > now else worth
-
-
-def _blocks_for(numbers: int) -> int:
-    return (numbers + IN_BLOCK - 1) // IN_BLOCK
