@@ -384,6 +384,19 @@ class Cells:
             memory[self.mark_at(shard)] = CLEAN
         memory[mark_at] = CLEAN
 
+    def write_copies(self, shard: int, entries: list[int], targets: list[int], copies: list[tuple[int, ...]]) -> None:
+        """Write several known states of one shard, none of which has blocks: all of them, or none.
+
+        `entries` are those of the journal. A copy is a worth and numbers, and has its offset in `targets`.
+        """
+        memory, head = self.memory, HEADER + shard * HEAD
+        numbers_struct(len(entries)).pack_into(memory, head + JOURNAL, *entries)
+        memory[head + MARK] = OPEN
+        for i, copy in enumerate(copies):
+            n = len(copy) - 1
+            WRITTEN[n].pack_into(memory, targets[i], *copy, ((entries[i + i + 2] >> 8) + 1) << 8 | n)
+        memory[head + MARK] = CLEAN  # from here on all of them count
+
     def remove(self, cell: int) -> None:
         """Free a cell, and its blocks."""
         memory = self.memory

@@ -30,6 +30,7 @@ from ratebound.storage.shared_memory.cells import (
     Cells,
     Change,
     Place,
+    Spot,
     ZoneFull,
 )
 from ratebound.storage.shared_memory.layout import (
@@ -154,36 +155,91 @@ class Zone:
     def _hit_several(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Spend for a key that has a state under each of several limits. All of them are in one shard."""
         cells, limits = self.cells, plan.numbers
-        places = [cells.known_place(key, cells.scope(limit.scope)) for limit in limits]
-        shard = places[0].shard
+        spots: list[Spot] = []
+        for limit in limits:
+            scope = cells.scopes.get(limit.scope) or cells.scope(limit.scope)
+            spots.append(scope.spots.get(key) or cells.spot(key, scope))
+        memory, shard = cells.memory, spots[0].shard
         if not self.enter(shard, QUICK):
             return None
         try:
-            if cells.memory[self._marks[shard]]:
+            if memory[self._marks[shard]]:
                 return None
             now = self._ticks() // 1000 + self._anchor
             states: list[State] = []
-            used: set[int] = set()
+            before: list[tuple[int, ...]] = []  # worth and numbers of each state
+            targets: list[int] = []  # the copies to be written
+            entries: list[int] = [len(spots)]  # of the journal: cell and word of each
             fit = True
-            for i, place in enumerate(places):
-                if not cells.find(place):
+            for i, spot in enumerate(spots):
+                cell = spot.cell
+                if cell < 0 or memory[cells.tags_at + cell] != spot.tag:
+                    cell = cells.locate(spot)
+                    if cell < 0:
+                        return None
+                at = cells.cells_at + cell * CELL
+                word_a, identity, word_b = _words(memory, at + WORD_A)
+                if identity != spot.identity or cell in entries[1::2]:  # another state; or one that is asked for twice
+                    spot.cell = -1
                     return None
-                used.add(place.cell)
-                state = unpacked(limits[i], place.numbers)
-                states.append(state)
+                is_a = word_a > word_b
+                word, other = (word_a, word_b) if is_a else (word_b, word_a)
+                n: int = word & 255
+                if n > INLINE or other & 255 > INLINE:
+                    return self._hit_several_chained(plan, key, cost, now)
+                values: tuple[int, ...] = COPIES[n].unpack_from(memory, at if is_a else at + COPY_B)
+                state = unpacked(limits[i], values[1:])
                 if fit and not state.fits(limits[i], now, cost):
                     fit = False
-            if len(used) < len(places):  # a state that is asked for twice: the group law counts both
-                return None
+                states.append(state)
+                before.append(values)
+                targets.append(at + COPY_B if is_a else at)
+                entries.append(cell)
+                entries.append(word)
             answers: list[StoredRow] = []
             fit = spend_one_key(limits, states, fit, now, cost, answers)
-            try:
-                self._store(limits, places, states, [answer.row[1] if fit else -1 for answer in answers], used, now)
-            except ZoneFull:
-                return None
+            copies: list[tuple[int, ...]] = []
+            for i, state in enumerate(states):
+                if not fit and state.expires == before[i][1]:
+                    continue
+                after = state.pack(limits[i])
+                if not fit or len(after) > INLINE:  # a repair after the clock stepped back, or a state that grows
+                    return self._hit_several_chained(plan, key, cost, now)
+                remaining, worth = answers[i].row[1], before[i][0]
+                if len(after) < 6 and remaining > 0 and worth >= 0:
+                    worth = limits[i].burst - remaining
+                else:
+                    worth = worth_of(limits[i], state, now, remaining, worth)
+                copies.append((worth, *after))
+            if fit:
+                cells.write_copies(shard, entries, targets, copies)
             return OneKeyDecision(key, plan, cost, answers, fit)
         finally:
             self.leave(shard)
+
+    def _hit_several_chained(self, plan: Plan, key: str, cost: int, now: int) -> Decision | None:
+        """Do what `_hit_several` does for states of any size. The caller has the lock."""
+        cells, limits = self.cells, plan.numbers
+        places = [cells.known_place(key, cells.scope(limit.scope)) for limit in limits]
+        states: list[State] = []
+        fit = True
+        for i, place in enumerate(places):
+            if not cells.find(place):
+                return None
+            state = unpacked(limits[i], place.numbers)
+            states.append(state)
+            if fit and not state.fits(limits[i], now, cost):
+                fit = False
+        used = {place.cell for place in places}
+        if len(used) < len(places):
+            return None
+        answers: list[StoredRow] = []
+        fit = spend_one_key(limits, states, fit, now, cost, answers)
+        try:
+            self._store(limits, places, states, [answer.row[1] if fit else -1 for answer in answers], used, now)
+        except ZoneFull:
+            return None
+        return OneKeyDecision(key, plan, cost, answers, fit)
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
         """Decide a group. Raises Busy if a lock is not free in time, ZoneDropped, and Blameless if there is no room."""
