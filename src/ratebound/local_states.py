@@ -1,4 +1,4 @@
-"""What a process decides without its storage: slices, and denials that it repeats. Compiled where that can be done."""
+"""Decisions of a process without its storage: slices, and denials that it repeats. Compiled where that can be done."""
 
 from collections.abc import Sequence
 

@@ -103,7 +103,7 @@ class LocalSlice:
         """Count a request that goes out."""
         passed = now - self.began
         if passed >= self.for_us:
-            self.demand = self.spent if passed < 2 * self.for_us else 0
+            self.demand = self.spent if passed < self.for_us + self.for_us else 0
             self.spent = 0
             self.began = now
         self.spent += cost
@@ -380,7 +380,7 @@ class Slices:
                 return [_settled(one.row(now)) for one in found], None
             if cost < 0:
                 most = cost
-            return [], (key, limits, cost - most, None, [_NOT_GIVEN] * len(limits))
+            return [], (key, limits, cost - most, None, [_NOT_GIVEN for _ in limits])
 
     def drop(self, group: Group) -> None:
         """Drop the slices of a group's keys and limits."""
@@ -416,7 +416,7 @@ class Slices:
             if self._hand >= len(ring):
                 self._hand = 0
             old = ring[self._hand]
-            if not old.is_dropped and now - old.met <= 2 * old.for_us:
+            if not old.is_dropped and now - old.met <= old.for_us + old.for_us:
                 self._hand += 1
                 continue
             last = ring.pop()
