@@ -180,10 +180,10 @@ def is_from_slice(ask: Ask) -> bool:
 class Slices:
     """All slices of a process. Thread-safe: no method waits for anything but the lock."""
 
-    __slots__ = ("_anchor", "_hand", "_lock", "_number", "_ring", "_tables", "_ticks")
+    __slots__ = ("_hand", "_lock", "_number", "_ring", "_tables", "_ticks")
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._ticks, self._anchor = ticking(clock)
+        self._ticks = ticking(clock)[0]  # without the anchor: slices and denials must agree about the time
         self._number = getrandbits(40)  # so that no other process knows the numbers of this one
         self.renew()
 
@@ -211,12 +211,12 @@ class Slices:
 
     def now(self) -> int:
         """Return the time of this process in microseconds."""
-        return self._ticks() // 1000 + self._anchor
+        return self._ticks() // 1000
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Decide for one key. Return None, having changed nothing, if a limit has too few tokens here."""
         with self._lock:
-            now = self._ticks() // 1000 + self._anchor
+            now = self._ticks() // 1000
             limit = plan.only
             if limit is not None:
                 table = self._tables.get(limit.scope)
