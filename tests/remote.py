@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ratebound import GuardedStorage, Limiter, MemoryStorage
+from ratebound import GuardedStorage, Limiter, MemoryStorage, StorageError
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.limit import Group, Mode
 from ratebound.local_states import LocalStates
@@ -14,7 +14,7 @@ from ratebound.testing import FakeClock
 class RemoteStorage:
     """A MemoryStorage behind trips that each take `delay_us`. `on_trip` is called in the middle of each of them.
 
-    While `is_down` is True, each call raises ConnectionError.
+    While `is_down` is True, each call raises StorageError.
     """
 
     deadline = 0.25  # it ends by itself, so a guard calls it directly
@@ -32,7 +32,7 @@ class RemoteStorage:
         self.trips.append((mode, list(groups)))
         self.clock.now += self.delay_us
         if self.is_down:
-            raise ConnectionError("the storage is down")
+            raise StorageError("the storage is down", undone=True)
         answers = self.memory.evaluate(groups, mode)
         if mode != "peek":
             for group, rows in zip(groups, answers, strict=True):
@@ -78,7 +78,8 @@ def sliced(limits: str, remote: RemoteStorage, **options: Any) -> Limiter:
     It has slices unless the options say otherwise.
     """
     options = {"slice": True, "failure": "local", **options}
-    guard = GuardedStorage(remote, failure=options.pop("failure"), clock=remote.clock)
+    # The breaker lives by another clock, so it never opens: every call gets to the storage.
+    guard = GuardedStorage(remote, failure=options.pop("failure"), failures=10**9, clock=remote.clock)
     limiter = Limiter(limits, storage=guard, **options)
     by_clock(limiter._decider, remote.clock)
     return limiter

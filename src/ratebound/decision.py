@@ -20,10 +20,10 @@ class Plan:
 
     `first` is the first limit. `only` has the numbers of the only limit; it is None if there are several. `plain` is
     False if an ask needs an extra for one of them. `is_watched` is True if events may follow from a decision.
-    `is_sliced` is True if all limits have slices, and `caches_denials` if all have a deny cache.
+    `local` says what is decided without a storage that others share (see local_states.py); -1 until it is asked for.
     """
 
-    __slots__ = ("caches_denials", "first", "is_sliced", "is_watched", "limits", "numbers", "only", "plain")
+    __slots__ = ("first", "is_watched", "limits", "local", "numbers", "only", "plain")
 
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
@@ -31,7 +31,7 @@ class Plan:
         self.numbers: list[Numbers] = []
         self.plain = True
         self.is_watched = False
-        self.is_sliced = self.caches_denials = True
+        self.local = -1
         for limit in limits:  # one loop: some calls of a storage make a plan
             numbers: Numbers = limit.numbers
             self.numbers.append(numbers)
@@ -39,10 +39,6 @@ class Plan:
                 self.plain = False
             if limit.is_watched:
                 self.is_watched = True
-            if limit.slice is None:
-                self.is_sliced = False
-            if not limit.deny_cache:
-                self.caches_denials = False
         self.only = self.numbers[0] if len(limits) == 1 else None
 
 

@@ -70,7 +70,6 @@ class DenyCache:
     """
 
     __slots__ = (
-        "_anchor",
         "_changed",
         "_changed_before",
         "_cleared",
@@ -82,7 +81,7 @@ class DenyCache:
     )
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._ticks, self._anchor = ticking(clock)
+        self._ticks = ticking(clock)[0]  # without the anchor: slices and denials must agree about the time
         self.renew()
 
     def renew(self) -> None:
@@ -92,7 +91,7 @@ class DenyCache:
         self._older: dict[Place, Denial] = {}
         self._changed: dict[str, int] = {}  # the instant at which a key was changed by this process
         self._changed_before: dict[str, int] = {}
-        self._cleared = self._ticks() // 1000 + self._anchor - 1
+        self._cleared = self._ticks() // 1000 - 1
         self._turns = self._cleared + LONGEST  # the instant at which the generations change
 
     def clear(self) -> None:
@@ -164,7 +163,7 @@ class DenyCache:
 
     def _now(self) -> int:
         """Return the time, and change the generations if it is time for that. The caller holds the lock."""
-        now = self._ticks() // 1000 + self._anchor
+        now = self._ticks() // 1000
         if now >= self._turns:
             both = now >= self._turns + LONGEST
             self._older = {} if both else self._denials

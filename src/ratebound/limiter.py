@@ -31,7 +31,7 @@ from ratebound.drivers import drive, drive_async
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener
-from ratebound.hit_method import LimiterFields, hit_method
+from ratebound.hit_method import LimiterFields, hit_async, hit_method
 from ratebound.limit import Check, Limit, checked_key, checked_warn, decided_locally, limit_set, warning_at
 from ratebound.rate_limited import RateLimited
 from ratebound.reservation import AsyncReservation, Reservation
@@ -399,7 +399,8 @@ class AsyncLimiter(LimiterFields):
     @hit_method
     async def hit(self, key: str, *, cost: int = ONE, values: Values | None = None) -> Decision:
         """Spend `cost` if every limit allows it; see `Limiter.hit`."""
-        return await self._hit_in_general(key, cost, values)
+        decision: Decision = await hit_async(self, key, cost=cost, values=values)
+        return decision
 
     async def _hit_in_general(self, key: str, cost: int, values: Values | None) -> Decision:
         return await self._decider.decide(group_of(key, self.limits, cost, values))

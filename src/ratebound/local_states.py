@@ -1,14 +1,19 @@
-"""What a process decides without its storage: slices, and denials that it repeats. Compiled where that can be done."""
+"""Decisions of a process without its storage: slices, and denials that it repeats. Compiled where that can be done."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from ratebound.clock import Clock
 from ratebound.decision import Decision, Plan
 from ratebound.deny_cache import DenyCache, can_be_cached
-from ratebound.limit import Group
+from ratebound.limit import Group, Limit
 from ratebound.outcome import Row
 from ratebound.slices import Slices, can_be_sliced, is_from_slice
 from ratebound.storage.quick_states import QuickStates
+
+# In `local` of a plan: all limits have slices; all have a deny cache.
+ALL_SLICED: Final = 1
+ALL_CACHED: Final = 2
 
 
 class LocalStates(QuickStates):
@@ -22,11 +27,14 @@ class LocalStates(QuickStates):
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Decide for one key, if that can be done here."""
-        if plan.is_sliced:
+        local = plan.local
+        if local < 0:
+            local = plan.local = _local_of(plan.limits)
+        if local & ALL_SLICED:
             decision = self.slices.hit(plan, key, cost)
             if decision is not None:
                 return decision
-        return self.denials.hit(plan, key, cost) if plan.caches_denials else None
+        return self.denials.hit(plan, key, cost) if local & ALL_CACHED else None
 
     def spend(self, group: Group, repeats_denials: bool) -> Sequence[Row] | None:
         """Decide a group, if that can be done here. Without `repeats_denials` only slices decide."""
@@ -74,3 +82,14 @@ class LocalStates(QuickStates):
         """Forget everything, and replace the locks, in a forked child."""
         self.slices.renew()
         self.denials.renew()
+
+
+def _local_of(limits: tuple[Limit, ...]) -> int:
+    """Return what the limits of a plan have in common."""
+    local = ALL_SLICED | ALL_CACHED
+    for limit in limits:
+        if limit.slice is None:
+            local &= ~ALL_SLICED
+        if not limit.deny_cache:
+            local &= ~ALL_CACHED
+    return local

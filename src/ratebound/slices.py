@@ -103,7 +103,7 @@ class LocalSlice:
         """Count a request that goes out."""
         passed = now - self.began
         if passed >= self.for_us:
-            self.demand = self.spent if passed < 2 * self.for_us else 0
+            self.demand = self.spent if passed < self.for_us + self.for_us else 0
             self.spent = 0
             self.began = now
         self.spent += cost
@@ -180,10 +180,10 @@ def is_from_slice(ask: Ask) -> bool:
 class Slices:
     """All slices of a process. Thread-safe: no method waits for anything but the lock."""
 
-    __slots__ = ("_anchor", "_hand", "_lock", "_number", "_ring", "_tables", "_ticks")
+    __slots__ = ("_hand", "_lock", "_number", "_ring", "_tables", "_ticks")
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._ticks, self._anchor = ticking(clock)
+        self._ticks = ticking(clock)[0]  # without the anchor: slices and denials must agree about the time
         self._number = getrandbits(40)  # so that no other process knows the numbers of this one
         self.renew()
 
@@ -211,12 +211,12 @@ class Slices:
 
     def now(self) -> int:
         """Return the time of this process in microseconds."""
-        return self._ticks() // 1000 + self._anchor
+        return self._ticks() // 1000
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Decide for one key. Return None, having changed nothing, if a limit has too few tokens here."""
         with self._lock:
-            now = self._ticks() // 1000 + self._anchor
+            now = self._ticks() // 1000
             limit = plan.only
             if limit is not None:
                 table = self._tables.get(limit.scope)
@@ -380,7 +380,7 @@ class Slices:
                 return [_settled(one.row(now)) for one in found], None
             if cost < 0:
                 most = cost
-            return [], (key, limits, cost - most, None, [_NOT_GIVEN] * len(limits))
+            return [], (key, limits, cost - most, None, [_NOT_GIVEN for _ in limits])
 
     def drop(self, group: Group) -> None:
         """Drop the slices of a group's keys and limits."""
@@ -416,7 +416,7 @@ class Slices:
             if self._hand >= len(ring):
                 self._hand = 0
             old = ring[self._hand]
-            if not old.is_dropped and now - old.met <= 2 * old.for_us:
+            if not old.is_dropped and now - old.met <= old.for_us + old.for_us:
                 self._hand += 1
                 continue
             last = ring.pop()

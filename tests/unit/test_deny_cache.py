@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, Check, InvalidLimit, Limit, Limiter, MemoryStorage, parse_limit
-from ratebound.deny_cache import MAX_DENIALS, DenyCache
+from ratebound.decision import Plan
+from ratebound.deny_cache import MAX_DENIALS, DenyCache, can_be_cached
 from ratebound.events import Decided
+from ratebound.outcome import Row
 from ratebound.testing import FakeClock
 from tests.remote import RemoteStorage, by_clock, sliced
 
@@ -148,19 +150,87 @@ def test_a_group_of_several_keys_is_repeated_as_a_whole(remote: RemoteStorage, c
     assert len(remote.trips) == before + 2
 
 
-def test_a_limit_of_the_group_that_no_longer_denies_is_said_to_allow(remote: RemoteStorage, clock: FakeClock) -> None:
-    limiter = caching("5/minute; 6/2 minutes", remote)
+def test_rows_are_what_the_storage_said_with_times_counted_down() -> None:
+    clock = FakeClock()
+    cache = DenyCache(clock)
+    began = clock.now = clock.now + 1
+    limits = tuple(Limit(5, period * SECOND, deny_cache=True) for period in (60, 61, 62, 63))
+    group = (("k", limits, 1, None, None),)
+    said: list[Row] = [
+        (True, 3, 0, 400, 0, 7_000, 11, 12, 13),  # allows
+        (False, 1, 500, 600, 0, 7_000, 21, 22, 23),  # denies, and will allow while others still deny
+        (False, 0, 900, 1_000, 0, 7_000, 31, 32, 33),
+        (False, 2, None, 1_000, 0, 7_000, 41, 42, None),  # no wait can help
+    ]
+    cache.note(group, said, began)
+    assert cache.spend(group) == said
+    clock.now += 499
+    assert cache.spend(group) == [
+        (True, 3, 0, 0, 0, 7_499, 11, 12, 13),
+        (False, 1, 1, 101, 0, 7_499, 21, 22, 23),
+        (False, 0, 401, 501, 0, 7_499, 31, 32, 33),
+        (False, 2, None, 501, 0, 7_499, 41, 42, None),
+    ]
+    clock.now += 1
+    rows = cache.spend(group)
+    assert rows is not None
+    assert rows[1] == (True, 1, 0, 100, 0, 7_500, 21, 22, 23)
+
+
+@pytest.mark.parametrize("limits", [1, 2])
+def test_a_hit_finds_a_denial_of_its_key_limits_and_cost(limits: int) -> None:
+    clock = FakeClock()
+    cache = DenyCache(clock)
+    clock.now += 1
+    its = tuple(Limit(5, period * SECOND, deny_cache=True) for period in (60, 70)[:limits])
+    rows: list[Row] = [(False, 0, 900, 1_000, 0, 7_000, 0, 0, None)] * limits
+    cache.note((("k", its, 3, None, None),), rows, clock.now)
+    equal = tuple(Limit(5, limit.period_us) for limit in its)
+    other = (Limit(6, 60 * SECOND), *its[1:])
+    for cost, found in ((2, False), (3, True), (4, True)):
+        for plan in (Plan(its), Plan(equal)):
+            decision = cache.hit(plan, "k", cost)
+            assert (decision is not None) is found
+            if decision is not None:
+                assert (decision.allowed, decision.asks[0][2], list(decision.rows)) == (False, cost, rows)
+    assert cache.hit(Plan(other), "k", 3) is None
+    assert cache.hit(Plan(its), "l", 3) is None
+    clock.now += 900
+    assert cache.hit(Plan(its), "k", 3) is None
+
+
+def test_a_hit_is_not_denied_for_a_group_that_has_its_key() -> None:
+    clock = FakeClock()
+    cache = DenyCache(clock)
+    clock.now += 1
+    its = (Limit(5, 60 * SECOND, deny_cache=True),)
+    row: Row = (False, 0, 900, 1_000, 0, 7_000, 0, 0, None)
+    group = (("k", its, 1, None, None), ("l", its, 1, None, None))
+    cache.note(group, [row, row], clock.now)
+    assert cache.hit(Plan(its), "k", 1) is None
+    assert cache.spend(group[:1]) is None
+    assert cache.spend((group[1], group[0])) is None
+    assert cache.spend(group) == [row, row]
+
+
+def test_asks_with_patience_or_extras_are_not_cached() -> None:
+    its = (Limit(5, 60 * SECOND, deny_cache=True),)
+    assert can_be_cached((("k", its, 1, None, None),))
+    assert not can_be_cached((("k", its, 1, 0, None),))
+    assert not can_be_cached((("k", its, 1, None, [(0, 0, 0, 0)]),))
+    assert not can_be_cached((("k", (*its, Limit(5, 70 * SECOND)), 1, None, None),))
+
+
+def test_a_group_is_denied_until_the_last_of_its_limits_allows(remote: RemoteStorage, clock: FakeClock) -> None:
+    limiter = caching("3/10 seconds; 3/20 seconds", remote)
     limiter.hit("k")
-    clock.advance(59.8)
-    for _ in range(4):
-        limiter.hit("k")
-    first = limiter.hit("k", cost=2)
-    assert [outcome.allowed for outcome in first.outcomes] == [False, False]
+    clock.advance(9.7)
+    limiter.hit("k", cost=2)
+    assert [outcome.allowed for outcome in limiter.hit("k").outcomes] == [False, False]
     clock.advance(0.3)
     before = len(remote.trips)
-    again = limiter.hit("k", cost=2)
+    assert [outcome.allowed for outcome in limiter.hit("k").outcomes] == [True, False]
     assert len(remote.trips) == before
-    assert [outcome.allowed for outcome in again.outcomes] == [False, False]
 
 
 def test_a_reset_a_refund_and_a_grant_end_the_denials_of_the_key(remote: RemoteStorage) -> None:

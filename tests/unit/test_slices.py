@@ -11,6 +11,7 @@ import pytest
 
 from ratebound import AsyncLimiter, Check, InvalidLimit, Limit, Limiter, MemoryStorage, Slice, parse_limit
 from ratebound.events import Decided, Warned
+from ratebound.outcome import SLICED
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.runtime.gate import Gate
 from ratebound.slices import MAX_SLICES, Slices
@@ -490,6 +491,39 @@ def test_memory_ignores_slices() -> None:
     assert [limiter.hit("k").remaining for _ in range(10)] == list(range(9, -1, -1))
     assert not limiter.hit("k")
     assert limiter._decider.local.slices.keys == 0
+
+
+def test_a_row_is_counted_down_by_the_clock_of_the_process() -> None:
+    clock = FakeClock(5_000_000)
+    slices = Slices(clock)
+    limits = (Limit(1000, 60 * SECOND, slice=Slice()),)
+    group = (("k", limits, 1, None, None),)
+    for extra in (0, 1):
+        trip = slices.set_out(group)
+        assert trip.group[0][2] == 1 + extra
+        rows = slices.answered(trip, [(True, 900, 0, 700, 0, 9_000_000, 0, 0, None)])
+        slices.came_back(trip)
+    number = rows[0][6]
+    assert rows[0] == (True, 901, 0, 700, 0, 9_000_000, number, SLICED, None)
+    clock.now += 699
+    slices.answered(slices.set_out(group), [(False, 0, 1, 1, 0, 9_000_699, 0, 0, None)])
+    clock.now += 1
+    assert slices.spend(group) == [(True, 0, 0, 0, 0, 9_000_700, number, SLICED, None)]
+
+
+def test_the_demand_is_what_was_asked_in_the_stretch_before(remote: RemoteStorage, clock: FakeClock) -> None:
+    limiter = sliced("100000/hour", remote)
+    for _ in range(32):
+        limiter.hit("k")
+        clock.advance(1 / 32)
+    limiter.hit("k")
+    assert remote.trips[-1][1][0][0][2] == 32
+    clock.advance(1)
+    limiter.hit("k")
+    assert remote.trips[-1][1][0][0][2] == 1  # of the last stretch: this one and the one before
+    clock.advance(1)
+    limiter.hit("k")
+    assert remote.trips[-1][1][0][0][2] == 1
 
 
 def test_keys_that_are_not_met_again_are_forgotten() -> None:
