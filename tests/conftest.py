@@ -42,7 +42,7 @@ def needs_real_servers(item: pytest.Item) -> bool:
     """
     assert isinstance(item, pytest.Function)
     folder = item.path.relative_to(TESTS).parts[0]
-    if folder == "property" or item.path.name == "test_grants.py":
+    if folder in ("property", "shared_memory") or item.path.name == "test_grants.py":
         return False
     used = SERVER_FIXTURES & set(item.fixturenames) or SERVER_STARTERS & vars(item.module).keys()
     return folder in ("redis", "faults") or bool(used)

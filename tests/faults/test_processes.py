@@ -216,7 +216,10 @@ def test_an_async_limiter_serves_several_event_loops_at_once() -> None:
 # Several workers
 
 BUILD = "from ratebound import Limiter; Limiter('5/minute').hit('a'); Limiter('5/minute')"
-WARNING = "each of 4 workers counts separately, so clients get up to 4 times the limit; use a shared storage"
+WARNING = (
+    "each of 4 workers counts separately, so clients get up to 4 times the limit; use a storage that processes share:"
+    " storage='shm://api' on one host, or storage='redis://host:6379/0' for several"
+)
 
 
 def served_by(tmp_path: Path, name: str, *options: str, program: str = BUILD, **environment: str) -> str:
@@ -264,6 +267,8 @@ def test_nobody_is_warned_who_has_one_worker_or_a_shared_storage(tmp_path: Path)
     assert served_by(tmp_path, "myprogram", "-w", "4") == ""
     shared = "from ratebound import Limiter; Limiter('5/minute', storage='redis://localhost:1')"
     assert served_by(tmp_path, "gunicorn", "-w", "4", program=shared) == ""
+    zone = f"from ratebound import Limiter; Limiter('5/minute', storage='shm://api?directory={tmp_path}').hit('a')"
+    assert served_by(tmp_path, "gunicorn", "-w", "4", program=zone) == ""
 
 
 def test_a_project_that_has_an_uwsgi_py_is_not_run_by_the_question(tmp_path: Path) -> None:

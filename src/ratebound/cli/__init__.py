@@ -15,6 +15,13 @@ def main() -> None:
             raise
         sys.stderr.write('click and rich are not installed. Run: pip install "ratebound[cli]"\n')
         raise SystemExit(2) from None
+    try:
+        from ratebound.cli.zone import zone
+    except ModuleNotFoundError as error:
+        if error.name not in ("fcntl", "pwd"):  # systems without them have no zones
+            raise
+    else:
+        app.add_command(zone)
     app.add_command(blocks)
     app.add_command(policy)
     app.add_command(state)

@@ -21,6 +21,7 @@ from ratebound.policy import Gate
 from ratebound.policy.load.loader import load_policy
 from ratebound.slots import Holder
 from ratebound.storage.secrecy import split_url
+from ratebound.storage.urls import check_is_made
 from ratebound.usage import Usage
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -210,13 +211,14 @@ def _shared(storage: str | None, instead: str = "limiter.usage(key)") -> str:
     the application can make `instead`."""
     if storage is None:
         raise RateboundError(
-            "expected --storage, the URL that the application uses: for example redis://localhost:6379/0"
+            "expected --storage, the URL that the application uses: for example redis://localhost:6379/0 or shm://api"
         )
     if split_url(storage).scheme == "memory":
         raise RateboundError(
             f"memory:// is inside the application's process, and this command cannot see it: use {instead} there, or a"
-            " storage like redis://localhost:6379/0"
+            " storage like shm://api or redis://localhost:6379/0"
         )
+    check_is_made(storage)
     return storage
 
 

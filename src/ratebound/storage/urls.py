@@ -38,6 +38,16 @@ def check_storage_url(url: str) -> None:
         _max_keys(url)
 
 
+def check_is_made(url: str) -> None:
+    """Raise StorageError if a URL names a zone that no application has made, and ValueError if it cannot be read.
+
+    A command that made it would do so for the wrong user, or of the wrong size.
+    """
+    if _is_shared(url):
+        storage = _shared()
+        storage.check_zone(**storage.read_url(url))
+
+
 def _is_redis(source: Any) -> bool:
     return not isinstance(source, str) or split_url(source).scheme.partition("+")[0] in ("redis", "rediss", "unix")
 

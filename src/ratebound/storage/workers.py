@@ -47,6 +47,10 @@ PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:\.exe)?")
 IN_ONE_PROCESS = ("solo", "threads", "gevent", "eventlet")  # pools of Celery
 OF_CELERY = ("-A", "--app", "-b", "--broker", "--result-backend", "--loader", "--config", "--workdir")  # take a value
 
+SHARED = (
+    "use a storage that processes share: storage='shm://api' on one host, or storage='redis://host:6379/0' for several"
+)
+
 _asked_in = 0  # the id of the process that has already looked
 _told = False
 
@@ -90,7 +94,7 @@ def warn_of_many_workers() -> None:
         _told = True
         log.warning(
             "memory:// is not shared between processes: each of %d workers counts separately, so clients get up to %d"
-            " times the limit; use a shared storage, for example storage='redis://host:6379/0'",
+            f" times the limit; {SHARED}",
             workers,
             workers,
         )
@@ -98,8 +102,7 @@ def warn_of_many_workers() -> None:
         _told = True
         log.warning(
             "memory:// is not shared between processes: this process was started by multiprocessing and counts"
-            " separately; if others use the same limits, use a shared storage, for example"
-            " storage='redis://host:6379/0'"
+            f" separately; if others use the same limits, {SHARED}"
         )
 
 

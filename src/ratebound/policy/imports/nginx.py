@@ -138,7 +138,7 @@ class _NginxReader:
         if draft.rules:
             draft.lose(
                 "nginx's workers share their zones, but processes do not share memory://: with several processes, write"
-                " storage: redis://…"
+                " storage: shm://api, or redis://… for several hosts"
             )
         return draft.imported()
 

@@ -160,7 +160,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "memory-with-workers": (
         "Each worker counts in its own memory, so a client gets the limit once per worker.",
-        "Write 'storage: redis://…', or run one worker.",
+        "Write 'storage: shm://api' if all workers are on one host, or else 'storage: redis://…'; or run one worker.",
     ),
     "missing-default": (
         "A request that matches no rule is not limited. That includes paths that were forgotten or are added later.",

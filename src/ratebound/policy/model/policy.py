@@ -477,7 +477,9 @@ def _abuse_limits(rule: Rule) -> str:
 
 def _check_storage(url: object) -> None:
     if not isinstance(url, str):
-        raise ValueError(f"expected a URL like 'redis://host:6379/0', not a value of type {type(url).__name__}")
+        raise ValueError(
+            f"expected a URL like 'shm://api' or 'redis://host:6379/0', not a value of type {type(url).__name__}"
+        )
     check_storage_url(url)
 
 

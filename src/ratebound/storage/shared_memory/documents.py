@@ -1,11 +1,11 @@
 """The shared documents of a zone: one small file for each, beside the zone, as `version:content`.
 
-The name of a zone has no plus sign, so that no document of one zone is taken for a part of another.
-
+Their names have a '+', which no name of a zone has. Files of other users are not read: everyone may write to /dev/shm.
 A document is written under another name and then renamed, so a reader sees the old one or the new one. Writers take
 turns by a lock on a file, which the system releases when a process ends.
 """
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -29,7 +29,11 @@ class Documents:
     def read(self, name: str) -> Document:
         """Return the version and the content of a document; (0, b"") if there is none. Raises StorageError."""
         try:
-            version, colon, content = Path(self._at(name)).read_bytes().partition(b":")
+            file = os.open(self._at(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(file, "rb") as stream:
+                if os.fstat(file).st_uid != os.geteuid():
+                    raise PermissionError(errno.EPERM, "it belongs to another user: remove it", self._at(name))
+                version, colon, content = stream.read().partition(b":")
         except FileNotFoundError:
             return 0, b""
         except OSError as error:

@@ -1,6 +1,7 @@
 """The storage of states in shared memory, for threads and for tasks: `shm://name`."""
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from ratebound.storage.blame import TooLate
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.shared_memory.documents import Documents
 from ratebound.storage.shared_memory.layout import EVICTED, OVERFLOWED
-from ratebound.storage.shared_memory.zone_file import SIZE, checked_size, open_zone, zone_name
+from ratebound.storage.shared_memory.zone_file import check_name, checked_size, open_zone, zone_name
 from ratebound.storage.shared_memory.zone_states import QUICK, Busy, ZoneStates
 
 DEADLINE = 0.25  # seconds
@@ -33,7 +34,7 @@ def read_url(url: str) -> dict[str, Any]:
     """Return the arguments of a storage from its URL. Raises ValueError for one that cannot be read."""
     parts = split_url(url)
     usual = "expected for example 'shm://api' or 'shm://api?size=64mb'"
-    if parts.path.strip("/") or not parts.netloc:
+    if parts.path.strip("/") or not parts.netloc or "@" in parts.netloc:
         raise ValueError(f"cannot open storage {hidden(url)}: {usual}")
     found: dict[str, Any] = {"name": parts.netloc}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -43,13 +44,14 @@ def read_url(url: str) -> dict[str, Any]:
                 " timeout or locks"
             )
         found[name] = value
+    check_name(found["name"])
     if "size" in found:
         found["size"] = read_size(found["size"])
     if "locks" in found and found["locks"] not in LOCKS:
         raise ValueError(f"cannot open storage {hidden(url)}: locks must be 'mutex' or 'file', not {found['locks']!r}")
     if "timeout" in found:
         try:
-            found["deadline"] = float(found.pop("timeout"))
+            found["deadline"] = checked_deadline(float(found.pop("timeout")))
         except ValueError:
             raise ValueError(f"cannot open storage {hidden(url)}: timeout must be seconds, like 0.1") from None
     return found
@@ -63,15 +65,31 @@ def read_size(text: str) -> int:
     return checked_size(int(found[1]) * UNITS[found[2].lower()])
 
 
+def check_zone(name: str, directory: str | None = None, **_: Any) -> None:
+    """Raise StorageError if there is no such zone."""
+    found = zone_name(name, directory)
+    if not os.path.lexists(found.path):
+        raise StorageError(
+            f"there is no zone {name!r} in {found.directory}: start the application first, with storage='shm://{name}'",
+            undone=True,
+        )
+
+
+def checked_deadline(deadline: Duration) -> float:
+    """Return the deadline of a storage in seconds. Raises ValueError and TypeError for one that is none."""
+    return as_seconds("deadline", deadline, positive=True, most=3600.0)
+
+
 class SharedMemoryStorage:
     """A storage in memory that the processes of one host share under `name`, with no server.
 
-    The first process makes the zone, of `size` bytes and in `directory`, which is /dev/shm by default. It stays until
-    it is dropped, or until the system is started again. `locks` is "file" for file locks, which are slower, and which
-    containers with process ids of their own need. The default is "mutex", where the system has robust mutexes.
+    The first process makes the zone, of `size` bytes (32 MB by default) and in `directory`, which is /dev/shm by
+    default. It stays until it is dropped, or until the system is started again. `locks` is "file" for file locks, which
+    are slower, and which containers with process ids of their own need. The default is "mutex", where the system has
+    robust mutexes.
 
-    No call takes longer than `deadline` seconds. Raises StorageError if the zone cannot be opened, and ValueError for
-    arguments out of range.
+    No call takes longer than `deadline` seconds. Raises StorageError if the zone cannot be opened or has another size
+    than the given one, and ValueError for arguments out of range.
 
     It is thread-safe, and a child process may go on with it. `async_twin` serves tasks from the same states.
     """
@@ -80,7 +98,7 @@ class SharedMemoryStorage:
         self,
         name: str,
         *,
-        size: int = SIZE,
+        size: int | None = None,
         directory: str | None = None,
         deadline: Duration = DEADLINE,
         clock: Clock | None = None,
@@ -88,10 +106,10 @@ class SharedMemoryStorage:
     ) -> None:
         if locks is not None and locks not in LOCKS:
             raise ValueError(f"locks must be 'mutex' or 'file', not {locks!r}")
-        self.deadline = as_seconds("deadline", deadline, positive=True, most=3600.0)
+        self.deadline = checked_deadline(deadline)
         self.zone_name = zone_name(name, directory)
         self._clock = clock
-        size = checked_size(size)
+        size = None if size is None else checked_size(size)
         self.states = ZoneStates(lambda: open_zone(self.zone_name, size, clock, locks))
         self.documents = Documents(self.zone_name.path, self.deadline)
 
