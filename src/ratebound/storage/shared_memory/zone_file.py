@@ -304,8 +304,8 @@ def _claim(name: ZoneName, file: int, header: Header, may_change: bool) -> None:
         if time.monotonic() >= ends:
             raise StorageError(
                 f"zone {name.name!r} is in use in another container, whose processes have other ids, and its locks go"
-                " by ids. Give each container a zone of its own, for example by another name; or add locks=file to the URL"
-                f" everywhere, stop all programs that use it and run: {name.drop_command}",
+                " by ids. Give each container a zone of its own, for example by another name; or add locks=file to the"
+                f" URL everywhere, stop all programs that use it and run: {name.drop_command}",
                 undone=True,
             )
         time.sleep(PAUSE)

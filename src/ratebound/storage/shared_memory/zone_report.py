@@ -1,4 +1,4 @@
-"""What a zone is and what is in it, for operators. Nothing is changed, and no lock is taken.
+"""Reports on zones, for operators. Nothing is changed, and no lock is taken.
 
 The file is read, not mapped: it may be another user's, and a mapped file that is cut short ends the process. States are
 being written meanwhile, so a count may be off by those.
@@ -53,7 +53,7 @@ OWNER_BITS = 0x3FFFFFFF  # of a mutex of glibc: the thread that has it. The othe
 FILE_LOCK = Struct("@hhqqi4x") if sys.platform == "linux" else Struct("@qqihh")
 
 
-class Holder(NamedTuple):
+class LockHolder(NamedTuple):
     """A process that has the lock of a shard. `process` is 0 if it is in another container."""
 
     shard: int
@@ -61,7 +61,7 @@ class Holder(NamedTuple):
     is_stopped: bool
 
 
-class Mark(NamedTuple):
+class ShardMark(NamedTuple):
     """A shard that is marked, because it is being written to or is to be repaired, and what the mark says."""
 
     shard: int
@@ -69,7 +69,7 @@ class Mark(NamedTuple):
 
 
 class ZoneReport(NamedTuple):
-    """What a zone is, and what is in it."""
+    """The size, the owner, the fill, the counters and the locks of a zone."""
 
     name: str
     directory: str
@@ -87,8 +87,8 @@ class ZoneReport(NamedTuple):
     overflowed: int
     repaired: int
     documents: int
-    marks: list[Mark]
-    holders: list[Holder] | None  # None if this kind of locks does not tell
+    marks: list[ShardMark]
+    holders: list[LockHolder] | None  # None if this kind of locks does not tell
 
 
 def report_of(name: ZoneName) -> ZoneReport:
@@ -137,12 +137,12 @@ def _report(name: ZoneName, file: int) -> ZoneReport:
     is_old = header.boot != boot_id()
     now = time.monotonic_ns() // 1000 + header.anchor
     used = expired = used_blocks = evicted = overflowed = repaired = 0
-    marks: list[Mark] = []
+    marks: list[ShardMark] = []
     for shard in range(SHARDS):
         head = os.pread(file, JOURNAL, HEADER + shard * HEAD).ljust(JOURNAL, b"\0")
         if head[MARK]:
             linked = f"it is being written together with shard {head[MARK] - LINKED}"
-            marks.append(Mark(shard, MARKS.get(head[MARK], linked)))
+            marks.append(ShardMark(shard, MARKS.get(head[MARK], linked)))
         evicted += ONE.unpack_from(head, EVICTED)[0]
         overflowed += ONE.unpack_from(head, OVERFLOWED)[0]
         repaired += ONE.unpack_from(head, RECOVERED)[0]
@@ -190,7 +190,7 @@ def _counted(file: int, geometry: Geometry, shard: int, now: int) -> tuple[int, 
     return used, expired, min(blocks, geometry.blocks)
 
 
-def _holders(file: int, lock_kind: int) -> list[Holder] | None:
+def _holders(file: int, lock_kind: int) -> list[LockHolder] | None:
     """Return the processes that have locks now, or None if this kind of locks does not tell."""
     if lock_kind not in (FILE_LOCKS, GLIBC_MUTEXES):
         return None
@@ -202,7 +202,7 @@ def _holders(file: int, lock_kind: int) -> list[Holder] | None:
             word = int.from_bytes(os.pread(file, 4, HEADER + shard * HEAD + LOCK), sys.byteorder)
             owner = word & OWNER_BITS or None
         if owner is not None:
-            found.append(Holder(shard, *_process(owner)))
+            found.append(LockHolder(shard, *_process(owner)))
     return found
 
 
