@@ -48,6 +48,7 @@ from ratebound.storage.shared_memory.locks import OWN, Locks
 _words: Final = WORDS.unpack_from
 
 QUICK: Final = 0.001  # seconds for which a lock is waited for where nothing may wait long
+OPENINGS: Final = 8  # of zones that are dropped one after the other
 FULL: Final = (
     "the zone is full, and every state that could be dropped for this key denies: make the zone larger, for example"
     " shm://name?size=128mb"
@@ -488,27 +489,30 @@ class ZoneStates(QuickStates):
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
         """Decide a group. Raises Busy and Blameless."""
-        try:
-            return self._zone.evaluate(group, mode, seconds)
-        except ZoneDropped:
-            pass
-        self._zone = self._open()
-        return self._zone.evaluate(group, mode, seconds)
+        for _ in range(OPENINGS):
+            try:
+                return self._zone.evaluate(group, mode, seconds)
+            except ZoneDropped:
+                self._zone = self._open()
+        raise Busy
 
     def reset(self, group: Group, seconds: float) -> None:
         """Forget the states of each ask's key and limits. Raises Busy."""
-        try:
-            self._zone.reset(group, seconds)
-        except ZoneDropped:
-            self._zone = self._open()
+        for _ in range(OPENINGS):
+            try:
+                return self._zone.reset(group, seconds)
+            except ZoneDropped:
+                self._zone = self._open()
+        raise Busy
 
     def holders(self, key: str, limit: Limit, seconds: float) -> list[tuple[int, int]]:
         """Return (id, expiry) of each slot of a key that is held now. Raises Busy."""
-        try:
-            return self._zone.holders(key, limit, seconds)
-        except ZoneDropped:
-            self._zone = self._open()
-            return []
+        for _ in range(OPENINGS):
+            try:
+                return self._zone.holders(key, limit, seconds)
+            except ZoneDropped:
+                self._zone = self._open()
+        raise Busy
 
 
 def worth_of(limit: Numbers, state: State, now: int, remaining: int, before: int) -> int:
