@@ -19,6 +19,7 @@ from ratebound.decider import AsyncDecider, Decider
 from ratebound.policy import AsyncGate, Gate
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
 from ratebound.web.gate import AsyncWebGate, WebGate
 
 PAIRS: list[tuple[type, type]] = [
@@ -31,6 +32,7 @@ PAIRS: list[tuple[type, type]] = [
     (MemoryStorage, AsyncMemoryStorage),
     (RedisStorage, AsyncRedisStorage),
     (GuardedStorage, AsyncGuardedStorage),
+    (SharedMemoryStorage, AsyncSharedMemoryStorage),
 ]
 # What only one of a pair has: threads that a child process renews, the twin, the event loops.
 ONLY_SYNC: dict[type, set[str]] = {
@@ -38,13 +40,21 @@ ONLY_SYNC: dict[type, set[str]] = {
     MemoryStorage: {"async_twin", "at_once", "renew", "keys", "max_keys", "weight", "evicted", "overflowed"},
     RedisStorage: {"async_twin", "renew"},
     GuardedStorage: {"async_twin"},
+    SharedMemoryStorage: {"async_twin", "too_late"},
 }
 ONLY_ASYNC: dict[type, set[str]] = {
     AsyncMemoryStorage: {"at_once"},  # a property: the method of the memory itself
     AsyncRedisStorage: {"loops"},
     AsyncDecider: {"spend"},  # only tasks can be cancelled
 }
-OTHERWISE = {"self", "sleep", "storage", "inner", "memory"}  # arguments of another type, or with another default
+OTHERWISE = {
+    "self",
+    "sleep",
+    "storage",
+    "inner",
+    "memory",
+    "name",
+}  # arguments of another type, or with another default
 
 
 def members(kind: type, left_out: set[str]) -> dict[str, Any]:
@@ -81,7 +91,7 @@ def test_a_pair_has_the_same_names_and_signatures(sync: type, tasks: type) -> No
 @pytest.mark.parametrize(("sync", "tasks"), [pair for pair in PAIRS if pair[0] is not Storage], ids=str)
 def test_a_pair_is_made_with_the_same_options(sync: type, tasks: type) -> None:
     ours, theirs = signature(sync.__init__), signature(tasks.__init__)  # type: ignore[misc]
-    assert ours == [one for one in theirs if one[0] != "memory"]
+    assert ours == [one for one in theirs if one[0] not in ("memory", "shared")]
 
 
 @pytest.mark.parametrize(("sync", "tasks"), PAIRS, ids=lambda kind: kind.__name__)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ratebound.limit import Group, Mode
 from ratebound.storage import Storage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
+from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
 from ratebound.testing import (
     STORAGE_CONTRACT,
     Blocking,
@@ -18,6 +20,7 @@ from ratebound.testing import (
     FakeClock,
     a_row_has_all_fields,
 )
+from tests.zones import LOCK_KINDS, fresh_zone
 
 runs = itertools.count()
 SLOW = "timeout=5&connect_timeout=5"  # a busy machine must not look like a dead server
@@ -43,12 +46,35 @@ def prompt(clock: FakeClock) -> Storage:
     return memory  # type: ignore[no-any-return]
 
 
+def zones_with(locks: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]]:
+    """Shared memory with one kind of locks: for threads, for tasks, behind a guard, and as the twin of another."""
+
+    def zone(request: pytest.FixtureRequest, clock: FakeClock) -> SharedMemoryStorage:
+        stack = ExitStack()
+        request.addfinalizer(stack.close)
+        return stack.enter_context(fresh_zone(clock=clock, lock_kind=LOCK_KINDS[locks]))
+
+    def tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncSharedMemoryStorage:
+        return AsyncSharedMemoryStorage(shared=zone(request, clock))
+
+    name = f"shared memory, {locks}"
+    return {
+        name: zone,
+        f"{name}, async": lambda request, clock: Blocking(tasks(request, clock)),
+        f"{name}, twin": lambda request, clock: Blocking(zone(request, clock).async_twin()),
+        f"{name}, guarded": lambda request, clock: GuardedStorage(zone(request, clock)),
+        f"{name}, guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(tasks(request, clock))),
+    }
+
+
 STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "memory": lambda request, clock: MemoryStorage(clock=clock),
     "memory, async": lambda request, clock: Blocking(AsyncMemoryStorage(clock=clock)),
     "guarded": lambda request, clock: GuardedStorage(prompt(clock)),
     "guarded, in threads": lambda request, clock: GuardedStorage(MemoryStorage(clock=clock), deadline=5),
     "guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(AsyncMemoryStorage(clock=clock), deadline=5)),
+    **zones_with("mutexes"),
+    **zones_with("file locks"),
     **redis_at("redis_url_server"),
     **redis_at("sentinels"),
     **redis_at("redis_cluster"),

@@ -209,8 +209,22 @@ class AsyncSharedMemoryStorage:
     run.
     """
 
-    def __init__(self, name: str = "", *, shared: SharedMemoryStorage | None = None, **options: Any) -> None:
-        self.shared = SharedMemoryStorage(name, **options) if shared is None else shared
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        shared: SharedMemoryStorage | None = None,
+        size: int = SIZE,
+        directory: str | None = None,
+        deadline: Duration = DEADLINE,
+        clock: Clock | None = None,
+        lock_kind: int | None = None,
+    ) -> None:
+        if shared is None:
+            shared = SharedMemoryStorage(
+                name, size=size, directory=directory, deadline=deadline, clock=clock, lock_kind=lock_kind
+            )
+        self.shared = shared
         self.deadline = self.shared.deadline
 
     @property

@@ -1,0 +1,38 @@
+"""Zones of shared memory for tests: each has a name of its own and is dropped at the end, whatever happens."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from ratebound.errors import StorageError
+from ratebound.storage.shared_memory.locks import FILE_LOCKS, best_kind
+from ratebound.storage.shared_memory.storage import SharedMemoryStorage
+from ratebound.storage.shared_memory.zone_file import DIRECTORY, drop_zone
+
+SMALL = 1 << 20  # the smallest zone
+LOCK_KINDS = {"mutexes": best_kind(), "file locks": FILE_LOCKS}  # the first is the kind of this system
+PATIENT = 30.0  # seconds: a busy machine must not look like a process that is stopped
+
+
+def a_zone_name() -> str:
+    return f"test-{os.getpid()}-{uuid4().hex[:12]}"
+
+
+def zone_directory() -> str:
+    return DIRECTORY if Path(DIRECTORY).is_dir() else tempfile.gettempdir()
+
+
+@contextmanager
+def fresh_zone(**options: Any) -> Iterator[SharedMemoryStorage]:
+    """A storage in a new zone, which is small and whose callers are patient unless the options say otherwise."""
+    given = {"size": SMALL, "deadline": PATIENT, "directory": zone_directory(), **options}
+    storage = SharedMemoryStorage(a_zone_name(), **given)
+    try:
+        yield storage
+    finally:
+        with suppress(StorageError):  # the test has dropped it
+            drop_zone(storage.zone_name)
