@@ -23,6 +23,7 @@ from struct import Struct
 from typing import Final
 
 from ratebound.kernels.packing import Packed
+from ratebound.numbers import MAX_COUNT
 from ratebound.storage.shared_memory.layout import (
     BLOCK,
     BUCKET,
@@ -130,6 +131,11 @@ class Change:
         self.place = place
         self.numbers = numbers
         self.worth = worth
+
+
+def _use(worth: int) -> int:
+    """Return the use of a state that may be dropped. One that has denied until now has used all, or nearly all."""
+    return worth if worth >= 0 else MAX_COUNT
 
 
 class Cells:
@@ -436,8 +442,8 @@ class Cells:
             if expires < now:
                 chosen, least = cell, -1
                 break
-            if -worth <= now and (chosen < 0 or worth < least):  # a denial that is over has a worth below zero, too
-                chosen, least = cell, worth
+            if -worth <= now and (chosen < 0 or _use(worth) < least):
+                chosen, least = cell, _use(worth)
         if chosen < 0:
             return False
         place.cell = chosen
@@ -469,7 +475,7 @@ class Cells:
             if expires < now:
                 self.remove(cell)
             elif -worth <= now:
-                looked.append((worth, cell))
+                looked.append((_use(worth), cell))
         ONE.pack_into(memory, self.head_at(shard) + HAND, hand)
         looked.sort()
         for _, cell in looked:

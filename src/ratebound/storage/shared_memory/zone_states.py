@@ -121,7 +121,8 @@ class Zone:
             values: tuple[int, ...] = COPIES[n].unpack_from(memory, at if is_a else at + COPY_B)
             state = unpacked(limit, values[1:])
             row = state.spend(limit, now, cost, None, 0)
-            if row[0] or state.expires != values[1]:  # a repair after the clock stepped back is stored as well
+            # A repair after the clock stepped back is stored as well, and that a state denies under this limit.
+            if row[0] or state.expires != values[1] or (not row[1] and -values[0] <= now):
                 after, remaining, worth = state.pack(limit), row[1], values[0]
                 n = len(after)
                 if n > INLINE:
@@ -145,7 +146,7 @@ class Zone:
             return None
         state = unpacked(limit, numbers)
         row = state.spend(limit, now, cost, None, 0)
-        if row[0] or state.expires != numbers[0]:
+        if row[0] or state.expires != numbers[0] or (not row[1] and -place.worth <= now):
             after = state.pack(limit)
             blocks = cells.new_blocks(place, len(after))
             if blocks and not cells.make_blocks(place.shard, blocks, {place.cell}, now):
@@ -201,12 +202,13 @@ class Zone:
             fit = spend_one_key(limits, states, fit, now, cost, answers)
             copies: list[tuple[int, ...]] = []
             for i, state in enumerate(states):
-                if not fit and state.expires == before[i][1]:
+                row = answers[i].row
+                if not fit and state.expires == before[i][1] and (row[1] or -before[i][0] > now):
                     continue
                 after = state.pack(limits[i])
-                if not fit or len(after) > INLINE:  # a repair after the clock stepped back, or a state that grows
+                if not fit or len(after) > INLINE:  # a repair, a state that denies from now on, or one that grows
                     return self._hit_several_chained(plan, key, cost, now)
-                remaining, worth = answers[i].row[1], before[i][0]
+                remaining, worth = row[1], before[i][0]
                 if len(after) < 6 and remaining > 0 and worth >= 0:
                     worth = limits[i].burst - remaining
                 else:
@@ -236,8 +238,9 @@ class Zone:
             return None
         answers: list[StoredRow] = []
         fit = spend_one_key(limits, states, fit, now, cost, answers)
+        remaining = [answer.row[1] if fit or not answer.row[1] else -1 for answer in answers]
         try:
-            self._store(limits, places, states, [answer.row[1] if fit else -1 for answer in answers], used, now)
+            self._store(limits, places, states, remaining, used, now)
         except ZoneFull:
             return None
         return OneKeyDecision(key, plan, cost, answers, fit)
@@ -371,58 +374,61 @@ class Zone:
         for place in places:
             cells.find(place)
         spare = {place.cell for place in places if place.cell >= 0}
-        limits: list[Numbers | None] = [None] * len(places)
-        moved: dict[int, int] = {}  # from the index of a place to that of the overflow state which answers for it
-        shared: dict[bytes, int] = {}
+        limits: list[Numbers] = []
+        shared: dict[tuple[int, str], int] = {}  # from the shard and scope of an overflow state to its index
+        overflows: list[Place] = []
+        overflow_limits: list[Numbers] = []
         asked = 0
         for _, each, cost, _, extras in group:
             for i, limit in enumerate(each):
                 numbers, index = limit.numbers, order[asked]
-                place = places[index]
+                if index == len(limits):
+                    limits.append(numbers)
                 limits[index] = numbers
-                if index not in moved and place.cell < 0:
-                    extra = None if extras is None else extras[i]
-                    if self._overflows(place, numbers, cost, extra, spare, now, mode):
-                        overflow = self._overflow(place, numbers, now, mode)
-                        moved[index] = shared.setdefault(overflow.identity, index)
-                        if moved[index] == index:
-                            places[index] = overflow
-                    elif place.cell >= 0:
-                        spare.add(place.cell)
-                order[asked] = moved.get(index, index)
+                place = places[index]
+                if self._overflows(place, numbers, cost, None if extras is None else extras[i], spare, now, mode):
+                    index = shared.setdefault((place.shard, numbers.scope), len(overflows))
+                    if index == len(overflows):
+                        overflows.append(self._overflow(place.shard, numbers, spare, now, mode))
+                        overflow_limits.append(numbers)
+                    order[asked] = len(places) + index
+                    place = overflows[index]
+                if place.cell >= 0:
+                    spare.add(place.cell)
                 asked += 1
-        known = [limit for limit in limits if limit is not None]
-        states = [unpacked(limit, place.numbers) for limit, place in zip(known, places, strict=True)]
-        rows = evaluate(group, mode, order, states, now, not moved)  # denials of an overflow state are nobody's fault
+        places = places + overflows
+        limits += overflow_limits
+        states = [unpacked(limits[i], place.numbers) for i, place in enumerate(places)]
+        rows = evaluate(group, mode, order, states, now, not shared)  # denials of an overflow state are nobody's fault
         remaining = [-1] * len(places)
         if mode == "spend":
             for i, row in zip(order, rows, strict=True):
-                remaining[i] = row[1] if row[0] else -1
-        self._store(known, places, states, remaining, spare, now)
+                remaining[i] = row[1] if row[0] or not row[1] else -1
+        self._store(limits, places, states, remaining, spare, now)
         return rows
 
     def _overflows(
         self, place: Place, limit: Numbers, cost: int, extra: Extra | None, spare: set[int], now: int, mode: Mode
     ) -> bool:
-        """Return True if the overflow state answers for a new key. Otherwise choose a cell for it, if it needs one."""
+        """Return True if the overflow state answers for a key. Otherwise choose a cell for a new key that needs one."""
         if extra is not None and not limit.plain and limit.algorithm != "penalty":
             shared = self.cells.overflow_place(place.shard, self.cells.scope(limit.scope))
             state = unpacked(limit, shared.numbers if self.cells.find(shared) else None)
             if isinstance(state, Slots) and extra[0] in state.held:
                 return True  # a slot stays where it was taken, until it is released there
         # A refund needs no room, and a penalty only at its first strike.
-        if cost <= 0 or limit.algorithm == "penalty":
+        if place.cell >= 0 or cost <= 0 or limit.algorithm == "penalty":
             return False
         return not self.cells.make_room(place, spare, now, mode == "peek")
 
-    def _overflow(self, place: Place, limit: Numbers, now: int, mode: Mode) -> Place:
-        """Return the place of the overflow state that answers for a new key."""
+    def _overflow(self, shard: int, limit: Numbers, spare: set[int], now: int, mode: Mode) -> Place:
+        """Return the place of the overflow state of a limit in a shard. Raises ZoneFull."""
         cells = self.cells
-        shared = cells.overflow_place(place.shard, cells.scope(limit.scope))
-        if not cells.find(shared) and not cells.make_room(shared, set(), now, mode == "peek"):
+        shared = cells.overflow_place(shard, cells.scope(limit.scope))
+        if not cells.find(shared) and not cells.make_room(shared, spare, now, mode == "peek"):
             raise ZoneFull
         if mode != "peek":
-            cells.count(place.shard, OVERFLOWED)
+            cells.count(shard, OVERFLOWED)
         return shared
 
     def _store(
@@ -434,7 +440,10 @@ class Zone:
         spare: set[int],
         now: int,
     ) -> None:
-        """Write the states that have changed: all of them, or none. `remaining` is as in `worth_of`."""
+        """Write the states that have changed: all of them, or none. `remaining` is as in `worth_of`.
+
+        Where it is 0, a state that has not changed is written as well if its worth does not say yet that it denies.
+        """
         cells = self.cells
         changes: list[Change] = []
         emptied: list[int] = []
@@ -443,7 +452,8 @@ class Zone:
             limit, state = limits[i], states[i]
             numbers = packed(limit, state)
             if numbers == place.numbers:
-                continue
+                if numbers is None or remaining[i] != 0 or -place.worth > now:
+                    continue
             if numbers is None:
                 emptied.append(place.cell)
                 continue
