@@ -17,9 +17,9 @@ from ratebound.settling import settlement
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock, ask
 from tests.property import oracle
+from tests.property.histories import Plain
 from tests.property.places import Bucket, Place
 from tests.property.strategies import START, costs, gaps, limits, near
-from tests.property.test_redis import Plain
 from tests.servers import Server
 
 runs = itertools.count()

@@ -20,7 +20,7 @@ from ratebound.storage.redis import hash_slots, script
 from ratebound.storage.redis.keys import Keys
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock
-from tests.property.test_redis import Plain
+from tests.property.histories import Plain
 from tests.redis.bare import KINDS
 from tests.servers import Cluster, Server
 
