@@ -158,3 +158,16 @@ def test_a_denial_by_an_overflow_state_is_no_strike(storage: SharedMemoryStorage
         clock.now += 2 * SECOND
     answers = ask_limits(storage, "flood 0", texts, mode="peek")
     assert [answer.allowed for answer in answers] == [False, True]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_log_may_take_nearly_all_blocks_of_its_shard(
+    fast: bool, storage: SharedMemoryStorage, clock: FakeClock
+) -> None:
+    """It has two copies. One is written over the blocks of the one before."""
+    limiter, limit = Limiter("1100/day sliding-log", storage=storage, failure="raise"), "1100/day sliding-log"
+    for _ in range(1_100):
+        clock.now += 1
+        assert limiter.hit("k") if fast else ask(storage, "k", limit).allowed
+    assert not limiter.hit("k")
+    check_blocks(storage)

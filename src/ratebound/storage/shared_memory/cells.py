@@ -357,12 +357,12 @@ class Cells:
             block = _one(memory, at)[0]
 
     def new_blocks(self, place: Place, count: int) -> int:
-        """Return how many free blocks a write of so many numbers may take. It keeps those of the copy that it fills."""
+        """Return how many free blocks a write of so many numbers takes, beside those of the copy that it fills."""
         needed = (count + IN_BLOCK - 1) // IN_BLOCK if count > INLINE else 0
         at, word = self.cells_at + place.cell * CELL, place.word_a
         if place.word_a > place.word_b:
             at, word = at + COPY_B, place.word_b
-        return 0 if word & 255 == CHAINED and _chain(self.memory, at)[3] == needed else needed
+        return max(needed - _chain(self.memory, at)[3], 0) if word & 255 == CHAINED else needed
 
     def write_together(self, changes: list[Change]) -> None:
         """Write several states: all of them, or none if the process is killed meanwhile."""
