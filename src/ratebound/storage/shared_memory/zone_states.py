@@ -404,7 +404,10 @@ class Zone:
         if mode == "spend":
             for i, row in zip(order, rows, strict=True):
                 remaining[i] = row[1] if row[0] or not row[1] else -1
-        self._store(limits, places, states, remaining, spare, now)
+        for index in self._store(limits, places, states, remaining, spare, now):
+            for i, other in enumerate(order):
+                if other == index:  # the strike was not counted, so the row must not say that it was
+                    rows[i] = Strikes().answer(limits[index], now, 0)
         return rows
 
     def _overflows(
@@ -439,14 +442,16 @@ class Zone:
         remaining: list[int],
         spare: set[int],
         now: int,
-    ) -> None:
+    ) -> list[int]:
         """Write the states that have changed: all of them, or none. `remaining` is as in `worth_of`.
 
         Where it is 0, a state that has not changed is written as well if its worth does not say yet that it denies.
+        Return the indexes of penalties for whose first strike there is no room. Raises ZoneFull.
         """
         cells = self.cells
         changes: list[Change] = []
         emptied: list[int] = []
+        uncounted: list[int] = []
         needed: dict[int, int] = {}
         for i, place in enumerate(places):
             limit, state = limits[i], states[i]
@@ -463,6 +468,7 @@ class Zone:
                 if not cells.make_room(place, spare, now, False):
                     if limit.algorithm == "penalty":
                         cells.count(place.shard, OVERFLOWED)
+                        uncounted.append(i)
                         continue
                     raise ZoneFull
                 spare.add(place.cell)
@@ -477,6 +483,7 @@ class Zone:
             cells.write_together(changes)
         for cell in emptied:
             cells.remove(cell)
+        return uncounted
 
 
 class ZoneStates(QuickStates):
@@ -542,8 +549,8 @@ def worth_of(limit: Numbers, state: State, now: int, remaining: int, before: int
         row = peek(limit, state.copy(), now, 1)
         ahead = row[3] - limit.refill_us - 1 if isinstance(state, Bucket) else 0
         if not row[0]:
-            wait = row[2]
-            return -(now + (row[3] if wait is None else wait))
+            wait = row[3] if row[2] is None else row[2]
+            return -(now + max(wait, ahead))  # behind the first free place of a line there may be more waiters
         if ahead > 0:
             return -(now + ahead)
         worth = row[6] + row[7] if isinstance(state, QuotaWindow) else limit.burst - row[1]
