@@ -12,6 +12,7 @@ from hypothesis import settings
 from ratebound.policy.function_errors import function_errors
 from ratebound.testing import FakeClock
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
+from tests.zones import fresh_zone_url
 
 # The same examples in every run, so that a change is what makes a test fail; `make test-long` asks for more of them and
 # draws them at random. A busy machine is no failure: examples have no deadline.
@@ -72,6 +73,13 @@ def _forgotten_errors() -> None:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+def zone_url() -> Iterator[str]:
+    """A zone of shared memory, which is dropped at the end."""
+    with fresh_zone_url() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

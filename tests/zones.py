@@ -36,3 +36,12 @@ def fresh_zone(**options: Any) -> Iterator[SharedMemoryStorage]:
     finally:
         with suppress(StorageError):  # the test has dropped it
             drop_zone(storage.zone_name)
+
+
+@contextmanager
+def fresh_zone_url(**options: Any) -> Iterator[str]:
+    """The URL of a new zone."""
+    with fresh_zone(**options) as storage:
+        size = storage.states.zone.cells.memory.size()
+        name = storage.zone_name
+        yield f"shm://{name.name}?directory={name.directory}&size={size}&timeout={PATIENT:g}"

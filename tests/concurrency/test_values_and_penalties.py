@@ -121,8 +121,15 @@ print(json.dumps([sum(each) for each in zip(*found)]))
 """
 
 
-def test_processes_on_redis_are_granted_exactly_the_count_and_blocked_once(redis_url_server: Server) -> None:
-    url = f"{redis_url_server.url}?prefix=values{next(runs)}-&timeout=10&connect_timeout=10"
+@pytest.fixture(params=["redis", "shared memory"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "shared memory":
+        return str(request.getfixturevalue("zone_url"))
+    server: Server = request.getfixturevalue("redis_url_server")
+    return f"{server.url}?prefix=values{next(runs)}-&timeout=10&connect_timeout=10"
+
+
+def test_processes_are_granted_exactly_the_count_and_blocked_once(url: str) -> None:
     with Limiter(PENALTY, storage=url, failure="raise") as limiter:
         assert limiter.hit("k")
     started = [

@@ -1,4 +1,4 @@
-"""Slots on every kind of Redis: taken, listed, renewed in one call for many keys, lost and held again, released."""
+"""Slots on every Redis and in shared memory: taken, listed, renewed for many keys in one call, lost, released."""
 
 import asyncio
 import itertools
@@ -12,12 +12,14 @@ from tests.servers import wait_until
 
 TEXT = "2 concurrent for 2 seconds; 100/hour"
 KEYS = [f"user:{number}" for number in range(5)]
-KINDS = ["redis_url_server", "sentinels", "redis_cluster"]
+KINDS = ["redis_url_server", "sentinels", "redis_cluster", "zone_url"]
 runs = itertools.count()
 
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "zone_url":
+        return str(request.getfixturevalue("zone_url"))
     found: str = request.getfixturevalue(request.param).url
     return f"{found}{'&' if '?' in found else '?'}prefix=held{next(runs)}-&timeout=10&connect_timeout=10"
 

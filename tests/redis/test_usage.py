@@ -1,4 +1,4 @@
-"""Usage, grants and resets on a real Redis and on a Cluster."""
+"""Usage, grants and resets on a real Redis, on a Cluster and in shared memory."""
 
 import asyncio
 import itertools
@@ -15,8 +15,10 @@ SLOW = "timeout=5&connect_timeout=5"
 LIMITS = "10/calendar-month as monthly; 5/calendar-year over allow; 20/hour; 40/day burst 40; 3 concurrent for 1 hour"
 
 
-@pytest.fixture(params=["one server", "cluster"])
+@pytest.fixture(params=["one server", "cluster", "shared memory"])
 def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "shared memory":
+        return str(request.getfixturevalue("zone_url"))
     prefix = f"prefix=usage{next(runs)}-"
     if request.param == "cluster":
         cluster: Cluster = request.getfixturevalue("redis_cluster")
@@ -29,7 +31,7 @@ def numbers(usages: list[Usage]) -> list[tuple[int, int, int, int | None]]:
     return [(usage.quota, usage.used, usage.remaining, usage.previous) for usage in usages]
 
 
-def test_usage_on_redis_is_that_on_memory(url: str) -> None:
+def test_usage_of_a_shared_storage_is_that_on_memory(url: str) -> None:
     with Limiter(LIMITS, storage=url) as shared, Limiter(LIMITS) as own:
         for limiter in (shared, own):
             assert limiter.hit("user:42", cost=7)
