@@ -81,6 +81,18 @@ TESTS: dict[str, list[str]] = {
         "tests/unit/test_memory.py",
         "tests/unit/test_memory_penalties.py",
     ],
+    "storage/shared_memory/cells.py": [
+        "tests/shared_memory/test_cells.py",
+        "tests/shared_memory/test_room.py",
+        "tests/property/test_shared_memory_room.py",
+    ],
+    "storage/shared_memory/documents.py": ["tests/shared_memory/test_documents.py"],
+    "storage/shared_memory/layout.py": ["tests/shared_memory/test_cells.py"],
+    "storage/shared_memory/zone_states.py": [
+        "tests/shared_memory/test_decisions.py",
+        "tests/shared_memory/test_room.py",
+        "tests/property/test_shared_memory.py",
+    ],
     "waiting.py": ["tests/waiting/test_standing_in_line.py", "tests/waiting/test_waiting.py"],
     "policy/match/path.py": ["tests/policy/test_path.py"],
     "policy/runtime/fast_path.py": ["tests/policy/test_remembered.py", "tests/property/test_straight.py"],

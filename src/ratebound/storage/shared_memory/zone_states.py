@@ -4,6 +4,9 @@ Bounded memory that is not a bypass (law 7): a new key takes a free cell of its 
 the least used key that does not deny. If all of them deny, it shares an overflow state with others. If there is no room
 for that either, or no block for a state that grows, the group is answered by the failure mode. A strike that finds no
 room is not counted.
+
+A cell does not know its limit, so its worth says until when the state denies (see `worth_of`). It is told when the
+state is written, and when a limit denies it that did not before: that of a stricter tier, or one that was lowered.
 """
 
 from collections.abc import Callable

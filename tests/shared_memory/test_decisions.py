@@ -1,0 +1,103 @@
+"""Decisions of a zone: the contract of every storage, and what the fast path leaves to the general path."""
+
+import pytest
+
+from ratebound import AsyncLimiter, Limiter, parse_limit
+from ratebound.decision import Plan
+from ratebound.storage.shared_memory.storage import SharedMemoryStorage
+from ratebound.storage.shared_memory.zone_file import drop_zone
+from ratebound.testing import STORAGE_CONTRACT, Claim, FakeClock, ask, slot
+from tests.shared_memory.room import cells_of, check_blocks, stored
+from tests.zones import SMALL, fresh_zone
+
+
+@pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
+def test_it_is_true_that(claim: Claim, clock: FakeClock) -> None:
+    """The quickest of the storages in tests/contract: this is what tells a changed line of code."""
+    with fresh_zone(clock=clock) as storage:
+        claim(storage, clock)
+        check_blocks(storage)
+
+
+def test_a_hit_takes_the_general_path_for_a_new_key_and_for_several_limits(clock: FakeClock) -> None:
+    one, two = (Plan(tuple(parse_limit(text) for text in texts)) for texts in (["3/day"], ["3/day", "9/day burst 9"]))
+    with fresh_zone(clock=clock) as storage:
+        states = storage.states
+        assert states.hit(one, "k", 1) is None
+        assert stored(storage, "k", "3/day") is None, "nothing was changed"
+        assert ask(storage, "k", "3/day").allowed
+        assert states.hit(two, "k", 1) is None
+        decision = states.hit(one, "k", 1)
+        assert decision is not None
+        assert decision.allowed
+        assert [outcome.remaining for outcome in decision.outcomes] == [1]
+        denied = states.hit(one, "k", 2)
+        assert denied is not None
+        assert not denied.allowed
+
+
+def test_the_fast_path_goes_on_where_a_state_was_moved_or_dropped_meanwhile(clock: FakeClock) -> None:
+    limit = parse_limit("9/day fixed-window")
+    plan = Plan((limit,))
+    with fresh_zone(clock=clock) as storage:
+        ask(storage, "k", limit)
+        assert storage.states.hit(plan, "k", 1) is not None
+        storage.reset((("k", (limit,), 1, None, None),))
+        assert storage.states.hit(plan, "k", 1) is None
+        cells = cells_of(storage)
+        spot = cells.scope(limit.scope).spots["k"]
+        ask(storage, "k", limit)
+        found = stored(storage, "k", limit)
+        assert found is not None
+        for wrong in (-1, found.cell ^ 1):
+            spot.cell = wrong
+            decision = storage.states.hit(plan, "k", 1)
+            assert decision is not None
+            assert spot.cell == found.cell, "it is remembered"
+        assert ask(storage, "k", limit, mode="peek").remaining == 6
+
+
+def test_places_of_many_keys_are_not_remembered_for_ever(clock: FakeClock) -> None:
+    with fresh_zone(clock=clock) as storage:
+        limiter = Limiter("5/day fixed-window", storage=storage)
+        for number in range(4_200):
+            limiter.hit(f"key {number}")
+        scope = cells_of(storage).scope(limiter.limits[0].scope)
+        assert 0 < len(scope.spots) <= 4_096
+        assert not [limiter.hit("key 4199") for _ in range(5)][-1]
+
+
+def test_a_storage_goes_on_with_a_new_zone_when_its_own_was_dropped(clock: FakeClock) -> None:
+    text = "1 concurrent for 1 hour"
+    with fresh_zone(clock=clock) as storage:
+        limiter = Limiter("1/day", storage=storage, failure="raise")
+        assert [limiter.hit("k").allowed, limiter.hit("k").allowed] == [True, False]
+        drop_zone(storage.zone_name)
+        assert [limiter.hit("k").allowed, limiter.hit("k").allowed] == [True, False]
+        assert ask(storage, "k", text, extra=slot(1)).allowed
+        drop_zone(storage.zone_name)
+        assert storage.holders("k", parse_limit(text)) == []
+        assert ask(storage, "k", text, extra=slot(2)).allowed
+        drop_zone(storage.zone_name)
+        storage.reset((("k", (parse_limit(text),), 1, None, None),))
+        assert ask(storage, "k", text, extra=slot(3)).allowed
+
+
+def test_a_subclass_with_an_evaluate_of_its_own_has_no_quick_states(clock: FakeClock) -> None:
+    class Counting(SharedMemoryStorage):
+        calls = 0
+
+        def evaluate(self, groups, mode="spend"):  # type: ignore[no-untyped-def]
+            self.calls += 1
+            return super().evaluate(groups, mode)
+
+    with fresh_zone(clock=clock) as zone:
+        name = zone.zone_name
+        storage = Counting(name.name, directory=name.directory, size=SMALL, clock=clock)
+        assert storage.quick_states is None
+        limiter = Limiter("9/day", storage=storage)
+        for _ in range(3):
+            assert limiter.hit("k")
+        assert storage.calls == 3
+        assert zone.quick_states is zone.states
+        assert AsyncLimiter("9/day", storage=zone.async_twin()).storage is not None
