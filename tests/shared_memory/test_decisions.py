@@ -1,5 +1,7 @@
 """Decisions of a zone: the contract of every storage, and what the fast path leaves to the general path."""
 
+import time
+
 import pytest
 
 from ratebound import AsyncLimiter, Limiter, parse_limit
@@ -101,3 +103,13 @@ def test_a_subclass_with_an_evaluate_of_its_own_has_no_quick_states(clock: FakeC
         assert storage.calls == 3
         assert zone.quick_states is zone.states
         assert AsyncLimiter("9/day", storage=zone.async_twin()).storage is not None
+
+
+def test_the_clock_of_a_zone_is_that_of_the_host_and_the_same_for_all_storages() -> None:
+    with fresh_zone() as storage:
+        name = storage.zone_name
+        other = SharedMemoryStorage(name.name, directory=name.directory, size=SMALL)
+        instants = [each.states.zone.now() for each in (storage, other, storage)]
+        assert instants == sorted(instants)
+        assert abs(instants[0] / 1e6 - time.time()) < 3600
+        assert ask(storage, "k", "1/day").at_us <= ask(other, "k", "1/day").at_us
