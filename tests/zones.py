@@ -9,12 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 from ratebound.errors import StorageError
-from ratebound.storage.shared_memory.locks import FILE_LOCKS, best_kind
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import DIRECTORY, drop_zone
 
 SMALL = 1 << 20  # the smallest zone
-LOCK_KINDS = {"mutexes": best_kind(), "file locks": FILE_LOCKS}  # the first is the kind of this system
+LOCKS = {"mutexes": None, "file locks": "file"}  # the first are those of this system
 PATIENT = 30.0  # seconds: a busy machine must not look like a process that is stopped
 
 

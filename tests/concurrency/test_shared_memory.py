@@ -16,7 +16,7 @@ from ratebound.limit import ALGORITHMS
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from tests.concurrency.test_grants import GRANTS, THREADS, limit_text, together
 from tests.shared_memory.room import check_blocks
-from tests.zones import LOCK_KINDS, PATIENT, fresh_zone
+from tests.zones import LOCKS, PATIENT, fresh_zone
 
 PROCESSES = 8
 LONGEST = 120.0
@@ -70,11 +70,11 @@ class Workers:
         return pipe.recv()
 
 
-@pytest.fixture(scope="module", params=[(start, locks) for start in STARTS for locks in LOCK_KINDS], ids=", ".join)
+@pytest.fixture(scope="module", params=[(start, locks) for start in STARTS for locks in LOCKS], ids=", ".join)
 def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
     start, locks = request.param
     context: BaseContext = multiprocessing.get_context(start)
-    with fresh_zone(lock_kind=LOCK_KINDS[locks], size=SIZE) as storage, ExitStack() as stack:
+    with fresh_zone(locks=LOCKS[locks], size=SIZE) as storage, ExitStack() as stack:
         given: Any = storage if start == "fork" else (storage.zone_name.name, storage.zone_name.directory)
         pipes: list[Connection] = []
         for _ in range(PROCESSES):
@@ -113,13 +113,13 @@ def test_eight_processes_count_exactly_as_many_distinct_values(workers: Workers)
     assert sum(workers.granted("100 distinct account/day", 30, "account")) == 100
 
 
-@pytest.mark.parametrize("locks", LOCK_KINDS)
+@pytest.mark.parametrize("locks", LOCKS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_eight_threads_on_one_key_are_granted_exactly_the_count(algorithm: str, locks: str) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with fresh_zone(lock_kind=LOCK_KINDS[locks], size=SIZE) as storage:
+        with fresh_zone(locks=LOCKS[locks], size=SIZE) as storage:
             limiter = Limiter(limit_text(algorithm), storage=storage, failure="raise")
             tries = GRANTS // THREADS + 25
             assert sum(together(lambda _: sum(limiter.hit("k").allowed for _ in range(tries)))) == GRANTS
@@ -127,9 +127,9 @@ def test_eight_threads_on_one_key_are_granted_exactly_the_count(algorithm: str, 
         sys.setswitchinterval(before)
 
 
-@pytest.mark.parametrize("locks", LOCK_KINDS)
+@pytest.mark.parametrize("locks", LOCKS)
 def test_threads_and_tasks_may_share_one_zone(locks: str) -> None:
-    with fresh_zone(lock_kind=LOCK_KINDS[locks], size=SIZE) as storage:
+    with fresh_zone(locks=LOCKS[locks], size=SIZE) as storage:
         sync = Limiter("500/day", storage=storage, failure="raise")
         tasks = AsyncLimiter("500/day", storage=storage.async_twin(), failure="raise")
 

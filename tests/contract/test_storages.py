@@ -20,7 +20,7 @@ from ratebound.testing import (
     FakeClock,
     a_row_has_all_fields,
 )
-from tests.zones import LOCK_KINDS, fresh_zone
+from tests.zones import LOCKS, fresh_zone
 
 runs = itertools.count()
 SLOW = "timeout=5&connect_timeout=5"  # a busy machine must not look like a dead server
@@ -52,7 +52,7 @@ def zones_with(locks: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeClo
     def zone(request: pytest.FixtureRequest, clock: FakeClock) -> SharedMemoryStorage:
         stack = ExitStack()
         request.addfinalizer(stack.close)
-        return stack.enter_context(fresh_zone(clock=clock, lock_kind=LOCK_KINDS[locks]))
+        return stack.enter_context(fresh_zone(clock=clock, locks=LOCKS[locks]))
 
     def tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncSharedMemoryStorage:
         return AsyncSharedMemoryStorage(shared=zone(request, clock))

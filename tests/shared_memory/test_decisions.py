@@ -28,7 +28,7 @@ def test_a_hit_takes_the_general_path_for_a_new_key_and_for_several_limits(clock
         assert states.hit(one, "k", 1) is None
         assert stored(storage, "k", "3/day") is None, "nothing was changed"
         assert ask(storage, "k", "3/day").allowed
-        assert states.hit(two, "k", 1) is None
+        assert states.hit(two, "k", 1) is None, "it has no state under the second limit"
         decision = states.hit(one, "k", 1)
         assert decision is not None
         assert decision.allowed
@@ -47,15 +47,15 @@ def test_the_fast_path_goes_on_where_a_state_was_moved_or_dropped_meanwhile(cloc
         storage.reset((("k", (limit,), 1, None, None),))
         assert storage.states.hit(plan, "k", 1) is None
         cells = cells_of(storage)
-        spot = cells.scope(limit.scope).spots["k"]
+        place = cells.scope(limit.scope).places["k"]
         ask(storage, "k", limit)
         found = stored(storage, "k", limit)
         assert found is not None
         for wrong in (-1, found.cell ^ 1):
-            spot.cell = wrong
+            place.cell = wrong
             decision = storage.states.hit(plan, "k", 1)
             assert decision is not None
-            assert spot.cell == found.cell, "it is remembered"
+            assert place.cell == found.cell, "it is remembered"
         assert ask(storage, "k", limit, mode="peek").remaining == 6
 
 
@@ -65,7 +65,7 @@ def test_places_of_many_keys_are_not_remembered_for_ever(clock: FakeClock) -> No
         for number in range(4_200):
             limiter.hit(f"key {number}")
         scope = cells_of(storage).scope(limiter.limits[0].scope)
-        assert 0 < len(scope.spots) <= 4_096
+        assert 0 < len(scope.places) <= 4_096
         assert not [limiter.hit("key 4199") for _ in range(5)][-1]
 
 

@@ -218,11 +218,11 @@ class AsyncSharedMemoryStorage:
         directory: str | None = None,
         deadline: Duration = DEADLINE,
         clock: Clock | None = None,
-        lock_kind: int | None = None,
+        locks: str | None = None,
     ) -> None:
         if shared is None:
             shared = SharedMemoryStorage(
-                name, size=size, directory=directory, deadline=deadline, clock=clock, lock_kind=lock_kind
+                name, size=size, directory=directory, deadline=deadline, clock=clock, locks=locks
             )
         self.shared = shared
         self.deadline = self.shared.deadline

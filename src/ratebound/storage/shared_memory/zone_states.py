@@ -459,9 +459,8 @@ class Zone:
         for i, place in enumerate(places):
             limit, state = limits[i], states[i]
             numbers = packed(limit, state)
-            if numbers == place.numbers:
-                if numbers is None or remaining[i] != 0 or -place.worth > now:
-                    continue
+            if numbers == place.numbers and (numbers is None or remaining[i] != 0 or -place.worth > now):
+                continue
             if numbers is None:
                 emptied.append(place.cell)
                 continue
