@@ -129,6 +129,28 @@ def test_the_fast_path_and_the_general_path_agree(algorithm: str, data: st.DataO
         check_blocks(fast)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.lists(limits(RATES), min_size=2, max_size=3, unique_by=lambda limit: limit.scope), st.data())
+def test_the_fast_path_and_the_general_path_agree_on_several_limits(pool: list[Limit], data: st.DataObject) -> None:
+    clock = FakeClock(data.draw(starts()))
+    plan = Plan(tuple(pool))
+    with fresh_zone(clock=clock) as fast, fresh_zone(clock=clock) as general:
+        for _ in range(data.draw(st.integers(1, 10))):
+            asked = data.draw(st.sampled_from(pool))
+            clock.now += data.draw(st.one_of(st.just(0), gaps(asked), to_the_next_window(asked, clock.now)))
+            if data.draw(st.integers(0, 9)) == 0:
+                clock.now -= data.draw(near(1, 1_000, asked.period_us, 3 * asked.period_us))
+            cost = data.draw(st.one_of(st.just(1), costs(asked)))
+            group: Group = (("k", tuple(pool), cost, None, None),)
+            decision = fast.states.hit(plan, "k", cost)
+            rows = [decision.rows] if decision is not None else fast.evaluate((group,))
+            assert [list(each) for each in rows] == [list(each) for each in general.evaluate((group,))]
+            for limit in pool:
+                one, other = stored(fast, "k", limit), stored(general, "k", limit)
+                assert (None if one is None else one[1:]) == (None if other is None else other[1:])
+        check_blocks(fast)
+
+
 def test_a_limiter_takes_the_fast_path(clock: FakeClock) -> None:
     with fresh_zone(clock=clock) as zone, fresh_zone(clock=clock) as other:
         fast, general = (Limiter("3/minute", storage=storage) for storage in (zone, other))
