@@ -62,12 +62,7 @@ def test_compiled_modules_multiply_with_product() -> None:
     small |= {"share * self.remaining"}  # the share of a slice, a float
     small |= {"shard * self.cells", "(shard + 1) * self.cells", "shard * self._blocks"}
     small |= {"(buckets + 1) * BUCKET * (CELL + 1)", "[False] * len(locks.handles)"}
-    small |= {"[-1] * len(places)", "[_NOT_GIVEN] * len(limits)"}
-    small |= {
-        "2 * self.for_us",
-        "2 * old.for_us",
-        "share * self.remaining",
-    }  # a slice is for seconds; a share is a float
+    small |= {"[-1] * len(places)"}
     uncompiled = {"ahead * count"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     found = set()

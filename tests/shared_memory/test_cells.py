@@ -76,7 +76,7 @@ def written(cells: Cells, key: str, numbers: tuple[int, ...], worth: int = 0) ->
     found = place(cells, key)
     if not cells.find(found):
         assert cells.make_room(found, set(), numbers[0], False)
-    assert cells.make_blocks(found.shard, cells.more_blocks(found, len(numbers)), {found.cell}, numbers[0])
+    assert cells.make_blocks(found.shard, cells.new_blocks(found, len(numbers)), {found.cell}, numbers[0])
     cells.write(found, numbers, worth)
     again = place(cells, key)
     assert cells.find(again)

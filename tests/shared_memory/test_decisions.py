@@ -6,6 +6,7 @@ import pytest
 
 from ratebound import AsyncLimiter, Limiter, parse_limit
 from ratebound.decision import Plan
+from ratebound.storage.shared_memory.cells import FORGET_AFTER, MOST_SPOTS
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import drop_zone
 from ratebound.testing import STORAGE_CONTRACT, Claim, FakeClock, ask, slot
@@ -47,7 +48,7 @@ def test_the_fast_path_goes_on_where_a_state_was_moved_or_dropped_meanwhile(cloc
         storage.reset((("k", (limit,), 1, None, None),))
         assert storage.states.hit(plan, "k", 1) is None
         cells = cells_of(storage)
-        place = cells.scope(limit.scope).places["k"]
+        place = cells.scope(limit.scope).spots["k"]
         ask(storage, "k", limit)
         found = stored(storage, "k", limit)
         assert found is not None
@@ -60,13 +61,18 @@ def test_the_fast_path_goes_on_where_a_state_was_moved_or_dropped_meanwhile(cloc
 
 
 def test_places_of_many_keys_are_not_remembered_for_ever(clock: FakeClock) -> None:
+    """At most so many are remembered, and after many keys that were not, others may take their place."""
     with fresh_zone(clock=clock) as storage:
-        limiter = Limiter("5/day fixed-window", storage=storage)
-        for number in range(4_200):
-            limiter.hit(f"key {number}")
-        scope = cells_of(storage).scope(limiter.limits[0].scope)
-        assert 0 < len(scope.places) <= 4_096
-        assert not [limiter.hit("key 4199") for _ in range(5)][-1]
+        cells = cells_of(storage)
+        scope = cells.scope("scope")
+        most = 0
+        for number in range(FORGET_AFTER + 1):
+            cells.spot(f"key {number}", scope)
+            most = max(most, len(scope.spots))
+        assert most == MOST_SPOTS
+        assert len(scope.spots) == 0
+        cells.spot("hot", scope)
+        assert list(scope.spots) == ["hot"]
 
 
 def test_a_storage_goes_on_with_a_new_zone_when_its_own_was_dropped(clock: FakeClock) -> None:

@@ -219,7 +219,7 @@ def test_a_log_of_ten_thousand_entries_fits_the_zone_that_users_get(clock: FakeC
         cells, place = cells_of(storage), place_of(storage, "k", limit)
         assert cells.find(place)
         numbers = log.pack(limit.numbers)
-        assert cells.make_blocks(place.shard, cells.more_blocks(place, len(numbers)), set(), clock.now)
+        assert cells.make_blocks(place.shard, cells.new_blocks(place, len(numbers)), set(), clock.now)
         cells.write(place, numbers, 1)
         limiter = Limiter(limit, storage=storage, failure="raise")
         assert [limiter.hit("k").remaining, ask(storage, "k", limit).remaining] == [1, 0]
