@@ -251,12 +251,12 @@ def test_an_expired_log_goes_first(storage: SharedMemoryStorage, clock: FakeCloc
 
 @pytest.mark.parametrize("failure", ["local", "open", "closed"])
 def test_where_no_block_is_free_and_all_logs_deny_the_failure_mode_answers_and_no_breaker_opens(
-    failure: Any, storage: SharedMemoryStorage, clock: FakeClock
+    failure: Any, storage: SharedMemoryStorage, clock: FakeClock, request: pytest.FixtureRequest
 ) -> None:
     denying, other, plain = keys_of_shard(storage, 3, 3)
     grow(storage, clock, denying, 1_100, "1100/day sliding-log as log")
-    told: list[object] = []
-    limiter = Limiter("600/day sliding-log as other", storage=storage, failure=failure, listeners=[told.append])
+    limiter = Limiter("600/day sliding-log as other", storage=storage, failure=failure)
+    request.addfinalizer(limiter.close)  # or it would go on to write back what it has granted
     for _ in range(300):
         clock.now += 1
         decision = limiter.hit(other)
