@@ -214,7 +214,7 @@ class AsyncSharedMemoryStorage:
         name: str = "",
         *,
         shared: SharedMemoryStorage | None = None,
-        size: int = SIZE,
+        size: int | None = None,
         directory: str | None = None,
         deadline: Duration = DEADLINE,
         clock: Clock | None = None,
