@@ -27,6 +27,8 @@ except ModuleNotFoundError as missing:
 from benchmarks.builds import BUILDS, PURE, Done, Worker, chosen, pin_to_one_core
 from benchmarks.bytes_per_key import KINDS, measure_bytes
 from benchmarks.bytes_per_key import steps as bytes_steps
+from benchmarks.fleet import SCENARIOS, measure_fleets
+from benchmarks.fleet import draw as draw_fleets
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
 from benchmarks.hit_parts import SETTINGS, Setting, measure_parts
 from benchmarks.layers import measure_layers
@@ -35,6 +37,8 @@ from benchmarks.measure import Case, measure, steps_of
 from benchmarks.memory import measure_memory, to_weigh
 from benchmarks.overload import draw, measure_overload
 from benchmarks.overload import steps as overload_steps
+from benchmarks.redis_capacity import measure_capacity
+from benchmarks.redis_capacity import steps as capacity_steps
 from benchmarks.redis_trips import measure_trips, steps
 from benchmarks.report import Results, machine, markdown, show, sources
 from benchmarks.shared_memory import measure_calls, measure_processes, process_steps
@@ -58,9 +62,10 @@ class Scale(NamedTuple):
     slice_rounds: int
     slice_seconds: float
     weighed_keys: int
+    capacity_rounds: int
 
 
-SERVED = ("redis", "overload")
+SERVED = ("redis", "overload", "fleet")
 
 FULL = Scale(
     rounds=25,
@@ -76,6 +81,7 @@ FULL = Scale(
     slice_rounds=5,
     slice_seconds=3.0,
     weighed_keys=500_000,
+    capacity_rounds=11,
 )
 QUICK = Scale(
     rounds=3,
@@ -91,6 +97,7 @@ QUICK = Scale(
     slice_rounds=1,
     slice_seconds=1.5,
     weighed_keys=50_000,
+    capacity_rounds=3,
 )
 
 
@@ -122,6 +129,8 @@ def main() -> int:
     _save(results, options.output or f"benchmarks/results/{options.what}-{started:%Y%m%dT%H%M%SZ}.json", started)
     if options.picture and results.overloading.goodput:
         Path(options.picture).write_text(draw(results.overloading), encoding="utf-8")
+    if options.picture and results.fleets.pairs:
+        Path(options.picture).write_text(draw_fleets(results.fleets), encoding="utf-8")
     missed = [verdict for verdict in results.verdicts() if not verdict.passed]
     return 1 if missed and not options.quick else 0
 
@@ -130,9 +139,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("what", nargs="?", choices=tuple(WORK), default="memory", help="default memory")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and keys: for a look, not for a figure")
-    parser.add_argument("--builds", choices=(*BUILDS, "both"), help="default both; on Redis and for overload, pure")
+    parser.add_argument("--builds", choices=(*BUILDS, "both"), help="default both, with servers pure")
     parser.add_argument("--only", metavar="NAME", help="only the parts with NAME in their name, for example gcra")
-    parser.add_argument("--picture", metavar="FILE", help="where the picture of overload goes")
+    parser.add_argument("--picture", metavar="FILE", help="where the picture of overload or of a fleet goes")
     parser.add_argument("--output", metavar="FILE", help="where the JSON goes; the tables go beside it in Markdown")
     return parser.parse_args()
 
@@ -185,6 +194,13 @@ def _bytes_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[W
     return [Work(kind, bytes_steps(builds), partial(_weigh_everywhere, results, scale, kind)) for kind in KINDS]
 
 
+def _fleet_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [
+        Work("simulation", len(SCENARIOS), partial(_simulate, results)),
+        Work("capacity", len(builds) * capacity_steps(scale.capacity_rounds), partial(_load, results, scale)),
+    ]
+
+
 WORK = {
     "memory": _work,
     "redis": _redis_work,
@@ -193,6 +209,7 @@ WORK = {
     "shm": _shm_work,
     "slices": _slices_work,
     "bytes": _bytes_work,
+    "fleet": _fleet_work,
 }
 
 
@@ -262,6 +279,15 @@ def _slice(results: Results, scale: Scale, workers: Sequence[Worker], done: Done
 def _weigh_everywhere(results: Results, scale: Scale, kind: str, workers: Sequence[Worker], done: Done) -> None:
     builds = [worker.build for worker in workers]
     results.weights.append(measure_bytes(kind, builds, scale.weighed_keys, done))
+
+
+def _simulate(results: Results, workers: Sequence[Worker], done: Done) -> None:
+    results.fleets = workers[0].run(measure_fleets, SCENARIOS, done=done)
+
+
+def _load(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        results.capacity.append(worker.run(measure_capacity, worker.build, scale.capacity_rounds, done=done))
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

@@ -17,6 +17,7 @@ from benchmarks.builds import FOLDERS, PURE
 from benchmarks.bytes_per_key import Weight
 from benchmarks.cases import REQUIRED
 from benchmarks.decision_table import decision_sheet, lines_of
+from benchmarks.fleet import Fleets
 from benchmarks.gate import PEER, Gating
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.guard import Guarding
@@ -24,6 +25,7 @@ from benchmarks.layers import ENDPOINTS, RULES, Layering
 from benchmarks.measure import Case, Spread, Times, spread
 from benchmarks.memory import Footprint, judge
 from benchmarks.overload import Overloading
+from benchmarks.redis_capacity import Capacity
 from benchmarks.redis_trips import Trips
 from benchmarks.shared_memory import Sharing
 from benchmarks.slices import Slicing
@@ -64,6 +66,8 @@ class Results:
     sharing: Sharing = field(default_factory=Sharing)
     slicing: Slicing = field(default_factory=Slicing)
     weights: list[Weight] = field(default_factory=list)
+    fleets: Fleets = field(default_factory=Fleets)
+    capacity: list[Capacity] = field(default_factory=list)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -81,7 +85,7 @@ class Results:
         judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
         judged += self.webbing.verdicts() + self.overloading.verdicts()
-        return judged + self.sharing.verdicts() + self.slicing.verdicts()
+        return judged + self.sharing.verdicts() + self.slicing.verdicts() + self.fleets.verdicts()
 
     def as_json(self) -> dict[str, Any]:
         """Return the results for the JSON file."""
@@ -101,6 +105,8 @@ class Results:
             "shm": self.sharing.as_json(),
             "slices": self.slicing.as_json(),
             "bytes": [asdict(weight) for weight in self.weights],
+            "fleet": self.fleets.as_json(),
+            "capacity": [capacity.as_json() for capacity in self.capacity],
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -218,6 +224,8 @@ def sheets(results: Results) -> list[Sheet]:
         *results.sharing.sheets(),
         *results.slicing.sheets(),
         *bytes_per_key.sheets(results.weights, list(results.machine["sources"])),
+        *results.fleets.sheets(),
+        *(sheet for capacity in results.capacity for sheet in _capacity_sheets(capacity)),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),
@@ -249,6 +257,30 @@ def _web_rows(webbing: Webbing) -> list[Sequence[str]]:
         extra = ("", "") if first else figures(added, 1e6)
         rows.append((*begin, who, f"{time.median * 1e6:.1f}", *extra, *(figures(less) if less else ("", ""))))
     return rows
+
+
+def _capacity_sheets(capacity: Capacity) -> list[Sheet]:
+    return [
+        Sheet(
+            f"What a decision costs, {capacity.server}, {capacity.build} build: CPU time and bytes",
+            (
+                "decision",
+                "asked by",
+                "µs of the server",
+                "quartiles",
+                "per second and core",
+                "µs of the client",
+                "bytes sent",
+                "received",
+            ),
+            capacity.rows(),
+        ),
+        Sheet(
+            f"Decisions without a trip, {capacity.build} build: CPU time of the client",
+            ("where", "µs", "quartiles"),
+            [(where, *figures(spread(times), 1e6)) for where, times in capacity.local.items()],
+        ),
+    ]
 
 
 def _trip_sheets(trips: Trips) -> list[Sheet]:
