@@ -14,7 +14,7 @@ from ratebound.testing import nothing_sleeps
 ROOT = Path(__file__).parent.parent.parent
 # Every picture, and the section of the guide that shows it.
 SECTIONS = {**dict(zip(ALGORITHMS, ALGORITHMS, strict=True)), CALENDAR: "Calendar quotas", CONCURRENT: "Concurrency"}
-MEASURED = {"overload.svg"}  # drawn by `python -m benchmarks overload --picture`
+MEASURED = {"overload.svg", "fleet.svg"}  # drawn by `python -m benchmarks overload --picture`, and fleet
 GUIDE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
 
 
