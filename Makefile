@@ -25,7 +25,7 @@ test: .venv/ready  ## the whole suite: checks, pytest in parallel, the core agai
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-style check-imports compiled
 	@tools/get_servers
 	$(PYTEST)
-	$(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting
+	$(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/shared_memory tests/waiting
 
 check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the modules that it compiles
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-compiles check-style check-imports
@@ -55,7 +55,7 @@ wheel: .venv/ready  ## build the compiled wheel into dist
 
 test-long: .venv/ready compiled  ## far more examples, everything on the compiled wheel, and whether tests notice changes of the code
 	@tools/get_servers
-	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/packaging tests/property tests/redis tests/faults tests/web
+	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/packaging tests/property tests/redis tests/faults tests/shared_memory tests/web
 	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(ON_COMPILED) $(PYTEST)
 	$(BIN)/python tools/mutate.py
 

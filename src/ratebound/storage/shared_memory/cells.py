@@ -5,7 +5,7 @@ Every method that takes a shard or a cell needs the lock of that shard.
 One state is written by one store: see layout.py. Everything else sets the mark of the shard before, and clears it
 after:
 
-- MOVING: blocks are being chained. Repair finds the free blocks anew.
+- MOVING: blocks are being chained or written. Repair finds the free blocks anew.
 - OPEN: several cells are being written. The journal of the shard says which, and their words before. Repair takes the
   newer copies back, so all of them are as before, or none.
 - CLOSED: all cells are written. Repair only clears the links.
@@ -322,11 +322,13 @@ class Cells:
         first = had = 0
         if not place.is_new and old & 255 == CHAINED:
             _, _, first, had, _ = _chain(memory, copy_at)
+        marks = marks and (had > 0 or needed > 0)
+        if marks:
+            memory[self.mark_at(place.shard)] = MOVING
+        if had:
+            ONE.pack_into(memory, word_at, 0)  # repair must not follow the chain of a copy that is half written
         if had != needed:
-            if marks:
-                memory[self.mark_at(place.shard)] = MOVING
             if had:
-                ONE.pack_into(memory, word_at, 0)  # the copy has no blocks from here on
                 self._push(place.shard, first, had)
             first = self._pop(place.shard, needed) if needed else 0
         word = ((max(place.word_a, place.word_b) >> 8) + 1) << 8
@@ -341,7 +343,7 @@ class Cells:
             WRITTEN[len(numbers)].pack_into(memory, copy_at, worth, *numbers, word | len(numbers))
         if place.is_new:
             memory[self.tags_at + cell] = place.tag
-        if had != needed and marks:
+        if marks:
             memory[self.mark_at(place.shard)] = CLEAN
 
     def _fill(self, first: int, numbers: Packed) -> None:

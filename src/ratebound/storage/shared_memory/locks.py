@@ -35,20 +35,23 @@ class _Time(ctypes.Structure):
 class Locks:
     """The locks of all shards. `handles` has one number for each shard, for the functions.
 
-    `try_take` returns 0 if the lock was taken, and otherwise a number for `after_try`. `release` releases a lock that
-    this thread has taken.
+    `try_take` returns 0 if the lock was taken, and otherwise a number for `wait`. `release` releases a lock that this
+    thread has, and does nothing if it has not.
     """
 
     handles: list[int]
     try_take: Callable[[int], int]
     release: Callable[[int], Any]
 
-    def after_try(self, handle: int, code: int) -> int:
-        """Return 0 if `try_take` took the lock after all, OWN if this thread has it already, or else another number."""
-        return code
+    def wait(self, handle: int, code: int, seconds: float) -> int:
+        """Go on where `try_take` returned `code`. Return 0 if the lock is taken after all, or else another number.
 
-    def take(self, handle: int, seconds: float) -> int:
-        """Wait for a lock. Return what `after_try` does."""
+        A thread that has the lock already does not wait: a signal handler has interrupted it, and must not go on.
+        """
+        raise NotImplementedError
+
+    def abandon(self, handle: int) -> None:
+        """Release a lock if this thread has it: an exception of a signal handler came while it was being taken."""
         raise NotImplementedError
 
 
@@ -70,14 +73,23 @@ class Mutexes(Locks):
             self._clock = time.CLOCK_MONOTONIC
             self._wait = lambda handle, until: wait(handle, time.CLOCK_MONOTONIC, until)
 
-    def after_try(self, handle: int, code: int) -> int:
-        """Take over the mutex of a process that has ended. What it was writing is repaired by the mark of the shard."""
+    def wait(self, handle: int, code: int, seconds: float) -> int:
+        """Wait for a mutex; other threads run meanwhile. Take it over if its process has ended.
+
+        What that process was writing is repaired by the mark of the shard.
+        """
+        if code == errno.EBUSY:
+            until = _Time(*divmod(time.clock_gettime_ns(self._clock) + int(seconds * 1e9), 1_000_000_000))
+            code = self._wait(handle, ctypes.addressof(until))
         return self._consistent(handle) if code == OWNER_DIED else code
 
-    def take(self, handle: int, seconds: float) -> int:
-        """Wait for a mutex. Other threads run meanwhile."""
-        until = _Time(*divmod(time.clock_gettime_ns(self._clock) + int(seconds * 1e9), 1_000_000_000))
-        return self.after_try(handle, self._wait(handle, ctypes.addressof(until)))
+    def abandon(self, handle: int) -> None:
+        """Release a mutex if this thread has it. Nobody could use it again if it were not made consistent before."""
+        code = self.try_take(handle)
+        if code in (OWN, OWNER_DIED):
+            self._consistent(handle)
+        if code in (0, OWN, OWNER_DIED):
+            self.release(handle)
 
     def initialise(self) -> None:
         """Make the mutexes of a new zone."""
@@ -104,38 +116,42 @@ class FileLocks(Locks):
 
     def renew(self) -> None:
         """Replace the locks of threads in a forked child: the threads that may have held them do not exist there."""
-        self._threads = [threading.Lock() for _ in range(SHARDS)]
-        self._owners = [0] * SHARDS
+        self._threads: list[Any] = [threading.RLock() for _ in range(SHARDS)]  # they know which thread has them
 
     def _try_take(self, handle: int) -> int:
-        if not self._threads[handle].acquire(blocking=False):
-            return OWN if self._owners[handle] == threading.get_ident() else errno.EBUSY
+        lock = self._threads[handle]
+        if lock._is_owned():
+            return OWN
+        if not lock.acquire(blocking=False):
+            return errno.EBUSY
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, handle)
         except BlockingIOError:
-            self._threads[handle].release()
+            lock.release()
             return errno.EBUSY
-        except BaseException:
-            self._threads[handle].release()
-            raise
-        self._owners[handle] = threading.get_ident()
         return 0
 
     def _release(self, handle: int) -> None:
-        self._owners[handle] = 0
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, handle)
-        self._threads[handle].release()
+        lock = self._threads[handle]
+        if lock._is_owned():
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, handle)
+            lock.release()
 
-    def take(self, handle: int, seconds: float) -> int:
+    def wait(self, handle: int, code: int, seconds: float) -> int:
         """Try again and again, with a pause that grows."""
         ends, pause = time.monotonic() + seconds, 20e-6
-        while True:
-            code = self._try_take(handle)
+        while code and code != OWN:
             left = ends - time.monotonic()
-            if not code or code == OWN or left <= 0:
-                return code
+            if left <= 0:
+                break
             time.sleep(min(pause, left))
             pause = min(2 * pause, 1e-3)
+            code = self._try_take(handle)
+        return code
+
+    def abandon(self, handle: int) -> None:
+        """Release a lock if this thread has it."""
+        self._release(handle)
 
 
 def best_kind() -> int:

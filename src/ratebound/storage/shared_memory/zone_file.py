@@ -105,13 +105,15 @@ class MappedZone:
     def __init__(self, memory: mmap, file: int, header: Header) -> None:
         self.memory = memory
         self.file = file
+        self.other_files: list[int] = []  # opened by threads at the same time: to close one releases the file locks
         self.header = header
         self.geometry = Geometry(header.size, header.buckets, header.blocks)
         self.cells = Cells(memory, self.geometry, header.salt)
         self.locks: Locks = FileLocks(file) if header.lock_kind == FILE_LOCKS else Mutexes(memory)
 
     def __del__(self) -> None:
-        os.close(self.file)
+        for file in (self.file, *self.other_files):
+            os.close(file)
 
 
 class _Opened:
@@ -217,7 +219,7 @@ def known_zone(name: ZoneName) -> MappedZone | None:
 
 
 def _mapped(name: ZoneName, file: int, size: int | None, forgets: bool) -> MappedZone | None:
-    """Return the zone in a file, or None if it has to be looked for again. The file is closed unless it is returned."""
+    """Return the zone in a file, or None if it has to be looked for again. It keeps the file, or closes it."""
     kept = False
     try:
         status = os.fstat(file)
@@ -226,6 +228,8 @@ def _mapped(name: ZoneName, file: int, size: int | None, forgets: bool) -> Mappe
         with _opened.lock:
             known = _opened.zones.get((status.st_dev, status.st_ino))
             if known is not None:  # another thread was faster
+                known.other_files.append(file)
+                kept = True
                 return None
             header = read_header(name, file, status.st_size)
             if header.boot != boot_id():
@@ -352,15 +356,17 @@ def _make(name: ZoneName, size: int, lock_kind: int) -> None:
         except OSError as error:
             raise _not_made(name, error) from None
         try:
-            _reserve(name, file, size)
-            _fill(file, size, lock_kind)
+            try:
+                _reserve(name, file, size)
+                _fill(file, size, lock_kind)
+            finally:
+                os.close(file)  # before others can open it: to close a file releases all locks of its process on it
             os.link(path, name.path)
         except (FileExistsError, FileNotFoundError):
             pass  # another process made it, or was alone and removed this one
         except OSError as error:
             raise _not_made(name, error) from None
         finally:
-            os.close(file)
             _removed(Path(path))
 
 

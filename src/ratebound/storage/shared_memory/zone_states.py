@@ -50,12 +50,14 @@ from ratebound.storage.shared_memory.locks import OWN, Locks
 
 _words: Final = WORDS.unpack_from
 
+UNKNOWN: Final = -1  # whether a lock was taken: an exception of a signal handler comes between any two steps
 QUICK: Final = 0.001  # seconds for which a lock is waited for where nothing may wait long
 OPENINGS: Final = 8  # of zones that are dropped one after the other
 FULL: Final = (
     "the zone is full, and every state that could be dropped for this key denies: make the zone larger, for example"
     " shm://name?size=128mb"
 )
+INTERRUPTED: Final = "a signal handler needs a lock of the zone that the code which it interrupted has"
 
 
 class ZoneDropped(Exception):
@@ -69,7 +71,7 @@ class Busy(Exception):
 class Zone:
     """One mapped zone: its cells, its locks and its clock. `owner` is the object that keeps it mapped."""
 
-    __slots__ = ("_anchor", "_free", "_handles", "_inside", "_locks", "_marks", "_ticks", "_try", "cells", "owner")
+    __slots__ = ("_anchor", "_free", "_handles", "_locks", "_marks", "_ticks", "_try", "cells", "owner")
 
     def __init__(self, cells: Cells, locks: Locks, ticks: Callable[[], int], anchor: int, owner: object) -> None:
         self.cells = cells
@@ -79,7 +81,6 @@ class Zone:
         self._free = locks.release
         self._handles = locks.handles
         self._marks = [cells.mark_at(shard) for shard in range(len(locks.handles))]
-        self._inside = [False] * len(locks.handles)  # True while a thread of this process works in the shard
         self._ticks = ticks
         self._anchor = anchor
 
@@ -97,12 +98,14 @@ class Zone:
         spot = scope.spots.get(key) or cells.spot(key, scope)
         memory, shard = cells.memory, spot.shard
         handle = self._handles[shard]
-        if self._try(handle):
-            if not self.enter(shard, QUICK):
-                return None
-        else:
-            self._inside[shard] = True
+        code = UNKNOWN
         try:
+            code = self._try(handle)
+            if code:
+                tried, code = code, UNKNOWN
+                code = self._locks.wait(handle, tried, QUICK)
+                if code:
+                    return None
             if memory[self._marks[shard]]:  # a killed process left something to repair
                 return None
             now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
@@ -137,8 +140,14 @@ class Zone:
                 WRITTEN[n].pack_into(memory, at + COPY_B if is_a else at, worth, *after, ((word >> 8) + 1) << 8 | n)
             return OneLimitDecision(key, plan, cost, row)
         finally:
-            self._inside[shard] = False
-            self._free(handle)
+            if code == UNKNOWN:
+                self._locks.abandon(handle)
+            elif not code:
+                try:
+                    self._free(handle)
+                except BaseException:  # of a signal handler, before the lock was released or after it
+                    self._free(handle)
+                    raise
 
     def _hit_chained(self, plan: Plan, limit: Numbers, key: str, cost: int, now: int) -> Decision | None:
         """Spend from a state that has, had or will have blocks. The caller has the lock."""
@@ -165,10 +174,9 @@ class Zone:
             scope = cells.scopes.get(limit.scope) or cells.scope(limit.scope)
             spots.append(scope.spots.get(key) or cells.spot(key, scope))
         memory, shard = cells.memory, spots[0].shard
-        if not self.enter(shard, QUICK):
-            return None
+        taken: list[int] = []
         try:
-            if memory[self._marks[shard]]:
+            if self._enter(shard, QUICK, taken) or memory[self._marks[shard]]:
                 return None
             now = self._ticks() // 1000 + self._anchor
             states: list[State] = []
@@ -221,7 +229,11 @@ class Zone:
                 cells.write_copies(shard, entries, targets, copies)
             return OneKeyDecision(key, plan, cost, answers, fit)
         finally:
-            self.leave(shard)
+            try:
+                self._leave(taken)
+            except BaseException:
+                self._leave(taken)
+                raise
 
     def _hit_several_chained(self, plan: Plan, key: str, cost: int, now: int) -> Decision | None:
         """Do what `_hit_several` does for states of any size. The caller has the lock."""
@@ -252,97 +264,123 @@ class Zone:
         """Decide a group. Raises Busy if a lock is not free in time, ZoneDropped, and Blameless if there is no room."""
         places, order = self._places(group)
         shards = sorted({place.shard for place in places})
-        self._enter_all(shards, seconds)
+        taken: list[int] = []
         try:
+            self._enter_all(shards, seconds, taken)
             return self._evaluate(group, mode, places, order)
         except ZoneFull:
             raise Blameless(FULL, undone=True) from None
         finally:
-            for shard in shards:
-                self.leave(shard)
+            try:
+                self._leave(taken)
+            except BaseException:
+                self._leave(taken)
+                raise
 
     def reset(self, group: Group, seconds: float) -> None:
         """Forget the states of each ask's key and limits. Raises Busy and ZoneDropped."""
         for place in self._places(group)[0]:
-            self._enter_all([place.shard], seconds)
+            taken: list[int] = []
             try:
+                self._enter_all([place.shard], seconds, taken)
                 if self.cells.find(place):
                     self.cells.remove(place.cell)
             finally:
-                self.leave(place.shard)
+                try:
+                    self._leave(taken)
+                except BaseException:
+                    self._leave(taken)
+                    raise
 
     def holders(self, key: str, limit: Limit, seconds: float) -> list[tuple[int, int]]:
         """Return (id, expiry) of each slot of a key that is held now. Raises Busy and ZoneDropped."""
         ((place,), _) = self._places(((key, (limit,), 0, None, None),))
-        self._enter_all([place.shard], seconds)
+        taken: list[int] = []
         try:
+            self._enter_all([place.shard], seconds, taken)
             state = unpacked(limit.numbers, place.numbers if self.cells.find(place) else None)
             return state.holders(self.now()) if isinstance(state, Slots) else []
         finally:
-            self.leave(place.shard)
+            try:
+                self._leave(taken)
+            except BaseException:
+                self._leave(taken)
+                raise
 
     # Locks
 
     def enter(self, shard: int, seconds: float) -> bool:
         """Take the lock of a shard. Return False if it is not free in time, or if this thread has it already."""
-        handle = self._handles[shard]
-        code = self._try(handle)
-        if code:
-            code = self._locks.after_try(handle, code)
-            if code and code != OWN:
-                code = self._locks.take(handle, seconds)
-            if code and (code != OWN or self._inside[shard]):
-                return False
-            # It is ours already, but nobody is inside: an exception of a signal handler came before it was released.
-        self._inside[shard] = True
-        return True
+        return not self._enter(shard, seconds, [])
 
     def leave(self, shard: int) -> None:
         """Release the lock of a shard."""
-        self._inside[shard] = False
         self._free(self._handles[shard])
 
-    def _enter_all(self, shards: list[int], seconds: float) -> None:
+    def _enter(self, shard: int, seconds: float, taken: list[int]) -> int:
+        """Take the lock of a shard, and add it to `taken`. Return 0, or another number if it is not free in time.
+
+        It is OWN if this thread has the lock already: a signal handler must not go on before the thread is done.
+        The lock is in `taken`, or free, whenever an exception comes. The caller leaves what is in `taken`, and leaves
+        it again if an exception came meanwhile.
+        """
+        handle = self._handles[shard]
+        code = UNKNOWN
+        try:
+            code = self._try(handle)
+            if code:
+                tried, code = code, UNKNOWN
+                code = self._locks.wait(handle, tried, seconds)
+            if not code:
+                taken.append(handle)
+        finally:
+            if code == UNKNOWN:
+                self._locks.abandon(handle)
+        return code
+
+    def _leave(self, taken: list[int]) -> None:
+        """Release locks. Those that are released already stay so."""
+        for handle in taken:
+            self._free(handle)
+
+    def _enter_all(self, shards: list[int], seconds: float, taken: list[int]) -> None:
         """Take the locks of shards, which are in order, and repair what a killed process left.
 
-        Raises Busy, having taken none, if one of them is not free in time. Raises ZoneDropped if the zone was dropped.
+        Raises Busy if one of them is not free in time, Blameless if this thread has it already, and ZoneDropped if the
+        zone was dropped.
         """
         memory, mark_at = self.cells.memory, self.cells.mark_at
         ends = monotonic() + seconds
+        link = -1
         while True:
-            taken: list[int] = []
-            link = -1
-            done = False
-            try:
-                for shard in shards:
-                    if not self.enter(shard, max(ends - monotonic(), 0.0)):
-                        raise Busy
-                    taken.append(shard)
-                    mark = memory[mark_at(shard)]
-                    if mark == DROPPED:
-                        raise ZoneDropped
-                    if mark >= LINKED:
-                        if mark - LINKED not in taken:
-                            link = mark - LINKED
-                            break
-                        memory[mark_at(shard)] = CLEAN  # that shard is in order, so nothing was begun
-                    elif mark != CLEAN:
-                        self.cells.repair(shard)
-                done = link < 0
-            finally:
-                if not done:
-                    for shard in taken:
-                        self.leave(shard)
-            if done:
+            for shard in shards:
+                code = self._enter(shard, max(ends - monotonic(), 0.0), taken)
+                if code:
+                    raise _refusal(code)
+                mark = memory[mark_at(shard)]
+                if mark == DROPPED:
+                    raise ZoneDropped
+                if mark >= LINKED:
+                    link = mark - LINKED
+                    if self._handles[link] not in taken:
+                        break
+                    memory[mark_at(shard)] = CLEAN  # that shard is in order, so nothing was begun
+                elif mark != CLEAN:
+                    self.cells.repair(shard)
+            else:
                 return
+            self._leave(taken)
+            taken.clear()
             self._unlink(link, max(ends - monotonic(), 0.0))
 
     def _unlink(self, first: int, seconds: float) -> None:
         """Repair the shards that a killed process wrote together: `first` is the smallest of them."""
         cells = self.cells
-        if not self.enter(first, seconds):
-            raise Busy
+        taken: list[int] = []
         try:
+            code = self._enter(first, seconds, taken)
+            if code:
+                raise _refusal(code)
             if cells.memory[cells.mark_at(first)] == DROPPED:
                 raise ZoneDropped
             cells.repair(first)
@@ -350,7 +388,11 @@ class Zone:
                 if cells.memory[cells.mark_at(shard)] == LINKED + first:  # it was killed before it began
                     cells.memory[cells.mark_at(shard)] = CLEAN
         finally:
-            self.leave(first)
+            try:
+                self._leave(taken)
+            except BaseException:
+                self._leave(taken)
+                raise
 
     # Decisions
 
@@ -461,8 +503,9 @@ class Zone:
             numbers = packed(limit, state)
             if numbers == place.numbers and (numbers is None or remaining[i] != 0 or -place.worth > now):
                 continue
-            if numbers is None:
+            if numbers is None:  # nothing is left of it: first this is written with the others, then the cell is freed
                 emptied.append(place.cell)
+                changes.append(Change(place, state.pack(limit), 0))
                 continue
             if place.cell < 0:
                 if state.expires < now:
@@ -481,7 +524,7 @@ class Zone:
         for shard, blocks in needed.items():
             if not cells.make_blocks(shard, blocks, spare, now):
                 raise ZoneFull
-        if changes:
+        if len(changes) > 1 or (changes and not emptied):
             cells.write_together(changes)
         for cell in emptied:
             cells.remove(cell)
@@ -557,3 +600,8 @@ def worth_of(limit: Numbers, state: State, now: int, remaining: int, before: int
             return -(now + ahead)
         worth = row[6] + row[7] if isinstance(state, QuotaWindow) else limit.burst - row[1]
     return before if -before > now else worth
+
+
+def _refusal(code: int) -> Exception:
+    """Return the exception for a lock that was not taken, for the reason that `_enter` returned."""
+    return Blameless(INTERRUPTED, undone=True) if code == OWN else Busy()
