@@ -11,12 +11,13 @@ from os import PathLike
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from ratebound.adaptive import Pressure
+from ratebound.arguments import SliceOption
 from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import Rejection, RejectionFormat
-from ratebound.limit import Limit, Slice
+from ratebound.limit import Limit
 from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, RequestView
 from ratebound.policy.model.charge_by_result import Charge, Strike
 from ratebound.policy.model.policy import Switch
@@ -38,7 +39,6 @@ AnyLimits = Limits | Computed | Function
 AnyViewLimits = Limits | Computed | ViewFunction
 By = str | Function | Sequence[str | Function]
 ViewBy = str | ViewFunction | Sequence[str | ViewFunction]
-SliceOption = bool | float | str | Slice | Mapping[str, Any] | None
 AnyPolicy = Policy | PolicyFile | PlainLimits | PathLike[str] | Mapping[str, Any]
 
 
@@ -126,7 +126,7 @@ class PlainLimitOptions(TypedDict, total=False):
     keep_defaults: bool
     on_breach: Callable[..., Any] | None
     penalty: str
-    slice: SliceOption
+    slice: SliceOption | None
     deny_cache: bool
 
 

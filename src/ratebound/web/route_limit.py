@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from ratebound.arguments import SliceOption
 from ratebound.policy import Computed, Match, RequestView, Rule
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
@@ -18,7 +19,7 @@ from ratebound.policy.model.charge_by_result import Charge, Strike, read_charge
 from ratebound.policy.model.rule import EXEMPT, Failure, Mode, Priority
 from ratebound.policy.problem import PolicyError, Problem, shown
 from ratebound.web.functions import taking_request
-from ratebound.web.options import Limits, SliceOption, check_limit_options
+from ratebound.web.options import Limits, check_limit_options
 from ratebound.web.rule_names import MARK, numbered
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,7 +78,7 @@ class RouteLimit:
     on_breach: Callable[..., Any] | None = None
     distinct: Mapping[str, Any] | None = None
     penalty: str = ""
-    slice: SliceOption = None
+    slice: SliceOption | None = None
     deny_cache: bool = False
 
     def __post_init__(self) -> None:
