@@ -61,7 +61,7 @@ def test_compiled_modules_multiply_with_product() -> None:
     small = {"4 * more[1]", "2 * len(self.states)", "random() * len(self.ring)", "[0] * len(states)"}
     small |= {"share * self.remaining"}  # the share of a slice, a float
     small |= {"shard * self.cells", "(shard + 1) * self.cells", "shard * self._blocks"}
-    small |= {"(buckets + 1) * BUCKET * (CELL + 1)", "[False] * len(locks.handles)"}
+    small |= {"(buckets + 1) * BUCKET * (CELL + 1)"}
     small |= {"[-1] * len(places)"}
     uncompiled = {"ahead * count"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
