@@ -138,6 +138,7 @@ class Limit:
     warns_at: int = field(init=False, repr=False, compare=False)  # the largest remainder that is warned of
     is_watched: bool = field(init=False, repr=False, compare=False)  # True if events may follow from a decision
     scope: str = field(init=False, repr=False, compare=False)  # names the state, see `state_scope`
+    slice_place: str = field(init=False, repr=False, compare=False)  # names the slices; empty without slices
     numbers: Numbers = field(init=False, repr=False, compare=False)  # what kernels compute with
 
     def __post_init__(self, large: bool) -> None:
@@ -182,6 +183,7 @@ class Limit:
                 " and a letter or digit first"
             )
         put(self, "scope", state_scope(self))
+        put(self, "slice_place", "" if self.slice is None else _slice_place(self, self.slice))
         kernel, windows = self.algorithm, None
         if self.is_quota:
             kernel, windows = "quota", Windows(self.period_us, self.calendar)
@@ -195,6 +197,7 @@ class Limit:
             self.metered,
             self.blocks_us,
             self.forget_us,
+            self.slice_place,
         )
         put(self, "numbers", numbers)
 
@@ -422,6 +425,11 @@ def state_scope(limit: Limit) -> str:
     if limit.is_distinct:
         return f"{name};distinct {limit.values};{limit.period_us}"
     return f"{name};{'quota' if limit.metered else limit.algorithm};{limit.period_us}"
+
+
+def _slice_place(limit: Limit, part: Slice) -> str:
+    """Return the name of a limit's slices under a key: the name of its state, and all that a slice depends on."""
+    return f"{limit.scope};{limit.count};{limit.burst};{part.for_us};{limit.calendar!r}"
 
 
 def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:

@@ -31,30 +31,27 @@ def spending(local: LocalStates, groups: Sequence[Group], ask: Ask, *, repeats_d
         return [rows for rows in answers if rows is not None]
     trips = [local.slices.set_out(groups[number]) for number in out]
     found: dict[int, Sequence[Row]] = {}
-    try:
-        heard = yield partial(ask, [trip.group for trip in trips], "spend")
-        again: list[int] = []
-        too_much: list[int] = []
-        for at, rows in enumerate(heard):
+    heard = yield partial(ask, [trip.group for trip in trips], "spend")
+    again: list[int] = []
+    too_much: list[int] = []
+    for at, rows in enumerate(heard):
+        found[at] = rows
+        if trips[at].extras and isinstance(rows, DegradedRows) and _is_allowed(rows):
+            too_much.append(at)
+        elif trips[at].extras and not _is_allowed(rows) and not (isinstance(rows, DegradedRows) and rows.closed):
+            again.append(at)
+    if too_much:
+        yield partial(ask, [_without_extras(trips[at], found[at]) for at in too_much], "force")
+    if again:
+        for at in again:
+            if not isinstance(found[at], DegradedRows):
+                local.slices.answered(trips[at], found[at])
+            trips[at] = trips[at].without_slices(local.slices.now())
+        heard = yield partial(ask, [trips[at].group for at in again], "spend")
+        for at, rows in zip(again, heard, strict=True):
             found[at] = rows
-            if trips[at].extras and isinstance(rows, DegradedRows) and _is_allowed(rows):
-                too_much.append(at)
-            elif trips[at].extras and not _is_allowed(rows) and not (isinstance(rows, DegradedRows) and rows.closed):
-                again.append(at)
-        if too_much:
-            yield partial(ask, [_without_extras(trips[at], found[at]) for at in too_much], "force")
-        if again:
-            for at in again:
-                if not isinstance(found[at], DegradedRows):
-                    local.slices.answered(trips[at], found[at])
-            heard = yield partial(ask, [trips[at].asked for at in again], "spend")
-            for at, rows in zip(again, heard, strict=True):
-                found[at] = rows
-        for at, number in enumerate(out):
-            answers[number] = _taken_in(local, trips[at], found[at], is_whole=at not in again)
-    finally:
-        for trip in trips:
-            local.slices.came_back(trip)
+    for at, number in enumerate(out):
+        answers[number] = _taken_in(local, trips[at], found[at])
     return [rows for rows in answers if rows is not None]
 
 
@@ -96,15 +93,14 @@ def _joined(group: Group, known: list[list[Row]], heard: Sequence[Row]) -> list[
     return [row for ask, rows in zip(group, known, strict=True) for row in rows or [next(rest) for _ in ask[1]]]
 
 
-def _taken_in(local: LocalStates, trip: Trip, rows: Sequence[Row], *, is_whole: bool) -> Sequence[Row]:
-    """Take in the last answer to a trip, and return the rows for the caller. `is_whole` means that the answer is to the
-    group with its slice."""
+def _taken_in(local: LocalStates, trip: Trip, rows: Sequence[Row]) -> Sequence[Row]:
+    """Take in the last answer to a trip, and return the rows for the caller."""
     if isinstance(rows, DegradedRows):
         local.slices.storage_is_lost(trip)
         return rows
     if can_be_cached(trip.asked):
         local.denials.note(trip.asked, rows, trip.began)
-    return local.slices.answered(trip if is_whole else trip.without_slices(), rows)
+    return local.slices.answered(trip, rows)
 
 
 def _without_extras(trip: Trip, rows: Sequence[Row]) -> Group:

@@ -39,7 +39,8 @@ class Numbers:
     `full` is a whole burst and a microsecond, in 1/count microseconds. `queues` is True for a leaky bucket: allowed
     requests wait for their turn. `scope` names the state, see `state_scope`. `windows` are those of a quota, which is
     `metered` if it denies nothing. `blocks_us` and `forget_us` are those of a penalty. `plain` is False for limits that
-    only the group law decides: slots and values, which need an extra in their ask, and penalties.
+    only the group law decides: slots and values, which need an extra in their ask, and penalties. `slice_place` names
+    the slices of the limit (see slices.py).
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class Numbers:
         "room",
         "room_part",
         "scope",
+        "slice_place",
         "step",
         "step_part",
         "windows",
@@ -73,6 +75,7 @@ class Numbers:
         metered: bool = False,
         blocks_us: tuple[int, ...] = (),
         forget_us: int = 0,
+        slice_place: str = "",
     ) -> None:
         self.count = count
         self.period_us = period_us
@@ -83,6 +86,7 @@ class Numbers:
         self.metered = metered
         self.blocks_us = blocks_us
         self.forget_us = forget_us
+        self.slice_place = slice_place
         self.plain = algorithm not in ("concurrent", "distinct", "penalty")
         self.queues = algorithm == "leaky-bucket"
         self.room, self.room_part = divmod(product(period_us, burst - 1), count)

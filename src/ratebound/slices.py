@@ -1,11 +1,12 @@
 """Slices: units that this process has taken from a shared storage in advance, and decides from. Compiled where that can
 be done. There is no I/O here: what to ask, what an answer means, and what can be decided without asking.
 
-A slice belongs to a key and to the scope of one limit. The storage has charged all of its tokens already, so a decision
-from it allows nothing that the limit did not give. It only comes later: at most `for_us` after the trip that took the
-slice began, and never after the end of the window that a fixed window or a quota was charged in. So in any time D no
-more passes than the limit gives in D + `for_us`. Tokens that are left when a slice ends are lost: they were charged,
-and nobody used them. At most one slice of each process is lost in each `for_us`.
+A slice belongs to a key and to one limit with its count and burst: what a generous limit gave is not for a strict one
+that counts in the same state. The storage has charged all of its tokens already, so a decision from it allows nothing
+that the limit did not give. It only comes later: at most `for_us` after the trip that took the slice began, and never
+after the end of the window that a fixed window or a quota was charged in. So in any time D no more passes than the
+limit gives in D + `for_us`. Tokens that are left when a slice ends are lost: they were charged, and nobody used them.
+At most one slice of each process is lost in each `for_us`.
 
 A key gets a slice when it is met twice within `for_us`. Its size is what was asked for the key in the last `for_us`,
 and at most the limit's share of what remained at the last answer. One trip takes the slice and the units that are asked
@@ -35,11 +36,12 @@ class LocalSlice:
     `remaining` is what was left in the storage at its last answer, without the tokens here. `resets` is the instant at
     which the limit is as if untouched, and `shift` what the storage's clock is ahead of this one. `number` names the
     slice: a refund is only for the slice that was charged. `refilling` is the instant until which other groups take no
-    slice, because one is on its way.
+    slice, because one is on its way, or was taken and its answer never came.
     """
 
     __slots__ = (
         "began",
+        "burst",
         "demand",
         "ends",
         "for_us",
@@ -47,18 +49,19 @@ class LocalSlice:
         "key",
         "met",
         "number",
+        "place",
         "refilling",
         "remaining",
         "resets",
-        "scope",
         "shift",
         "spent",
         "tokens",
     )
 
-    def __init__(self, scope: str, key: str, for_us: int) -> None:
-        self.scope = scope
+    def __init__(self, place: str, key: str, burst: int, for_us: int, now: int) -> None:
+        self.place = place
         self.key = key
+        self.burst = burst
         self.for_us = for_us
         self.tokens = 0
         self.ends = 0
@@ -67,7 +70,7 @@ class LocalSlice:
         self.resets = 0
         self.shift = 0
         self.met = -1  # the last instant at which the key was met; negative if it never was
-        self.began = 0  # of the present stretch of `for_us`
+        self.began = now  # of the present stretch of `for_us`
         self.spent = 0  # units that were asked for in it
         self.demand = 0  # units that were asked for in the stretch before
         self.refilling = 0
@@ -86,10 +89,9 @@ class LocalSlice:
     def row(self, now: int) -> Row:
         """Return the answer of the limit to a request that was allowed from here."""
         resets = self.resets - now
-        remaining = self.remaining + self.left(now)
         return (
             True,
-            remaining,
+            _at_most(self.burst, self.remaining, self.left(now)),
             0,
             resets if resets > 0 else 0,
             0,
@@ -103,7 +105,8 @@ class LocalSlice:
         """Count a request that goes out."""
         passed = now - self.began
         if passed >= self.for_us:
-            self.demand = self.spent if passed < self.for_us + self.for_us else 0
+            # A stretch lasts until the first request that goes out after `for_us`.
+            self.demand = self.spent * self.for_us // passed if passed < self.for_us + self.for_us else 0
             self.spent = 0
             self.began = now
         self.spent += cost
@@ -155,9 +158,9 @@ class Trip:
                 for (key, limits, cost, _, _), extra in zip(asked, extras, strict=True)
             ]
 
-    def without_slices(self) -> "Trip":
-        """Return the trip that asks for no more than the caller does."""
-        return Trip(self.asked, self.began, self.slices, ())
+    def without_slices(self, began: int) -> "Trip":
+        """Return the trip that asks for no more than the caller does, and begins at an instant of this process."""
+        return Trip(self.asked, began, self.slices, ())
 
 
 def can_be_sliced(group: Group) -> bool:
@@ -184,12 +187,12 @@ class Slices:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._ticks = ticking(clock)[0]  # without the anchor: slices and denials must agree about the time
-        self._number = getrandbits(40)  # so that no other process knows the numbers of this one
         self.renew()
 
     def renew(self) -> None:
         """Forget everything, and replace the lock: a forked child has taken nothing from the storage."""
         self._lock = new_mutex()
+        self._number = getrandbits(40)  # so that no other process knows the numbers of this one
         self._forget()
 
     def clear(self) -> None:
@@ -219,7 +222,7 @@ class Slices:
             now = self._ticks() // 1000
             limit = plan.only
             if limit is not None:
-                table = self._tables.get(limit.scope)
+                table = self._tables.get(limit.slice_place)
                 if table is None:
                     return None
                 found = table.get(key)
@@ -229,7 +232,7 @@ class Slices:
                 return OneLimitDecision(key, plan, cost, found.row(now))
             slices: list[LocalSlice] = []
             for limit in plan.numbers:
-                table = self._tables.get(limit.scope)
+                table = self._tables.get(limit.slice_place)
                 if table is None:
                     return None
                 found = table.get(key)
@@ -289,7 +292,11 @@ class Slices:
             return Trip(group, now, slices, extras)
 
     def answered(self, trip: Trip, rows: Sequence[Row]) -> Sequence[Row]:
-        """Take in the storage's own answer to a trip. Return the rows for the caller."""
+        """Take in the storage's own answer to a trip. Return the rows for the caller.
+
+        Others may take slices again. A trip that is never answered keeps them from it for `for_us`: the storage may
+        have charged its slice, and no more than one is to be lost in that time.
+        """
         if not trip.slices:
             return rows
         with self._lock:
@@ -300,7 +307,7 @@ class Slices:
                     is_allowed = False
             answers: list[Row] = []
             at = 0
-            for number, (_, limits, _, _, _) in enumerate(trip.asked):
+            for number, (_, limits, cost, _, _) in enumerate(trip.asked):
                 extra = trip.extras[number] if trip.extras and is_allowed else 0
                 if extra:
                     self._number += 1
@@ -309,17 +316,12 @@ class Slices:
                     found = trip.slices[at]
                     at += 1
                     found.note(row, trip.began)
+                    if trip.extras:
+                        found.refilling = 0
                     if extra and not found.is_dropped:
                         found.fill(limit, row, extra, self._number, trip.began, now)
-                    answers.append(_with_tokens(row, found.left(now), found.number if extra else 0))
+                    answers.append(_with_tokens(row, limit, cost, found.left(now), found.number if extra else 0))
             return answers
-
-    def came_back(self, trip: Trip) -> None:
-        """Let others take a slice again. A trip that failed, or whose caller has gone, comes back as well."""
-        if trip.extras:
-            with self._lock:
-                for found in trip.slices:
-                    found.refilling = 0
 
     def storage_is_lost(self, trip: Trip) -> None:
         """Take no slice until the storage has answered again: what remains there is not known."""
@@ -342,11 +344,12 @@ class Slices:
                     if tokens[-1] < cost:
                         is_enough = False
             answers: list[Row] = []
-            for at, row in enumerate(rows):
-                row = _with_tokens(row, tokens[at], 0)
-                if is_enough:
-                    row = (True, row[1], 0, row[3], row[4], row[5], row[6], row[7], row[8])
-                answers.append(row)
+            for _, limits, cost, _, _ in group:
+                for limit in limits:
+                    row = rows[len(answers)]
+                    if is_enough:
+                        row = (True, row[1], 0, row[3], row[4], row[5], row[6], row[7], row[8])
+                    answers.append(_with_tokens(row, limit, cost, tokens[len(answers)], 0))
             return answers
 
     def correct(self, ask: Ask) -> tuple[list[Row], Ask | None]:
@@ -383,17 +386,16 @@ class Slices:
             return [], (key, limits, cost - most, None, [_NOT_GIVEN for _ in limits])
 
     def drop(self, group: Group) -> None:
-        """Drop the slices of a group's keys and limits."""
+        """Drop the slices of a group's keys that were charged to the states of its limits."""
         with self._lock:
             for key, limits, *_ in group:
                 for limit in limits:
-                    table = self._tables.get(limit.scope)
-                    found = None if table is None else table.pop(key, None)
-                    if found is not None:
-                        found.is_dropped = True
+                    for place, table in self._tables.items():
+                        if place.startswith(f"{limit.scope};") and key in table:
+                            table.pop(key).is_dropped = True
 
     def _find(self, limit: Limit, key: str) -> LocalSlice | None:
-        table = self._tables.get(limit.scope)
+        table = self._tables.get(limit.slice_place)
         return None if table is None else table.get(key)
 
     def _add(self, limit: Limit, key: str, now: int) -> LocalSlice | None:
@@ -401,10 +403,10 @@ class Slices:
         self._sweep(now)
         if len(self._ring) >= MAX_SLICES or limit.slice is None:
             return None
-        made = LocalSlice(limit.scope, key, limit.slice.for_us)
-        table = self._tables.get(limit.scope)
+        made = LocalSlice(limit.slice_place, key, limit.burst, limit.slice.for_us, now)
+        table = self._tables.get(limit.slice_place)
         if table is None:
-            table = self._tables[limit.scope] = {}
+            table = self._tables[limit.slice_place] = {}
         table[key] = made
         self._ring.append(made)
         return made
@@ -416,17 +418,18 @@ class Slices:
             if self._hand >= len(ring):
                 self._hand = 0
             old = ring[self._hand]
-            if not old.is_dropped and now - old.met <= old.for_us + old.for_us:
+            known = old.began if old.met < 0 else old.met  # one that is just added was not met yet
+            if not old.is_dropped and now - known <= old.for_us + old.for_us:
                 self._hand += 1
                 continue
             last = ring.pop()
             if self._hand < len(ring):
                 ring[self._hand] = last
             if not old.is_dropped:
-                table = self._tables[old.scope]
+                table = self._tables[old.place]
                 del table[old.key]
                 if not table:
-                    del self._tables[old.scope]
+                    del self._tables[old.place]
 
 
 def _extras(group: Group, slices: Sequence[LocalSlice], now: int) -> list[int]:
@@ -435,6 +438,7 @@ def _extras(group: Group, slices: Sequence[LocalSlice], now: int) -> list[int]:
     Return nothing if the next group of the kind could not be decided here for it.
     """
     extras: list[int] = []
+    is_more = False
     at = 0
     for _, limits, cost, _, _ in group:
         extra = -1
@@ -450,14 +454,24 @@ def _extras(group: Group, slices: Sequence[LocalSlice], now: int) -> list[int]:
         if least + extra < cost:
             return []
         extras.append(extra)
-    return extras
+        is_more = is_more or extra > 0
+    return extras if is_more else []
 
 
-def _with_tokens(row: Row, tokens: int, number: int) -> Row:
-    """Return a row of the storage with the tokens that are here. A `number` is the slice that was charged."""
+def _at_most(burst: int, remaining: int, tokens: int) -> int:
+    """Return what is left in the storage and here. A bucket may have refilled what the tokens here were charged."""
+    return max(remaining, min(remaining + tokens, burst))
+
+
+def _with_tokens(row: Row, limit: Limit, cost: int, tokens: int, number: int) -> Row:
+    """Return a row of the storage with the tokens that are here. A `number` is the slice that was charged.
+
+    A limit that denies has less than the cost: what is here and in the storage cannot be used together.
+    """
+    left = _at_most(limit.burst if row[0] else min(cost - 1, limit.burst), row[1], tokens)
     if number:
-        return (row[0], row[1] + tokens, row[2], row[3], row[4], row[5], number, _SLICED, None)
-    return (row[0], row[1] + tokens, row[2], row[3], row[4], row[5], row[6], row[7], row[8])
+        return (row[0], left, row[2], row[3], row[4], row[5], number, _SLICED, None)
+    return (row[0], left, row[2], row[3], row[4], row[5], row[6], row[7], row[8])
 
 
 def _settled(row: Row) -> Row:

@@ -4,19 +4,23 @@ import asyncio
 import copy
 import os
 import pickle
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from ratebound import AsyncLimiter, Check, InvalidLimit, Limit, Limiter, MemoryStorage, Slice, parse_limit
+from ratebound import AsyncLimiter, Check, InvalidLimit, Limit, Limiter, MemoryStorage, Slice, StorageError, parse_limit
 from ratebound.events import Decided, Warned
-from ratebound.outcome import SLICED
+from ratebound.limit import Group, Mode
+from ratebound.outcome import SLICED, Row
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.runtime.gate import Gate
-from ratebound.slices import MAX_SLICES, Slices
+from ratebound.slices import MAX_SLICES, LocalSlice, Slices
+from ratebound.storage.guard.guarded import AsyncGuardedStorage
 from ratebound.testing import FakeClock
-from tests.remote import RemoteStorage, by_clock, sliced
+from tests.remote import AsyncRemoteStorage, RemoteStorage, by_clock, sliced
 
 SECOND = 1_000_000
 EACH = [
@@ -43,6 +47,31 @@ def spent(remote: RemoteStorage, key: str = "k") -> int:
     """Return the units of a key that the storage was charged, by its first limit."""
     charges = [charge for charge in remote.charges if charge[1] == key]
     return sum(units for _, _, scope, units in charges if scope == charges[0][2])
+
+
+def slice_of(limiter: Limiter | AsyncLimiter, key: str = "k") -> LocalSlice:
+    """Return the slice of a limiter's first limit."""
+    found = limiter._decider.local.slices._find(limiter.limits[0], key)
+    assert found is not None
+    return found
+
+
+def use_up(limiter: Limiter, clock: FakeClock) -> None:
+    """Use all tokens that are here."""
+    while slice_of(limiter).left(clock.now):
+        limiter.hit("k")
+
+
+class SlowStorage(AsyncRemoteStorage):
+    """A storage whose answers wait for an event, if there is one."""
+
+    answers: asyncio.Event | None = None
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        answers = self.remote.evaluate(groups, mode)
+        if self.answers is not None:
+            await self.answers.wait()
+        return answers
 
 
 @pytest.mark.parametrize("text", EACH)
@@ -194,6 +223,90 @@ def test_no_slice_is_taken_for_a_group_that_could_not_use_it(remote: RemoteStora
     for number in range(20):
         limiter.check([hot, Check(f"cold:{number}", limiter.limits)])
     assert spent(remote, "hot") == 20
+
+
+def test_tokens_of_one_limit_are_not_for_another_that_counts_in_the_same_state(remote: RemoteStorage) -> None:
+    limiter = sliced("10/minute sliding-log", remote, slice="50%")
+    generous = Check("k", Limit(100, 60 * SECOND, algorithm="sliding-log", slice=Slice(0.5)))
+    for _ in range(20):
+        assert limiter.check(generous)
+    denied = limiter.hit("k")
+    assert not denied
+    assert denied.remaining == 0
+
+
+def test_limits_with_slices_of_different_lengths_keep_them_apart(remote: RemoteStorage, clock: FakeClock) -> None:
+    limiter = sliced("1000/minute", remote, slice={"for": 6})
+    short = Check("k", Limit(1000, 60 * SECOND, slice=Slice(0.05, SECOND)))
+    for _ in range(20):
+        limiter.hit("k")
+        limiter.check(short)
+    clock.advance(1)
+    trips = len(remote.trips)
+    limiter.check(short)
+    assert len(remote.trips) == trips + 1
+
+
+def test_a_key_with_several_limits_gets_its_slices_at_its_second_request(remote: RemoteStorage) -> None:
+    limiter = sliced("1000/minute; 5000/hour; 9000/day", remote)
+    for key in ("k", "l", "m"):
+        limiter.hit(key)
+        limiter.hit(key)
+        assert remote.trips[-1][1][0][0][2] == 2
+
+
+@pytest.mark.parametrize("text", EACH)
+def test_what_remains_is_never_more_than_the_limit_gives_at_once(
+    remote: RemoteStorage, clock: FakeClock, text: str
+) -> None:
+    limiter = sliced(text, remote)
+    for _ in range(4):  # the fourth takes four units, and uses one of them
+        limiter.hit("k")
+    clock.advance(0.9)
+    assert limiter.peek("k").remaining <= 1000
+    assert limiter.hit("k", cost=5).remaining <= 1000
+
+
+def test_a_limit_that_denies_has_less_left_than_the_cost() -> None:
+    slices = Slices(FakeClock())
+    limits = (Limit(1000, 60 * SECOND, slice=Slice()),)
+    small, large = (("k", limits, 2, None, None),), (("k", limits, 4, None, None),)
+    for extra in (0, 2):
+        trip = slices.set_out(small)
+        assert trip.group[0][2] == 2 + extra
+        slices.answered(trip, [(True, 900, 0, 700, 0, 0, 0, 0, None)])
+    denial = (False, 3, 100, 700, 0, 0, 0, 0, None)
+    assert [row[1] for row in slices.peeked(large, [denial])] == [3]
+    assert [row[1] for row in slices.answered(slices.set_out(large), [denial])] == [3]
+    denial = (False, 1, 100, 700, 0, 0, 0, 0, None)
+    assert [row[1] for row in slices.peeked(large, [denial])] == [3]
+
+
+def test_a_second_trip_is_the_one_that_is_counted_from(remote: RemoteStorage, clock: FakeClock) -> None:
+    limiter = sliced("100/minute fixed-window", remote, slice="50%", deny_cache=True)
+    other = sliced("100/minute fixed-window", remote, slice=None)
+    for _ in range(8):
+        limiter.hit("k")
+    while other.hit("k"):
+        pass
+    use_up(limiter, clock)
+    remote.delay_us = 50_000
+    trips = len(remote.trips)
+    denied = limiter.hit("k")
+    assert len(remote.trips) == trips + 2
+    again = limiter.hit("k")
+    assert len(remote.trips) == trips + 2
+    assert (denied.retry_after, again.retry_after) == (60 - 0.15, 60 - 0.25)
+
+
+def test_a_group_that_takes_nothing_in_advance_is_not_asked_twice() -> None:
+    slices = Slices(FakeClock())
+    limits = (Limit(1000, 60 * SECOND, slice=Slice()),)
+    ask = ("k", limits, 1, None, None)
+    row = (True, 40, 0, 60 * SECOND, 0, 0, 0, 0, None)
+    slices.answered(slices.set_out((ask,)), [row])
+    slices.answered(slices.set_out((ask,)), [row])
+    assert not slices.set_out((ask, ask)).extras
 
 
 def test_a_denied_refill_is_asked_again_at_its_cost(remote: RemoteStorage, clock: FakeClock) -> None:
@@ -389,6 +502,13 @@ def test_a_new_policy_drops_all_slices(remote: RemoteStorage, clock: FakeClock) 
     assert gate.decide(RequestView("GET", "/"))
 
 
+def test_a_forked_child_numbers_its_slices_by_itself() -> None:
+    slices = Slices(FakeClock())
+    before = slices._number
+    slices.renew()
+    assert slices._number != before
+
+
 def test_a_forked_child_has_no_slices(remote: RemoteStorage) -> None:
     limiter = sliced("1000/minute", remote)
     for _ in range(4):
@@ -427,16 +547,60 @@ def test_a_closed_failure_mode_denies_in_one_trip(remote: RemoteStorage) -> None
     assert len(remote.trips) == trips + 1
 
 
-def test_a_failed_trip_does_not_keep_others_from_a_slice(remote: RemoteStorage) -> None:
-    limiter = sliced("1000/minute", remote, failure="raise")
-    for _ in range(7):
+@pytest.mark.parametrize("failure", ["raise", "local"])
+def test_a_process_that_gets_no_answers_loses_no_more_than_a_slice(
+    remote: RemoteStorage, clock: FakeClock, failure: str
+) -> None:
+    limiter = sliced("1000/minute", remote, failure=failure)
+    for _ in range(100):
         limiter.hit("k")
-    remote.is_down = True
-    with pytest.raises(Exception, match="down"):
+    use_up(limiter, clock)
+    before = spent(remote)
+
+    def lose_the_answer() -> None:
+        remote.on_trip = None
+        raise StorageError("the answer is lost")
+
+    for _ in range(10):
+        remote.on_trip = lose_the_answer
+        with suppress(StorageError):
+            limiter.hit("k")
         limiter.hit("k")
-    remote.is_down = False
+        limiter.hit("k")
+    assert spent(remote) - before <= 30 + 50
+    clock.advance(1)
+    limiter.hit("k")
     limiter.hit("k")
     assert remote.trips[-1][1][0][0][2] > 1
+
+
+def test_cancelled_tasks_lose_no_more_than_a_slice(remote: RemoteStorage, clock: FakeClock) -> None:
+    async def cancelled_hits(limiter: AsyncLimiter, count: int) -> None:
+        for _ in range(count):
+            task = asyncio.ensure_future(limiter.hit("k"))
+            trips = len(remote.trips)
+            while len(remote.trips) == trips:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def play() -> None:
+        storage = SlowStorage(remote)
+        guard = AsyncGuardedStorage(storage, failures=10**9, clock=clock)
+        async with AsyncLimiter("1000/minute", storage=guard, slice=True) as limiter:
+            by_clock(limiter._decider, clock)
+            for _ in range(100):
+                await limiter.hit("k")
+            while slice_of(limiter).left(clock.now):
+                await limiter.hit("k")
+            before = spent(remote)
+            storage.answers = asyncio.Event()
+            await cancelled_hits(limiter, 10)
+            storage.answers.set()
+            assert spent(remote) - before <= 10 + 50
+
+    asyncio.run(play())
 
 
 def test_listeners_receive_every_decision_and_one_warning(remote: RemoteStorage) -> None:
@@ -502,7 +666,6 @@ def test_a_row_is_counted_down_by_the_clock_of_the_process() -> None:
         trip = slices.set_out(group)
         assert trip.group[0][2] == 1 + extra
         rows = slices.answered(trip, [(True, 900, 0, 700, 0, 9_000_000, 0, 0, None)])
-        slices.came_back(trip)
     number = rows[0][6]
     assert rows[0] == (True, 901, 0, 700, 0, 9_000_000, number, SLICED, None)
     clock.now += 699
@@ -524,6 +687,22 @@ def test_the_demand_is_what_was_asked_in_the_stretch_before(remote: RemoteStorag
     clock.advance(1)
     limiter.hit("k")
     assert remote.trips[-1][1][0][0][2] == 1
+
+
+def test_the_demand_of_a_long_stretch_is_that_of_the_time_of_a_slice(remote: RemoteStorage, clock: FakeClock) -> None:
+    limiter = sliced("100000/hour", remote)
+    for _ in range(9):
+        limiter.hit("k")
+    clock.advance(0.9)
+    use_up(limiter, clock)
+    for _ in range(101):  # in a slice that lives longer than the first stretch
+        limiter.hit("k")
+    clock.advance(0.9)
+    use_up(limiter, clock)
+    trips = len(remote.trips)
+    limiter.hit("k")
+    assert len(remote.trips) == trips + 1
+    assert remote.trips[-1][1][0][0][2] < 100
 
 
 def test_keys_that_are_not_met_again_are_forgotten() -> None:
