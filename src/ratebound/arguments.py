@@ -64,9 +64,12 @@ def as_slice(given: SliceOption | None) -> Slice | None:
     if "for" not in given:
         return options
     try:
-        lives = as_seconds("the 'for' of a slice", given["for"])
-    except (TypeError, ValueError) as error:
-        raise InvalidLimit(str(error)) from None
+        lives = as_seconds("'for'", given["for"])
+    except (TypeError, ValueError):
+        raise InvalidLimit(
+            "the 'for' of a slice must be seconds or a timedelta, from 1 millisecond to 1 hour, not"
+            f" {given['for']!r}: for example {{'for': 0.5}}"
+        ) from None
     return Slice(options.share, microseconds(lives, MAX_PERIOD))
 
 

@@ -11,7 +11,7 @@ def read_share(given: object) -> float:
         found = SHARE.fullmatch(given)
         share = -1.0 if found is None else float(f"{found[1]}e-2")  # the decimal number, not a quotient of doubles
     else:
-        share = float(given) if isinstance(given, int | float) and not isinstance(given, bool) else -1.0
+        share = given if isinstance(given, int | float) and not isinstance(given, bool) else -1.0
     if not 0 < share <= 1:
         raise ValueError(f"expected a share like '80%', or a number above 0 and at most 1 like 0.8, not {given!r}")
-    return share
+    return float(share)

@@ -9,17 +9,21 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ratebound import parse_limit
+from ratebound import GuardedStorage, MemoryStorage, parse_limit
 from ratebound.http.prefix import parse_network
 from ratebound.limit import Limit, Slice
 from ratebound.lowered import STEPS, lowered
 from ratebound.policy import Computed, Override, Policy, PolicyError, Rule, read_policy
+from ratebound.policy.match.request import Identity
 from ratebound.policy.runtime.compiled_rules import CompiledRule, compile_rule
+from ratebound.policy.runtime.gate import Gate
 from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.policy.schema import SCHEMA_PATH
+from ratebound.testing import FakeClock
 from ratebound.web import WebGate
 from ratebound.web.route_limit import RouteLimit
 from tests.policy.gates import gate_of, request
+from tests.remote import RemoteStorage, by_clock
 
 SECOND = 1_000_000
 TENTH = Slice(0.1, 2 * SECOND)
@@ -114,6 +118,21 @@ def test_every_plan_of_a_rule_gets_them() -> None:
     found += [one for limit in found for one in lowered((limit,), STEPS // 2)]
     assert len(found) == 10
     assert {(limit.slice, limit.deny_cache) for limit in found} == {(TENTH, True)}
+
+
+def test_what_one_tier_took_is_not_for_another() -> None:
+    clock = FakeClock()
+    remote = RemoteStorage(MemoryStorage(clock=clock), clock)
+    policy = read_policy("""
+    tiers: [free, pro]
+    rules: [{name: api, by: user, limits: {free: 10/minute, pro: 1000/minute, default: deny}, slice: 20%}]
+    """)
+    gate = Gate(policy, storage=GuardedStorage(remote, clock=clock))
+    by_clock(gate._decider, clock)
+    for _ in range(100):
+        assert gate.decide(request(user=Identity("user", "ann", "pro")))
+    assert len(remote.trips) < 20
+    assert not gate.decide(request(user=Identity("user", "ann", "free")))
 
 
 def test_a_rule_in_shadow_has_them() -> None:

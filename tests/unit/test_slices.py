@@ -761,7 +761,8 @@ def test_no_slice_is_the_default(given: Any) -> None:
         ("100/minute", "much", "share"),
         ("100/minute", [1], "share"),
         ("100/minute", {"shares": 0.1}, "'share' and 'for', not 'shares'"),
-        ("100/minute", {"for": "soon"}, "seconds or a timedelta"),
+        ("100/minute", 10**400, "share"),
+        ("100/minute", {"for": "soon"}, "seconds or a timedelta, from 1 millisecond to 1 hour, not 'soon'"),
         ("100/minute", {"for": 0}, "a slice lives from 1 millisecond"),
     ],
 )
