@@ -2,8 +2,9 @@
 can be done. There is no I/O here.
 
 A denial holds for the same keys and the same limits, at the same cost or more, until the storage would allow it. That
-instant is counted from before the trip, so it is never too late. Other processes may reset a key, refund or raise what
-it may use: then a cached denial is wrong, for at most a second after its trip began.
+instant is counted from before the trip, so it is never too late. What callers are told is counted from the answer, so
+waiting for `retry_after` is enough. Other processes may reset a key, refund or raise what it may use: then a cached
+denial is wrong, for at most a second after its trip began.
 
 What changes a key in this process ends its denials at once, those included whose trips are still on their way: only
 denials whose trips began after the last change are used.
@@ -26,19 +27,20 @@ Place = tuple[str, Keys]
 
 
 class Denial:
-    """A denial of a group. Instants are of this process; `began` is the instant before the trip."""
+    """A denial of a group. Instants are of this process; `began` is before the trip, and `heard` after it."""
 
-    __slots__ = ("began", "ends", "group", "rows")
+    __slots__ = ("began", "ends", "group", "heard", "rows")
 
-    def __init__(self, group: Group, rows: Sequence[Row], began: int, ends: int) -> None:
+    def __init__(self, group: Group, rows: Sequence[Row], began: int, heard: int, ends: int) -> None:
         self.group = group
         self.rows = rows
         self.began = began
+        self.heard = heard
         self.ends = ends
 
     def rows_at(self, now: int) -> list[Row]:
         """Return what the storage said, with its times counted down."""
-        passed = now - self.began
+        passed = now - self.heard
         found: list[Row] = []
         for row in self.rows:
             resets = max(row[3] - passed, 0)
@@ -150,7 +152,7 @@ class DenyCache:
         with self._lock:
             now = self._now()
             if began + longest > now and len(self._denials) < MAX_DENIALS:
-                self._denials[_place(group)] = Denial(group, rows, began, began + longest)
+                self._denials[_place(group)] = Denial(group, rows, began, now, began + longest)
 
     def changed(self, group: Group) -> None:
         """End the denials of the keys of a group, because this process has changed what they may use."""

@@ -117,11 +117,11 @@ class LocalSlice:
         demand = self.spent if self.spent > self.demand else self.demand
         return max(1, min(demand, int(share * self.remaining)))
 
-    def note(self, row: Row, began: int) -> None:
-        """Remember an answer of the storage to a trip that began at an instant of this process."""
+    def note(self, row: Row, now: int) -> None:
+        """Remember an answer of the storage that came now."""
         self.remaining = row[1]
-        self.resets = began + row[3]
-        self.shift = row[5] - began
+        self.resets = now + row[3]
+        self.shift = row[5] - now
 
     def fill(self, limit: Limit, row: Row, units: int, number: int, began: int, now: int) -> None:
         """Add units that the storage has charged. Tokens that are still here do not live longer for it."""
@@ -315,7 +315,7 @@ class Slices:
                     row = rows[at]
                     found = trip.slices[at]
                     at += 1
-                    found.note(row, trip.began)
+                    found.note(row, now)
                     if trip.extras:
                         found.refilling = 0
                     if extra and not found.is_dropped:

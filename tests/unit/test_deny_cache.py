@@ -64,7 +64,7 @@ def test_a_denial_is_repeated_no_longer_than_it_lasts(remote: RemoteStorage, clo
     assert limiter.hit("k")
 
 
-def test_times_count_down_from_before_the_trip(remote: RemoteStorage, clock: FakeClock) -> None:
+def test_waiting_as_long_as_a_repeated_denial_says_is_enough(remote: RemoteStorage, clock: FakeClock) -> None:
     limiter = caching("5/minute", remote)
     for _ in range(5):
         limiter.hit("k")
@@ -73,11 +73,19 @@ def test_times_count_down_from_before_the_trip(remote: RemoteStorage, clock: Fak
     assert denied.retry_after == 59.9
     clock.advance(0.3)
     again = limiter.hit("k")
-    assert again.retry_after == pytest.approx(59.9 - 0.5)
-    assert again.reset_after == pytest.approx(59.9 - 0.5)
-    assert again.at == denied.at + 500_000
+    assert again.retry_after == pytest.approx(59.9 - 0.3)
+    assert again.reset_after == pytest.approx(59.9 - 0.3)
+    assert again.at == denied.at + 300_000
+    remote.delay_us = 0
+    clock.advance(again.retry_after)
+    assert limiter.hit("k")
+
+
+def test_a_denial_is_repeated_for_a_second_from_before_its_trip(remote: RemoteStorage, clock: FakeClock) -> None:
+    limiter = caching("5/minute", remote)
+    for _ in range(5):
+        limiter.hit("k")
     remote.delay_us = 450_000
-    clock.advance(1)
     limiter.hit("k")
     clock.now += 99_999
     assert trips_of(remote, limiter) == 0
