@@ -89,9 +89,12 @@ class LocalSlice:
     def row(self, now: int) -> Row:
         """Return the answer of the limit to a request that was allowed from here."""
         resets = self.resets - now
+        remaining = self.remaining + self.left(now)
+        if remaining > self.burst:
+            remaining = _at_most(self.burst, self.remaining, self.left(now))
         return (
             True,
-            _at_most(self.burst, self.remaining, self.left(now)),
+            remaining,
             0,
             resets if resets > 0 else 0,
             0,
