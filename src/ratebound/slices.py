@@ -108,8 +108,8 @@ class LocalSlice:
         """Count a request that goes out."""
         passed = now - self.began
         if passed >= self.for_us:
-            # A stretch lasts until the first request that goes out after `for_us`.
-            self.demand = self.spent * self.for_us // passed if passed < self.for_us + self.for_us else 0
+            # A stretch lasts until the first request that goes out after `for_us`, so it may be twice as long.
+            self.demand = self.spent if passed < self.for_us + self.for_us else 0
             self.spent = 0
             self.began = now
         self.spent += cost

@@ -695,22 +695,6 @@ def test_the_demand_is_what_was_asked_in_the_stretch_before(remote: RemoteStorag
     assert remote.trips[-1][1][0][0][2] == 1
 
 
-def test_the_demand_of_a_long_stretch_is_that_of_the_time_of_a_slice(remote: RemoteStorage, clock: FakeClock) -> None:
-    limiter = sliced("100000/hour", remote)
-    for _ in range(9):
-        limiter.hit("k")
-    clock.advance(0.9)
-    use_up(limiter, clock)
-    for _ in range(101):  # in a slice that lives longer than the first stretch
-        limiter.hit("k")
-    clock.advance(0.9)
-    use_up(limiter, clock)
-    trips = len(remote.trips)
-    limiter.hit("k")
-    assert len(remote.trips) == trips + 1
-    assert remote.trips[-1][1][0][0][2] < 100
-
-
 def test_keys_that_are_not_met_again_are_forgotten() -> None:
     clock = FakeClock()
     slices = Slices(clock)
