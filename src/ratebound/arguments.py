@@ -64,7 +64,7 @@ def as_slice(given: SliceOption | None) -> Slice | None:
     if "for" not in given:
         return options
     try:
-        lives = as_seconds("the 'for' of a slice", given["for"])
+        lives = as_seconds("the 'for' of a slice", given["for"], most=3600.0)
     except (TypeError, ValueError) as error:
         raise InvalidLimit(str(error)) from None
     return Slice(options.share, microseconds(lives, MAX_PERIOD))
