@@ -243,11 +243,14 @@ class Limit:
             return
         asked = "slice" if self.slice is not None else "deny_cache"
         if not self.takes_cost or self.algorithm == "leaky-bucket" or self.metered:
-            raise InvalidLimit(f"{asked} is for rates and quotas that deny, and not for {self.text!r}")
+            raise InvalidLimit(
+                f"{asked} is for rates and quotas that deny, and not for {self.text!r}: leave out {asked}, or the limit"
+            )
         if self.slice is not None and self.period_us < SLICES_IN_PERIOD * self.slice.for_us:
             raise InvalidLimit(
                 f"the period of {self.text!r} is too short for slices of {self.slice.for_us / UNITS['second']:g} s: it"
-                f" must be at least {SLICES_IN_PERIOD} times as long"
+                f" must be at least {SLICES_IN_PERIOD} times as long as 'for', which can be"
+                f" {self.period_us / SLICES_IN_PERIOD / UNITS['second']:g} s here at most"
             )
 
     def _check_values(self, large: bool) -> None:

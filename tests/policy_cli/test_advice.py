@@ -439,6 +439,13 @@ def test_a_mistake_is_told_by_its_name_and_place(name: str, text: str) -> None:
     assert (found[0].why, found[0].instead) == MISTAKES[name]
 
 
+def test_a_slice_that_is_too_small_is_told_with_the_share_that_is_enough() -> None:
+    text = "storage: redis://h\nrules: [{{name: a, limits: 5/minute, slice: {}}}]"
+    [wrong] = [warning.wrong for warning in told(text.format("true")) if warning.name == "slice-too-small"]
+    assert wrong == "5% of '5/minute' of rule 'a' are 0.25 units at most, and 2 units are 40%"
+    assert "slice-too-small" not in {warning.name for warning in told(text.format("40%"))}
+
+
 @pytest.mark.parametrize(("name", "text"), cases(RIGHT))
 def test_what_is_right_is_not_told(name: str, text: str) -> None:
     assert name not in {warning.name for warning in told(text, WORKERS.get(name, 1))}

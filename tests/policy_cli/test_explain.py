@@ -309,6 +309,14 @@ def test_it_says_what_a_slice_and_a_deny_cache_do(tmp_path: Path) -> None:
     assert (rule(stage, "address")["slice"], rule(stage, "address")["deny_cache"]) == (None, False)
 
 
+def test_long_words_are_indented_on_a_narrow_terminal(tmp_path: Path) -> None:
+    lines = run("explain", written(tmp_path, SLICED), "--path", "/search", width=80).stdout.splitlines()
+    begin = next(place for place, line in enumerate(lines) if line.startswith("          slice     a process takes"))
+    assert len(lines[begin]) <= 80
+    assert lines[begin + 1].startswith(" " * 20)
+    assert lines[begin + 1][20] != " "
+
+
 def test_it_says_which_rule_keeps_a_slice_from_serving_the_request(tmp_path: Path) -> None:
     lines = run("explain", written(tmp_path, SLICED), "--path", "/window", width=400).stdout.splitlines()
     assert (

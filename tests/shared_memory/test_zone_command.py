@@ -87,6 +87,7 @@ def test_show_counts_what_a_full_zone_dropped_and_what_found_no_room(directory: 
     assert shown(directory)["overflowed"] > 0
     said = run(zone, "show", "api", "--directory", directory).stdout
     assert "The zone was full. Use a larger one" in said
+    assert "start them with more, for example size=2mb." in said
 
 
 def test_show_is_readable_by_people(directory: str) -> None:
@@ -246,6 +247,20 @@ def test_drop_asks_and_the_program_goes_on_with_a_new_zone(directory: str) -> No
     drop_zone(storage.zone_name)
     done = run(zone, "drop", "api", "--directory", directory, "--yes")
     assert (done.exit_code, "there is no zone 'api'" in done.stderr) == (1, True)
+
+
+def test_drop_does_not_ask_about_a_zone_that_is_not_there(directory: str) -> None:
+    kept = opened(directory, "shop")
+    done = run(zone, "drop", "api", "--directory", directory)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"there is no zone 'api' in {directory}: the zones there are {kept.zone_name.name}\n"
+
+
+def test_a_zone_may_be_named_by_the_url_of_its_storage(directory: str) -> None:
+    kept = opened(directory)
+    url = f"shm://api?size=1mb&directory={directory}"
+    assert json.loads(run(zone, "show", url, "--json").stdout)["name"] == kept.zone_name.name
+    assert "zone 'api' is dropped" in run(zone, "drop", url, "--yes").stdout
 
 
 # Other commands, on shm://

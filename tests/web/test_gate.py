@@ -253,6 +253,7 @@ def test_what_was_decided_does_not_lead_back_to_the_request() -> None:
         (lambda: WebGate("5/minute", storge="memory://"), "did you mean 'storage'"),  # type: ignore[call-arg]
         (lambda: FlaskLimits().limit("5/minute", exempt_wen=bool), "did you mean 'exempt_when'"),  # type: ignore[call-arg]
         (lambda: FlaskLimits("100/minute"), "the application first"),  # type: ignore[arg-type]
+        (lambda: FlaskLimits("100/minute", app=Flask("x")), "the application first"),  # type: ignore[misc,arg-type]
         (lambda: RateLimits(Starlette()), "app=app"),  # type: ignore[arg-type]
         (lambda: RateLimits("5/minute", app=Flask("x")), "FastAPI or Starlette"),
     ],

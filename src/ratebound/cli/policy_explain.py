@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -227,7 +228,7 @@ def _show_stage(answer: Answer, console: Console, *, titled: bool) -> None:
             continue
         console.print(Text("   yes  ", style="green").append(f"{report.rule.name}: {_why(report)}", style="not green"))
         for label, words in _facts(report, answer):
-            console.print(Text(f"          {label:<10}", style="dim").append(words, style="not dim"))
+            _show_fact(label, words, console)
     if answer.headers:
         console.print(Text("\nallowed, with the headers" if answer.verdict.allowed else "\ndenied, with the headers"))
         for name, value in answer.headers:
@@ -238,6 +239,13 @@ def _show_stage(answer: Answer, console: Console, *, titled: bool) -> None:
         for name, value in answer.rejection.headers:
             console.print(Text(f"   {name}: {value}"), soft_wrap=True)
         console.print(Text(f"\n   {answer.rejection.body.decode(errors='replace').rstrip()}"), soft_wrap=True)
+
+
+def _show_fact(label: str, words: str, console: Console) -> None:
+    margin = " " * 20
+    lines = wrap(words, max(console.width, 50) - len(margin), break_long_words=False, break_on_hyphens=False)
+    text = Text(f"{'':<10}{label:<10}", style="dim").append(f"\n{margin}".join(lines), style="not dim")
+    console.print(text, soft_wrap=True)
 
 
 def _why(report: RuleReport) -> str:

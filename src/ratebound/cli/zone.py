@@ -1,6 +1,7 @@
 """The command `ratebound zone`: show, list and drop the zones of shared memory (`shm://name`)."""
 
 import json
+import os
 import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,10 @@ from ratebound.cli.app import _console
 from ratebound.cli.policy import FORMAT, _mistakes
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
-from ratebound.storage.shared_memory.zone_file import drop_zone, shown_size, zone_name
-from ratebound.storage.shared_memory.zone_report import ZoneReport, report_of, zones_in
+from ratebound.storage.shared_memory.layout import MOST_SIZE
+from ratebound.storage.shared_memory.storage import read_url
+from ratebound.storage.shared_memory.zone_file import ZoneName, drop_zone, shown_size, zone_name
+from ratebound.storage.shared_memory.zone_report import ZoneReport, no_zone, report_of, zones_in
 
 DIRECTORY = click.option("--directory", metavar="DIR", help="The directory of the zone; by default that of shm://NAME.")
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
@@ -37,10 +40,10 @@ def show(name: str, directory: str | None, shape: str) -> None:
     Nothing is changed and no lock is taken, so programs that use the zone do not wait. Counts may be off by the states
     that are being written meanwhile. Root may show the zones of all users.
 
-    For example: ratebound zone show api
+    NAME may also be the URL of the storage. For example: ratebound zone show api
     """
     with _opened():
-        report = report_of(zone_name(name, directory))
+        report = report_of(_named(name, directory))
         if shape == "json":
             click.echo(json.dumps(_document(report), ensure_ascii=False, indent=2))
         else:
@@ -79,7 +82,10 @@ def drop(name: str, directory: str | None, yes: bool) -> None:
     For example: ratebound zone drop api --yes
     """
     with _opened():
-        found = zone_name(name, directory)
+        found = _named(name, directory)
+        name = found.name
+        if not os.path.lexists(found.path):
+            raise no_zone(found)
         if not yes:
             click.confirm(
                 f"Drop zone {name!r} in {found.directory}, with all counts, blocks and documents in it? Programs that"
@@ -93,6 +99,14 @@ def drop(name: str, directory: str | None, yes: bool) -> None:
                 f"zone {name!r} is dropped. It was of another version, or damaged, so programs that use it could not be"
                 " told: start them again"
             )
+
+
+def _named(name: str, directory: str | None) -> ZoneName:
+    """Return the zone that was meant by a name, or by the URL of a storage. Raises ValueError."""
+    if name.startswith("shm://"):
+        url = read_url(name)
+        name, directory = url["name"], directory or url.get("directory")
+    return zone_name(name, directory)
 
 
 @contextmanager
@@ -164,7 +178,8 @@ def _advice(report: ZoneReport) -> Iterator[str]:
     if report.is_old:
         yield "This zone is from before the last start of the system. The next program that opens it makes it anew."
     if report.overflowed or report.evicted:
-        yield "The zone was full. Use a larger one: stop its programs, drop it, and start them with another size."
+        larger = f", for example size={report.size >> 19}mb" if report.size < MOST_SIZE else ""
+        yield f"The zone was full. Use a larger one: stop its programs, drop it, and start them with more{larger}."
     held = {holder.shard for holder in report.holders or ()}
     if any(mark.shard not in held and mark.text != "the zone is dropped" for mark in report.marks):
         yield "A mark without a lock is of a process that was killed. The next process that uses the shard repairs it."

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ratebound.storage.memory import MemoryStorage
 
-# Attributes of limiters and storages that hold another
-INSIDE = ("storage", "memory", "shared", "inner", "guard", "fallback")
+# Attributes of adapters, gates, limiters and storages that hold another
+INSIDE = ("gate", "storage", "memory", "shared", "inner", "guard", "fallback")
 
 
 class InMemory(Protocol):
@@ -55,7 +55,8 @@ class WatchedMemory:
         memory = memory_of(owner)
         if memory is None:
             raise ValueError(
-                f"{type(owner).__name__} has no memory storage: expected a MemoryStorage, or a limiter with one"
+                f"{type(owner).__name__} has no memory storage: expected a storage in memory or shared memory, or a"
+                " limiter, a gate or the limits of an application that count there"
             )
         with self._lock:
             known = self._storages.get(name)
@@ -72,7 +73,7 @@ class WatchedMemory:
 
 
 def memory_of(owner: Any) -> InMemory | None:
-    """Return the storage in memory of a limiter or storage, or None.
+    """Return the storage in memory of a storage, a limiter, a gate or an adapter, or None.
 
     It is shared memory where that is used. Another guarded storage has the memory of its fallback.
     """

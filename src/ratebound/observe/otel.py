@@ -156,7 +156,9 @@ class OpenTelemetryListener:
             self._shed.add(1, self._limit(IN_FLIGHT))
 
     def watch(self, owner: object, *, name: str) -> None:
-        """Export the size of the memory storage of `owner`, a limiter or a storage, as ratebound.storage=`name`.
+        """Export the size of the memory, or shared memory, that `owner` counts in, as ratebound.storage=`name`.
+
+        `owner` is a storage, a limiter, a gate, or the limits or the middleware of a web application.
 
         Raises ValueError if it has none, or if another storage has that name.
         """

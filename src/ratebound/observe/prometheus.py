@@ -176,7 +176,9 @@ class PrometheusListener:
             self._count(IN_FLIGHT, self._of_shed, self._shed)
 
     def watch(self, owner: object, *, name: str) -> None:
-        """Export the size of the memory storage of `owner`, a limiter or a storage, under the label storage=`name`.
+        """Export the size of the memory, or shared memory, that `owner` counts in, under the label storage=`name`.
+
+        `owner` is a storage, a limiter, a gate, or the limits or the middleware of a web application.
 
         Raises ValueError if it has none, or if another storage has that name.
         """

@@ -197,7 +197,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "slice-too-small": (
         "A slice of one unit serves no second request, so every request goes to the storage.",
-        "Leave the slice out of this rule, or take a larger share: 'slice: {share: 20%}'.",
+        "Leave the slice out of this rule: a small limit has no units to spare. Or take a share of at least 2 units.",
     ),
     "slice-with-charge": (
         "What a request gives back after its slice has ended is lost, and what it costs more than the slice holds takes"

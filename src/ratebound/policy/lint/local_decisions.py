@@ -48,6 +48,8 @@ def _slice_shapes(place: int, rule: Rule) -> Iterator[Advice]:
             if 0 < (most := most_taken(limit)) < 2:
                 share = f"{limit.slice.share * 100:g}%" if limit.slice is not None else ""
                 wrong = f"{share} of '{limit.text}' of rule {rule.name!r} are {float(most):g} units at most"
+                if limit.burst > 1:
+                    wrong += f", and 2 units are {-(-200 // limit.burst)}%"
                 yield advice("slice-too-small", at, wrong)
                 break
     if rule.charge is not None and _has(rule, "slice"):

@@ -547,8 +547,9 @@ def _with_local(rule: str, limit: Limit, options: RuleTerms, key: str, value: Sl
             return limit
         wrong, shorter = error, ""
     if isinstance(value, Slice) and value.for_us > limit.period_us // SLICES_IN_PERIOD >= 1000:
-        shorter = f"use a shorter time, 'slice: {{for: {limit.period_us // SLICES_IN_PERIOD / 1000:g} ms}}', or "
-    raise InvalidLimit(f"rule {rule!r}: {wrong}; {shorter}move this limit to a rule of its own, or leave out '{key}'")
+        longest = limit.period_us // SLICES_IN_PERIOD / 1000
+        shorter = f": write 'slice: {{for: {longest:g} ms}}', or leave out 'slice'"
+    raise InvalidLimit(f"rule {rule!r}: {wrong}{shorter}")
 
 
 def _with_algorithms(written: Sequence[WrittenLimit], windows: frozenset[Window]) -> Iterator[Limit]:

@@ -62,7 +62,7 @@ def read_size(text: str) -> int:
     found = TEXT_OF_SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"cannot read the size {text!r} of a zone: expected for example '64mb'")
-    return checked_size(int(found[1]) * UNITS[found[2].lower()])
+    return checked_size(int(found[1]) * UNITS[found[2].lower()], text)
 
 
 def check_zone(name: str, directory: str | None = None, **_: Any) -> None:

@@ -155,9 +155,11 @@ def default_directory() -> str:
     return DIRECTORY if Path(DIRECTORY).is_dir() else tempfile.gettempdir()
 
 
-def checked_size(size: object) -> int:
-    """Return the size of a zone in bytes. Raises ValueError if it is out of range."""
+def checked_size(size: object, text: str = "") -> int:
+    """Return the size of a zone in bytes. Raises ValueError, which quotes `text` if given, if it is out of range."""
     if type(size) is not int or not LEAST_SIZE <= size <= MOST_SIZE:
+        if text:
+            raise ValueError(f"the size of a zone is from 1mb to 64gb, not {text!r}")
         raise ValueError(f"the size of a zone is from 1 MB to 64 GB, in bytes, not {size!r}")
     return size
 

@@ -91,6 +91,13 @@ class ZoneReport(NamedTuple):
     holders: list[LockHolder] | None  # None if this kind of locks does not tell
 
 
+def no_zone(name: ZoneName) -> StorageError:
+    """Return the error for a zone that does not exist. It names the zones that do."""
+    others = ", ".join(zones_in(name.directory))
+    there = f"the zones there are {others}" if others else "there are no zones"
+    return StorageError(f"there is no zone {name.name!r} in {name.directory}: {there}", undone=True)
+
+
 def report_of(name: ZoneName) -> ZoneReport:
     """Return what is in a zone. Raises StorageError if there is none, or if it cannot be read."""
     known = known_zone(name)  # to open and close its file here would release the file locks of this process
@@ -99,9 +106,7 @@ def report_of(name: ZoneName) -> ZoneReport:
     try:
         file = open_file(name, os.O_RDONLY)
     except FileNotFoundError:
-        others = ", ".join(zones_in(name.directory))
-        there = f"the zones there are {others}" if others else "there are no zones"
-        raise StorageError(f"there is no zone {name.name!r} in {name.directory}: {there}", undone=True) from None
+        raise no_zone(name) from None
     try:
         return _report(name, file)
     finally:

@@ -46,6 +46,8 @@ def _application_first(init: Callable[P, None]) -> Callable[P, None]:
     def made(*args: P.args, **options: P.kwargs) -> None:
         if len(args) > 1 and callable(args[1]) and not isinstance(args[1], flask.Flask):
             raise TypeError(FLASK_LIMITER.format(args[1]))
+        if len(args) > 1 and "app" in options:
+            raise TypeError(f"expected the application first, as in RateLimits(app, '100/minute'), not {args[1]!r}")
         init(*args, **options)
 
     return made
