@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ratebound import Limiter, StorageError
+from ratebound.storage.shared_memory import zone_file
 from ratebound.storage.shared_memory.layout import HEADER_FIELDS, LEAST_SIZE, MAGIC, VERSION
 from ratebound.storage.shared_memory.locks import GLIBC_MUTEXES, OTHER_MUTEXES, best_kind
 from ratebound.storage.shared_memory.storage import LOCKS, SharedMemoryStorage
@@ -418,6 +419,27 @@ def test_dropping_a_zone_of_another_version_says_that_its_programs_cannot_be_tol
     remade(directory, version=VERSION + 1)
     assert drop_zone(zone_name("api", directory)) is False
     assert not os.listdir(directory)
+
+
+def test_two_drops_at_the_same_time_do_not_take_the_next_zone_away(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, name = opened(directory), zone_name("api", directory)
+    mapped, is_first = zone_file.mapped_zone, [True]
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        """Find the zone. Before the first drop goes on, another one drops it, and the program opens the next."""
+        found = mapped(*arguments, **options)
+        if is_first and is_first.pop():
+            drop_zone(name)
+            assert count(running)
+        return found
+
+    monkeypatch.setattr(zone_file, "mapped_zone", overtaken)
+    drop_zone(name)
+    assert not is_first
+    assert count(opened(directory))
+    assert not count(running)  # both programs count in one zone
 
 
 def test_dropping_a_zone_that_is_not_there_is_an_error(directory: str) -> None:

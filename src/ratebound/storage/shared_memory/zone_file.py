@@ -398,8 +398,8 @@ def _fill(file: int, size: int, lock_kind: int) -> None:
 
 
 @contextmanager
-def _turn(name: ZoneName, seconds: float) -> Iterator[bool]:
-    """Wait until no other process makes a zone in the directory, until the zone is there, or for some seconds.
+def _turn(name: ZoneName, seconds: float, *, ends_when_made: bool = True) -> Iterator[bool]:
+    """Wait until no other process makes or drops a zone in the directory, until the zone is there, or for some seconds.
 
     The value is True if this process is alone. The lock is one on the directory itself, which leaves no file behind.
     """
@@ -411,7 +411,9 @@ def _turn(name: ZoneName, seconds: float) -> Iterator[bool]:
     try:
         ends = time.monotonic() + seconds
         is_alone = _is_locked(directory)
-        while is_alone is False and time.monotonic() < ends and not os.path.lexists(name.path):
+        while is_alone is False and time.monotonic() < ends:
+            if ends_when_made and os.path.lexists(name.path):
+                break
             time.sleep(PAUSE)
             is_alone = _is_locked(directory)
         yield bool(is_alone)
@@ -463,11 +465,7 @@ def _reserve(name: ZoneName, file: int, size: int) -> None:
 def _forget_old(name: ZoneName, file: int) -> None:
     """Remove a zone from before the last start of the system: its locks and its clock mean nothing now."""
     fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        if os.stat(name.path).st_ino == os.fstat(file).st_ino:
-            os.unlink(name.path)
-    except FileNotFoundError:
-        pass
+    _unlink(name, file)
 
 
 def drop_zone(name: ZoneName) -> bool:
@@ -478,27 +476,35 @@ def drop_zone(name: ZoneName) -> bool:
     """
     mapped, file = None, -1
     try:
-        mapped = mapped_zone(name, None, makes=False)
-    except StorageError:
-        try:
-            file = open_file(name, os.O_RDWR)
-        except FileNotFoundError:
-            raise StorageError(f"there is no zone {name.name!r} in {name.directory}", undone=True) from None
-    try:
-        if file >= 0 and os.pread(file, len(MAGIC), 0) != MAGIC:
-            raise _not_a_zone(name)
-        try:
-            os.unlink(name.path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise _not_opened(name, error) from None
-        for document in name.documents():
-            _removed(document)
+        with _turn(
+            name, PATIENCE, ends_when_made=False
+        ):  # or a second drop could remove the zone that follows this one
+            try:
+                mapped = mapped_zone(name, None, makes=False)
+            except StorageError:
+                try:
+                    file = open_file(name, os.O_RDWR)
+                except FileNotFoundError:
+                    raise StorageError(f"there is no zone {name.name!r} in {name.directory}", undone=True) from None
+            if file >= 0 and os.pread(file, len(MAGIC), 0) != MAGIC:
+                raise _not_a_zone(name)
+            try:
+                _unlink(name, file if mapped is None else mapped.file)
+            except OSError as error:
+                raise _not_opened(name, error) from None
+            for document in name.documents():
+                _removed(document)
         return _tell_programs(mapped) if mapped is not None else _tell_programs_of_others(name, file)
     finally:
         if file >= 0:
             os.close(file)
+
+
+def _unlink(name: ZoneName, file: int) -> None:
+    """Remove the name of an open zone, unless it is gone, or that of another zone by now."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(name.path, follow_symlinks=False), os.fstat(file)):
+            os.unlink(name.path)
 
 
 def _tell_programs(mapped: MappedZone) -> bool:
