@@ -78,6 +78,10 @@ class ZoneFull(Exception):
     """There is no room, and every state that could be dropped denies."""
 
 
+class Damaged(Exception):
+    """The zone has bytes that no process writes there."""
+
+
 class Spot:
     """Where a state is, or may be. `cell` is where it was found last, or -1."""
 
@@ -274,9 +278,18 @@ class Cells:
             place.worth = values[0]
             place.numbers = values[1:]
         else:
-            worth, _, first, _, count = _chain(self.memory, at)
-            place.worth = worth
+            place.worth, first, _, count = self._chain_at(at)
             place.numbers = self._chained(first, count)
+
+    def _chain_at(self, at: int) -> tuple[int, int, int, int]:
+        """Return the worth, the first block, and the numbers of blocks and of numbers, of a copy. Raises Damaged.
+
+        Whatever the bytes are, nobody must follow a chain for ever: that would be with the lock of the shard.
+        """
+        worth, _, first, blocks, count = _chain(self.memory, at)
+        if not 0 < blocks <= self._blocks or (count + IN_BLOCK - 1) // IN_BLOCK != blocks:
+            raise Damaged(f"a state of {count} numbers has {blocks} blocks")
+        return worth, first, blocks, count
 
     def _chained(self, first: int, count: int) -> Packed:
         memory, block = self.memory, first
@@ -321,7 +334,7 @@ class Cells:
         needed = (len(numbers) + IN_BLOCK - 1) // IN_BLOCK if len(numbers) > INLINE else 0
         first = had = 0
         if not place.is_new and old & 255 == CHAINED:
-            _, _, first, had, _ = _chain(memory, copy_at)
+            _, first, had, _ = self._chain_at(copy_at)
         marks = marks and (had > 0 or needed > 0)
         if marks:
             memory[self.mark_at(place.shard)] = MOVING
@@ -364,7 +377,7 @@ class Cells:
         at, word = self.cells_at + place.cell * CELL, place.word_a
         if place.word_a > place.word_b:
             at, word = at + COPY_B, place.word_b
-        return max(needed - _chain(self.memory, at)[3], 0) if word & 255 == CHAINED else needed
+        return max(needed - self._chain_at(at)[2], 0) if word & 255 == CHAINED else needed
 
     def write_together(self, changes: list[Change]) -> None:
         """Write several states: all of them, or none if the process is killed meanwhile."""
@@ -418,7 +431,7 @@ class Cells:
         memory[self.tags_at + cell] = 0
         for word, copy_at in ((word_a, at), (word_b, at + COPY_B)):
             if word & 255 == CHAINED:
-                _, _, first, had, _ = _chain(memory, copy_at)
+                _, first, had, _ = self._chain_at(copy_at)
                 self._push(shard, first, had)
         memory[self.mark_at(shard)] = CLEAN
 
@@ -503,6 +516,8 @@ class Cells:
     # Blocks: a list of those that are free, for each shard
 
     def _block_at(self, block: int) -> int:
+        if not 0 < block <= SHARDS * self._blocks:  # another offset may be that of a lock
+            raise Damaged(f"there is no block {block}")
         return self._blocks_at + (block - 1) * BLOCK
 
     def _has_free(self, shard: int, needed: int) -> bool:
@@ -545,10 +560,11 @@ class Cells:
             word_a, _, word_b = _words(memory, at + WORD_A)
             for word, copy_at in ((word_a, at), (word_b, at + COPY_B)):
                 if word & 255 == CHAINED:
-                    _, _, block, count, _ = _chain(memory, copy_at)
+                    _, block, count, _ = self._chain_at(copy_at)
                     for _ in range(count):
+                        at = self._block_at(block)
                         used[block - begin] = 1
-                        block = _one(memory, self._block_at(block))[0]
+                        block = _one(memory, at)[0]
         free = 0
         for i in range(self._blocks - 1, -1, -1):
             if not used[i]:
@@ -599,6 +615,8 @@ class Cells:
         if mark == OPEN:
             at = self.head_at(shard) + JOURNAL
             number: int = _one(memory, at)[0]
+            if not 0 <= number <= ENTRIES:
+                raise Damaged(f"a journal has {number} entries")
             for entry in range(number):
                 cell, before = _two(memory, at + 8 + entry * 16)
                 self._take_back(cell, before)
@@ -612,6 +630,8 @@ class Cells:
         memory[mark_at] = CLEAN
 
     def _take_back(self, cell: int, before: int) -> None:
+        if not 0 <= cell < self.total:
+            raise Damaged(f"there is no cell {cell}")
         memory, at = self.memory, self.cells_at + cell * CELL
         if not before:
             memory[self.tags_at + cell] = 0

@@ -17,6 +17,7 @@ from ratebound.outcome import Row
 from ratebound.storage import Document, HeldSlot
 from ratebound.storage.blame import TooLate
 from ratebound.storage.secrecy import hidden, split_url
+from ratebound.storage.shared_memory.cells import Damaged
 from ratebound.storage.shared_memory.documents import Documents
 from ratebound.storage.shared_memory.layout import EVICTED, OVERFLOWED
 from ratebound.storage.shared_memory.zone_file import check_name, checked_size, open_zone, zone_name
@@ -192,6 +193,8 @@ class SharedMemoryStorage:
             return call(max(ends - time.monotonic(), 0.0))
         except Busy:
             raise self.too_late() from None
+        except Damaged as error:
+            raise self.damaged(error) from error
 
     def too_late(self) -> StorageError:
         """Return the error for a lock that is not free in time."""
@@ -199,6 +202,13 @@ class SharedMemoryStorage:
             f"a lock of zone {self.zone_name.name!r} was not free within {self.deadline:g} s: perhaps a process is"
             " stopped that has it",
             undone=True,
+        )
+
+    def damaged(self, error: Damaged) -> StorageError:
+        """Return the error for a zone with bytes that no process writes."""
+        return StorageError(
+            f"zone {self.zone_name.name!r} is damaged ({error}): something else has written to it. Run:"
+            f" {self.zone_name.drop_command}"
         )
 
 
@@ -281,6 +291,8 @@ class AsyncSharedMemoryStorage:
             except Busy:
                 if time.monotonic() >= ends:
                     raise self.shared.too_late() from None
+            except Damaged as error:
+                raise self.shared.damaged(error) from error
             await asyncio.sleep(PAUSE)
 
 

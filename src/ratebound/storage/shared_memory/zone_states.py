@@ -10,6 +10,7 @@ state is written, and when a limit denies it that did not before: that of a stri
 """
 
 from collections.abc import Callable
+from struct import error as StructError
 from time import monotonic
 from typing import Final
 
@@ -24,7 +25,7 @@ from ratebound.kernels.state import State
 from ratebound.limit import Extra, Group, Limit, Mode
 from ratebound.numbers import MAX_COUNT, Numbers
 from ratebound.outcome import Row
-from ratebound.storage.blame import Blameless
+from ratebound.storage.blame import Blameless, is_programs_own
 from ratebound.storage.quick_states import QuickStates
 from ratebound.storage.shared_memory.cells import (
     CLEAN,
@@ -32,6 +33,7 @@ from ratebound.storage.shared_memory.cells import (
     LINKED,
     Cells,
     Change,
+    Damaged,
     Place,
     Spot,
     ZoneFull,
@@ -57,6 +59,7 @@ FULL: Final = (
     "the zone is full, and every state that could be dropped for this key denies: make the zone larger, for example"
     " shm://name?size=128mb"
 )
+DAMAGES: Final = (Damaged, StructError, IndexError, ValueError, TypeError, OverflowError, ZeroDivisionError)
 INTERRUPTED: Final = "a signal handler needs a lock of the zone that the code which it interrupted has"
 
 
@@ -546,34 +549,45 @@ class ZoneStates(QuickStates):
         return self._zone
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
-        """Spend for a known key under one limit, or return None."""
-        return self._zone.hit(plan, key, cost)
+        """Spend for a known key, or return None."""
+        try:
+            return self._zone.hit(plan, key, cost)
+        except DAMAGES as error:
+            if is_programs_own(error):
+                raise
+            return None  # `evaluate` says what is wrong
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
-        """Decide a group. Raises Busy and Blameless."""
+        """Decide a group. Raises Busy, Damaged and Blameless."""
         for _ in range(OPENINGS):
             try:
                 return self._zone.evaluate(group, mode, seconds)
             except ZoneDropped:
                 self._zone = self._open()
+            except DAMAGES as error:
+                raise _damage(error) from error
         raise Busy
 
     def reset(self, group: Group, seconds: float) -> None:
-        """Forget the states of each ask's key and limits. Raises Busy."""
+        """Forget the states of each ask's key and limits. Raises Busy and Damaged."""
         for _ in range(OPENINGS):
             try:
                 return self._zone.reset(group, seconds)
             except ZoneDropped:
                 self._zone = self._open()
+            except DAMAGES as error:
+                raise _damage(error) from error
         raise Busy
 
     def holders(self, key: str, limit: Limit, seconds: float) -> list[tuple[int, int]]:
-        """Return (id, expiry) of each slot of a key that is held now. Raises Busy."""
+        """Return (id, expiry) of each slot of a key that is held now. Raises Busy and Damaged."""
         for _ in range(OPENINGS):
             try:
                 return self._zone.holders(key, limit, seconds)
             except ZoneDropped:
                 self._zone = self._open()
+            except DAMAGES as error:
+                raise _damage(error) from error
         raise Busy
 
 
@@ -600,6 +614,13 @@ def worth_of(limit: Numbers, state: State, now: int, remaining: int, before: int
             return -(now + ahead)
         worth = row[6] + row[7] if isinstance(state, QuotaWindow) else limit.burst - row[1]
     return before if -before > now else worth
+
+
+def _damage(error: Exception) -> Exception:
+    """Return the exception for what bytes that cannot be have led to, and one of the program itself as it is."""
+    if isinstance(error, Damaged) or is_programs_own(error):
+        return error
+    return Damaged(f"{type(error).__name__}: {error}")
 
 
 def _refusal(code: int) -> Exception:
