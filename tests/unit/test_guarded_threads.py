@@ -7,8 +7,10 @@ from functools import partial
 
 import pytest
 
+from ratebound import MemoryStorage, StorageError
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
+from ratebound.storage.guard.breaker import Breaker
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.threads import Threads
 from ratebound.testing import FakeClock
@@ -123,3 +125,31 @@ def test_closing_has_the_twin_for_tasks_closed_by_each_loop_that_still_runs(cloc
     thread.join()
     assert held.loops == [ended]
     storage.close()
+
+
+@pytest.mark.parametrize("found", ["a debt", "a failure", "a node"])
+def test_trouble_that_another_thread_finds_meanwhile_is_not_forgotten(found: str) -> None:
+    """The fast path would go on otherwise: nothing would be written back, and no breaker would be asked."""
+    guard = GuardedStorage(MemoryStorage()).guard
+
+    class Looked(Breaker):
+        """A breaker that another thread overtakes while this one looks at it."""
+
+        @property
+        def calm(self) -> int:
+            if found == "a debt":
+                guard._due = True
+            elif found == "a failure":
+                guard._failed("other", other, other.admit(), StorageError("down"))
+            else:
+                guard.breaker("another node")
+            return 1
+
+        @calm.setter
+        def calm(self, value: int) -> None: ...
+
+    other = guard.breaker("other")
+    guard.breakers = {"other": other, "looked": Looked(), "last": Breaker()}
+    guard.trouble.is_there = True
+    guard._look_for_trouble()
+    assert guard.trouble.is_there == (found != "a node")

@@ -228,8 +228,11 @@ class Guard:
 
     def _look_for_trouble(self) -> None:
         """Find out whether trouble is over: every node is calm, and nothing is to be written back."""
-        if self.trouble.is_there and not self._is_due:
-            self.trouble.is_there = not all(breaker.calm for breaker in self.breakers.values())
+        if not self.trouble.is_there or self._is_due:
+            return
+        self.trouble.is_there = False  # first: what another thread finds from here on is not overwritten
+        if self._is_due or not all(breaker.calm for breaker in list(self.breakers.values())):
+            self.trouble.is_there = True
 
     def calm(self, groups: Sequence[Group], mode: Mode) -> int:
         """Return a ticket for the fast path: there is no trouble, everything goes to one node, and no slot is taken.
@@ -392,8 +395,9 @@ class Guard:
 
     def _failed(self, node: str, breaker: Breaker, ticket: int, error: StorageError) -> None:
         self._reasons[node] = str(error)
-        self.trouble.is_there = True
-        if breaker.failed(ticket):
+        opened = breaker.failed(ticket)
+        self.trouble.is_there = True  # after the breaker knows, see _look_for_trouble
+        if opened:
             self._tell_return(node)
             self._tell(Degraded(node, str(error)))
 
