@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from ratebound import AsyncLimiter, Limiter, parse_limit
+from ratebound import AsyncLimiter, Limiter, StorageError, parse_limit
 from ratebound.decision import Plan
-from ratebound.storage.shared_memory.cells import FORGET_AFTER, MOST_SPOTS
+from ratebound.storage.shared_memory.cells import FORGET_AFTER, LONGEST_KEY, MOST_SPOTS, Spot
+from ratebound.storage.shared_memory.layout import ENTRIES, JOURNAL, SHARDS
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import drop_zone
 from ratebound.testing import STORAGE_CONTRACT, Claim, FakeClock, ask, slot
@@ -73,6 +74,42 @@ def test_places_of_many_keys_are_not_remembered_for_ever(clock: FakeClock) -> No
         assert len(scope.spots) == 0
         cells.spot("hot", scope)
         assert list(scope.spots) == ["hot"]
+
+
+def test_another_thread_may_meet_a_scope_while_places_are_forgotten(clock: FakeClock) -> None:
+    class Met(dict[str, Spot]):
+        def clear(self) -> None:
+            cells.scope("of another thread")
+
+    with fresh_zone(clock=clock) as storage:
+        cells = cells_of(storage)
+        cells.scope("first").spots = Met()
+        for number in range(FORGET_AFTER + 1):
+            cells.spot(f"key {number}", cells.scope("second"))
+        assert not cells.scope("second").spots
+
+
+def test_long_keys_are_not_kept_in_memory(clock: FakeClock) -> None:
+    """A client may choose its key, and so how much memory a process needs to remember it."""
+    with fresh_zone(clock=clock) as storage:
+        cells, limiter = cells_of(storage), Limiter("9/day", storage=storage, failure="raise")
+        short, long = "k" * LONGEST_KEY, "k" * (LONGEST_KEY + 1)
+        assert [limiter.hit(key).remaining for key in (short, long, short, long)] == [8, 8, 7, 7]
+        (scope,) = cells.scopes.values()
+        assert list(scope.spots) == [short]
+
+
+def test_more_limits_than_a_journal_has_entries_are_refused_and_no_byte_of_the_next_shard_is_written() -> None:
+    limits = [parse_limit(f"{number}/day as n{number}") for number in range(9, ENTRIES + 29)]
+    with fresh_zone(size=8 * SMALL) as storage:
+        cells = cells_of(storage)
+        for part in (limits[: len(limits) // 2], limits[len(limits) // 2 :]):
+            assert Limiter(part, storage=storage, failure="raise").hit("k")
+        others = [shard for shard in range(SHARDS) if shard != cells.shard_of("k")]
+        heads = [cells.memory[cells.head_at(shard) : cells.head_at(shard) + JOURNAL] for shard in others]
+        with pytest.raises(StorageError, match=f"at most {ENTRIES} states"):
+            Limiter(limits, storage=storage, failure="raise").hit("k")
+        assert heads == [cells.memory[cells.head_at(shard) : cells.head_at(shard) + JOURNAL] for shard in others]
 
 
 def test_a_storage_goes_on_with_a_new_zone_when_its_own_was_dropped(clock: FakeClock) -> None:

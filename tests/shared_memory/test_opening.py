@@ -254,6 +254,16 @@ def test_a_document_that_another_user_has_planted_is_not_read(directory: str) ->
         storage.read_document("blocks")
 
 
+@AS_ROOT
+def test_a_lock_of_documents_that_another_user_has_planted_is_not_waited_for(directory: str) -> None:
+    storage = opened(directory)
+    lock = Path(f"{storage.zone_name.path}+lock")
+    in_child(lock.touch, OTHER_USER)
+    lock.chmod(0o666)
+    said = in_child(lambda: storage.write_document("blocks", b"ours", 0))
+    assert "belongs to another user: remove it" in said
+
+
 # Directories
 
 

@@ -64,6 +64,7 @@ DROPPED: Final = 4
 LINKED: Final = 16
 
 MOST_SPOTS: Final = 16_384  # that a process remembers
+LONGEST_KEY: Final = 256  # characters of a key that is remembered: clients may choose keys
 FORGET_AFTER: Final = 100_000  # keys that were not remembered
 LOOKS: Final = 256  # cells that one search for blocks looks at
 
@@ -75,7 +76,7 @@ _four: Final = FOUR.unpack
 
 
 class ZoneFull(Exception):
-    """There is no room, and every state that could be dropped denies."""
+    """There is no room, and every state that could be dropped denies. Or the text says what there is no room for."""
 
 
 class Damaged(Exception):
@@ -204,12 +205,14 @@ class Cells:
         if found is None:
             place = self.place(self.digest(key), scope)
             found = Spot(place.shard, place.identity, place.tag, place.bucket_a, place.bucket_b)
+            if len(key) > LONGEST_KEY:
+                return found
             self._missed += 1
             if self._missed <= MOST_SPOTS:
                 scope.spots[key] = found
             elif self._missed > FORGET_AFTER:  # other keys may be hot now
                 self._missed = 0
-                for each in self.scopes.values():
+                for each in list(self.scopes.values()):  # another thread may add one
                     each.spots.clear()
         return found
 
@@ -385,7 +388,7 @@ class Cells:
             self.write(changes[0].place, changes[0].numbers, changes[0].worth)
             return
         if len(changes) > ENTRIES:
-            raise ZoneFull
+            raise ZoneFull(f"a decision changes at most {ENTRIES} states in shared memory, and this one {len(changes)}")
         memory = self.memory
         shards = sorted({change.place.shard for change in changes})
         entries: list[int] = [len(changes)]

@@ -47,6 +47,8 @@ class Documents:
         try:
             lock = os.open(f"{self._path}+lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
+                if os.fstat(lock).st_uid != os.geteuid():  # its owner could hold it for ever
+                    raise PermissionError(errno.EPERM, "it belongs to another user: remove it", f"{self._path}+lock")
                 self._take(lock)
                 if self.read(name)[0] != version:
                     return False

@@ -42,6 +42,7 @@ from ratebound.storage.shared_memory.layout import (
     CELL,
     COPIES,
     COPY_B,
+    ENTRIES,
     INLINE,
     OVERFLOWED,
     WORD_A,
@@ -172,6 +173,8 @@ class Zone:
     def _hit_several(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Spend for a key that has a state under each of several limits. All of them are in one shard."""
         cells, limits = self.cells, plan.numbers
+        if len(limits) > ENTRIES:
+            return None
         spots: list[Spot] = []
         for limit in limits:
             scope = cells.scopes.get(limit.scope) or cells.scope(limit.scope)
@@ -271,8 +274,8 @@ class Zone:
         try:
             self._enter_all(shards, seconds, taken)
             return self._evaluate(group, mode, places, order)
-        except ZoneFull:
-            raise Blameless(FULL, undone=True) from None
+        except ZoneFull as error:
+            raise Blameless(str(error) or FULL, undone=True) from None
         finally:
             try:
                 self._leave(taken)
