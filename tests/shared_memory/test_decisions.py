@@ -1,6 +1,10 @@
 """Decisions of a zone: the contract of every storage, and what the fast path leaves to the general path."""
 
+import asyncio
+import fcntl
+import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +12,11 @@ from ratebound import AsyncLimiter, Limiter, StorageError, parse_limit
 from ratebound.decision import Plan
 from ratebound.storage.shared_memory.cells import FORGET_AFTER, LONGEST_KEY, MOST_SPOTS, Spot
 from ratebound.storage.shared_memory.layout import ENTRIES, JOURNAL, SHARDS
-from ratebound.storage.shared_memory.storage import SharedMemoryStorage
+from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import drop_zone
 from ratebound.testing import STORAGE_CONTRACT, Claim, FakeClock, ask, slot
 from tests.shared_memory.room import cells_of, check_blocks, stored
-from tests.zones import SMALL, fresh_zone
+from tests.zones import PATIENT, SMALL, fresh_zone
 
 
 @pytest.mark.parametrize("claim", STORAGE_CONTRACT, ids=lambda claim: claim.__name__)
@@ -126,6 +130,46 @@ def test_a_storage_goes_on_with_a_new_zone_when_its_own_was_dropped(clock: FakeC
         drop_zone(storage.zone_name)
         storage.reset((("k", (parse_limit(text),), 1, None, None),))
         assert ask(storage, "k", text, extra=slot(3)).allowed
+
+
+def test_tasks_go_on_while_a_zone_is_made_anew(tmp_path: Path) -> None:
+    """Another process may be making a zone, for which this one waits: not with its event loop."""
+    order: list[str] = []
+
+    async def answered(limiter: AsyncLimiter) -> None:
+        assert (await limiter.hit("k")).remaining == 2
+        order.append("answered")
+
+    async def in_turn() -> None:
+        storage = AsyncSharedMemoryStorage("turn", size=SMALL, directory=str(tmp_path), deadline=PATIENT)
+        async with AsyncLimiter("3/day", storage=storage, failure="raise") as limiter:
+            await limiter.hit("k")
+            drop_zone(storage.shared.zone_name)
+            directory = os.open(tmp_path, os.O_RDONLY)
+            fcntl.flock(directory, fcntl.LOCK_EX)  # as a process does that makes a zone
+            asking = asyncio.create_task(answered(limiter))
+            await asyncio.sleep(0.01)
+            order.append("other tasks run")
+            os.close(directory)
+            await asking
+            await asyncio.gather(limiter.usage("k"), limiter.reset("k"))
+
+    asyncio.run(in_turn())
+    assert order == ["other tasks run", "answered"]
+
+
+def test_a_zone_that_is_not_made_in_time_is_answered_by_the_failure_mode(tmp_path: Path) -> None:
+    async def in_turn() -> None:
+        storage = AsyncSharedMemoryStorage("turn", size=SMALL, directory=str(tmp_path), deadline=0.05)
+        async with AsyncLimiter("3/day", storage=storage, failure="closed") as limiter:
+            await limiter.hit("k")
+            drop_zone(storage.shared.zone_name)
+            directory = os.open(tmp_path, os.O_RDONLY)
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            assert "was not opened within 0.05 s" in str((await limiter.hit("k")).degraded)
+            os.close(directory)
+
+    asyncio.run(in_turn())
 
 
 def test_a_subclass_with_an_evaluate_of_its_own_has_no_quick_states(clock: FakeClock) -> None:

@@ -21,9 +21,10 @@ from ratebound.storage.shared_memory.cells import Damaged
 from ratebound.storage.shared_memory.documents import Documents
 from ratebound.storage.shared_memory.layout import EVICTED, OVERFLOWED
 from ratebound.storage.shared_memory.zone_file import check_name, checked_size, open_zone, zone_name
-from ratebound.storage.shared_memory.zone_states import QUICK, Busy, ZoneStates
+from ratebound.storage.shared_memory.zone_states import QUICK, Busy, ZoneDropped, ZoneStates
 
 DEADLINE = 0.25  # seconds
+OPENINGS = 8  # of zones that are dropped one after the other
 PAUSE = 0.001  # seconds, of a task between two looks at a lock
 TEXT_OF_SIZE = re.compile(r"([0-9]{1,12})\s*(kb|mb|gb|)", re.IGNORECASE)
 UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
@@ -189,12 +190,16 @@ class SharedMemoryStorage:
         return AsyncSharedMemoryStorage(shared=self)
 
     def _within(self, ends: float, call: Callable[[float], T]) -> T:
-        try:
-            return call(max(ends - time.monotonic(), 0.0))
-        except Busy:
-            raise self.too_late() from None
-        except Damaged as error:
-            raise self.damaged(error) from error
+        for _ in range(OPENINGS):
+            try:
+                return call(max(ends - time.monotonic(), 0.0))
+            except ZoneDropped:
+                self.states.reopen()
+            except Busy:
+                break
+            except Damaged as error:
+                raise self.damaged(error) from error
+        raise self.too_late()
 
     def too_late(self) -> StorageError:
         """Return the error for a lock that is not free in time."""
@@ -286,14 +291,30 @@ class AsyncSharedMemoryStorage:
 
     async def _within(self, ends: float, call: Callable[[float], T]) -> T:
         while True:
+            dropped = False
             try:
                 return call(QUICK)
+            except ZoneDropped:
+                dropped = True
             except Busy:
                 if time.monotonic() >= ends:
                     raise self.shared.too_late() from None
             except Damaged as error:
                 raise self.shared.damaged(error) from error
-            await asyncio.sleep(PAUSE)
+            await (self._reopen(ends) if dropped else asyncio.sleep(PAUSE))
+
+    async def _reopen(self, ends: float) -> None:
+        """Open the next zone in a thread, which goes on if the caller leaves."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self.shared.states.reopen))
+        opening.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it
+        await asyncio.wait((opening,), timeout=max(ends - time.monotonic(), 0.0))
+        if not opening.done():
+            raise TooLate(
+                f"zone {self.shared.zone_name.name!r} was dropped, and the next one was not opened within"
+                f" {self.deadline:g} s",
+                undone=True,
+            )
+        opening.result()
 
 
 # As they are written here: a test of the application may have replaced them in the class.

@@ -55,7 +55,6 @@ _words: Final = WORDS.unpack_from
 
 UNKNOWN: Final = -1  # whether a lock was taken: an exception of a signal handler comes between any two steps
 QUICK: Final = 0.001  # seconds for which a lock is waited for where nothing may wait long
-OPENINGS: Final = 8  # of zones that are dropped one after the other
 FULL: Final = (
     "the zone is full, and every state that could be dropped for this key denies: make the zone larger, for example"
     " shm://name?size=128mb"
@@ -538,7 +537,7 @@ class Zone:
 
 
 class ZoneStates(QuickStates):
-    """The states of a zone, for one process. If the zone is dropped, the next use opens the one that follows it."""
+    """The states of a zone, for one process. If the zone is dropped, `reopen` goes on with the one that follows it."""
 
     __slots__ = ("_open", "_zone")
 
@@ -551,6 +550,10 @@ class ZoneStates(QuickStates):
         """The zone."""
         return self._zone
 
+    def reopen(self) -> None:
+        """Open the zone that has the name now, or make it. Raises StorageError."""
+        self._zone = self._open()
+
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Spend for a known key, or return None."""
         try:
@@ -561,37 +564,25 @@ class ZoneStates(QuickStates):
             return None  # `evaluate` says what is wrong
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
-        """Decide a group. Raises Busy, Damaged and Blameless."""
-        for _ in range(OPENINGS):
-            try:
-                return self._zone.evaluate(group, mode, seconds)
-            except ZoneDropped:
-                self._zone = self._open()
-            except DAMAGES as error:
-                raise _damage(error) from error
-        raise Busy
+        """Decide a group. Raises Busy, ZoneDropped, Damaged and Blameless."""
+        try:
+            return self._zone.evaluate(group, mode, seconds)
+        except DAMAGES as error:
+            raise _damage(error) from error
 
     def reset(self, group: Group, seconds: float) -> None:
-        """Forget the states of each ask's key and limits. Raises Busy and Damaged."""
-        for _ in range(OPENINGS):
-            try:
-                return self._zone.reset(group, seconds)
-            except ZoneDropped:
-                self._zone = self._open()
-            except DAMAGES as error:
-                raise _damage(error) from error
-        raise Busy
+        """Forget the states of each ask's key and limits. Raises Busy, ZoneDropped and Damaged."""
+        try:
+            self._zone.reset(group, seconds)
+        except DAMAGES as error:
+            raise _damage(error) from error
 
     def holders(self, key: str, limit: Limit, seconds: float) -> list[tuple[int, int]]:
-        """Return (id, expiry) of each slot of a key that is held now. Raises Busy and Damaged."""
-        for _ in range(OPENINGS):
-            try:
-                return self._zone.holders(key, limit, seconds)
-            except ZoneDropped:
-                self._zone = self._open()
-            except DAMAGES as error:
-                raise _damage(error) from error
-        raise Busy
+        """Return (id, expiry) of each slot of a key that is held now. Raises Busy, ZoneDropped and Damaged."""
+        try:
+            return self._zone.holders(key, limit, seconds)
+        except DAMAGES as error:
+            raise _damage(error) from error
 
 
 def worth_of(limit: Numbers, state: State, now: int, remaining: int, before: int) -> int:
