@@ -5,6 +5,7 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -130,6 +131,15 @@ def test_a_storage_goes_on_with_a_new_zone_when_its_own_was_dropped(clock: FakeC
         drop_zone(storage.zone_name)
         storage.reset((("k", (parse_limit(text),), 1, None, None),))
         assert ask(storage, "k", text, extra=slot(3)).allowed
+
+
+def test_a_zone_is_unmapped_as_soon_as_no_storage_uses_it(tmp_path: Path) -> None:
+    """Not when the garbage collector finds it: a zone may be large, and it is few objects."""
+    storage = SharedMemoryStorage("short", size=SMALL, directory=str(tmp_path))
+    mapped = ref(storage.states.zone.owner)
+    assert mapped() is not None
+    del storage
+    assert mapped() is None
 
 
 def test_tasks_go_on_while_a_zone_is_made_anew(tmp_path: Path) -> None:

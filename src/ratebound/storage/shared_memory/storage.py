@@ -112,7 +112,7 @@ class SharedMemoryStorage:
         self.zone_name = zone_name(name, directory)
         self._clock = clock
         size = None if size is None else checked_size(size)
-        self.states = ZoneStates(lambda: open_zone(self.zone_name, size, clock, locks))
+        self.states = ZoneStates(partial(open_zone, self.zone_name, size, clock, locks))  # no cycle keeps a zone mapped
         self.documents = Documents(self.zone_name.path, self.deadline)
 
     @property
