@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -450,6 +452,32 @@ def test_two_drops_at_the_same_time_do_not_take_the_next_zone_away(
     assert not is_first
     assert count(opened(directory))
     assert not count(running)  # both programs count in one zone
+
+
+def test_threads_may_be_in_a_zone_that_another_thread_leaves_for_the_next_one(directory: str) -> None:
+    """In a child: a zone that is unmapped while a thread is in it would end the process."""
+
+    def hit_and_drop() -> str:
+        storage, name = opened(directory, deadline=30.0), zone_name("api", directory)
+        limiter, ended = Limiter("9000/day; 9000/day as other", storage=storage, failure="raise"), threading.Event()
+
+        def hit() -> None:
+            while not ended.is_set():
+                limiter.hit("user:1")
+
+        threads = [threading.Thread(target=hit, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(40):
+            while not Path(name.path).exists():
+                time.sleep(0.001)
+            drop_zone(name)
+        ended.set()
+        for thread in threads:
+            thread.join()
+        return "done"
+
+    assert in_child(hit_and_drop) == "done"
 
 
 def test_dropping_a_zone_that_is_not_there_is_an_error(directory: str) -> None:

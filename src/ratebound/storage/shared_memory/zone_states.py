@@ -557,7 +557,8 @@ class ZoneStates(QuickStates):
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Spend for a known key, or return None."""
         try:
-            return self._zone.hit(plan, key, cost)
+            zone = self._zone  # compiled code does not keep it alive otherwise if another thread opens the next one
+            return zone.hit(plan, key, cost)
         except DAMAGES as error:
             if is_programs_own(error):
                 raise
@@ -566,21 +567,24 @@ class ZoneStates(QuickStates):
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
         """Decide a group. Raises Busy, ZoneDropped, Damaged and Blameless."""
         try:
-            return self._zone.evaluate(group, mode, seconds)
+            zone = self._zone  # see `hit`
+            return zone.evaluate(group, mode, seconds)
         except DAMAGES as error:
             raise _damage(error) from error
 
     def reset(self, group: Group, seconds: float) -> None:
         """Forget the states of each ask's key and limits. Raises Busy, ZoneDropped and Damaged."""
         try:
-            self._zone.reset(group, seconds)
+            zone = self._zone
+            zone.reset(group, seconds)
         except DAMAGES as error:
             raise _damage(error) from error
 
     def holders(self, key: str, limit: Limit, seconds: float) -> list[tuple[int, int]]:
         """Return (id, expiry) of each slot of a key that is held now. Raises Busy, ZoneDropped and Damaged."""
         try:
-            return self._zone.holders(key, limit, seconds)
+            zone = self._zone
+            return zone.holders(key, limit, seconds)
         except DAMAGES as error:
             raise _damage(error) from error
 
