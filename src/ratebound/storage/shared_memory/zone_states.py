@@ -550,14 +550,21 @@ class ZoneStates(QuickStates):
         """The zone."""
         return self._zone
 
-    def reopen(self) -> None:
-        """Open the zone that has the name now, or make it. Raises StorageError."""
-        self._zone = self._open()
+    def reopen(self) -> Zone:
+        """Open the zone that has the name now, or make it. Return the one before. Raises StorageError.
+
+        Compiled code drops the old value of an attribute before it stores the new one, and other threads run while a
+        zone is unmapped: they would find a zone that is gone. So the old one is kept until the new one is stored.
+        """
+        opened = self._open()
+        before = self._zone
+        self._zone = opened
+        return before
 
     def hit(self, plan: Plan, key: str, cost: int) -> Decision | None:
         """Spend for a known key, or return None."""
         try:
-            zone = self._zone  # compiled code does not keep it alive otherwise if another thread opens the next one
+            zone = self._zone  # kept alive here: another thread may open the next one meanwhile
             return zone.hit(plan, key, cost)
         except DAMAGES as error:
             if is_programs_own(error):
