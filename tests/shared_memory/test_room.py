@@ -10,11 +10,11 @@ import pytest
 
 from ratebound import Limiter, parse_limit
 from ratebound.clock import SECOND
+from ratebound.errors import StorageError
 from ratebound.kernels.sliding_log import Log
 from ratebound.limit import ALGORITHMS, BUCKETS, STRIKE, Group
 from ratebound.notation import parse_limits
 from ratebound.settling import undoing
-from ratebound.storage.blame import Blameless
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import SIZE
 from ratebound.testing import FakeClock, ask, ask_limits, slot
@@ -272,15 +272,40 @@ def test_where_no_block_is_free_and_all_logs_deny_the_failure_mode_answers_and_n
     check_blocks(storage)
 
 
+def test_what_a_full_zone_has_no_room_for_is_not_written_back_again_and_again(
+    storage: SharedMemoryStorage, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write-back would fail as the hits did, at once, and for ever. In a task it would never let others run."""
+    denying, other = keys_of_shard(storage, 3, 2)
+    grow(storage, clock, denying, 1_100, "1100/day sliding-log as log")
+    limiter = Limiter("600/day sliding-log as other", storage=storage)
+    forced: list[Any] = []
+    evaluate = storage.evaluate
+
+    def watched(groups: Any, mode: Any = "spend") -> Any:
+        if mode == "force":
+            forced.append(groups)
+        return evaluate(groups, mode)
+
+    monkeypatch.setattr(storage, "evaluate", watched)
+    degraded = 0
+    while degraded < 20:
+        clock.now += 1
+        degraded += bool(limiter.hit(other).degraded)
+    assert forced == []
+    limiter.close()
+
+
 def test_where_all_overflow_states_of_a_shard_deny_the_failure_mode_answers(storage: SharedMemoryStorage) -> None:
     fill(storage)
     (key,) = keys_of_shard(storage, 3, 1)
     for number in range(8):  # of overflow states there are 8, and the limit of the fillers may have one
-        with suppress(Blameless):
+        with suppress(StorageError):
             ask(storage, key, f"1/day fixed-window as limit{number}")
-    with pytest.raises(Blameless, match="make the zone larger") as caught:
+    with pytest.raises(StorageError, match="make the zone larger") as caught:
         ask(storage, key, "1/day fixed-window as another")
     assert caught.value.undone
+    assert not caught.value.outage
     assert ask(storage, key, "1/day fixed-window as another", -1, "force").allowed, "a refund needs no room"
     limiter = Limiter("1/day fixed-window as another", storage=storage, failure="open")
     assert all(limiter.hit(key).degraded for _ in range(30))

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Final
 
 from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
+from ratebound.errors import StorageError
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.group_law import evaluate, peek, spend_one_key
@@ -266,7 +267,7 @@ class Zone:
         return OneKeyDecision(key, plan, cost, answers, fit)
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
-        """Decide a group. Raises Busy if a lock is not free in time, ZoneDropped, and Blameless if there is no room."""
+        """Decide a group. Raises Busy if a lock is not free in time, ZoneDropped, and StorageError without room."""
         places, order = self._places(group)
         shards = sorted({place.shard for place in places})
         taken: list[int] = []
@@ -274,7 +275,7 @@ class Zone:
             self._enter_all(shards, seconds, taken)
             return self._evaluate(group, mode, places, order)
         except ZoneFull as error:
-            raise Blameless(str(error) or FULL, undone=True) from None
+            raise StorageError(str(error) or FULL, undone=True, outage=False) from None
         finally:
             try:
                 self._leave(taken)
@@ -572,7 +573,7 @@ class ZoneStates(QuickStates):
             return None  # `evaluate` says what is wrong
 
     def evaluate(self, group: Group, mode: Mode, seconds: float) -> list[Row]:
-        """Decide a group. Raises Busy, ZoneDropped, Damaged and Blameless."""
+        """Decide a group. Raises Busy, ZoneDropped, Damaged and StorageError."""
         try:
             zone = self._zone  # see `hit`
             return zone.evaluate(group, mode, seconds)
