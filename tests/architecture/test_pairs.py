@@ -40,7 +40,7 @@ ONLY_SYNC: dict[type, set[str]] = {
     MemoryStorage: {"async_twin", "at_once", "renew", "keys", "max_keys", "weight", "evicted", "overflowed"},
     RedisStorage: {"async_twin", "renew"},
     GuardedStorage: {"async_twin"},
-    SharedMemoryStorage: {"async_twin", "too_late", "keys", "max_keys", "evicted", "overflowed"},
+    SharedMemoryStorage: {"async_twin", "too_late", "damaged", "keys", "max_keys", "evicted", "overflowed"},
 }
 ONLY_ASYNC: dict[type, set[str]] = {
     AsyncMemoryStorage: {"at_once"},  # a property: the method of the memory itself

@@ -34,7 +34,7 @@ def test_a_worker_killed_at_any_store_leaves_all_or_nothing(operation: Operation
     enumeration = Enumeration(scene, operation)
     assert enumeration.stores
     few = not LONG and scene.locks == "file"  # the stores are the same with any locks
-    for point in range(0, enumeration.stores, 5 if few else 1):
+    for point in range(0, enumeration.stores, 19 if few else 1):
         enumeration.begin.restore()
         killed(enumeration.act, point)
         enumeration.check()
@@ -52,7 +52,7 @@ def test_a_repair_killed_at_any_store_is_done_again(operation: Operation, scene:
             broken[(marks, point // 6 if LONG else 0)] = Moment(scene)  # some of each kind: all would take hours
     for moment in broken.values():
         moment.restore()
-        for point in range(0, stores_of(enumeration.use_all_shards), 1 if LONG else 11):
+        for point in range(0, stores_of(enumeration.use_all_shards), 1 if LONG else 29):
             moment.restore()
             killed(enumeration.use_all_shards, point)
             enumeration.check()

@@ -49,6 +49,8 @@ SERVED = {
     "granian": ("fastapi in granian, shm", []),
     "granian with WSGI": ("flask in granian, shm", []),
 }
+SHORT = ["gunicorn", "gunicorn, made before the fork", "gunicorn with uvicorn's workers", "uvicorn", "granian"]
+LONG = os.environ.get("RATEBOUND_LONG") == "1"
 
 
 class Site:
@@ -102,7 +104,7 @@ def all_workers(found: set[int]) -> bool:
     return len(found) >= WORKERS
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", SERVED if LONG else SHORT)
 def test_four_workers_pass_exactly_the_limit(site: Site, name: str) -> None:
     with site.serving(name) as web:
         assert len(pids(web, all_workers)) == WORKERS
@@ -146,7 +148,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("name", ["gunicorn", "gunicorn, made before the fork", "uvicorn"])
+@pytest.mark.parametrize("name", ["gunicorn", "gunicorn, made before the fork", "uvicorn"] if LONG else ["uvicorn"])
 def test_workers_that_are_killed_under_load_keep_the_counts(site: Site, name: str) -> None:
     """A worker that is killed after it has counted a request, and before it has answered, has spent one unit."""
     with site.serving(name) as web:
@@ -178,7 +180,7 @@ def test_a_server_that_is_started_again_goes_on_with_the_counts(site: Site) -> N
         assert load(web, LIMIT) == {200: LIMIT - 100, 429: 100}
 
 
-@pytest.mark.parametrize("name", ["gunicorn", "uvicorn"])
+@pytest.mark.parametrize("name", ["gunicorn", "uvicorn"] if LONG else ["gunicorn"])
 def test_a_block_of_an_operator_reaches_all_workers(site: Site, name: str) -> None:
     with site.serving(name) as web:
         pids(web, all_workers)
@@ -203,7 +205,7 @@ def wait_for(web: Web, status: int) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("name", ["gunicorn", "uvicorn"])
+@pytest.mark.parametrize("name", ["gunicorn", "uvicorn"] if LONG else ["gunicorn"])
 def test_a_zone_that_is_dropped_is_replaced_in_all_workers(site: Site, name: str) -> None:
     with site.serving(name) as web:
         pids(web, all_workers)
