@@ -89,7 +89,7 @@ def fill(storage: SharedMemoryStorage, text: str = FILLER) -> list[str]:
 
 
 def check_blocks(storage: SharedMemoryStorage) -> int:
-    """Check that every block is in one chain: that of a copy, or the free ones. Return how many are free."""
+    """Check that every block is in one chain: of a copy, or of the free blocks. Return how many are free."""
     cells, found = cells_of(storage), 0
     memory, blocks = cells.memory, cells._blocks
     for shard in range(SHARDS):

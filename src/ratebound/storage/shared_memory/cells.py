@@ -519,7 +519,7 @@ class Cells:
     # Blocks: a list of those that are free, for each shard
 
     def _block_at(self, block: int) -> int:
-        if not 0 < block <= SHARDS * self._blocks:  # another offset may be that of a lock
+        if not 0 < block <= SHARDS * self._blocks:  # outside of the blocks there may be a lock
             raise Damaged(f"there is no block {block}")
         return self._blocks_at + (block - 1) * BLOCK
 

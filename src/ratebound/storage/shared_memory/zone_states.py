@@ -6,7 +6,7 @@ for that either, or no block for a state that grows, the group is answered by th
 room is not counted.
 
 A cell does not know its limit, so its worth says until when the state denies (see `worth_of`). It is told when the
-state is written, and when a limit denies it that did not before: that of a stricter tier, or one that was lowered.
+state is written, and when a limit denies it that did not before: a stricter tier's limit, or a lowered one.
 """
 
 from collections.abc import Callable
