@@ -1,10 +1,11 @@
 """Flows: generators without I/O that yield functions to call, and are sent what these return.
 
-`run` drives a flow in a thread; `run_async` drives it in a task, and awaits what can be awaited.
+`run` drives a flow in a thread; `run_async` drives it in a task, and awaits what can be awaited. `run_at_once` runs a
+coroutine that has nothing to wait for.
 """
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -42,3 +43,13 @@ async def run_async(flow: Flow[T]) -> T:
                 step = flow.send(value)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+
+
+def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that does not pause, without a task. Raises RuntimeError if it pauses."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a coroutine that must not pause has paused: a function of the policy returned an awaitable")

@@ -15,7 +15,7 @@ from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import Listener, Shadowed, log
-from ratebound.flow import Flow, run, run_async
+from ratebound.flow import Flow, run, run_async, run_at_once
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.outcome import Row
 from ratebound.policy.load.loader import read_policy
@@ -564,6 +564,39 @@ class AsyncGate(_PolicyGate):
             raise
         if not verdict.allowed:
             await self.release(earlier)
+        return verdict
+
+    def decide_now(self, request: RequestView) -> Verdict | None:
+        """Decide without a pause. Return None, having changed nothing, if that is not possible: then await `decide`.
+
+        Memory never pauses, unless a function of the policy has to be awaited. Shared memory pauses where more than one
+        plain limit applies, or if another process holds a lock. Redis always does.
+        """
+        decider, source = self._decider, self._source
+        compiled = source.current()
+        if decider.at_once is not None:
+            return None if compiled.may_await else run_at_once(self.decide(request))
+        quick = decider.fast_path.quick
+        if quick is None or source.switch is not None or compiled.has_early:
+            return None
+        begin = time.perf_counter() if decider.listeners else 0.0
+        if not self._is_off and isinstance(self._blocks, CopiedBlocks):
+            blocks = self._blocks
+            if blocks.must_read() or (
+                blocks.listed is not None and compiled.may_be_blocked(request, "late", blocks.listed)
+            ):
+                return None
+        ready = compiled.straight(request, "late")
+        if not isinstance(ready, Asked):
+            return None
+        verdict = Verdict(ready.grounds, ready.client)
+        if ready.asks:
+            decision = _hit_quickly(quick, compiled, ready)
+            if decision is None:
+                return None
+            verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
+        if begin:
+            _tell(decider.listeners, verdict, begin)
         return verdict
 
     def hold(self, verdict: Verdict) -> list[object]:

@@ -4,6 +4,7 @@
 function of the user returned, and is sent the answer.
 """
 
+import inspect
 import logging
 import math
 import operator
@@ -171,6 +172,7 @@ class CompiledPolicy:
             self.may_queue = below.may_queue or may_queue([rule.rule for rule in new], ())
             self.may_hold = below.may_hold or may_hold([rule.rule for rule in new], ())
             self._functions = [*_functions_of(new), *below._functions]
+        self.may_await = any(map(inspect.iscoroutinefunction, self._functions))
         self.pressure = policy.pressure
         if self.pressure is not None:
             self.pressure.include(rule.rule.priority for rule in new if rule.rule.mode == "enforce")

@@ -1,0 +1,42 @@
+"""The tokens that callers of the service must know. They are compared in constant time, and never shown."""
+
+import hmac
+from collections.abc import Iterable
+from hashlib import sha256
+
+
+class BearerTokens:
+    """The tokens of which a caller must present one. Without any, nobody has to: `is_required` is False."""
+
+    def __init__(self, tokens: Iterable[str] = ()) -> None:
+        found = [token.strip() for token in tokens]
+        for token in found:
+            if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+                raise ValueError(
+                    "a token must have at least 16 printable ASCII characters and no blanks; make one with"
+                    " `openssl rand -hex 32`"
+                )
+        self._digests = [_digest(token.encode()) for token in found]
+        self.is_required = bool(found)
+
+    def __repr__(self) -> str:
+        return f"BearerTokens({len(self._digests)} tokens)"
+
+    def accepts(self, token: bytes) -> bool:
+        """Return True if a token is one of these. The time does not depend on how much of it is right."""
+        given = _digest(token)
+        found = False
+        for digest in self._digests:
+            found |= hmac.compare_digest(digest, given)
+        return found
+
+    def accepts_header(self, value: bytes | None) -> bool:
+        """Return True if nothing is required, or if the value of an Authorization header is `Bearer TOKEN`."""
+        if not self.is_required:
+            return True
+        scheme, _, token = (value or b"").partition(b" ")
+        return scheme.lower() == b"bearer" and self.accepts(token.strip())
+
+
+def _digest(token: bytes) -> bytes:
+    return sha256(token).digest()

@@ -1,0 +1,124 @@
+"""The engine: what every wire format of the service asks. One storage, the policy's gate, and callers' own limits.
+
+Each question has a form without a pause, which returns None where the storage has to be waited for, and one to await.
+Protocols try the first, so that a decision from memory needs no task.
+"""
+
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from ratebound.decider import AsyncDecider
+from ratebound.decision import Decision, Plan
+from ratebound.duration import Duration
+from ratebound.errors import StorageError
+from ratebound.events import Listener
+from ratebound.flow import run_at_once
+from ratebound.limit import Group, limit_set
+from ratebound.notation import parse_limits
+from ratebound.policy import AsyncGate, Policy, PolicyFile, RequestView
+from ratebound.policy.runtime.verdict import Verdict
+from ratebound.storage import documents_of
+from ratebound.switch import switch
+from ratebound.telling import tell_decided
+
+T = TypeVar("T")
+MAX_LIMITS_TEXT = 1000  # characters of the limits that a caller brings; longer ones are refused
+READY = "ready"  # a shared document that is never written: reading it asks the storage
+
+
+class Engine:
+    """A policy and a storage at work in one worker.
+
+    `gate` decides described requests. `strict_gate` decides the same where nobody can be told to wait: a queue there
+    has no places. `decider` spends the limits that callers bring themselves, from the same storage. `never_pauses` is
+    True if the storage is memory: then every coroutine of the decider can be run at once.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | PolicyFile,
+        *,
+        storage: Any = None,
+        deadline: Duration | None = None,
+        workers: int | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        told = tuple(listeners)
+        self.gate = AsyncGate(policy, storage=storage, deadline=deadline, workers=workers, listeners=told)
+        self.decider: AsyncDecider = self.gate._decider
+        self.strict_gate = AsyncGate(policy, storage=self.gate.storage, max_delay=0)
+        self.strict_gate._decider.listeners = told  # the storage tells its own events once
+        self.strict_gate._decider._choose_path()
+
+    @property
+    def never_pauses(self) -> bool:
+        """True if the storage answers at once, whatever it is asked."""
+        return self.decider.at_once is not None
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.gate.policy
+
+    def decide_now(self, request: RequestView) -> Verdict | None:
+        """Decide a described request without a pause; None, having changed nothing, if it has to be awaited."""
+        return self.gate.decide_now(request)
+
+    async def decide(self, request: RequestView) -> Verdict:
+        """Decide a described request. It may be told to wait: `verdict.decision.delay`."""
+        return await self.gate.decide(request)
+
+    def check_now(self, request: RequestView) -> Verdict | None:
+        """Decide a request of which a proxy asks, without a pause; None if it has to be awaited."""
+        return self.strict_gate.decide_now(request)
+
+    async def check(self, request: RequestView) -> Verdict:
+        """Decide a request of which a proxy asks. It is never told to wait."""
+        return await self.strict_gate.decide(request)
+
+    def hit_now(self, key: str, plan: Plan, cost: int) -> Decision | None:
+        """Spend plain limits of a caller's own without a pause; None, having changed nothing, if it is not possible.
+
+        `key` and `cost` must have been checked.
+        """
+        path = self.decider.fast_path
+        if path.quick is None or not plan.plain or not switch.limiting:
+            return None
+        listeners = path.listeners
+        begin = time.perf_counter() if listeners else 0.0
+        decision = path.quick.hit(plan, key, cost)
+        if listeners and decision is not None:
+            tell_decided(listeners, decision, time.perf_counter() - begin)
+        return decision
+
+    def now(self, coroutine: Coroutine[Any, Any, T]) -> T | Coroutine[Any, Any, T]:
+        """Return the result of a coroutine of the decider if the storage answers at once, else the coroutine."""
+        return run_at_once(coroutine) if self.never_pauses else coroutine
+
+    async def spend(self, group: Group) -> Decision:
+        """Spend a group of a caller's own limits: all or nothing."""
+        return await self.decider.decide(group)
+
+    async def spend_each(self, groups: Sequence[Group]) -> list[Decision]:
+        """Spend several groups, each by itself, in one trip to the storage. At most 100."""
+        return await self.decider.decide_each(groups)
+
+    async def is_ready(self) -> bool:
+        """Return True if the storage answers."""
+        try:
+            await documents_of(self.decider.storage).read_document(READY)
+        except StorageError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close the storage."""
+        await self.gate.close()
+
+
+@lru_cache(maxsize=4096)
+def plan_of(text: str) -> Plan:
+    """Return the limits that a caller has written. Raises InvalidLimit."""
+    return Plan(limit_set(parse_limits(text)))

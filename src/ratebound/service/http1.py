@@ -1,0 +1,364 @@
+"""HTTP/1.1 over httptools: requests in, answers out, in order. What they mean is for routes.py.
+
+Everything that one read brought is answered by one write. An answer is bytes if it was found at once, else something
+to await. A connection that has sent `bounds.pending` requests without an answer is not read from until it has them.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+
+from ratebound.service.connections import Connections
+
+log = logging.getLogger("ratebound.service")
+
+Answer = bytes | Coroutine[Any, Any, bytes]
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+MAX_HEADERS = 200  # lines
+
+
+class HttpRequest:
+    """One request. Names of headers are in lower case; values and the target are as received.
+
+    `peer` is the address of the other end of the connection, None on a Unix socket.
+    """
+
+    __slots__ = ("body", "headers", "method", "peer", "target")
+
+    def __init__(
+        self, method: str, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes, peer: str | None
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.peer = peer
+
+    def lines(self, name: bytes) -> list[bytes]:
+        """Return every line of a header, in order. `name` is in lower case."""
+        return [value for key, value in self.headers if key == name]
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first line of a header; None if there is none. `name` is in lower case."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+Handle = Callable[[HttpRequest], Answer]
+Lines = Sequence[tuple[str, str]]
+
+
+class _Date:
+    """The line of the Date header, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = ""
+
+    def line(self) -> str:
+        """Return the line for now."""
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._line = f"date: {formatdate(now, usegmt=True)}\r\n"
+        return self._line
+
+
+date = _Date()
+
+
+def response(status: int, headers: Lines, body: bytes = b"") -> bytes:
+    """Return the bytes of a response. Line breaks in headers become blanks: no text can add a header."""
+    lines = [STATUS_LINES.get(status) or f"HTTP/1.1 {status} Status\r\n", date.line()]
+    for name, value in headers:
+        if "\n" in value or "\r" in value:
+            value = " ".join(value.split())
+        lines.append(f"{name}: {value}\r\n")
+    lines.append(f"content-length: {len(body)}\r\n\r\n")
+    return "".join(lines).encode("latin-1", "replace") + body
+
+
+class _Refused(Exception):
+    """A request that is not taken: its status, and a sentence for the caller."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def problem(status: int, detail: str, headers: Lines = ()) -> bytes:
+    """Return a response that says what is wrong, as problem+json. `detail` is one sentence of ASCII without quotes."""
+    title = HTTPStatus(status).phrase
+    body = f'{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}'.encode()
+    return response(status, [("content-type", "application/problem+json"), *headers], body)
+
+
+class Http1Connection(asyncio.Protocol):
+    """One connection. `handle` answers its requests, and must not raise."""
+
+    __slots__ = (
+        "_answers",
+        "_begun",
+        "_body",
+        "_body_size",
+        "_closing",
+        "_connections",
+        "_handle",
+        "_head_size",
+        "_headers",
+        "_is_paused",
+        "_is_reading",
+        "_last",
+        "_loop",
+        "_now",
+        "_parser",
+        "_peer",
+        "_target",
+        "_tasks",
+        "_transport",
+    )
+
+    def __init__(self, handle: Handle, connections: Connections) -> None:
+        self._handle = handle
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._peer: str | None = None
+        # Answers in the order of their requests: bytes, or a task that will return them.
+        self._answers: deque[bytes | asyncio.Task[bytes]] = deque()
+        self._now: list[bytes] = []  # answers to write when this read is over
+        self._closing = False  # after the answers that are left
+        self._is_paused = False  # the peer does not read its answers
+        self._is_reading = True
+        self._begun: float | None = None  # when the request that is being read began
+        self._last = self._loop.time()  # when something happened last
+        self._forget()
+
+    def _forget(self) -> None:
+        """Make ready for the next request."""
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_size = 0
+        self._body: list[bytes] = []
+        self._body_size = 0
+
+    # What asyncio calls
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin a connection, or refuse it."""
+        self._transport = transport
+        address = transport.get_extra_info("peername")
+        self._peer = address[0] if isinstance(address, tuple) else None
+        if not self._connections.add(self):
+            transport.write(problem(503, "Too many connections.", [("connection", "close"), ("retry-after", "1")]))
+            transport.close()
+            self._closing = True
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come, answer it, and write all answers that are ready at once."""
+        if self._closing:
+            return
+        self._last = self._loop.time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._closing = True  # nothing is upgraded: the request is answered as it is, and is the last one
+        except httptools.HttpParserError as error:
+            self._refuse(error)
+        self._write()
+        if len(self._answers) >= self._connections.bounds.pending and self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Answer what was received; the peer may still read."""
+        self.finish()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End what is still being answered: nobody waits for it."""
+        self._closing = True
+        self._connections.remove(self)
+        for answer in self._answers:
+            if not isinstance(answer, bytes):
+                answer.cancel()
+        self._answers.clear()
+        self._parser = None
+
+    def pause_writing(self) -> None:
+        """Read nothing more from a peer that does not read its answers."""
+        self._is_paused = True
+        self._last = self._loop.time()
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._is_paused = False
+        self._read_on()
+
+    # What httptools calls
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        if self._begun is None:
+            self._begun = self._loop.time()
+        self._target += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header line; trailers are ignored."""
+        if not self._body_size:
+            self._headers.append((name.lower(), value))
+            self._count(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        """Refuse a body that is too long before it is sent, and let the peer send one that it asks for."""
+        for name, value in self._headers:
+            if name == b"content-length":
+                if int(value) > self._connections.bounds.body:
+                    raise _Refused(413, f"The body is longer than {self._connections.bounds.body} bytes.")
+            elif name == b"expect" and value.lower() == b"100-continue" and not self._answers:
+                self._write()
+                self._transport.write(CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._body_size += len(body)
+        if self._body_size > self._connections.bounds.body:
+            raise _Refused(413, f"The body is longer than {self._connections.bounds.body} bytes.")
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Answer a request."""
+        parser = self._parser
+        method = parser.get_method().decode("latin-1")
+        body = b"".join(self._body) if self._body else b""
+        request = HttpRequest(method, self._target, self._headers, body, self._peer)
+        keeps = parser.should_keep_alive() and not self._closing
+        self._forget()
+        self._begun = None
+        answer = self._handle(request)
+        if not isinstance(answer, bytes):
+            task = self._loop.create_task(answer)
+            if method == "HEAD" or not keeps:
+                task = self._loop.create_task(_reshaped(task, method, keeps))
+            task.add_done_callback(self._answered)
+            self._answers.append(task)
+        else:
+            if method == "HEAD" or not keeps:
+                answer = _as_sent(answer, method, keeps)
+            if self._answers:
+                self._answers.append(answer)
+            else:
+                self._now.append(answer)
+        if not keeps:
+            self._closing = True
+            raise _Last
+
+    def _count(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > self._connections.bounds.head or len(self._headers) > MAX_HEADERS:
+            raise _Refused(431, f"The headers are longer than {self._connections.bounds.head} bytes.")
+
+    # Answers
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer what cannot be read, and read nothing more."""
+        self._closing = True
+        cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+        if isinstance(cause, _Last):
+            return
+        if isinstance(cause, _Refused):
+            answer = problem(cause.status, cause.detail, [("connection", "close")])
+        elif cause is error:
+            answer = problem(400, "This is not a valid HTTP request.", [("connection", "close")])
+        else:
+            log.error("a request could not be handled", exc_info=cause)
+            answer = problem(500, "The request could not be handled.", [("connection", "close")])
+        (self._answers if self._answers else self._now).append(answer)
+
+    def _answered(self, task: asyncio.Task[bytes]) -> None:
+        """Write the answers that are ready, in order."""
+        if task.cancelled() or self._parser is None:
+            return
+        self._last = self._loop.time()
+        while self._answers:
+            first = self._answers[0]
+            if isinstance(first, bytes):
+                self._now.append(first)
+            elif not first.done():
+                break
+            else:
+                error = first.exception()
+                if error is not None:
+                    log.error("a request could not be answered", exc_info=error)
+                self._now.append(first.result() if error is None else problem(500, "The request was not answered."))
+            self._answers.popleft()
+        self._write()
+        self._read_on()
+
+    def _write(self) -> None:
+        if self._now:
+            self._transport.write(self._now[0] if len(self._now) == 1 else b"".join(self._now))
+            self._now.clear()
+        if self._closing and not self._answers:
+            self._transport.close()
+
+    def _read_on(self) -> None:
+        waits = self._is_paused or self._closing or len(self._answers) >= self._connections.bounds.pending
+        if not self._is_reading and not waits:
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    # What its worker calls
+
+    def finish(self) -> None:
+        """Answer what was received, then close."""
+        self._closing = True
+        if not self._answers:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def expire(self, now: float) -> None:
+        """Close if no request came for long, if one is too slow, or if its answers are not read."""
+        bounds = self._connections.bounds
+        if self._begun is not None and now - self._begun > bounds.request:
+            self._transport.write(problem(408, "The request took too long.", [("connection", "close")]))
+            self._transport.close()
+        elif self._is_paused and now - self._last > bounds.request:
+            self._transport.abort()
+        elif not self._answers and now - self._last > bounds.idle:
+            self._transport.close()
+
+
+class _Last(Exception):
+    """The last request of a connection was read. What follows it is ignored."""
+
+
+async def _reshaped(task: "asyncio.Task[bytes]", method: str, keeps: bool) -> bytes:
+    return _as_sent(await task, method, keeps)
+
+
+def _as_sent(answer: bytes, method: str, keeps: bool) -> bytes:
+    """Return an answer without its body for HEAD, and with `connection: close` if it is the last one."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    if not keeps:
+        head += b"\r\nconnection: close"
+    return head + end + (b"" if method == "HEAD" else body)
