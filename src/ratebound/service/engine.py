@@ -19,6 +19,7 @@ from ratebound.limit import Group, limit_set
 from ratebound.notation import parse_limits
 from ratebound.policy import AsyncGate, Policy, PolicyFile, RequestView
 from ratebound.policy.runtime.verdict import Verdict
+from ratebound.service.collected_calls import with_collected_calls
 from ratebound.storage import documents_of
 from ratebound.switch import switch
 from ratebound.telling import tell_decided
@@ -46,6 +47,9 @@ class Engine:
         listeners: Iterable[Listener] = (),
     ) -> None:
         told = tuple(listeners)
+        if storage is None:
+            storage = policy.policy.storage if isinstance(policy, PolicyFile) else policy.storage
+        storage = with_collected_calls(storage)
         self.gate = AsyncGate(policy, storage=storage, deadline=deadline, workers=workers, listeners=told)
         self.decider: AsyncDecider = self.gate._decider
         self.strict_gate = AsyncGate(policy, storage=self.gate.storage, max_delay=0)
