@@ -41,6 +41,8 @@ from benchmarks.redis_capacity import measure_capacity
 from benchmarks.redis_capacity import steps as capacity_steps
 from benchmarks.redis_trips import measure_trips, steps
 from benchmarks.report import Results, machine, markdown, show, sources
+from benchmarks.service import measure_service
+from benchmarks.service import steps as service_steps
 from benchmarks.shared_memory import measure_calls, measure_processes, process_steps
 from benchmarks.slices import measure_slices
 from benchmarks.slices import steps as slice_steps
@@ -63,9 +65,10 @@ class Scale(NamedTuple):
     slice_seconds: float
     weighed_keys: int
     capacity_rounds: int
+    service_rounds: int
 
 
-SERVED = ("redis", "overload", "fleet")
+SERVED = ("redis", "overload", "fleet", "service")
 
 FULL = Scale(
     rounds=25,
@@ -82,6 +85,7 @@ FULL = Scale(
     slice_seconds=3.0,
     weighed_keys=500_000,
     capacity_rounds=11,
+    service_rounds=7,
 )
 QUICK = Scale(
     rounds=3,
@@ -98,6 +102,7 @@ QUICK = Scale(
     slice_seconds=1.5,
     weighed_keys=50_000,
     capacity_rounds=3,
+    service_rounds=2,
 )
 
 
@@ -201,6 +206,10 @@ def _fleet_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[W
     ]
 
 
+def _service_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("service", len(builds) * service_steps(scale.service_rounds), partial(_answer, results, scale))]
+
+
 WORK = {
     "memory": _work,
     "redis": _redis_work,
@@ -210,6 +219,7 @@ WORK = {
     "slices": _slices_work,
     "bytes": _bytes_work,
     "fleet": _fleet_work,
+    "service": _service_work,
 }
 
 
@@ -288,6 +298,11 @@ def _simulate(results: Results, workers: Sequence[Worker], done: Done) -> None:
 def _load(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     for worker in workers:
         results.capacity.append(worker.run(measure_capacity, worker.build, scale.capacity_rounds, done=done))
+
+
+def _answer(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        results.serving.append(measure_service(worker.build, scale.service_rounds, done))
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

@@ -27,6 +27,7 @@ from benchmarks.memory import Footprint, judge
 from benchmarks.overload import Overloading
 from benchmarks.redis_capacity import Capacity
 from benchmarks.redis_trips import Trips
+from benchmarks.service import Serving
 from benchmarks.shared_memory import Sharing
 from benchmarks.slices import Slicing
 from benchmarks.table import Sheet, between, figures
@@ -45,6 +46,10 @@ PACKAGES = (
     "Flask-Limiter",
     "starlette",
     "Flask",
+    "uvicorn",
+    "httptools",
+    "uvloop",
+    "grpcio",
 )
 
 
@@ -68,6 +73,7 @@ class Results:
     weights: list[Weight] = field(default_factory=list)
     fleets: Fleets = field(default_factory=Fleets)
     capacity: list[Capacity] = field(default_factory=list)
+    serving: list[Serving] = field(default_factory=list)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -85,6 +91,7 @@ class Results:
         judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
         judged += self.webbing.verdicts() + self.overloading.verdicts()
+        judged += [verdict for serving in self.serving for verdict in serving.verdicts()]
         return judged + self.sharing.verdicts() + self.slicing.verdicts() + self.fleets.verdicts()
 
     def as_json(self) -> dict[str, Any]:
@@ -107,6 +114,7 @@ class Results:
             "bytes": [asdict(weight) for weight in self.weights],
             "fleet": self.fleets.as_json(),
             "capacity": [capacity.as_json() for capacity in self.capacity],
+            "service": [serving.as_json() for serving in self.serving],
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -226,6 +234,7 @@ def sheets(results: Results) -> list[Sheet]:
         *bytes_per_key.sheets(results.weights, list(results.machine["sources"])),
         *results.fleets.sheets(),
         *(sheet for capacity in results.capacity for sheet in _capacity_sheets(capacity)),
+        *(sheet for serving in results.serving for sheet in serving.sheets()),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),
