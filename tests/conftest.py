@@ -1,6 +1,7 @@
 """What tests share: a clock, and servers that are started when the first test asks for one. Who breaks a shared
 server puts it in order."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from tests.zones import fresh_zone_url
 # draws them at random. A busy machine is no failure: examples have no deadline.
 EXAMPLES = int(os.environ.get("RATEBOUND_EXAMPLES", "0"))
 settings.register_profile(
-    "ratebound", max_examples=EXAMPLES or 150, derandomize=EXAMPLES < 1000, deadline=None, print_blob=True
+    "ratebound", max_examples=EXAMPLES or 100, derandomize=EXAMPLES < 1000, deadline=None, print_blob=True
 )
 settings.load_profile("ratebound")
 TESTS = Path(__file__).parent
@@ -60,6 +61,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if needs_real_servers(item):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_collection_finish() -> None:
+    """Leave everything that was made so far out of garbage collection: thousands of tests, which all stay.
+
+    Many tests collect garbage, and would look at all of it each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:

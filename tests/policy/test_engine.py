@@ -1,7 +1,6 @@
 """What a gate decides: which rules apply, together and at once, and what the others say."""
 
 import asyncio
-import inspect
 import logging
 from typing import Any
 
@@ -397,18 +396,6 @@ def test_the_async_gate_says_the_same() -> None:
             return [bool(blocked), *[bool(await gate.decide(request())) for _ in range(4)]]
 
     assert asyncio.run(run()) == [False, True, True, True, False]
-
-
-def test_the_pair_has_the_same_names() -> None:
-    def signatures(kind: type) -> dict[str, Any]:
-        twin = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
-        return {
-            twin.get(name, name): str(inspect.signature(member)).replace("Async", "")
-            for name, member in vars(kind).items()
-            if inspect.isfunction(member)
-        }
-
-    assert signatures(Gate) == signatures(AsyncGate)
 
 
 def test_an_explanation_says_which_rules_apply_and_why_not() -> None:
