@@ -428,9 +428,10 @@ class Http2Connection(asyncio.Protocol):
                 raise ConnectionFault(PROTOCOL_ERROR if is_unused else STREAM_CLOSED, "HEADERS on a closed stream")
             self._decoder.skip(block)
             return
-        self._decoder.trailers(block)
         if stream.is_ended:
+            self._decoder.skip(block)
             raise StreamFault(STREAM_CLOSED, "HEADERS after the end of a stream")
+        self._decoder.trailers(block)
         if not is_last:
             raise StreamFault(PROTOCOL_ERROR, "trailers that do not end their stream")
         self._complete(stream_id, stream, b"")

@@ -102,15 +102,17 @@ class BlockDecoder:
 
     def trailers(self, block: bytes) -> None:
         """Check the trailers of a request. They mean nothing here. Raises as `head` does."""
-        for name, _, _, _ in _static_fields(block, self._limit) if self.is_static else self._decoded(block):
+        for name, _, _, _ in self._fields(block):
             if name in PSEUDO or name in FORBIDDEN:
                 raise StreamFault(PROTOCOL_ERROR, "trailers hold a field that is not allowed there")
 
     def skip(self, block: bytes) -> None:
-        """Decode a block of a stream that is ignored, so that the table stays right. Raises ConnectionFault."""
-        if not self.is_static:
-            with suppress(StreamFault):
-                self._decoded(block)
+        """Decode a block that is ignored, so that the table stays right. Raises ConnectionFault."""
+        with suppress(StreamFault):
+            self._fields(block)
+
+    def _fields(self, block: bytes) -> "list[_Checked]":
+        return _static_fields(block, self._limit) if self.is_static else self._decoded(block)
 
     def _decoded(self, block: bytes) -> "list[_Checked]":
         decoder = self._decoder
