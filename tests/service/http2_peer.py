@@ -104,9 +104,11 @@ async def wrong_later() -> Http2Response:
 
 
 class Wire:
-    """A transport that keeps what is written."""
+    """A transport that keeps what is written. If `room` is given, it asks to pause when so much was not read."""
 
     def __init__(self) -> None:
+        self.room: int | None = None
+        self.unread = 0
         self.written = b""
         self.writes = 0
         self.is_reading = True
@@ -125,6 +127,15 @@ class Wire:
         assert not self.is_ended, "written after the end"
         self.written += data
         self.writes += 1
+        self.unread += len(data)
+        if self.room is not None and self.unread > self.room and self._protocol is not None:
+            self._protocol.pause_writing()
+
+    def drain(self) -> None:
+        """Read all that was written."""
+        self.unread = 0
+        assert self._protocol is not None
+        self._protocol.resume_writing()
 
     def can_write_eof(self) -> bool:
         return True

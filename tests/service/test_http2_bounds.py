@@ -520,6 +520,36 @@ async def test_a_peer_that_does_not_read_is_not_read_from_and_then_closed() -> N
     assert peer.is_clean()
 
 
+@pytest.mark.parametrize(("count", "size"), [(50, 300_000), (5000, 100)], ids=["long answers", "many answers"])
+def test_what_a_peer_does_not_read_is_not_made_yet(count: int, size: int) -> None:
+    """One read may bring thousands of requests: the rest of them waits until their answers can be written."""
+
+    async def main() -> None:
+        peer = Peer(big(size)).begin()
+        peer.wire.room = 50_000
+        peer.send(settings({4: 2**31 - 1}), window_update(0, 2**31 - 1 - 65535))
+        peer.frames()
+        peer.send(*(request(2 * i + 1) for i in range(count)))
+        answered: dict[int, bytes] = {}
+        turns = 0
+        parts: dict[int, int] = {}
+        while not peer.wire.is_reading:
+            assert peer.wire.unread < 200_000
+            peer.wire.drain()
+            turns += 1
+        for sent in peer.frames():
+            if sent.kind == DATA:
+                parts[sent.stream] = parts.get(sent.stream, 0) + len(sent.payload)
+            elif sent.flags & END_STREAM:
+                answered[sent.stream] = b""
+        assert turns > 5
+        assert parts == {2 * i + 1: size for i in range(count)}
+        assert len(answered) == count
+        assert peer.connection._streams == peer.connection._blocked == {}
+
+    run(main())
+
+
 # The end
 
 

@@ -48,12 +48,13 @@ from tests.service.http2_peer import (
     Peer,
     Sent,
     block,
+    end,
     frames_of,
     headers,
     request,
     with_path,
 )
-from tests.waiting.virtual import run
+from tests.waiting.virtual import run, seconds
 
 LATER = with_path(b"/later")
 NEVER = with_path(b"/never")
@@ -435,10 +436,13 @@ def test_a_peer_that_says_goodbye_gets_its_answers_first() -> None:
     async def main() -> None:
         peer = Peer().begin()
         peer.send(request(1, b"first", LATER), goaway(0, 0))
+        peer.connections.expire(seconds())
         assert not peer.wire.is_closing()
         await asyncio.sleep(2)
         assert peer.answers() == {1: b"first"}
+        peer.connections.expire(seconds())
         assert peer.wire.is_closing()
+        await end(peer)
         assert peer.is_clean()
 
     run(main())

@@ -100,11 +100,11 @@ def encode_text(message: str) -> bytes:
     raw = message.encode("utf-8", "replace")
     if len(raw) > MAX_TEXT:
         raw = raw[:MAX_TEXT].decode("utf-8", "ignore").encode()
-    found = "".join(chr(byte) if byte in PLAIN_TEXT else f"%{byte:02X}" for byte in raw).encode()
+    found = "".join(chr(byte) if byte in PLAIN_TEXT else f"%{byte:02X}" for byte in raw)
     # Blanks at the ends would be no valid header.
-    stripped = found.strip(b" ")
-    before = len(found) - len(found.lstrip(b" "))
-    return b"%20" * before + stripped + b"%20" * (len(found) - len(stripped) - before) if stripped else b""
+    inner = found.strip(" ")
+    begin = len(found) - len(found.lstrip(" ")) if inner else 0
+    return ("%20" * begin + inner + "%20" * (len(found) - begin - len(inner))).encode()
 
 
 BAD_TIMEOUT = status_only(INTERNAL, "grpc-timeout must be up to 8 digits and one of H, M, S, m, u, n.")

@@ -73,6 +73,8 @@ MAX_CONTINUATIONS = 16  # frames of one header block
 SKIPPED = 16  # ranges of stream ids that a peer has left out, remembered to name its error
 FORGIVEN = 1024  # streams
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
+AT_ONCE = 2000  # parts of frames that are collected before they are written: about 250 answers
+CHUNKS_AT_ONCE = 4  # DATA frames of long answers that are collected before they are written
 LINGER = 1.0  # seconds in which a peer may read the last words and close
 
 # Frames that a peer may send in one second although they ask for nothing. A peer may measure its connection with one
@@ -144,6 +146,7 @@ class Http2Connection(asyncio.Protocol):
         "_held",
         "_is_acknowledged",
         "_is_closed",
+        "_is_ended",
         "_is_finishing",
         "_is_flushing",
         "_is_left",
@@ -202,7 +205,8 @@ class Http2Connection(asyncio.Protocol):
         self._window = self._stream_window = DEFAULT_WINDOW
 
         # How it ends
-        self._is_left = False  # the peer has sent GOAWAY, or the end of its stream
+        self._is_left = False  # the peer has sent GOAWAY
+        self._is_ended = False  # the peer sends nothing more
         self._is_finishing = False  # we have sent GOAWAY
         self._stop_id = MAX_WINDOW  # streams above this one are ignored
         self._is_closed = False  # nothing is read or answered any more
@@ -255,7 +259,7 @@ class Http2Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Answer what was received; the peer may still read, except over TLS."""
-        self._is_left = True
+        self._is_ended = True
         is_done = self._is_closed or not self._streams or self._transport.get_extra_info("sslcontext") is not None
         return not is_done
 
@@ -275,10 +279,17 @@ class Http2Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Go on: with long answers, then with what was read before the pause."""
         self._is_paused = False
-        self._last = self._loop.time()
+        self._now = self._last = self._loop.time()
         self._transport.resume_reading()
+        if self._is_closed:
+            return
+        self._send_blocked()
+        if self._rest:
+            self.data_received(b"")
+        else:
+            self._flush()
 
     # Frames
 
@@ -286,6 +297,7 @@ class Http2Connection(asyncio.Protocol):
         """Take every complete frame. Raises ConnectionFault."""
         at = 0
         end = len(data)
+        out = self._out
         if not self._has_preface:
             if not PREFACE.startswith(data[: len(PREFACE)]):
                 raise ConnectionFault(PROTOCOL_ERROR, "this is not HTTP/2")
@@ -297,6 +309,10 @@ class Http2Connection(asyncio.Protocol):
         streams = self._streams
         unpack = FRAME_HEAD.unpack_from
         while end - at >= 9:
+            if len(out) > AT_ONCE:
+                self._write()
+            if self._is_paused:
+                break
             high, low, kind, flags, stream_id = unpack(data, at)
             size = high << 8 | low
             if size > MAX_FRAME:
@@ -516,7 +532,7 @@ class Http2Connection(asyncio.Protocol):
                 self._out += (head.more, number, head.block)
                 stream.unsent = memoryview(body)
                 stream.trailers = trailers
-                stream.begun = self._loop.time()
+                stream.begun = self._now = self._loop.time()
                 self._blocked[stream_id] = stream
                 self._send_blocked()
                 return
@@ -534,13 +550,14 @@ class Http2Connection(asyncio.Protocol):
         del self._streams[stream_id]
 
     def _send_blocked(self) -> None:
-        """Send what waits for window, in the order in which it began to wait."""
+        """Send what waits for window, in the order in which it began to wait, while the peer reads it."""
         for stream_id, stream in list(self._blocked.items()):
             unsent = stream.unsent
             trailers = stream.trailers
             assert unsent is not None
             assert trailers is not None
-            while unsent:
+            chunks = 0
+            while unsent and not self._is_paused:
                 size = min(len(unsent), MAX_FRAME, self._window, self._stream_window + stream.credit)
                 if size <= 0:
                     break
@@ -548,6 +565,10 @@ class Http2Connection(asyncio.Protocol):
                 unsent = unsent[size:]
                 self._window -= size
                 stream.credit -= size
+                stream.begun = self._now
+                chunks += 1
+                if chunks % CHUNKS_AT_ONCE == 0:
+                    self._write()
             if unsent:
                 stream.unsent = unsent
             else:
@@ -605,7 +626,7 @@ class Http2Connection(asyncio.Protocol):
             self._out.clear()
             return
         self._write()
-        if (self._is_finishing or self._is_left) and not self._streams:
+        if (self._is_finishing or self._is_ended) and not self._streams:
             self._close(NO_ERROR, "")
 
     # Frames about streams and the connection
@@ -718,7 +739,7 @@ class Http2Connection(asyncio.Protocol):
         self._write()
         self._forget()
         transport = self._transport
-        if self._is_left:  # it sends nothing more
+        if self._is_left or self._is_ended:
             transport.close()
         elif not transport.is_closing():
             if transport.can_write_eof():
@@ -740,7 +761,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport.abort()
 
     def expire(self, now: float) -> None:
-        """Close if no request came for long, if the peer is too slow, or if its answers are not read."""
+        """Close if the peer has said goodbye, is idle or too slow, or does not read its answers."""
         bounds = self._bounds
         if self._is_closed or self._is_paused:
             if now - self._last > bounds.request:
@@ -750,8 +771,8 @@ class Http2Connection(asyncio.Protocol):
         elif self._partial is not None and now - self._partial > bounds.request:
             self._close(NO_ERROR, "a frame took too long")
         elif not self._streams:
-            if now - self._last > bounds.idle:
-                self._close(NO_ERROR, "idle")
+            if self._is_left or now - self._last > bounds.idle:
+                self._close(NO_ERROR, "")
         else:
             for stream_id, stream in list(self._streams.items()):
                 if (not stream.is_ended or stream.unsent is not None) and now - stream.begun > bounds.request:

@@ -204,20 +204,17 @@ def _static_fields(block: bytes, limit: int) -> list[_Checked]:
                 else:
                     index = first & 0x0F
                     if index == 0x0F:
-                        index += block[at]
-                        at += 1
+                        index, at = _integer(index, block, at)
                 if not index:  # a name, then a value
                     size = block[at] & 0x7F
+                    at += 1
                     if size == 0x7F:
-                        size, at = _integer(block, at)
-                    else:
-                        at += 1
+                        size, at = _integer(size, block, at)
                     at += size
                 size = block[at] & 0x7F
+                at += 1
                 if size == 0x7F:
-                    size, at = _integer(block, at)
-                else:
-                    at += 1
+                    size, at = _integer(size, block, at)
                 at += size
             is_begun = True
             part = block[begin:at]
@@ -250,8 +247,7 @@ def _static_field(part: bytes) -> _Checked:
     else:
         index = first & 0x3F if first >= 0x40 else first & 0x0F
         if index == 0x0F and first < 0x40:
-            index += part[1]
-            at = 2
+            index, at = _integer(index, part, at)
         if index:
             name = STATIC_TABLE[_static_index(index)][0]
         else:
@@ -271,14 +267,14 @@ def _static_index(index: int) -> int:
     return index - 1
 
 
-def _integer(block: bytes, at: int) -> tuple[int, int]:
-    """Return an integer that did not fit in the seven bits at `at`, and where it ends. At most four bytes follow."""
-    number = 0x7F
-    for more in range(4):
-        byte = block[at + 1 + more]
-        number += (byte & 0x7F) << (7 * more)
+def _integer(number: int, block: bytes, at: int) -> tuple[int, int]:
+    """Return an integer whose first bits are all set, and where it ends. At most five bytes follow."""
+    for shift in range(0, 35, 7):
+        byte = block[at]
+        at += 1
+        number += (byte & 0x7F) << shift
         if byte < 0x80:
-            return number, at + 2 + more
+            return number, at
     raise IndexError(at)
 
 
@@ -300,10 +296,9 @@ def _name(part: bytes, at: int) -> tuple[bytes, int]:
 def _string(part: bytes, at: int) -> tuple[bytes, int]:
     is_huffman = part[at] >= 0x80
     size = part[at] & 0x7F
+    at += 1
     if size == 0x7F:
-        size, at = _integer(part, at)
-    else:
-        at += 1
+        size, at = _integer(size, part, at)
     text = part[at : at + size]
     return decode_huffman(text) if is_huffman else text, at + size
 
