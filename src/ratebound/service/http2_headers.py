@@ -35,6 +35,7 @@ STATIC_SIZE = len(STATIC_TABLE)
 ENTRY = 32  # bytes that a field counts beside its name and value, in the size of a header list
 REMEMBERED_HEADS = 512
 REMEMBERED_FIELDS = 2048
+MAX_SEEN = 4096
 MAX_REMEMBERED = 2048  # bytes of a block or a field; longer ones are decoded each time
 EMPTY_TABLE = 0x20  # the only table size update that is left: to 0
 
@@ -92,7 +93,7 @@ class BlockDecoder:
         head = _heads.get(block)
         if head is None:
             head = head_of(_static_fields(block, self._limit))
-            if len(block) <= MAX_REMEMBERED and head.size <= MAX_REMEMBERED * 4:
+            if len(block) <= MAX_REMEMBERED and head.size <= MAX_REMEMBERED * 4 and _was_seen(block):
                 if len(_heads) >= REMEMBERED_HEADS:
                     _heads.clear()
                 _heads[block] = head
@@ -102,7 +103,7 @@ class BlockDecoder:
 
     def trailers(self, block: bytes) -> None:
         """Check the trailers of a request. They mean nothing here. Raises as `head` does."""
-        for name, _, _, _ in self._fields(block):
+        for (name, _), _, _ in self._fields(block):
             if name in PSEUDO or name in FORBIDDEN:
                 raise StreamFault(PROTOCOL_ERROR, "trailers hold a field that is not allowed there")
 
@@ -129,10 +130,22 @@ class BlockDecoder:
         return [_checked(name, value) for name, value in fields]
 
 
-_Checked = tuple[bytes, bytes, bool, int]  # name, value, True if head_of has to look at it, and its size in a list
+_Checked = tuple[Field, bool, int]  # name and value, True if head_of has to look at it, and its size in a list
 _heads: dict[bytes, RequestHead] = {}
 _fields: dict[bytes, _Checked] = {}
 _names: dict[bytes, bytes] = {}
+_seen: set[int] = set()  # hashes of blocks and fields that came once
+
+
+def _was_seen(coded: bytes) -> bool:
+    """Return True if these bytes came before. What differs with every request is not worth remembering."""
+    key = hash(coded)
+    if key in _seen:
+        return True
+    if len(_seen) >= MAX_SEEN:
+        _seen.clear()
+    _seen.add(key)
+    return False
 
 
 def head_of(fields: "list[_Checked]") -> RequestHead:
@@ -141,9 +154,10 @@ def head_of(fields: "list[_Checked]") -> RequestHead:
     headers: list[Field] = []
     length = host = None
     size = 0
-    for name, value, is_checked, counts in fields:
+    for field, is_checked, counts in fields:
         size += counts
         if is_checked:
+            name, value = field
             if name in PSEUDO:
                 if headers or name in pseudo:
                     raise StreamFault(PROTOCOL_ERROR, "a pseudo header is late or repeated")
@@ -159,7 +173,7 @@ def head_of(fields: "list[_Checked]") -> RequestHead:
                 if host not in (None, value):
                     raise StreamFault(PROTOCOL_ERROR, "several hosts")
                 host = value
-        headers.append((name, value))
+        headers.append(field)
     method = pseudo.get(b":method")
     path = pseudo.get(b":path")
     authority = pseudo.get(b":authority")
@@ -179,7 +193,7 @@ def _checked(name: bytes, value: bytes) -> _Checked:
         raise StreamFault(PROTOCOL_ERROR, "a header has a wrong name")
     if b"\0" in value or b"\r" in value or b"\n" in value or value[:1] in BLANKS or value[-1:] in BLANKS:
         raise StreamFault(PROTOCOL_ERROR, "a header has a wrong value")
-    return name, value, name in CHECKED, len(name) + len(value) + ENTRY
+    return (name, value), name in CHECKED, len(name) + len(value) + ENTRY
 
 
 def _static_fields(block: bytes, limit: int) -> list[_Checked]:
@@ -228,7 +242,7 @@ def _static_fields(block: bytes, limit: int) -> list[_Checked]:
                     fault = error
                     continue
             found.append(field)
-            total += field[3]
+            total += field[2]
             if total > limit:
                 raise StreamFault(ENHANCE_YOUR_CALM, "the headers are too long")
     except (HPACKError, IndexError):
@@ -254,7 +268,7 @@ def _static_field(part: bytes) -> _Checked:
             name, at = _name(part, at)
         value, at = _string(part, at)
     field = _checked(name, value)
-    if len(part) <= MAX_REMEMBERED:
+    if len(part) <= MAX_REMEMBERED and _was_seen(part):
         if len(_fields) >= REMEMBERED_FIELDS:
             _fields.clear()
         _fields[part] = field
