@@ -284,6 +284,10 @@ Answered = DecisionAnswer | VerdictAnswer | UsageAnswer | DoneAnswer | ProblemAn
 MESSAGE = re.compile(r"(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(.*)`")
 UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+FORMS = {
+    "path": "expected a percent-encoded path without the query, which has a field of its own: for example /orders/7",
+    "method": "expected a method of HTTP: for example POST",
+}
 WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -303,7 +307,9 @@ def field_problem(error: msgspec.ValidationError) -> FieldProblem:
         named = pattern.fullmatch(text)
         if named is not None:
             return FieldProblem(f"{path}.{named[1][:64]}".removeprefix("."), detail)
-    return FieldProblem(path, _plain(text))
+    return FieldProblem(
+        path, FORMS.get(path, "this text has a wrong form") if " matching regex " in text else _plain(text)
+    )
 
 
 def _plain(text: str) -> str:

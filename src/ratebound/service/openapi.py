@@ -177,6 +177,8 @@ def openapi(bounds: Bounds | None = None) -> Document:
     kinds = [kind for one in OPERATIONS.values() for kind in (one.call, one.answer)]
     unique = list(dict.fromkeys([*kinds, ProblemAnswer]))
     _, schemas = msgspec.json.schema_components(unique, ref_template="#/components/schemas/{name}")
+    for schema in schemas.values():
+        schema["description"] = " ".join(schema["description"].split())
     for name, sets in EITHER.items():
         schemas[name]["anyOf"] = [{"required": fields} for fields in sets]
     return {
