@@ -99,10 +99,17 @@ async def exchanged(port: int, *parts: bytes, ends: bool = True) -> bytes:
         writer.close()
 
 
+class Loops:
+    """The kind of event loop that `run` uses: asyncio's, or uvloop as the service does."""
+
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+
+
 def run(test: Callable[[], Awaitable[Any]]) -> Any:
     """Run an async test."""
 
     async def main() -> Any:
         return await asyncio.wait_for(test(), 60)
 
-    return asyncio.run(main())
+    with asyncio.Runner(loop_factory=Loops.factory) as runner:
+        return runner.run(main())

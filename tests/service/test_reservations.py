@@ -168,7 +168,7 @@ def test_a_token_carries_limits_as_they_are(text: str, step: int, failure: str) 
     found = limit_set(parse_limits(text))
     (limit,) = found
     rows = [(True, 1, 0, 0, 0, 0, 0, 0, None)]
-    changed = Limit(*(*limit.__reduce__()[1][:6], failure, *limit.__reduce__()[1][7:]))  # type: ignore[index, arg-type]
+    changed = Limit(*(*limit.__reduce__()[1][:6], failure, *limit.__reduce__()[1][7:]))  # type: ignore[index]
     for limits in (found, (changed,), lowered(found, step)):
         made = tokens()
         decision = Decision([("k", limits, 1, None, None)], rows)
