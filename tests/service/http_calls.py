@@ -40,6 +40,17 @@ def an_engine(storage: Any = "memory://", policy: Policy | None = None, **option
     return Engine(policy or Policy(rules=[Rule("all", "5/minute", by="address")]), storage=storage, **options)
 
 
+@asynccontextmanager
+async def apis(url: str, number: int = 1, **options: Any) -> AsyncIterator[list[HttpApi]]:
+    """Instances of the service that share a storage."""
+    engines = [an_engine(url, **options) for _ in range(number)]
+    try:
+        yield [an_api(engine) for engine in engines]
+    finally:
+        for engine in engines:
+            await engine.close()
+
+
 def an_api(engine: Engine | None = None, *secrets: bytes, bounds: Bounds | None = None) -> HttpApi:
     return HttpApi(engine or an_engine(), secrets or (SECRET,), bounds or Bounds())
 
