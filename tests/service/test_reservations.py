@@ -206,6 +206,17 @@ def test_a_token_that_was_changed_is_refused() -> None:
     assert made.read("settle", token).decisions
 
 
+def test_a_token_of_another_version_is_refused() -> None:
+    made = tokens()
+    decision = Limiter("5/minute").hit("k")
+    token = made.make("settle", [decision], 60)
+    raw = base64.urlsafe_b64decode(token[4:] + "=" * (-len(token[4:]) % 4))[32:]
+    for payload in (b"", b"\x90", raw[:-1], raw.replace(b"5/minute", b"5/minutf")):
+        signed = made._mac(made._keys[0], payload) + payload
+        with pytest.raises(InvalidToken):
+            made.read("settle", "rb1." + base64.urlsafe_b64encode(signed).decode().rstrip("="))
+
+
 def test_the_first_secret_signs_and_all_verify() -> None:
     old, new = b"o" * 32, b"n" * 32
     decision = Limiter("5/minute").hit("k")

@@ -223,7 +223,7 @@ class HttpApi:
             plan = _plan(call.limits, "limits")
             decision = self._engine.hit_now(call.key, plan, _checked_cost(call.cost))
             if decision is not None:
-                return self._decided(decision, call.settle)
+                return self._decided(decision, call.settle, may_hold=False)
         return self._spent(self._hit_spend(call))
 
     def _hit_spend(self, call: HitCall) -> PlannedSpend:
@@ -241,14 +241,14 @@ class HttpApi:
     async def _spend(self, spend: PlannedSpend) -> ApiReply:
         return spend.reply(await self._engine.spend(spend.group))
 
-    def _decided(self, decision: Decision, settles: bool = False) -> ApiReply:
+    def _decided(self, decision: Decision, settles: bool = False, may_hold: bool = True) -> ApiReply:
         """Return a decision, with a token to settle it if that is asked for, and one to release its slots."""
         settle: Any = msgspec.UNSET
         release: Any = msgspec.UNSET
         if decision.allowed and not decision.final:
             if settles:
                 settle = self._tokens.make("settle", [decision], LIFETIME)
-            if slots_of(decision.asks, 1):
+            if may_hold and slots_of(decision.asks, 1):
                 release = self._tokens.make_release([decision])
         return ApiReply(self._headers.pairs(decision), self._shown_decision(decision, settle, release))
 
@@ -402,21 +402,27 @@ class HttpApi:
         release: Any = msgspec.UNSET,
         reservation: Any = msgspec.UNSET,
     ) -> DecisionAnswer:
-        rest = iter(decision.rows)
-        outcomes = [
-            self._shown_outcome(number, limit, next(rest))
-            for number, ask in enumerate(decision.asks)
-            for limit in ask[1]
-        ]
+        rows, asks = decision.rows, decision.asks
+        if len(rows) == 1:  # the usual one: most of what a Decision looks for is known
+            (row,) = rows
+            limit = asks[0][1][0]
+            remaining, reset_after = row[1], row[3] / SECOND
+            outcomes = [self._shown_outcome(0, limit, row)]
+            overage = decision.overage if limit.metered else 0
+        else:
+            limit, remaining, reset_after = decision.limit, decision.remaining, decision.reset_after
+            limits = [(number, limit) for number, ask in enumerate(asks) for limit in ask[1]]
+            outcomes = [self._shown_outcome(*one, row) for one, row in zip(limits, rows, strict=True)]
+            overage = decision.overage
         return DecisionAnswer(
             decision.allowed,
-            decision.remaining,
-            self._shown_limit(decision.limit),
+            remaining,
+            self._shown_limit(limit),
             decision.retry_after,
-            decision.reset_after,
+            reset_after,
             decision.delay,
             decision.blocked,
-            decision.overage,
+            overage,
             decision.degraded,
             decision.unavailable,
             outcomes,

@@ -24,7 +24,7 @@ from msgspec import Struct
 from ratebound.clock import SECOND
 from ratebound.decider import AsyncDecider
 from ratebound.decision import Decision
-from ratebound.errors import StorageError
+from ratebound.errors import InvalidLimit, StorageError
 from ratebound.limit import NOT_GIVEN, Ask, Extra, Limit, Slice
 from ratebound.lowered import LoweredLimits
 from ratebound.notation import parse_limit
@@ -167,7 +167,12 @@ class SignedTokens:
             is_ours |= hmac.compare_digest(self._mac(key, payload), mac)
         if not is_ours:
             raise InvalidToken("this token is damaged, or was signed with a secret that this service does not know")
-        content = self._decoder.decode(payload)
+        try:
+            content = self._decoder.decode(payload)
+            for one in content.decisions:
+                one.decision()
+        except (msgspec.DecodeError, InvalidLimit):
+            raise InvalidToken("this token cannot be read: another version of the service has made it") from None
         if content.purpose != purpose:
             raise InvalidToken(f"this token is for /v1/{_path(content.purpose)}")
         return content
