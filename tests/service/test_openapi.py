@@ -258,6 +258,8 @@ RAW = [
     b'{"key":"k","key":"l","limits":"1/minute"}',
     b'{"key":"\\ud800","limits":"1/minute"}',
     b'{"key":"\\udc00\\ud800","limits":"1/minute"}',
+    b'{"key":"\\ud800A","limits":"1/minute","path":"/\\ud800A","body":"\\ud800A"}',
+    b'{"path":"/","body":"\\udfff","user":"\\ud800\\u0041"}',
     b'{"key":"\xed\xa0\x80","limits":"1/minute"}',
     b'{"key":"\\u0000","limits":"\\u0000"}',
     b'{"key":"k","limits":"' + b"1/minute;" * 120 + b'"}',

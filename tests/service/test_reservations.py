@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratebound import AsyncLimiter, Limiter
@@ -161,6 +161,41 @@ def test_every_kind_of_limit_is_settled_and_undone_on_every_storage(url: str, te
                 await use.undo(content)
 
     run(main)
+
+
+def test_histories_end_the_same_by_token_and_by_object_on_every_storage(url: str) -> None:
+    @settings(max_examples=40)
+    @given(histories())
+    def test(history: History) -> None:
+        text, cost, others, _, final, strike = history
+        slow = text.replace("/second", "/day").replace("/minute", "/day")
+        values = values_for(text)
+
+        async def ended(limiter: AsyncLimiter, key: str, by_token: bool) -> list[Any]:
+            decision = await limiter.hit(key, cost=cost, values=values)
+            for other in others:
+                await limiter.hit(key, cost=other, values=values)
+            if by_token and decision.allowed:
+                made = tokens()
+                use = TokenUse(limiter._decider, made.maker)
+                settle, release = made.make("settle", [decision], 3600), made.make_release([decision])
+                (after,) = await use.settle(made.read("settle", settle), final, strike)
+                await use.release(made.read("release", release))
+            else:
+                after = await limiter.settle(decision, cost=final, strike=strike)
+                await limiter.release(decision)
+            usage = [(one.used, one.remaining, one.blocked) for one in await limiter.usage(key)]
+            peeked = [row[:2] for row in (await limiter.peek(key, values=values)).rows]
+            return [after.allowed, [row[:2] for row in after.rows], after.limits, usage, peeked]
+
+        async def main() -> None:
+            name = uuid.uuid4().hex
+            async with AsyncLimiter(slow, storage=url) as limiter:
+                assert await ended(limiter, name + "a", True) == await ended(limiter, name + "b", False)
+
+        run(main)
+
+    test()
 
 
 @given(st.sampled_from(TEXTS), st.integers(1, 19), st.sampled_from(["", "open", "closed", "raise", "local"]))
