@@ -188,7 +188,7 @@ class HttpApi:
     def _spend_each(
         self, calls: list[Any], spend: Callable[[Any], PlannedSpend]
     ) -> list[ApiReply] | Coroutine[Any, Any, list[ApiReply]]:
-        """PlannedSpend what calls ask for, each by itself, in one trip to the storage."""
+        """Spend what calls ask for, each by itself, in one trip to the storage."""
         spends: list[PlannedSpend | ApiReply] = []
         for call in calls:
             try:
