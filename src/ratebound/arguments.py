@@ -140,20 +140,25 @@ def group_of_checks(checks: Check | Iterable[Check]) -> Group:
     Raises InvalidLimit if two different limits would share one count, and InvalidKey if there is no check.
     """
     group: list[Ask] = []
-    seen: dict[tuple[str, str], Limit] = {}
     for check in [checks] if isinstance(checks, Check) else checks:
         if not isinstance(check, Check):
             raise TypeError(f"expected Check('user:42', parse_limit('100/minute')), not {type(check).__name__}")
         key, limits, cost, *_ = check.ask()
-        ask: Ask = (key, limits, cost, None, extras_of(key, limits, check.values))
-        for limit in ask[1]:
-            other = seen.setdefault((ask[0], limit.scope), limit)
-            if other != limit:
-                raise InvalidLimit(f"'{other}' and '{limit}' on one key would share one count: name one of them")
-        group.append(ask)
+        group.append((key, limits, cost, None, extras_of(key, limits, check.values)))
     if not group:
         raise InvalidKey("check needs at least one Check")
+    refuse_shared_counts(group)
     return group
+
+
+def refuse_shared_counts(group: Group) -> None:
+    """Raise InvalidLimit if two different limits of a group would share one count."""
+    seen: dict[tuple[str, str], Limit] = {}
+    for key, limits, *_ in group:
+        for limit in limits:
+            other = seen.setdefault((key, limit.scope), limit)
+            if other != limit:
+                raise InvalidLimit(f"'{other}' and '{limit}' on one key would share one count: name one of them")
 
 
 def unlimited(groups: Sequence[Group]) -> list[Sequence[Row]]:

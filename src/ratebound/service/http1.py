@@ -23,6 +23,7 @@ Answer = bytes | Coroutine[Any, Any, bytes]
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 MAX_HEADERS = 200  # lines
+CHUNKED = 8  # a body in chunks of one byte is sent as six bytes for each, and some more for extensions and trailers
 
 
 class HttpRequest:
@@ -115,18 +116,22 @@ class Http1Connection(asyncio.Protocol):
         "_closing",
         "_connections",
         "_handle",
+        "_has_head",
         "_head_size",
         "_headers",
+        "_is_old",
         "_is_paused",
         "_is_reading",
         "_last",
+        "_lingers",
         "_loop",
         "_now",
         "_parser",
         "_peer",
+        "_received",
         "_target",
-        "_tasks",
         "_transport",
+        "_upgrade",
     )
 
     def __init__(self, handle: Handle, connections: Connections) -> None:
@@ -140,16 +145,21 @@ class Http1Connection(asyncio.Protocol):
         self._answers: deque[bytes | asyncio.Task[bytes]] = deque()
         self._now: list[bytes] = []  # answers to write when this read is over
         self._closing = False  # after the answers that are left
+        self._lingers = False  # the peer may still be sending what was refused
         self._is_paused = False  # the peer does not read its answers
         self._is_reading = True
         self._begun: float | None = None  # when the request that is being read began
         self._last = self._loop.time()  # when something happened last
+        self._upgrade: list[tuple[bytes, bytes]] = []  # headers that the parser must not see
         self._forget()
 
     def _forget(self) -> None:
         """Make ready for the next request."""
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._has_head = False
+        self._received = 0  # bytes of the reads since the last request, whatever the parser made of them
+        self._is_old = False  # HTTP/1.0, whose peers have to be told that a connection is kept
         self._head_size = 0
         self._body: list[bytes] = []
         self._body_size = 0
@@ -171,19 +181,55 @@ class Http1Connection(asyncio.Protocol):
         if self._closing:
             return
         self._last = self._loop.time()
+        self._received += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._closing = True  # nothing is upgraded: the request is answered as it is, and is the last one
-        except httptools.HttpParserError as error:
+            self._feed(data)
+            if self._received > self._connections.bounds.head and self._begun is not None:
+                self._check_received()
+        except (httptools.HttpParserError, _Refused) as error:
             self._refuse(error)
         self._write()
         if len(self._answers) >= self._connections.bounds.pending and self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 
+    def _feed(self, data: bytes) -> None:
+        """Let the parser read what has come."""
+        left: bytes | memoryview = data
+        while True:
+            try:
+                self._parser.feed_data(left)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._closing:
+                    return
+                left = memoryview(left)[upgrade.args[0] :]
+            else:
+                return
+            # Nothing is upgraded here. But the parser takes the body of such a request for another protocol, so the
+            # request is read once more without the header that asks for it.
+            head = self._head_without_upgrade()
+            self._parser = httptools.HttpRequestParser(self)
+            self._forget()
+            self._parser.feed_data(head)
+
+    def _head_without_upgrade(self) -> bytes:
+        parser = self._parser
+        self._upgrade = [line for line in self._headers if line[0] == b"upgrade"]
+        lines = [b"%b %b HTTP/%b" % (parser.get_method(), self._target, parser.get_http_version().encode())]
+        lines += [b"%b: %b" % line for line in self._headers if line[0] != b"upgrade"]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def _check_received(self) -> None:
+        """Refuse a request of which too much was received: the parser keeps a header until it is whole."""
+        bounds = self._connections.bounds
+        if not self._has_head:
+            raise _Refused(431, f"The headers are longer than {bounds.head} bytes.")
+        if self._received > bounds.head + CHUNKED * bounds.body:
+            raise _Refused(413, f"The body is longer than {bounds.body} bytes.")
+
     def eof_received(self) -> bool:
         """Answer what was received; the peer may still read."""
+        self._lingers = False
         self.finish()
         return True
 
@@ -212,28 +258,48 @@ class Http1Connection(asyncio.Protocol):
 
     # What httptools calls
 
-    def on_url(self, url: bytes) -> None:
-        """Take a part of the target."""
+    def on_message_begin(self) -> None:
+        """Begin a request."""
         if self._begun is None:
             self._begun = self._loop.time()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
         self._target += url
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header line; trailers are ignored."""
-        if not self._body_size:
+        if not self._has_head:
             self._headers.append((name.lower(), value))
             self._count(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         """Refuse a body that is too long before it is sent, and let the peer send one that it asks for."""
+        self._has_head = True
+        version = self._parser.get_http_version()
+        if version != "1.1":
+            if version != "1.0":
+                raise _Refused(505, "This port takes HTTP/1.1 and HTTP/1.0.")
+            self._is_old = True
+        expects = False
         for name, value in self._headers:
             if name == b"content-length":
                 if int(value) > self._connections.bounds.body:
                     raise _Refused(413, f"The body is longer than {self._connections.bounds.body} bytes.")
-            elif name == b"expect" and value.lower() == b"100-continue" and not self._answers:
-                self._write()
-                self._transport.write(CONTINUE)
+            elif name == b"expect":
+                expects = value.lower() == b"100-continue" and not self._is_old
+            elif name == b"transfer-encoding":
+                if self._is_old:
+                    raise _Refused(400, "HTTP/1.0 has no Transfer-Encoding.")
+                if value.lower() != b"chunked":
+                    raise _Refused(501, "The only Transfer-Encoding here is chunked.")
+        if self._upgrade:
+            self._headers += self._upgrade
+            self._upgrade = []
+        if expects and not self._answers and not self._parser.should_upgrade():
+            self._write()
+            self._transport.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -246,21 +312,25 @@ class Http1Connection(asyncio.Protocol):
         """Answer a request."""
         parser = self._parser
         method = parser.get_method().decode("latin-1")
+        upgrades = parser.should_upgrade()
+        if upgrades and method != "CONNECT":
+            return  # it is read once more
         body = b"".join(self._body) if self._body else b""
         request = HttpRequest(method, self._target, self._headers, body, self._peer)
-        keeps = parser.should_keep_alive() and not self._closing
+        keeps = parser.should_keep_alive() and not self._closing and not upgrades
+        connection = b"" if keeps and not self._is_old else b"keep-alive" if keeps else b"close"
         self._forget()
         self._begun = None
         answer = self._handle(request)
         if not isinstance(answer, bytes):
+            if method == "HEAD" or connection:
+                answer = _reshaped(answer, method, connection)
             task = self._loop.create_task(answer)
-            if method == "HEAD" or not keeps:
-                task = self._loop.create_task(_reshaped(task, method, keeps))
             task.add_done_callback(self._answered)
             self._answers.append(task)
         else:
-            if method == "HEAD" or not keeps:
-                answer = _as_sent(answer, method, keeps)
+            if method == "HEAD" or connection:
+                answer = _as_sent(answer, method, connection)
             if self._answers:
                 self._answers.append(answer)
             else:
@@ -279,9 +349,11 @@ class Http1Connection(asyncio.Protocol):
     def _refuse(self, error: Exception) -> None:
         """Answer what cannot be read, and read nothing more."""
         self._closing = True
+        self._begun = None
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
         if isinstance(cause, _Last):
             return
+        self._lingers = True
         if isinstance(cause, _Refused):
             answer = problem(cause.status, cause.detail, [("connection", "close")])
         elif cause is error:
@@ -293,7 +365,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _answered(self, task: asyncio.Task[bytes]) -> None:
         """Write the answers that are ready, in order."""
-        if task.cancelled() or self._parser is None:
+        if self._parser is None:
             return
         self._last = self._loop.time()
         while self._answers:
@@ -303,7 +375,7 @@ class Http1Connection(asyncio.Protocol):
             elif not first.done():
                 break
             else:
-                error = first.exception()
+                error = asyncio.CancelledError() if first.cancelled() else first.exception()
                 if error is not None:
                     log.error("a request could not be answered", exc_info=error)
                 self._now.append(first.result() if error is None else problem(500, "The request was not answered."))
@@ -316,7 +388,19 @@ class Http1Connection(asyncio.Protocol):
             self._transport.write(self._now[0] if len(self._now) == 1 else b"".join(self._now))
             self._now.clear()
         if self._closing and not self._answers:
+            self._end()
+
+    def _end(self) -> None:
+        """Close. A peer that still sends what was refused would lose the answer: for some time it is only not read."""
+        if not self._lingers or not self._transport.can_write_eof():
             self._transport.close()
+        else:
+            self._lingers = False
+            self._transport.write_eof()
+            self._is_paused = False
+            if not self._is_reading:
+                self._is_reading = True
+                self._transport.resume_reading()
 
     def _read_on(self) -> None:
         waits = self._is_paused or self._closing or len(self._answers) >= self._connections.bounds.pending
@@ -329,8 +413,9 @@ class Http1Connection(asyncio.Protocol):
     def finish(self) -> None:
         """Answer what was received, then close."""
         self._closing = True
+        self._begun = None
         if not self._answers:
-            self._transport.close()
+            self._end()
 
     def abort(self) -> None:
         """Close at once."""
@@ -339,26 +424,27 @@ class Http1Connection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """Close if no request came for long, if one is too slow, or if its answers are not read."""
         bounds = self._connections.bounds
-        if self._begun is not None and now - self._begun > bounds.request:
-            self._transport.write(problem(408, "The request took too long.", [("connection", "close")]))
-            self._transport.close()
-        elif self._is_paused and now - self._last > bounds.request:
+        is_late = now - self._last > bounds.request
+        if is_late and (self._is_paused or (self._closing and not self._answers)):
             self._transport.abort()
+        elif self._begun is not None and now - self._begun > bounds.request:
+            self._refuse(_Refused(408, "The request took too long."))
+            self._write()
         elif not self._answers and now - self._last > bounds.idle:
-            self._transport.close()
+            self.finish()
 
 
 class _Last(Exception):
     """The last request of a connection was read. What follows it is ignored."""
 
 
-async def _reshaped(task: "asyncio.Task[bytes]", method: str, keeps: bool) -> bytes:
-    return _as_sent(await task, method, keeps)
+async def _reshaped(answer: Coroutine[Any, Any, bytes], method: str, connection: bytes) -> bytes:
+    return _as_sent(await answer, method, connection)
 
 
-def _as_sent(answer: bytes, method: str, keeps: bool) -> bytes:
-    """Return an answer without its body for HEAD, and with `connection: close` if it is the last one."""
+def _as_sent(answer: bytes, method: str, connection: bytes) -> bytes:
+    """Return an answer without its body for HEAD, and with a header that says what becomes of the connection."""
     head, end, body = answer.partition(b"\r\n\r\n")
-    if not keeps:
-        head += b"\r\nconnection: close"
+    if connection:
+        head += b"\r\nconnection: " + connection
     return head + end + (b"" if method == "HEAD" else body)

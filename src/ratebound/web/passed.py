@@ -78,10 +78,7 @@ class Passed(PassedFields):
         decision = verdict.decision if len(self.verdicts) == 1 else self.decision
         if decision is None or not self.tells:
             return []
-        pairs = verdict.grounds.policy.response_headers.pairs(decision)
-        if self._is_scripted:  # a script in a browser sees only what is exposed to it
-            pairs += expose(pairs)
-        return pairs
+        return passed_headers(verdict, decision, self._is_scripted)
 
     @property
     def settles(self) -> bool:
@@ -244,6 +241,14 @@ class Passed(PassedFields):
         if by_result.cost is None:
             return response.cost
         return min(max(operator.index(by_result.cost(response)), 0), MAX_COUNT)
+
+
+def passed_headers(verdict: Verdict, decision: Decision, is_scripted: bool) -> Pairs:
+    """Return the fields for the response to a request that may go ahead, in the form of the verdict's policy."""
+    pairs = verdict.grounds.policy.response_headers.pairs(decision)
+    if is_scripted:  # a script in a browser sees only what is exposed to it
+        pairs += expose(pairs)
+    return pairs
 
 
 def silence(around: object) -> None:
