@@ -34,9 +34,11 @@ class RespConnection(asyncio.Protocol):
         "_held",
         "_is_paused",
         "_is_reading",
+        "_is_refused",
         "_is_small",
         "_last",
         "_loop",
+        "_may_linger",
         "_reader",
         "_session",
         "_tasks",
@@ -61,6 +63,8 @@ class RespConnection(asyncio.Protocol):
         self._held = 0  # bytes in `_answers`
         self._will_write = False
         self._ending = False  # after the answers that are left
+        self._is_refused = False  # the peer has sent what is no command
+        self._may_linger = True  # the peer may still send
         self._is_paused = False  # the peer does not read its answers
         self._is_reading = True
         self._begun: float | None = None  # when the command that is being read began
@@ -150,7 +154,7 @@ class RespConnection(asyncio.Protocol):
                 waiting.clear()
         if ready:
             self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
-        if self._reader.error and not waiting:
+        if self._reader.error and not waiting and not session.is_ending:
             self._refuse(self._reader.error)
         elif self._ending:
             self._close_if_answered()
@@ -162,11 +166,12 @@ class RespConnection(asyncio.Protocol):
 
     def _refuse(self, error: str) -> None:
         """Say behind all answers what is wrong, and end."""
-        if not self._ending:
-            self._ending = True
+        if not self._is_refused:
+            self._ending = self._is_refused = True
             refusal = b"-ERR Protocol error: %b\r\n" % error.encode()
             if self._answers:
                 self._answers.append(refusal)
+                self._held += len(refusal)
             else:
                 self._transport.write(refusal)
         self._close_if_answered()
@@ -201,12 +206,18 @@ class RespConnection(asyncio.Protocol):
         self._answer_waiting()
 
     def _close_if_answered(self) -> None:
-        if not self._answers and not self._waiting:
+        if self._answers or self._waiting:
+            return
+        if self._is_refused and self._may_linger and self._transport.can_write_eof():
+            # Closed while the peer still sends, the connection would be reset, and the peer might not see why.
+            self._transport.write_eof()
+            self._read_if_possible()  # up to the peer's own end
+        else:
             self._transport.close()
 
     def _read_if_possible(self) -> None:
         """Read from the peer if nothing that it sent waits to be answered."""
-        reads = not (self._waiting or self._is_paused or self._ending)
+        reads = not (self._waiting or self._is_paused)
         if reads is not self._is_reading and self._transport is not None:
             self._is_reading = reads
             if reads:
@@ -219,6 +230,7 @@ class RespConnection(asyncio.Protocol):
     def finish(self) -> None:
         """Answer what was received, then close."""
         self._ending = True
+        self._may_linger = False
         if self._transport is not None:
             self._close_if_answered()
 
@@ -229,7 +241,7 @@ class RespConnection(asyncio.Protocol):
     def expire(self, now: float) -> None:
         """Close if no command came for long, if one is too slow, or if its answers are not read."""
         bounds = self._connections.bounds
-        if self._is_paused:
+        if self._is_paused or self._is_refused:
             if now - self._last > bounds.request:
                 self._transport.abort()
         elif self._begun is not None and now - self._begun > bounds.request:

@@ -378,7 +378,8 @@ def _answer_to(error: Exception) -> bytes:
     if isinstance(error, StorageError):
         return b"-UNAVAILABLE The storage did not answer. Try again.\r\n"
     if isinstance(error, _Wrong | RateboundError):
-        return _error(str(error))
+        lines = str(error).splitlines()
+        return _error("; ".join(line for line in lines if not line.startswith("    ")))  # without a picture
     log.error("a command could not be answered", exc_info=error)
     return _error("The command could not be answered.")
 

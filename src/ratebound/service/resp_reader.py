@@ -74,26 +74,25 @@ class CommandReader:
     def _read_whole(self, data: bytes) -> list[Command] | None:
         """Return the commands if `data` is a whole number of them; None if not, or if that is not certain."""
         gets = self._hiredis.gets
+        found: list[Command] = []
+        lines = 0
+        ends = data.count(b"\r\n")
         try:
             self._hiredis.feed(data)
-            command = gets()
-            if not command:  # it is incomplete, or empty
-                return None
-            lines = 2 * len(command) + 1
-            b"".join(command)  # raises TypeError if something is not bytes
-            found = [command]
-            # With so many ends of lines, and nothing behind the last, no byte is left over.
-            ends = data.count(b"\r\n")
             while lines < ends:
                 command = gets()
-                if not command:
+                if not command:  # it is incomplete, or empty
+                    return None
+                text = b"".join(command)  # raises TypeError if something is not bytes
+                if b"\n" in text or b"\r" in text:
                     return None
                 lines += 2 * len(command) + 1
-                b"".join(command)
                 found.append(command)
         except (hiredis.HiredisError, TypeError):
             return None
-        return found if lines == ends and data.endswith(b"\r\n") else None
+        # hiredis skips two bytes behind each argument, whatever they are. As no argument has an end of a line, and
+        # there are as many as there should be, these were ends of lines. And nothing is left over.
+        return found if lines == ends and not self._hiredis.has_data() else None
 
 
 class _StrictReader:
@@ -125,14 +124,14 @@ class _StrictReader:
         error = ""
         try:
             while self._read_next(most):
+                if self._held > most:
+                    raise _NoCommand(f"a command is longer than {most} bytes")
                 if not self._missing and self._arguments:
                     commands.append(self._arguments)
                     self._arguments = []
                     self._held = 0
                     if is_one_enough:
                         break
-                elif self._held > most:
-                    raise _NoCommand(f"a command is longer than {most} bytes")
             else:
                 if self._held + len(self._buffer) - self._position > most:
                     raise _NoCommand(f"a command is longer than {most} bytes")
