@@ -88,11 +88,12 @@ def test_redis_py_asyncio(server: RespServer, protocol: int) -> None:
 
 
 def test_redis_py_says_that_a_token_is_wrong_or_missing(server: RespServer) -> None:
-    for options, error in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"password": "not-the-token-of-it"}, "invalid username-password pair"),
         ({"protocol": 3}, "HELLO must be called"),
         ({"protocol": 2}, "Authentication required"),
-    ]:
+    ]
+    for options, error in wrong:
         with (
             redis.Redis(host=HOST, port=server.port, **options) as caller,
             pytest.raises(redis.AuthenticationError, match=error),

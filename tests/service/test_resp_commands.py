@@ -34,7 +34,7 @@ class Caller:
         """Return the bytes of the answer to a command."""
         given = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         answer = self.commands.answer(self.session, given)
-        return answer if isinstance(answer, bytes) else asyncio.run(answer)  # type: ignore[arg-type]
+        return answer if isinstance(answer, bytes) else asyncio.run(answer)
 
     def ask(self, *words: Any) -> Any:
         """Return the answer as a client reads it; an error as its text."""
@@ -290,7 +290,7 @@ def test_keys_are_those_of_a_limiter_on_the_same_storage(clock: FakeClock) -> No
         ),
         (["RB.HIT", "k", "2 distinct a/hour"], "ERR '2 distinct a/hour' needs a value"),
         (["RB.DECIDE", "GET"], "ERR RB.DECIDE takes at least 2 arguments, not 1. Usage: RB.DECIDE <method> <path>"),
-        (["RB.DECIDE", "GET", "x"], "ERR path must begin with '/', not with 'x'"),
+        (["RB.DECIDE", "GET", "x"], "ERR path must be '*' or begin with '/', not with 'x'"),
         (["RB.DECIDE", "GET", "/", "PEER"], "ERR argument 3, 'PEER', is no option, or its value is missing."),
         (["RB.DECIDE", "GET", "/", "HEADER", "a"], "ERR argument 3, 'HEADER', is no option, or its value is missing."),
     ],
@@ -447,7 +447,7 @@ def test_a_token_is_given_by_hello_or_auth_with_any_user_and_forgotten_by_reset(
         assert caller.ask("PING") == "NOAUTH Authentication required."
 
 
-WORDS = st.sampled_from(["COST", "VALUES", "HEADER", "1", "k", "1/minute"])
+WORDS = st.sampled_from(["COST", "VALUES", "HEADER", "PEER", "USER", "HOST", "1", "k", "1/minute", "/orders"])
 
 
 @given(st.lists(st.one_of(st.binary(max_size=12), WORDS), max_size=6))

@@ -467,8 +467,8 @@ def _view(command: list[bytes]) -> RequestView:
             raise _unknown_option(command, at, DECIDE_USAGE)
     method, path = command[1].decode("latin-1"), command[2].decode("latin-1")
     path, mark, query = path.partition("?")
-    if not path.startswith("/"):
-        raise _Wrong(f"path must begin with '/', not with '{_shown(command[2][:1])}'")
+    if not path.startswith("/") and path != "*":
+        raise _Wrong(f"path must be '*' or begin with '/', not with '{_shown(command[2][:1])}'")
     return RequestView(
         method.upper(),
         path,
