@@ -292,6 +292,10 @@ def test_keys_are_those_of_a_limiter_on_the_same_storage(clock: FakeClock) -> No
         (["RB.DECIDE", "GET"], "ERR RB.DECIDE takes at least 2 arguments, not 1. Usage: RB.DECIDE <method> <path>"),
         (["RB.DECIDE", "GET", "x"], "ERR path must be '*' or begin with '/', not with 'x'"),
         (["RB.DECIDE", "GET", "/", "PEER"], "ERR argument 3, 'PEER', is no option, or its value is missing."),
+        (
+            ["RB.DECIDE", "GET", "/", "PEER", "x:80"],
+            "ERR PEER must be an address, for example 203.0.113.7",
+        ),
         (["RB.DECIDE", "GET", "/", "HEADER", "a"], "ERR argument 3, 'HEADER', is no option, or its value is missing."),
     ],
 )

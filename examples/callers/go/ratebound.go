@@ -2,7 +2,7 @@
 //
 //	e := echo.New()
 //	e.Use(ratebound.Middleware(ratebound.Config{
-//		URL:      "http://127.0.0.1:8080",
+//		URL:      "http://127.0.0.1:4290",
 //		Token:    os.Getenv("RATEBOUND_TOKEN"),
 //		WhenAway: ratebound.Share,
 //		Headers:  []string{"X-Api-Key"},

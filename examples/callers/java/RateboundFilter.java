@@ -27,7 +27,7 @@ import org.springframework.web.filter.OncePerRequestFilter;
  * Asks the Ratebound service before each request. For Spring Boot 3.2 or newer.
  *
  * <pre>
- * ratebound.url=http://127.0.0.1:8080
+ * ratebound.url=http://127.0.0.1:4290
  * ratebound.token=${RATEBOUND_TOKEN}
  * ratebound.when-away=share    # open lets requests pass, closed answers 503, share counts in this process
  * ratebound.headers=X-Api-Key  # request headers that the policy needs; no others are sent

@@ -2,7 +2,7 @@
 import express from "express";
 import { ratebound } from "./ratebound.js";
 
-const { PORT = "3000", RATEBOUND_URL = "http://127.0.0.1:8080", RATEBOUND_TOKEN } = process.env;
+const { PORT = "3000", RATEBOUND_URL = "http://127.0.0.1:4290", RATEBOUND_TOKEN } = process.env;
 
 const app = express();
 app.use(

@@ -1,6 +1,6 @@
 // Express middleware that asks the Ratebound service before each request. It needs nothing from npm.
 //
-//   app.use(ratebound({ url: "http://127.0.0.1:8080", token: process.env.RATEBOUND_TOKEN }));
+//   app.use(ratebound({ url: "http://127.0.0.1:4290", token: process.env.RATEBOUND_TOKEN }));
 //
 // url       where the service listens
 // token     its bearer token, if it needs one

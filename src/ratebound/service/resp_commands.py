@@ -18,6 +18,7 @@ from ratebound.arguments import group_of
 from ratebound.clock import SECOND
 from ratebound.decision import Decision, Plan
 from ratebound.errors import InvalidLimit, RateboundError, StorageError
+from ratebound.http import parse_address
 from ratebound.http.header_plan import Pairs
 from ratebound.limit import MAX_COUNT, Group, Limit
 from ratebound.policy import RequestView, Verdict
@@ -59,7 +60,7 @@ DECIDE_USAGE = (
 
 
 class RespSession:
-    """What one connection has said about itself. `protocol` is 2 or 3."""
+    """The state of one connection, as its commands have set it. `protocol` is 2 or 3."""
 
     __slots__ = ("id", "is_allowed", "is_ending", "name", "protocol")
 
@@ -469,13 +470,16 @@ def _view(command: list[bytes]) -> RequestView:
     path, mark, query = path.partition("?")
     if not path.startswith("/") and path != "*":
         raise _Wrong(f"path must be '*' or begin with '/', not with '{_shown(command[2][:1])}'")
+    peer = given[b"PEER"]
+    if peer and parse_address(peer) is None:
+        raise _Wrong(f"PEER must be an address, for example 203.0.113.7 or 2001:db8::7, not '{_shown(peer.encode())}'")
     return RequestView(
         method.upper(),
         path,
         query=query if mark else given[b"QUERY"],
         host=given[b"HOST"],
         headers=headers,
-        peer=given[b"PEER"] or None,
+        peer=peer or None,
         scheme=given[b"SCHEME"],
         user=given[b"USER"] or None,
     )

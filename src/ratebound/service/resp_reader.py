@@ -96,7 +96,7 @@ class CommandReader:
 
 
 class _StrictReader:
-    """Reads commands byte for byte, and goes on where it stopped."""
+    """A reader that looks at every byte, and goes on where it stopped."""
 
     __slots__ = ("_arguments", "_buffer", "_held", "_missing", "_position", "_searched", "_size")
 
@@ -195,7 +195,7 @@ class _StrictReader:
 
 
 class _NoCommand(Exception):
-    """What the peer has sent is no command."""
+    """Bytes that are no command. The text says why."""
 
 
 def _number(header: bytes, kind: str, least: int, most: int) -> int:
