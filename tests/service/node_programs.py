@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,30 @@ def node_home() -> Path:
 
 def node_modules() -> Path:
     """Return a folder with package.json and its packages, fetched if need be. Skips the test if npm fails."""
+    found = _fetched(node_home())
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@cache
+def _fetched(node: Path) -> Path | str:
+    """Return the folder, or why there is none. A registry that is away is asked once."""
     wanted = (FOLDER / "package.json").read_bytes()
     home = ROOT / "build" / f"node-{hashlib.sha256(wanted).hexdigest()[:12]}"
     if home.exists():
         return home
-    node = node_home()
     home.parent.mkdir(exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="node-", dir=home.parent))
     (fresh / "package.json").write_bytes(wanted)
-    options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+    options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", "--fetch-retries=0"]
     npm = node / "lib/node_modules/npm/bin/npm-cli.js"
     command = [str(node / "bin/node"), str(npm), "install", *options]
     try:
         subprocess.run(command, cwd=fresh, check=True, capture_output=True, timeout=120)
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(fresh, ignore_errors=True)
-        pytest.skip(f"npm could not fetch the packages: {error}")
+        return f"npm could not fetch the packages: {error}"
     with suppress(OSError):  # another worker was first
         fresh.rename(home)
     shutil.rmtree(fresh, ignore_errors=True)

@@ -105,6 +105,8 @@ def resp_server(
     tokens: Sequence[str] = (),
     bounds: Bounds | None = None,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+    connection: type[RespConnection] = RespConnection,
+    deadline: float | None = None,
 ) -> Iterator[RespServer]:
     """Run a server until the context ends."""
     found: list[RespServer] = []
@@ -115,10 +117,10 @@ def resp_server(
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
-        engine = Engine(read_policy(POLICY), storage=storage)
+        engine = Engine(read_policy(POLICY), storage=storage, deadline=deadline)
         commands = RespCommands(engine, BearerTokens(tokens))
         connections = Connections(bounds or Bounds())
-        server = await loop.create_server(lambda: RespConnection(commands, connections), HOST, 0)
+        server = await loop.create_server(lambda: connection(commands, connections), HOST, 0)
         stop.append(lambda: loop.call_soon_threadsafe(stopping.set))
         found.append(RespServer(loop, server.sockets[0].getsockname()[1], connections))
         ready.set()

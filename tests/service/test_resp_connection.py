@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.service.connections import Bounds
-from ratebound.service.resp import MOST_WITHOUT_TOKEN
+from ratebound.service.resp import MOST_WITHOUT_TOKEN, RespConnection
 from tests.servers import Server, wait_until
 from tests.service.resp_server import TOKEN, Peer, RespServer, resp_server, wire
 from tests.service.test_resp_reader import in_parts, read_all
@@ -50,6 +50,37 @@ def test_a_pipeline_is_answered_in_order(loop_factory: Callable[[], asyncio.Abst
         words = [str(number) for number in range(5000)]
         peer.send(b"".join(wire("ECHO", word) for word in words))
         assert answered(peer, len(words)) == [word.encode() for word in words]
+
+
+class NotedWrites:
+    """A transport that notes what is written, and passes it on."""
+
+    def __init__(self, transport: Any, written: list[bytes]) -> None:
+        self._transport = transport
+        self._written = written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._written.append(data)
+        self._transport.write(data)
+
+
+def test_what_one_read_brought_is_answered_by_one_write(redis_url_server: Server) -> None:
+    written: list[bytes] = []
+
+    class Noting(RespConnection):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(NotedWrites(transport, written))
+
+    for storage, most in (("memory://", 1), (redis_url_server.url, 5)):
+        with resp_server(storage, connection=Noting) as server, server.connect() as peer:
+            peer.ask("RB.RESET", "write", "1000/hour")
+            written.clear()
+            peer.send(wire("RB.HIT", "write", "1000/hour") * 60)
+            assert len(answered(peer, 60)) == 60
+            assert len(written) <= most, storage
 
 
 def test_commands_and_lines_may_be_mixed_and_cut_anywhere(server: RespServer) -> None:
@@ -166,6 +197,25 @@ def test_an_error_is_told_also_if_the_peer_has_ended(redis_url_server: Server) -
         found = peer.rest()
         assert found.count(b"allowed") == 20
         assert found.endswith(b"-ERR Protocol error: expected '$', got ':'\r\n")
+
+
+def test_a_command_whose_rest_was_not_read_yet_is_not_too_slow(fresh_redis: Server) -> None:
+    """The peer has sent everything, and the server waits for its storage."""
+    running = resp_server(f"{fresh_redis.url}?timeout=20", bounds=Bounds(pending=1), deadline=20)
+    with running as server, server.connect() as peer:
+        peer.ask("RB.PEEK", "k", "5/minute")
+        fresh_redis.pause()
+        peer.send(wire("RB.PEEK", "k", "5/minute") * 3 + b"*1\r\n$4\r\nPI")
+        wait_until(lambda: server.call(lambda: any_task(server)), 5, "the storage is asked")
+        server.call(lambda: server.connections.expire(server.loop.time() + 30))
+        fresh_redis.resume()
+        assert len(answered(peer, 3)) == 3
+        peer.send(b"NG\r\n")
+        assert peer.answer() == b"PONG"
+
+
+def any_task(server: RespServer) -> bool:
+    return any("_later" in repr(task.get_coro()) for task in asyncio.all_tasks(server.loop))
 
 
 def test_a_command_that_comes_slowly_but_in_time_is_answered(server: RespServer) -> None:

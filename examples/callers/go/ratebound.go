@@ -100,11 +100,12 @@ func Middleware(config Config) echo.MiddlewareFunc {
 				c.Response().Header().Set(echo.HeaderRetryAfter, "1")
 				return c.String(http.StatusServiceUnavailable, "Try again in a second.\n")
 			}
+			header := c.Response().Header()
 			for name, value := range found.Headers {
-				c.Response().Header().Set(name, value)
+				header.Set(name, value)
 			}
 			if !found.Allowed {
-				return c.Blob(found.Status, found.Headers["content-type"], []byte(found.Body))
+				return c.Blob(found.Status, header.Get(echo.HeaderContentType), []byte(found.Body))
 			}
 			if found.Decision != nil && found.Decision.Delay > 0 {
 				select {

@@ -221,6 +221,8 @@ class RespConnection(asyncio.Protocol):
         if reads is not self._is_reading and self._transport is not None:
             self._is_reading = reads
             if reads:
+                if self._begun is not None:
+                    self._begun = self._loop.time()  # the peer could not go on until now
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -244,7 +246,7 @@ class RespConnection(asyncio.Protocol):
         if self._is_paused or self._is_refused:
             if now - self._last > bounds.request:
                 self._transport.abort()
-        elif self._begun is not None and now - self._begun > bounds.request:
+        elif self._begun is not None and self._is_reading and now - self._begun > bounds.request:
             self._refuse("the command took too long")
         elif not self._answers and now - self._last > bounds.idle:
             self._transport.close()

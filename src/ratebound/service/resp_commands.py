@@ -31,6 +31,7 @@ from ratebound.web.rejected import rejection_of
 log = logging.getLogger("ratebound.service")
 
 RespAnswer = bytes | Coroutine[Any, Any, bytes]
+Ask = Callable[[Any], Coroutine[Any, Any, Any]]  # of the engine
 Value = bytes | str | int | None | Sequence[tuple[str, Any]]
 
 REDIS_VERSION = "7.4.0"  # the version whose commands clients may expect
@@ -158,10 +159,10 @@ class RespCommands:
         throttle = _throttle_of(command[2], command[3], command[4])
         key = _key(command[1])
         if not cost:
-            return self._written(self._engine.decider.peek(_group(key, throttle.plan, 1)), throttle.peeked)
+            return self._written(self._engine.decider.peek, group_of(key, throttle.plan.limits, 1), throttle.peeked)
         decision = self._engine.hit_now(key, throttle.plan, cost)
         if decision is None:
-            return self._written(self._engine.spend(_group(key, throttle.plan, cost)), throttle.written)
+            return self._written(self._engine.spend, group_of(key, throttle.plan.limits, cost), throttle.written)
         return throttle.written(decision)
 
     def _hit(self, session: RespSession, command: list[bytes]) -> RespAnswer:
@@ -171,22 +172,23 @@ class RespCommands:
             decision = self._engine.hit_now(key, plan, 1)
             if decision is not None:
                 return write(decision)
-            return self._written(self._engine.spend(_group(key, plan, 1)), write)
-        return self._written(self._engine.spend(_asked(command, "RB.HIT")), write)
+            return self._written(self._engine.spend, group_of(key, plan.limits, 1), write)
+        return self._written(self._engine.spend, _asked(command, "RB.HIT"), write)
 
     def _peek(self, session: RespSession, command: list[bytes]) -> RespAnswer:
-        return self._written(self._engine.decider.peek(_asked(command, "RB.PEEK")), _WRITERS[session.protocol])
+        return self._written(self._engine.decider.peek, _asked(command, "RB.PEEK"), _WRITERS[session.protocol])
 
     def _reset(self, session: RespSession, command: list[bytes]) -> RespAnswer:
         if len(command) != 3:
             raise _Wrong(f"RB.RESET takes 2 arguments, not {len(command) - 1}. {RESET_USAGE}")
         ask = usage_ask(_key(command[1]), _plan(command[2]).limits)
-        return self._written(self._engine.decider.reset((ask,)), _ok)
+        return self._written(self._engine.decider.reset, (ask,), _ok)
 
-    def _written(self, asked: Coroutine[Any, Any, Any], write: Callable[[Any], bytes]) -> RespAnswer:
+    def _written(self, ask: Ask, group: Group, write: Callable[[Any], bytes]) -> RespAnswer:
         """Return what `write` makes of an answer of the engine, now or when it has come."""
-        answer = self._engine.now(asked)
-        return _later(answer, write) if isinstance(answer, Coroutine) else write(answer)
+        if self._engine.never_pauses:
+            return write(self._engine.now(ask(group)))
+        return _later(ask, group, write)
 
     # The policy
 
@@ -197,7 +199,7 @@ class RespCommands:
         def write(verdict: Verdict) -> bytes:
             return _map(session.protocol, _verdict_pairs(verdict, view))
 
-        return _later(self._engine.decide(view), write) if verdict is None else write(verdict)
+        return _later(self._engine.decide, view, write) if verdict is None else write(verdict)
 
     # What clients send by themselves
 
@@ -366,10 +368,10 @@ def _throttle_of(max_burst: bytes, per_period: bytes, period: bytes) -> _Throttl
         raise _Wrong(str(error)) from None
 
 
-async def _later(coming: Coroutine[Any, Any, Any], write: Callable[[Any], bytes]) -> bytes:
+async def _later(ask: Ask, asked: Any, write: Callable[[Any], bytes]) -> bytes:
     """Return what `write` makes of an answer that is to be awaited. Raises nothing but CancelledError."""
     try:
-        return write(await coming)
+        return write(await ask(asked))
     except Exception as error:
         return _answer_to(error)
 
@@ -416,10 +418,6 @@ def _text(name: str, given: bytes) -> str:
         return given.decode()
     except UnicodeDecodeError:
         raise _Wrong(f"{name} must be UTF-8, not '{_shown(given)}'") from None
-
-
-def _group(key: str, plan: Plan, cost: int) -> Group:
-    return group_of(key, plan.limits, cost)
 
 
 def _asked(command: list[bytes], name: str) -> Group:

@@ -20,6 +20,7 @@ MAX_HEADER = 32  # bytes of `*3` or `$7`
 # What hiredis must not see: a large header, an array in an array, and other types. The same bytes may be part of a
 # bulk string. That is for the strict reader to find out.
 UNUSUAL = re.compile(rb"\n(?:[%~>|=]|\*(?:\d\d\d\d|\d*\r\n[^$])|\$\d\d\d\d\d\d\d)")
+BULK = re.compile(rb"\$(0|[1-9]\d{0,8})\r\n")
 
 
 class CommandReader:
@@ -147,6 +148,8 @@ class _StrictReader:
         """Read a header, an argument or a line. Return False if its end is missing."""
         if self._size >= 0:
             return self._read_argument()
+        if self._missing and self._read_arguments(most):
+            return True
         found = self._line()
         if found is None:
             return False
@@ -160,6 +163,25 @@ class _StrictReader:
             raise _NoCommand(f"expected '$', got '{_shown(found[:1])}'")
         self._size = _number(found, "bulk", 0, most)
         return True
+
+    def _read_arguments(self, most: int) -> bool:
+        """Read the arguments that are complete. Return False if there is none. Everything else is left as it is."""
+        buffer, position, begun = self._buffer, self._position, self._missing
+        while self._missing:
+            header = BULK.match(buffer, position)
+            if header is None:
+                break
+            begin = header.end()
+            size = int(header[1])
+            end = begin + size
+            if size > most or buffer[end : end + 2] != b"\r\n":
+                break
+            self._arguments.append(bytes(buffer[begin:end]))
+            self._held += size
+            self._missing -= 1
+            position = end + 2
+        self._position = position
+        return self._missing < begun
 
     def _read_argument(self) -> bool:
         end = self._position + self._size
