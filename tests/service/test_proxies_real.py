@@ -234,3 +234,38 @@ def test_a_proxy_sends_the_token_that_the_service_wants(name: str, tmp_path: Pat
         assert not any(TOKEN in str(seen) for seen in edge.service.engine.seen)
         edge.service.use(tokens=BearerTokens(["another token of it".replace(" ", "-")]))
         assert edge.ask("/x", source=address).status in (403, 500)
+
+
+def test_a_request_without_limits_has_no_such_headers(edge: Edge) -> None:
+    reply = edge.ask("/unlimited", source=client_address())
+    assert reply.status == 200
+    assert [name for name in reply.headers if "ratelimit" in name] == []
+
+
+# What an operator adds if a CDN stands in front of a proxy that does not pass on X-Forwarded-For by itself.
+BEHIND_CDN = {
+    "caddy": [("auto_https off", "auto_https off\n servers {\n trusted_proxies static 127.9.0.0/16\n }")],
+    "traefik": [
+        ("providers:", "    forwardedHeaders: {trustedIPs: [127.9.0.0/16]}\nproviders:"),
+        ("trustForwardHeader: false", "trustForwardHeader: true"),
+        ("middlewares: [ratebound]", "middlewares: [unforwarded, ratebound]"),
+        (
+            "  middlewares:\n",
+            "  middlewares:\n    unforwarded: {headers: {customRequestHeaders:"
+            " {X-Forwarded-Uri: '', X-Forwarded-Method: '', X-Forwarded-Host: ''}}}\n",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", BEHIND_CDN)
+def test_a_cdn_that_is_trusted_for_addresses_is_not_trusted_for_paths(name: str, tmp_path: Path) -> None:
+    with running_edge(name, tmp_path, POLICY, BEHIND_CDN[name], headers="forwarded") as edge:
+        clients = [[("X-Forwarded-For", f"198.51.100.1, 203.0.113.{number}")] for number in range(3)]
+        assert [edge.ask("/limited/a", source="127.9.0.1", headers=client).status for client in clients] == [200] * 3
+        hostile = [*HOSTILE["forwarded"], ("X-Forwarded-Host", "evil.example"), *clients[0]]
+        statuses = [edge.ask("/limited/a", source="127.9.0.1", headers=hostile).status for _ in range(2)]
+        assert statuses == [200, 429]
+        seen = edge.service.seen_from("127.9.0.1")[-1]
+        assert (seen.method, seen.path, seen.host) == ("GET", "/limited/a", "api.example")
+        assert ("x-forwarded-for", "198.51.100.1, 203.0.113.0") in seen.headers

@@ -79,7 +79,10 @@ core.register_action("ratebound", { "http-req" }, function(txn, url, choice)
     elseif response.status ~= 200 then
         deny(txn, response)
     else
-        txn:set_var("txn.ratelimit", header(response, "ratelimit"))
-        txn:set_var("txn.ratelimit_policy", header(response, "ratelimit-policy"))
+        local limits, policy = header(response, "ratelimit"), header(response, "ratelimit-policy")
+        if limits and policy then -- a request without limits has none
+            txn:set_var("txn.ratelimit", limits)
+            txn:set_var("txn.ratelimit_policy", policy)
+        end
     end
 end, 2)

@@ -6,12 +6,13 @@ comes from its URL.
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
 from ratebound.http import expose
 from ratebound.http.client_ip import Proxies
+from ratebound.http.header_plan import usual_pairs
 from ratebound.policy import RequestView, Verdict
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.engine import Engine
@@ -23,6 +24,7 @@ from ratebound.service.proxied_request import (
     BadDescription,
     ProxiedRequest,
 )
+from ratebound.service.unkept_rules import UnkeptRules
 from ratebound.web.passed import joined_decision
 from ratebound.web.rejected import rejection_of
 
@@ -37,13 +39,6 @@ NO_TOKEN: Final = (
     "X-Ratebound-Token is missing or wrong. The proxy must send one of the tokens of the service in it, once."
 )
 AWAY: Final = "The storage of the limits is out of reach."
-SLOTS: Final = (
-    "the policy limits concurrent requests: slots that a check takes cannot be released, because a proxy does not tell"
-    " when a request has ended; each slot ends with its lease"
-)
-RESULTS: Final = (
-    "the policy charges by result: a proxy does not tell the result of a request, so that a check charges the full cost"
-)
 
 
 class ProxyCheck:
@@ -57,7 +52,7 @@ class ProxyCheck:
     Raises ValueError if an option is invalid.
     """
 
-    __slots__ = ("__weakref__", "_denied_status", "_engine", "_headers", "_known", "_proxies", "_tokens", "_told")
+    __slots__ = ("_denied_status", "_engine", "_headers", "_known", "_proxies", "_tokens", "_told", "_unkept")
 
     def __init__(
         self,
@@ -70,7 +65,7 @@ class ProxyCheck:
     ) -> None:
         if headers not in DESCRIPTIONS:
             raise ValueError(f"unknown headers {headers!r}: expected one of {', '.join(DESCRIPTIONS)}")
-        if denied_status is not None and (type(denied_status) is not int or not 400 <= denied_status <= 599):
+        if denied_status is not None and not 400 <= denied_status <= 599:
             raise ValueError(f"the denied status must be an error status, 400 to 599, not {denied_status!r}")
         self._engine = engine
         self._proxies = Proxies(proxies)
@@ -79,8 +74,7 @@ class ProxyCheck:
         self._tokens = tokens or BearerTokens()
         self._known: set[str | None] = set()  # peers that are trusted
         self._told: set[str] = set()
-        engine.strict_gate.before_new_policy(self._warn)
-        self._warn(engine.strict_gate.current())
+        self._unkept = UnkeptRules(engine.strict_gate)
 
     def __call__(self, request: HttpRequest) -> Answer:
         if request.peer not in self._known and not self._is_trusted(request.peer):
@@ -129,14 +123,6 @@ class ProxyCheck:
             log.warning("a check was refused with status %d: %s", status, detail)
         return problem(status, detail, [("cache-control", "no-store")])
 
-    def _warn(self, compiled: Any) -> None:
-        """Warn of rules that a check cannot keep as an application can."""
-        rules = compiled.policy.rules
-        if compiled.may_hold:
-            log.warning(SLOTS)
-        if any(rule.by_result is not None for rule in rules):
-            log.warning(RESULTS)
-
 
 def allowed(verdict: Verdict, is_scripted: bool) -> bytes:
     """Return the answer that lets a request pass: no body, and the headers for the client."""
@@ -146,7 +132,9 @@ def allowed(verdict: Verdict, is_scripted: bool) -> bytes:
         shadows = (*earlier.shadows, *shadows)
     lines = [ALLOWED, date.line()]
     if decision is not None:
-        pairs = verdict.grounds.policy.response_headers.pairs(decision)
+        headers = verdict.grounds.policy.response_headers
+        usual = None if headers.usual_plans is None else usual_pairs(headers.usual_plans, decision)
+        pairs = headers.pairs(decision) if usual is None else usual
         if is_scripted:
             pairs += expose(pairs)
         for name, value in pairs:
