@@ -269,3 +269,24 @@ def test_a_cdn_that_is_trusted_for_addresses_is_not_trusted_for_paths(name: str,
         seen = edge.service.seen_from("127.9.0.1")[-1]
         assert (seen.method, seen.path, seen.host) == ("GET", "/limited/a", "api.example")
         assert ("x-forwarded-for", "198.51.100.1, 203.0.113.0") in seen.headers
+
+
+# The choice that the comments of an example offer for a service that is away.
+CLOSED = {
+    "nginx": ([("error_page 502 504 = @ratebound_away;", "")], 500),
+    "envoy": ([("failure_mode_allow: true", "failure_mode_allow: false")], 503),
+    "haproxy": ([("open if { nbsrv(ratebound) gt 0 }", "closed")], 503),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_the_other_choice_refuses_requests_while_the_service_is_away(name: str, tmp_path: Path) -> None:
+    changes, status = CLOSED[name]
+    with running_edge(name, tmp_path, POLICY, changes) as edge:
+        assert edge.ask("/x", source=client_address()).status == 200
+        edge.service.server.kill()
+        before = len(edge.application.requests)
+        assert edge.ask("/x", source=client_address()).status == status
+        assert len(edge.application.requests) == before
+        edge.service.server.start()
+        wait_until(lambda: edge.ask("/x", source=client_address()).status == 200, 20, "requests pass again")
