@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from ratebound import MemoryStorage
-from ratebound.policy import PolicyFile, read_policy
+from ratebound.errors import StorageError
+from ratebound.policy import PolicyFile, RequestView, Verdict, read_policy
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.check import ProxyCheck
 from ratebound.service.engine import Engine
@@ -389,6 +390,8 @@ def test_only_trusted_proxies_may_ask(proxies: list[str] | None, peer: str | Non
     if not is_trusted:
         assert engine.seen == []
         assert reply.headers["content-type"] == "application/problem+json"
+        who = "Unix sockets are not trusted" if peer is None else f"{peer} is not a trusted proxy"
+        assert json.loads(reply.body)["detail"].startswith(f"{who}. Add ")
         assert "trusted_proxies" in json.loads(reply.body)["detail"]
 
 
@@ -468,7 +471,8 @@ def test_a_policy_that_is_loaded_later_is_warned_of(tmp_path: Path, caplog: pyte
     ("options", "said"),
     [
         ({"headers": "apache"}, "unknown headers 'apache': expected one of auto, nginx, forwarded, path"),
-        ({"denied_status": 200}, "the denied status must be an error status, 400 to 599, not 200"),
+        ({"denied_status": 399}, "the denied status must be an error status, 400 to 599, not 399"),
+        ({"denied_status": 600}, "not 600"),
         ({"proxies": ["0.0.0.0/0"]}, "trusts everyone"),
         ({"proxies": "10.0.0.0/8"}, "expected a list"),
         ({"proxies": ["ten"]}, "ten"),
@@ -477,6 +481,50 @@ def test_a_policy_that_is_loaded_later_is_warned_of(tmp_path: Path, caplog: pyte
 def test_wrong_options_raise(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ProxyCheck(engine_of(), **options)
+
+
+@pytest.mark.parametrize("status", [400, 599])
+def test_every_error_status_may_stand_for_a_denial(status: int) -> None:
+    check = ProxyCheck(engine_of("rules: [{name: a, limits: deny}]"), denied_status=status)
+    assert reply_of(check, asked(FORWARDED)).status == status
+
+
+def test_methods_may_be_anything() -> None:
+    engine = engine_of()
+    reply_of(ProxyCheck(engine), asked({**FORWARDED, "x-forwarded-method": "PURGE"}))
+    assert engine.seen[0].method == "PURGE"
+
+
+def test_other_styles_of_headers_are_sent() -> None:
+    policy = "headers: x-ratelimit\nrules: [{name: a, by: address, limits: 3/hour}]"
+    reply = reply_of(ProxyCheck(engine_of(policy)), asked(FORWARDED))
+    assert (reply.headers["x-ratelimit-limit"], reply.headers["x-ratelimit-remaining"]) == ("3", "2")
+
+
+def test_the_log_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    check = ProxyCheck(engine_of())
+    for number in range(1100):
+        assert reply_of(check, asked(FORWARDED, peer=f"10.0.{number // 250}.{number % 250}")).status == 403
+    assert len(caplog.records) == 1024
+
+
+class BrokenEngine(WatchedEngine):
+    """An engine whose storage is found away without a pause."""
+
+    def check_now(self, request: RequestView) -> Verdict | None:
+        raise StorageError("away")
+
+
+def test_a_storage_that_is_found_away_at_once_is_a_503() -> None:
+    check = ProxyCheck(BrokenEngine(read_policy(TWO)))
+    assert reply_of(check, asked(FORWARDED)).status == 503
+
+
+def test_functions_of_the_policy_see_a_request_without_a_framework() -> None:
+    request = ProxiedRequest(asked({**FORWARDED, "origin": "https://shop.example"}), "auto")
+    view = RequestView.on_demand(WIRE, request, request.method, request.peer)
+    assert (view.path, view.is_scripted, view.path_params, view.session, view.state) == ("/a", True, {}, None, None)
+    assert (view.request is request, view.no_user) == (True, "")
 
 
 def test_headers_are_decoded_only_if_somebody_looks() -> None:
