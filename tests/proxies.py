@@ -132,6 +132,11 @@ class WatchedEngine(Engine):
         return super().check_now(request)
 
 
+async def _nothing() -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
 class CheckService:
     """The check endpoint with a policy, on a port."""
 
@@ -142,7 +147,11 @@ class CheckService:
 
     def use(self, **options: Any) -> None:
         """Use other options from now on."""
-        self._check = ProxyCheck(self.engine, **options)
+        self._check: Handle = ProxyCheck(self.engine, **options)
+
+    def hang(self) -> None:
+        """Accept checks from now on, and never answer."""
+        self._check = lambda _: _nothing()
 
     def seen_from(self, address: str) -> list[Seen]:
         """The requests of one peer."""

@@ -215,6 +215,17 @@ def test_a_service_that_is_away_and_back(edge: Edge) -> None:
     wait_until(lambda: edge.ask("/secret", source=client_address()).status == 403, 20, "limits are kept again")
 
 
+def test_a_service_that_does_not_answer_is_like_one_that_is_away(edge: Edge) -> None:
+    if edge.name == "traefik":
+        pytest.skip("ForwardAuth has no timeout that could be set: it waits for 30 seconds")
+    edge.service.hang()
+    try:
+        assert edge.ask("/limited/a", source=client_address()).status == AWAY[edge.name]
+    finally:
+        edge.service.use()
+    wait_until(lambda: edge.ask("/secret", source=client_address()).status == 403, 20, "limits are kept again")
+
+
 TOKEN = "0123456789abcdef"
 WRITTEN = '"the token of the service"'
 SENT_TOKENS = {  # the changes in each example that make its proxy send the token

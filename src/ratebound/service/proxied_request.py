@@ -166,7 +166,7 @@ class ProxiedRequest:
         hidden = HIDDEN[self.description]
         pairs = [("host", self.host)] if self.host else []
         for name, value in self._lines:
-            if name not in hidden and not name.startswith(b"x-envoy-"):
+            if name not in hidden and not (self.description == PATH and name.startswith(b"x-envoy-")):
                 pairs.append((name.decode("latin-1"), value.decode("latin-1")))
         if self.description != NGINX:
             for value in self.forwarded_for:
