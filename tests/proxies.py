@@ -232,7 +232,7 @@ class Ports(NamedTuple):
         text = (EXAMPLES / name).read_text()
         for old, new in self.changes:
             text = text.replace(old, new)
-        for port, own in ((8080, self.listen), (8765, self.service), (3000, self.application)):
+        for port, own in ((8080, self.listen), (4290, self.service), (3000, self.application)):
             text = text.replace(f":{port}", f":{own}").replace(f"port_value: {port}", f"port_value: {own}")
         path = folder / Path(name).name
         path.write_text(text)

@@ -34,7 +34,7 @@ FORWARDED = {
     "x-forwarded-host": "api.example",
     "x-forwarded-proto": "https",
     "x-forwarded-for": "192.0.2.7",
-    "host": "127.0.0.1:8765",
+    "host": "127.0.0.1:4290",
 }
 PATH = {"x-forwarded-for": "192.0.2.7", "host": "api.example", "x-forwarded-proto": "https"}
 Lines = dict[str, str] | list[tuple[str, str]]

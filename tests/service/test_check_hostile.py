@@ -36,7 +36,7 @@ FORWARDED = {
 }
 MODELS = {
     "nginx": Model("nginx", {**NGINX, b"host": HOST}, False, b"/v1/check", "GET"),
-    "traefik": Model("forwarded", {**FORWARDED, b"host": b"127.0.0.1:8765"}, True, b"/v1/check", "GET"),
+    "traefik": Model("forwarded", {**FORWARDED, b"host": b"127.0.0.1:4290"}, True, b"/v1/check", "GET"),
     "caddy": Model("forwarded", {**FORWARDED, b"host": HOST}, True, b"/v1/check?client=query", "GET"),
     "envoy": Model("path", {b"host": HOST, b"x-forwarded-proto": b"https"}, True, b"/v1/check" + URI, "POST"),
 }
