@@ -285,6 +285,8 @@ def _wrk(load: Load, port: int, folder: Path) -> tuple[int, float, float]:
     connections = "64" if "-c64" in load.load else "16"
     command = ["wrk", "-t1", f"-c{connections}", f"-d{SECONDS:g}s", "--latency"]
     path = "/v1/check/api/3/items" if "check" in load.server or "Redis" in load.load else "/"
+    if path != "/":
+        command += ["-H", "X-Forwarded-For: 203.0.113.7"]  # a check without the client's address is refused
     if "traceparent" in load.load:
         command += ["-s", str(folder / "traced.lua")]
     if load.server == "service, hit":

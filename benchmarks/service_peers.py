@@ -123,9 +123,8 @@ def serve_resp(port: int) -> None:
 
 def serve_checks(port: int, url: str, policy: str, *, collected: bool) -> None:
     """Answer checks of proxies on Redis, with calls that are collected or that are sent one by one."""
-    from ratebound.service.check import ProxyCheck
-
     from ratebound.policy import load_policy
+    from ratebound.service.check import ProxyCheck
     from ratebound.service.connections import Bounds, Connections
     from ratebound.service.engine import Engine
     from ratebound.service.http1 import Http1Connection

@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 # Fixtures and functions that start real servers, or have them started.
 SERVER_FIXTURES = {"redis_url_server", "fresh_redis", "sentinels", "redis_cluster", "served"}
-SERVER_STARTERS = {"redis_server", "sentinel_group", "cluster", "serving", "nursery"}
+SERVER_STARTERS = {"redis_server", "sentinel_group", "cluster", "serving", "nursery", "running_edge"}
 
 
 def needs_real_servers(item: pytest.Item) -> bool:

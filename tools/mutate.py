@@ -103,6 +103,8 @@ TESTS: dict[str, list[str]] = {
     ],
     "http/client_ip.py": ["tests/http/test_client_ip.py", "tests/http/test_client_ip_fuzz.py"],
     "http/prefix.py": ["tests/http/test_prefix.py", "tests/http/test_client_ip.py"],
+    "service/check.py": ["tests/service/test_check.py"],
+    "service/proxied_request.py": ["tests/service/test_check.py", "tests/service/test_check_hostile.py"],
 }
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

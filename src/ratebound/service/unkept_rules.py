@@ -1,0 +1,35 @@
+"""Rules that the check endpoint cannot keep as an application can: it sees no body, and nobody tells it
+how a request has ended."""
+
+import logging
+from typing import Any, Final
+
+log = logging.getLogger("ratebound.service")
+
+SLOTS: Final = (
+    "the policy may limit concurrent requests: a proxy does not tell when a request has ended, so that each slot that a"
+    " check takes ends with its lease"
+)
+RESULTS: Final = (
+    "the policy charges by result: a proxy does not tell the result of a request, so that a check charges the full cost"
+)
+BODY: Final = (
+    "the policy reads the body of requests: a proxy does not send it, so that to a check no request has a body"
+)
+
+
+class UnkeptRules:
+    """Warnings in the log about the policy of an engine, now and whenever it is loaded again."""
+
+    def __init__(self, gate: Any) -> None:
+        gate.before_new_policy(self.warn)
+        self.warn(gate.current())
+
+    def warn(self, compiled: Any) -> None:
+        """Warn of the rules of a compiled policy that a check cannot keep."""
+        if compiled.may_hold:
+            log.warning(SLOTS)
+        if any(rule.by_result is not None for rule in compiled.policy.rules):
+            log.warning(RESULTS)
+        if compiled.policy.reads_body:
+            log.warning(BODY)
