@@ -200,6 +200,12 @@ class MatchedRequests:
         else:
             who = compiled.identity(entries)
         cost = min(hits * compiled.cost, MAX_COUNT)
+        if descriptor.is_negative_hits and cost and _has_log(compiled):
+            raise GrpcError(
+                INVALID_ARGUMENT,
+                f"descriptors[{place}].is_negative_hits: the sliding log of rule {compiled.rule.name!r} cannot take"
+                " hits back: write for example 'fixed-window' behind its limit",
+            )
         return Hits(compiled, who, -cost if descriptor.is_negative_hits else cost, self._limits_of(compiled))
 
     def _limits_of(self, compiled: CompiledDescriptor) -> list[bytes]:
@@ -400,7 +406,8 @@ def _statuses(asked: DescribedRequest, rows: RowsOfHits) -> bytes:
             continue
         place = 0
         if len(of_hits) > 1:
-            place = most_pressing(of_hits, [not told for told in hits.limits] if all_allowed else ())
+            allowed = all(row[0] for row in of_hits)
+            place = most_pressing(of_hits, [not told for told in hits.limits] if allowed else ())
         row = of_hits[place]
         wait = row[3] if row[0] else row[2]
         until = None if wait is None else -(-wait // SECOND)
@@ -440,6 +447,11 @@ def _patience(call: GrpcCall) -> float | None:
             expected = int(value) / 1000
             seconds = expected if seconds is None else min(seconds, expected)
     return seconds
+
+
+def _has_log(compiled: CompiledDescriptor) -> bool:
+    """Return True if a limit stores each hit with its time: a refund does not say which hits it is for."""
+    return isinstance(compiled.plan, tuple) and any(limit.algorithm == "sliding-log" for limit in compiled.plan)
 
 
 def _unit_of(limit: Limit) -> int:
