@@ -16,11 +16,11 @@ from tests.servers import HOST, wait_until
 from tests.service.envoy_calls import Site, route, service, site
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "proxies" / "envoy-ratelimit"
-KEY = {"actions": [{"request_headers": {"header_name": "x-api-key", "descriptor_key": "api_key"}}]}
-ADDRESS = {"actions": [{"remote_address": {}}]}
-TOKENS = {
+KEY: dict[str, Any] = {"actions": [{"request_headers": {"header_name": "x-api-key", "descriptor_key": "api_key"}}]}
+ADDRESS: dict[str, Any] = {"actions": [{"remote_address": {}}]}
+TOKENS: dict[str, Any] = {
     "entries": [{"generic_key": "tokens"}],
-    "limits": "1000/hour fixed-window",
+    "limits": "12/hour fixed-window",
     "name": "tokens",
     "over": "charge",
 }
@@ -40,7 +40,7 @@ ROUTES = [
     ),
     route("/closed.Service/Call", {"actions": [{"generic_key": {"descriptor_value": "closed"}}]}),
 ]
-RULES = [
+RULES: list[dict[str, Any]] = [
     {"entries": ["remote_address"], "limits": "100000/minute", "name": "address"},
     {"entries": ["api_key"], "limits": "5/hour fixed-window", "name": "key", "message": "Too many."},
     {"entries": [{"generic_key": "closed"}], "limits": "deny", "name": "closed", "message": "Closed."},
@@ -105,12 +105,12 @@ def test_an_override_of_envoy_keeps_the_count_of_the_same_unit(edge: Site) -> No
 
 
 def test_what_a_response_cost_is_charged_when_it_has_ended(edge: Site) -> None:
-    def charges() -> list[int]:
-        return [hits for one in list(edge.carrier.seen) if (hits := one.descriptors[0].hits_addend.value) == 5]
+    def is_charged() -> bool:
+        return [one.descriptors[0].hits_addend.value for one in list(edge.carrier.seen)].count(5) == expected
 
-    for count in (1, 2, 3):  # the third has 2 bytes left, and costs 5
+    for expected in (1, 2, 3):  # the third has 2 bytes left, and costs 5
         assert edge.envoy.get("/tokens").status == 200
-        wait_until(lambda expected=count: len(charges()) == expected, 10, "the charge of a response")
+        wait_until(is_charged, 10, "the charge of a response")
     wait_until(lambda: edge.envoy.get("/tokens").status == 429, 10, "the last charge counts, although it exceeds")
 
 
