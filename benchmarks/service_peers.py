@@ -86,11 +86,11 @@ def serve_http(port: int) -> None:
 
 def serve_grpc(port: int) -> None:
     """Answer a constant by the service's own gRPC server."""
-    from ratebound.service.grpc import GrpcServer
     from ratebound.service.http2 import Http2Connection
 
     from ratebound.service.bearer_tokens import BearerTokens
     from ratebound.service.connections import Bounds, Connections
+    from ratebound.service.grpc import GrpcServer
 
     async def main() -> None:
         connections = Connections(Bounds())

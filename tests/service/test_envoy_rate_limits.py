@@ -154,7 +154,8 @@ def test_hits_that_no_limit_can_have_are_always_denied() -> None:
     made.descriptors[0].hits_addend.value = 2**64 - 1
     answer = call(service([ADDRESS]), made.SerializeToString())
     assert answer.overall_code == OVER_LIMIT
-    assert not answer.statuses[0].HasField("duration_until_reset")
+    assert answer.statuses[0].duration_until_reset.seconds == 60, "the period: Envoy turns no time into one second"
+    assert "Retry-After" not in {header.key for header in answer.response_headers_to_add}
 
 
 def test_hits_of_a_descriptor_win_and_zero_only_checks() -> None:
@@ -439,15 +440,16 @@ def test_redis_decides_the_same(redis_url_server: Server) -> None:
         refund = request(client(), {"b": "x"})
         for descriptor in refund.descriptors:
             descriptor.is_negative_hits = True
-        found += [await asked(refund), await asked(both)]
+        found += [await asked(refund), await asked(both), await asked(request(client(), client()))]
         await limits._engine.close()
         return found
 
     found = asyncio.run(run())
-    assert [answer.overall_code for answer in found] == [OK, OK, OVER_LIMIT, OVER_LIMIT, OK, OK]
+    assert [answer.overall_code for answer in found] == [OK, OK, OVER_LIMIT, OVER_LIMIT, OK, OK, OVER_LIMIT]
     assert codes(found[2]) == [OK, OVER_LIMIT, OK]
     assert [status.limit_remaining for status in found[4].statuses] == [2, 1]
     assert [status.limit_remaining for status in found[5].statuses] == [1, 0, 0]
+    assert found[6].overall_code == OVER_LIMIT, "one is left for two descriptors"
 
 
 def test_shared_memory_decides_the_same(zone_url: str) -> None:

@@ -410,7 +410,10 @@ def _statuses(asked: DescribedRequest, rows: RowsOfHits) -> bytes:
             place = most_pressing(of_hits, [not told for told in hits.limits] if allowed else ())
         row = of_hits[place]
         wait = row[3] if row[0] else row[2]
-        until = None if wait is None else -(-wait // SECOND)
+        if wait is None:  # it can never pass: without a time Envoy would tell the client to come back in a second
+            limit = hits.compiled.plan[place]
+            wait = limit.period_us if isinstance(limit, Limit) else SECOND
+        until = -(-wait // SECOND)
         code = OK if row[0] or not is_enforced else OVER_LIMIT
         written += status(code, hits.limits[place], row[1], until)
     return written
