@@ -58,12 +58,13 @@ class Hits:
     `limits` has the bytes of `current_limit` for each limit that is asked.
     """
 
-    __slots__ = ("compiled", "cost", "limits", "who")
+    __slots__ = ("compiled", "cost", "is_enforced", "limits", "who")
 
     def __init__(self, compiled: CompiledDescriptor, who: Identity, cost: int, limits: Sequence[bytes]) -> None:
         self.compiled = compiled
         self.who = who
         self.cost = cost
+        self.is_enforced = cost >= 0  # False if it never denies
         self.limits = limits
         if cost < 0 and isinstance(compiled.plan, tuple):
             pairs = zip(compiled.plan, limits, strict=True)
@@ -111,6 +112,7 @@ class DescribedRequest:
                     self.refunds.append(hits)
             elif shadowed or compiled.in_shadow:
                 if hits.cost:
+                    hits.is_enforced = False
                     self.shadows.append(hits)
                 else:
                     found[place] = None
@@ -398,10 +400,9 @@ def _statuses(asked: DescribedRequest, rows: RowsOfHits) -> bytes:
         if hits is None:
             written += FREE
             continue
-        is_enforced = hits.cost >= 0 and hits not in asked.shadows
         of_hits = rows.get(hits)
         if of_hits is None:  # without an answer: a rule that denies all, or others if there is one
-            denies = is_enforced and hits.compiled.plan == "deny"
+            denies = hits.is_enforced and hits.compiled.plan == "deny"
             written += status(OVER_LIMIT, hits.limits[0]) if denies else FREE
             continue
         place = 0
@@ -414,7 +415,7 @@ def _statuses(asked: DescribedRequest, rows: RowsOfHits) -> bytes:
             limit = hits.compiled.plan[place]
             wait = limit.period_us if isinstance(limit, Limit) else SECOND
         until = -(-wait // SECOND)
-        code = OK if row[0] or not is_enforced else OVER_LIMIT
+        code = OK if row[0] or not hits.is_enforced else OVER_LIMIT
         written += status(code, hits.limits[place], row[1], until)
     return written
 

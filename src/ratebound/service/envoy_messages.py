@@ -103,6 +103,7 @@ _classes: dict[str, Any] = {
 RateLimitRequest: Any = _classes["RateLimitRequest"]
 RateLimitResponse: Any = _classes["RateLimitResponse"]
 
+_CODES: Final = (b"\x08\x00", b"\x08\x01", b"\x08\x02")
 _SMALL: Final = [bytes((number,)) for number in range(128)]
 _MOST: Final = 2**32 - 1  # what fits in a uint32
 
@@ -123,6 +124,10 @@ def _part(tag: bytes, content: bytes) -> bytes:
     return tag + varint(len(content)) + content
 
 
+# Names of headers that most responses have, as they are written
+_NAMES: Final = {name: _part(b"\x0a", name.encode()) for name in ("RateLimit", "RateLimit-Policy", "Retry-After")}
+
+
 def current_limit(requests_per_unit: int, unit: int, name: str) -> bytes:
     """Return the field `current_limit` of a status. Numbers that do not fit are sent as the largest that does."""
     written = b"\x08" + varint(min(requests_per_unit, _MOST))
@@ -133,17 +138,23 @@ def current_limit(requests_per_unit: int, unit: int, name: str) -> bytes:
 
 def status(code: int, limit: bytes = b"", remaining: int = 0, seconds: int | None = None) -> bytes:
     """Return one of the `statuses` of a response. `limit` is what `current_limit` returned."""
-    written = b"\x08" + _SMALL[code] + limit
+    written = _CODES[code] + limit
     if remaining > 0:
-        written += b"\x18" + varint(min(remaining, _MOST))
+        written += b"\x18" + (_SMALL[remaining] if remaining < 128 else varint(min(remaining, _MOST)))
     if seconds is not None:
-        written += _part(b"\x22", b"\x08" + varint(seconds))
-    return _part(b"\x12", written)
+        written += b"\x22\x02\x08" + _SMALL[seconds] if seconds < 128 else _part(b"\x22", b"\x08" + varint(seconds))
+    length = len(written)
+    return b"\x12" + (_SMALL[length] if length < 128 else varint(length)) + written
 
 
 def response(code: int, statuses: bytes, headers: Iterable[tuple[str, str]] = (), body: bytes = b"") -> bytes:
     """Return a RateLimitResponse. `statuses` are joined, and `headers` are added to the response to the client."""
-    written = b"\x08" + _SMALL[code] + statuses
+    written = [_CODES[code], statuses]
     for key, value in headers:
-        written += _part(b"\x1a", _part(b"\x0a", key.encode()) + _part(b"\x12", value.encode()))
-    return written + _part(b"\x2a", body) if body else written
+        name = _NAMES.get(key) or _part(b"\x0a", key.encode())
+        text = value.encode()
+        inner = b"%b\x12%b%b" % (name, varint(len(text)), text)
+        written += b"\x1a", varint(len(inner)), inner
+    if body:
+        written.append(_part(b"\x2a", body))
+    return b"".join(written)
