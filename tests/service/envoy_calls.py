@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import http.server
+import importlib
 import inspect
 import itertools
 import json
@@ -20,10 +21,12 @@ import grpc
 import pytest
 
 from ratebound.policy import read_policy
+from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.connections import Bounds, Connections
 from ratebound.service.engine import Engine
 from ratebound.service.envoy import METHOD, EnvoyRateLimits
 from ratebound.service.envoy_messages import RateLimitRequest, RateLimitResponse
-from ratebound.service.grpc import GrpcCall, GrpcError
+from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcError
 from tests.servers import HOST, free_port, wait_until
 
 OK, OVER_LIMIT = 1, 2
@@ -113,6 +116,54 @@ class GrpcCarrier:
     async def _decide(self, asked: GrpcCall) -> bytes:
         answer = self._limits.methods[METHOD](asked)
         return await answer if inspect.isawaitable(answer) else answer
+
+
+class OwnCarrier:
+    """Methods on our own gRPC server. It can be stopped, and started again on the same port."""
+
+    def __init__(self, limits: EnvoyRateLimits) -> None:
+        try:
+            self._http2 = importlib.import_module("ratebound.service.http2")
+        except ModuleNotFoundError:
+            pytest.skip("our HTTP/2 server is not here")
+        self.port = free_port()
+        self.seen: list[Any] = []
+        self._limits = limits
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.start()
+
+    def start(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+
+    def kill(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._kill(), self._loop).result(10)
+
+    def close(self) -> None:
+        self.kill()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _start(self) -> None:
+        server = importlib.import_module("ratebound.service.grpc").GrpcServer({METHOD: self._answer}, BearerTokens())
+        connections = self._connections = Connections(Bounds())
+        self._server = await self._loop.create_server(
+            lambda: self._http2.Http2Connection(server.handle, connections), HOST, self.port
+        )
+
+    async def _kill(self) -> None:
+        self._server.close()
+        await self._connections.stop(0)
+        await asyncio.sleep(0)
+
+    def _answer(self, asked: GrpcCall) -> GrpcAnswer:
+        self.seen.append(RateLimitRequest.FromString(asked.message))
+        return self._limits.methods[METHOD](asked)
+
+
+CARRIERS: dict[str, type[GrpcCarrier] | type[OwnCarrier]] = {"grpcio": GrpcCarrier, "our own": OwnCarrier}
 
 
 class Application(http.server.ThreadingHTTPServer):
@@ -315,15 +366,17 @@ class Site(NamedTuple):
     """Envoy, with Ratebound beside it and an application behind it."""
 
     envoy: Envoy
-    carrier: GrpcCarrier
+    carrier: GrpcCarrier | OwnCarrier
     application: Application
 
 
 @contextmanager
-def site(limits: EnvoyRateLimits, folder: Path, routes: Sequence[Any] | str, **options: Any) -> Iterator[Site]:
+def site(
+    limits: EnvoyRateLimits, folder: Path, routes: Sequence[Any] | str, carried_by: str, **options: Any
+) -> Iterator[Site]:
     """All three, until the context ends. `routes` may be a whole configuration, with the ports of examples/."""
     with ExitStack() as stack:
-        carrier = GrpcCarrier(limits)
+        carrier = CARRIERS[carried_by](limits)
         stack.callback(carrier.close)
         application = Application()
         thread = threading.Thread(target=application.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

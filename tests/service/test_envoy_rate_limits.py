@@ -374,7 +374,11 @@ def test_listeners_hear_of_every_decision() -> None:
 
 def test_a_leaky_bucket_has_no_queue_here() -> None:
     limits = service([{**ADDRESS, "limits": "1/minute burst 5 leaky-bucket"}])
+    check = request(client())
+    check.descriptors[0].hits_addend.value = 0
+    assert call(limits, check.SerializeToString()).overall_code == OK
     assert [ask(limits, client()).overall_code for _ in range(2)] == [OK, OVER_LIMIT]
+    assert call(limits, check.SerializeToString()).overall_code == OVER_LIMIT
 
 
 def test_a_penalty_blocks_and_is_not_named() -> None:
@@ -450,6 +454,26 @@ def test_redis_decides_the_same(redis_url_server: Server) -> None:
     assert [status.limit_remaining for status in found[4].statuses] == [2, 1]
     assert [status.limit_remaining for status in found[5].statuses] == [1, 0, 0]
     assert found[6].overall_code == OVER_LIMIT, "one is left for two descriptors"
+
+
+@pytest.mark.parametrize("text", ["5/hour fixed-window", "5/hour gcra", "500/hour", "5/calendar-day"])
+def test_redis_gives_back_and_overdraws(text: str, redis_url_server: Server) -> None:
+    async def run() -> list[tuple[int, int]]:
+        rules = [named(limits=text, over="charge")]
+        limits = service(rules, storage=redis_url_server.url, deadline=5.0, negative_hits=True)
+        found = []
+        whole = 500 if text.startswith("500") else 5
+        for hits, negative in ((whole - 1, False), (2, True), (whole, False), (0, False)):
+            made = request(client())
+            made.descriptors[0].hits_addend.value, made.descriptors[0].is_negative_hits = hits, negative
+            answer = limits.methods[METHOD](GrpcCall(made.SerializeToString(), [], 5.0, None))
+            assert not isinstance(answer, bytes)
+            response = RateLimitResponse.FromString(await answer)
+            found.append((int(response.overall_code), int(response.statuses[0].limit_remaining)))
+        await limits._engine.close()
+        return found
+
+    assert asyncio.run(run()) == [(OK, 1), (OK, 3), (OVER_LIMIT, 3), (OVER_LIMIT, 0)]
 
 
 def test_shared_memory_decides_the_same(zone_url: str) -> None:
