@@ -38,8 +38,9 @@ rules:
         for number in range(8)
     )
     + """\
-  - {name: edge, match: {descriptor: {domain: bench, entries: [remote_address]}}, limits: 1000000/second}
   - {name: rest, default: true, by: address, limits: 1000000/second}
+descriptors:
+  - {name: edge, domain: bench, entries: [remote_address], limits: 1000000/second}
 """
 )
 TRACED = """\

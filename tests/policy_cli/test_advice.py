@@ -189,6 +189,12 @@ WRONG: dict[str, list[str]] = {
         "storage: memory://\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
         "storage: shm://zone\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
     ],
+    "descriptor-never-matched": [
+        "descriptors: [{name: a, domain: e, entries: [{p: /a*}], limits: 9/hour}, "
+        "{name: b, domain: e, entries: [{p: /ab*}, k], limits: 9/hour}]",
+        "descriptors: [{name: a, domain: e, entries: [k, p], limits: 9/hour}, "
+        "{name: b, domain: e, entries: [k, {p: '*'}], limits: 9/hour}]",
+    ],
 }
 RIGHT: dict[str, list[str]] = {
     "fixed-window-on-credentials": [
@@ -397,6 +403,14 @@ RIGHT: dict[str, list[str]] = {
     "deny-cache-in-memory": [
         "storage: redis://h\nrules: [{name: a, limits: 900/minute, deny_cache: true}]",
         "rules: [{name: a, limits: 900/minute, slice: true}]",
+    ],
+    "descriptor-never-matched": [
+        "descriptors: [{name: b, domain: e, entries: [{p: /ab*}], limits: 9/hour}, "
+        "{name: a, domain: e, entries: [{p: /a*}], limits: 9/hour}, "
+        "{name: c, domain: e, entries: [{p: /abc}], limits: 9/hour}, {name: d, domain: e, entries: [p], limits: deny}]",
+        "descriptors: [{name: a, domain: e, entries: [{p: /a*}], limits: 9/hour}, "
+        "{name: b, domain: f, entries: [{p: /ab*}], limits: 9/hour}, "
+        "{name: c, domain: e, entries: [{p: /a*}, {p: /ab*}], limits: 9/hour}]",
     ],
 }
 WORKERS = {"memory-with-workers": 4}

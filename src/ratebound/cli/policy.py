@@ -15,7 +15,7 @@ from ratebound.cli.policy_explain import GivenRequest, explain_request, header_p
 from ratebound.cli.policy_functions import functions_from
 from ratebound.errors import RateboundError
 from ratebound.policy import PolicyError, read_policy
-from ratebound.policy.imports import SYSTEMS, import_aws
+from ratebound.policy.imports import SYSTEMS, import_aws, import_envoy_descriptors
 from ratebound.policy.lint.known_mistakes import MISTAKES
 from ratebound.policy.load.loader import load_policy
 from ratebound.policy.model.rule import Stage
@@ -131,15 +131,20 @@ def explain(
     metavar="PLAN=FILE",
     help="For aws: the API keys of a usage plan, to be listed under its tier; may be given several times.",
 )
+@click.option(
+    "--descriptors",
+    is_flag=True,
+    help="For envoy: write rules for the same descriptors, for a service that Envoy asks, not rules for requests.",
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file to write; stdout by default.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def import_(system: str, file: str, keys: tuple[str, ...], output: str | None, force: bool) -> None:
+def import_(system: str, file: str, keys: tuple[str, ...], descriptors: bool, output: str | None, force: bool) -> None:
     """Convert the limits in FILE of another system to a policy. Differences between the two are noted on stderr.
 
     \b
     aws    usage plans of API Gateway: the output of aws apigateway get-usage-plans;
            with --keys, the output of aws apigateway get-usage-plan-keys
-    envoy  the YAML of envoyproxy/ratelimit
+    envoy  the YAML of envoyproxy/ratelimit; with --descriptors, for Ratebound as Envoy's rate limit service
     kong   a declarative configuration with the plugin rate-limiting
     nginx  limit_req and limit_conn with their zones
 
@@ -150,10 +155,15 @@ def import_(system: str, file: str, keys: tuple[str, ...], output: str | None, f
     with _mistakes():
         if keys and system != "aws":
             raise RateboundError(f"--keys is for aws, not for {system}: remove it")
+        if descriptors and system != "envoy":
+            raise RateboundError(f"--descriptors is for envoy, not for {system}: remove it")
         text = _read(file)
         given = {plan: _read(name) for plan, name in _pairs("--keys", keys).items()}
         try:
-            imported = import_aws(text, given) if system == "aws" else SYSTEMS[system](text)
+            if descriptors:
+                imported = import_envoy_descriptors(text)
+            else:
+                imported = import_aws(text, given) if system == "aws" else SYSTEMS[system](text)
         except PolicyError as error:
             raise PolicyError(error.problems, file) from None
         try:

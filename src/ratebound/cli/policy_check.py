@@ -84,7 +84,7 @@ def check_file(
     found = advise(policy, workers=workers)
     kept = [(warning, _line(warning.place, lines)) for warning in found if warning.name not in ignore]
     notes = [Note(place, _line(place, lines), text) for place, text in _local_decisions(policy)]
-    return Findings(file, (), kept, len(found) - len(kept), len(policy.rules), notes)
+    return Findings(file, (), kept, len(found) - len(kept), len(policy.rules) + len(policy.descriptors), notes)
 
 
 def _local_decisions(policy: Policy) -> Iterator[tuple[Place, str]]:

@@ -9,6 +9,7 @@ from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.load.loader import ANY_FUNCTION, load_policy, read_policy
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.model.descriptor_rule import DescriptorRule, EntryMatch
 from ratebound.policy.model.penalty import Penalty
 from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import Computed, Rule
@@ -26,6 +27,8 @@ __all__ = [
     "AsyncGate",
     "Block",
     "Computed",
+    "DescriptorRule",
+    "EntryMatch",
     "Explanation",
     "Gate",
     "Identity",

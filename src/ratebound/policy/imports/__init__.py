@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ratebound.policy.imports.aws import import_aws
 from ratebound.policy.imports.draft import Imported
-from ratebound.policy.imports.envoy import import_envoy
+from ratebound.policy.imports.envoy import import_envoy, import_envoy_descriptors
 from ratebound.policy.imports.kong import import_kong
 from ratebound.policy.imports.nginx import import_nginx
 
@@ -18,4 +18,12 @@ SYSTEMS: dict[str, Callable[[str], Imported]] = {
     "nginx": import_nginx,
 }
 
-__all__ = ["SYSTEMS", "Imported", "import_aws", "import_envoy", "import_kong", "import_nginx"]
+__all__ = [
+    "SYSTEMS",
+    "Imported",
+    "import_aws",
+    "import_envoy",
+    "import_envoy_descriptors",
+    "import_kong",
+    "import_nginx",
+]

@@ -35,6 +35,7 @@ class Draft:
     tiers: dict[str, list[str]] = field(default_factory=dict)  # with the clients of each
     overrides: list[dict[str, Any]] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
+    descriptors: list[dict[str, Any]] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)  # by name of the rule
     lost: dict[str, None] = field(default_factory=dict)
     _finals: list[tuple[str, Match]] = field(default_factory=list)
@@ -68,6 +69,14 @@ class Draft:
             self.remarks[name] = remark
         return name
 
+    def add_descriptor(self, wanted: str, remark: str, **keys: Any) -> str:
+        """Add a rule for descriptors, without its empty keys, and return its name."""
+        name = self.name(wanted)
+        self._names.add(name)
+        self.descriptors.append({"name": name} | {key: value for key, value in keys.items() if value})
+        self.remarks[name] = remark
+        return name
+
     def end(self, wanted: str, match: Mapping[str, Any], since: int) -> None:
         """End the search for requests of this match, so that no later rule applies to them.
 
@@ -86,7 +95,7 @@ class Draft:
 
     def imported(self) -> Imported:
         """Return the text of the policy and the notes. Raises PolicyError if there is no limit to import."""
-        if all(one["limits"] == "unlimited" for one in (*self.rules, *self.overrides)):
+        if all(one["limits"] == "unlimited" for one in (*self.rules, *self.overrides, *self.descriptors)):
             why = "; ".join(self.lost) or "it has no rate limit"
             raise PolicyError([Problem((), f"nothing to import from {self.system}: {why}")])
         if any("address" in str(rule.get("by")) for rule in self.rules):
@@ -103,11 +112,12 @@ class Draft:
             lines += _block("tiers", self.tiers)
         elif self.tiers:
             lines.append(f"tiers: {flow(list(self.tiers))}")
-        for key, entries in (("overrides", self.overrides), ("rules", self.rules)):
+        lists = (("overrides", self.overrides), ("rules", self.rules), ("descriptors", self.descriptors))
+        for key, entries in lists:
             if entries:
                 lines += ["", f"{key}:"]
             for entry in entries:
-                remark = self.remarks.get(entry.get("name", "")) if key == "rules" else None
+                remark = self.remarks.get(entry.get("name", "")) if key != "overrides" else None
                 lines += [f"  # {' '.join(remark.split())}"] if remark else []
                 lead = "  - "
                 for name, value in entry.items():

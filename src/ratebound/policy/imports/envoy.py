@@ -1,4 +1,7 @@
-"""The importer for envoyproxy/ratelimit: nested descriptors with fixed windows.
+"""The importers for envoyproxy/ratelimit: nested descriptors with fixed windows.
+
+`import_envoy_descriptors` writes rules for the same descriptors, for the service that Envoy asks. `import_envoy` writes
+rules for requests, for programs that are behind no Envoy.
 
 A descriptor holds the values that Envoy sends for a request, under keys that its operator chose. The usual keys are
 read with their usual meaning (`KEYS`). An entry with a value is a condition; one without has a count for each value.
@@ -85,6 +88,24 @@ class DescriptorEntry(NamedTuple):
         return mine.startswith(stem) or (self.is_wild and stem.startswith(mine.removesuffix("*")))
 
 
+def _read_rate(rate: Any, where: str, draft: Draft) -> tuple[str, str, list[str]]:
+    """Return the limits of a rate_limit, its name, and the names that it replaces. Raises PolicyError."""
+    if not isinstance(rate, Mapping):
+        raise PolicyError([Problem((), f"{where}: rate_limit: expected unit and requests_per_unit")])
+    for key in sorted(set(map(str, rate)) - RATE):
+        draft.lose(f"{where}: unknown key rate_limit.{key}")
+    name = str(rate.get("name") or "")
+    replaced = [str(one.get("name")) for one in rate.get("replaces") or () if isinstance(one, Mapping)]
+    if is_true(rate.get("unlimited")):
+        return "unlimited", name, replaced
+    unit, count = str(rate.get("unit")).lower(), rate.get("requests_per_unit")
+    if unit not in UNITS or isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        given = f"unit {shown(rate.get('unit'))}, requests_per_unit {shown(count)}"
+        expected = f"expected one of {', '.join(UNITS)}, and a whole number"
+        raise PolicyError([Problem((), f"{where}: {given}: {expected}")])
+    return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name, replaced
+
+
 Group = list[tuple[DescriptorEntry, Mapping[str, Any]]]  # the descriptors of one key at one level
 
 
@@ -104,6 +125,89 @@ def import_envoy(text: str) -> Imported:
         draft.lose("the service's storage is set in its environment: with several processes, write storage: redis://…")
         draft.lose("the service charges a denied request to its other limits; this policy charges it to none")
     return draft.imported()
+
+
+def import_envoy_descriptors(text: str) -> Imported:
+    """Return the policy of one domain with rules for its descriptors. Raises PolicyError if it cannot be read."""
+    tree, _ = parse(text, "yaml")
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("descriptors"), list) or not tree.get("domain"):
+        raise PolicyError([Problem((), "expected the keys domain and descriptors of envoyproxy/ratelimit")])
+    reader = _DescriptorReader(str(tree["domain"]))
+    reader.level(tree["descriptors"], (), ())
+    reader.replace()
+    reader.draft.lose("envoyproxy/ratelimit charges a denied request to all its limits; this policy charges it to none")
+    return reader.draft.imported()
+
+
+class _DescriptorReader:
+    """A reader of descriptors that writes rules for the same descriptors into a draft."""
+
+    def __init__(self, domain: str) -> None:
+        self.draft = Draft("envoyproxy/ratelimit")
+        self._domain = domain
+        self._named: dict[str, list[str]] = {}  # names of rules by the name of their rate_limit
+        self._replaced: dict[str, list[str]] = {}  # names of rate_limits by the rule that replaces them
+
+    def level(self, descriptors: Any, above: tuple[DescriptorEntry, ...], written: tuple[Any, ...]) -> None:
+        """Write the rules of the descriptors at one level. `written` are the entries above as a policy has them."""
+        for group in _groups(descriptors, above).values():
+            for entry, one in group:
+                chain = (*above, entry)
+                entries = (*written, _entry_text(entry, shared=is_true(one.get("share_threshold"))))
+                self._note_ignored(one, chain)
+                if one.get("rate_limit") is not None:
+                    self._limit(one, chain, entries)
+                elif not one.get("descriptors"):
+                    self._add("", chain, entries, "unlimited")
+                if one.get("descriptors"):
+                    self.level(one["descriptors"], chain, entries)
+
+    def replace(self) -> None:
+        """Write which rules are replaced by others, once all are known."""
+        for rule in self.draft.descriptors:
+            names = [name for wanted in self._replaced.get(rule["name"], ()) for name in self._named.get(wanted, ())]
+            if names:
+                rule["replaces"] = [name for name in names if name != rule["name"]]
+            for wanted in self._replaced.get(rule["name"], ()):
+                if wanted not in self._named:
+                    self.draft.lose(f"{rule['name']} replaces {wanted}, which no rate_limit is named")
+
+    def _limit(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], entries: tuple[Any, ...]) -> None:
+        limits, name, replaced = _read_rate(one["rate_limit"], _chain(chain), self.draft)
+        rule = self._add(name, chain, entries, limits, "shadow" if is_true(one.get("shadow_mode")) else "")
+        if name:
+            self._named.setdefault(name, []).append(rule)
+        if replaced and limits != "unlimited":
+            self._replaced[rule] = replaced
+
+    def _add(
+        self, name: str, chain: tuple[DescriptorEntry, ...], entries: tuple[Any, ...], limits: str, mode: str = ""
+    ) -> str:
+        return self.draft.add_descriptor(
+            name or "_".join(entry.label for entry in chain),
+            _chain(chain),
+            domain=self._domain,
+            entries=list(entries),
+            limits=limits,
+            mode=mode,
+        )
+
+    def _note_ignored(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...]) -> None:
+        for key in sorted(set(map(str, one)) - DESCRIPTOR):
+            self.draft.lose(f"{_chain(chain)}: unknown key {key}")
+        if any(one.get(key) for key in REPORTING):
+            self.draft.lose("detailed_metric, value_to_metric and metadata are left out: they do not change the limits")
+        if is_true(one.get("quota_mode")):
+            self.draft.lose(
+                f"{_chain(chain)}: quota_mode denies only if all quotas are used up; in this policy each quota denies"
+            )
+
+
+def _entry_text(entry: DescriptorEntry, *, shared: bool) -> Any:
+    """Return an entry as a rule for descriptors has it."""
+    if shared and entry.is_wild:
+        return {"key": entry.key, "value": entry.value, "shared": True}
+    return {entry.key: entry.value} if entry.value else entry.key
 
 
 class _EnvoyReader:
@@ -202,23 +306,12 @@ class _EnvoyReader:
         return match
 
     def _rate(self, rate: Any, chain: tuple[DescriptorEntry, ...]) -> tuple[str, str]:
-        where = _chain(chain)
-        if not isinstance(rate, Mapping):
-            raise PolicyError([Problem((), f"{where}: rate_limit: expected unit and requests_per_unit")])
-        for key in sorted(set(map(str, rate)) - RATE):
-            self.draft.lose(f"{where}: unknown key rate_limit.{key}")
-        if rate.get("replaces"):
-            names = ", ".join(str(one.get("name")) for one in rate["replaces"] if isinstance(one, Mapping))
-            self.draft.lose(f"{where} replaces {names} where both apply; in this policy both count")
-        name = str(rate.get("name") or "")
-        if is_true(rate.get("unlimited")):
-            return "unlimited", name
-        unit, count = str(rate.get("unit")).lower(), rate.get("requests_per_unit")
-        if unit not in UNITS or isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            given = f"unit {shown(rate.get('unit'))}, requests_per_unit {shown(count)}"
-            expected = f"expected one of {', '.join(UNITS)}, and a whole number"
-            raise PolicyError([Problem((), f"{where}: {given}: {expected}")])
-        return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name
+        limits, name, replaced = _read_rate(rate, _chain(chain), self.draft)
+        if replaced:
+            self.draft.lose(
+                f"{_chain(chain)} replaces {', '.join(replaced)} where both apply; in this policy both count"
+            )
+        return limits, name
 
     def _override(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], rule: str) -> None:
         """Add an override for one client of a rule. A client that is named without a limit is unlimited."""

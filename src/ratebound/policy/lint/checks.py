@@ -18,6 +18,7 @@ from ratebound.policy.lint.redundant_limit import is_redundant
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers, first_literal
 from ratebound.policy.match.request_value import TARGETS
+from ratebound.policy.model.descriptor_rule import EntryMatch
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
 from ratebound.policy.problem import Place
@@ -418,8 +419,41 @@ def _lists(policy: Policy) -> Iterator[Advice]:
 def _nothing_enforced(policy: Policy) -> Iterator[Advice]:
     if policy.switch != "on":
         yield advice("nothing-enforced", ("switch",), f"the switch is {policy.switch!r}")
-    elif policy.rules and all(rule.mode == "shadow" for rule in policy.rules):
+    elif policy.rules and {rule.mode for rule in policy.rules} | {rule.mode for rule in policy.descriptors} == {
+        "shadow"
+    }:
         yield advice("nothing-enforced", ("rules",), "every rule has 'mode: shadow'")
+
+
+def _hidden_descriptors(policy: Policy) -> Iterator[Advice]:
+    """Yield a warning for each rule with an entry that an earlier wildcard at the same place always takes first."""
+    wildcards: dict[tuple[object, ...], list[str]] = {}  # by the entries before them and their key
+    for rule in policy.descriptors:
+        before: tuple[object, ...] = (rule.domain,)
+        for condition in rule.conditions:
+            known = wildcards.setdefault((*before, condition.key), [])
+            if condition.is_wild and condition.value not in known:
+                known.append(condition.value)
+            before = (*before, condition[:2])
+    for place, rule in enumerate(policy.descriptors):
+        before = (rule.domain,)
+        for condition in rule.conditions:
+            known = wildcards[*before, condition.key]
+            hiding = [value for value in known if _takes_first(value, condition, known)]
+            if hiding:
+                wrong = f"rule {rule.name!r}: {condition.key}={hiding[0]} takes every value of '{condition}'"
+                yield advice("descriptor-never-matched", ("descriptors", place, "entries"), wrong)
+                break
+            before = (*before, condition[:2])
+
+
+def _takes_first(value: str, condition: EntryMatch, known: Sequence[str]) -> bool:
+    """Return True if a wildcard takes every value that a condition on the same entry could match."""
+    if not condition.value:
+        return value == "*"
+    if not condition.is_wild or value == condition.value:
+        return False
+    return known.index(value) < known.index(condition.value) and condition.value.startswith(value[:-1])
 
 
 CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
@@ -443,5 +477,6 @@ CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
     _global_alone,
     _lists,
     _nothing_enforced,
+    _hidden_descriptors,
     check_local_decisions,
 )

@@ -213,4 +213,9 @@ MISTAKES: dict[str, tuple[str, str]] = {
         "A deny cache saves trips to a server. Counts in memory, or in the shared memory of one host, take no trip.",
         "Write 'storage: redis://…', or leave the deny caches out.",
     ),
+    "descriptor-never-matched": (
+        "A descriptor takes the first wildcard that its value begins with, in the order of the file, and an entry"
+        " without a value only if no wildcard matches. It never tries another one.",
+        "Write the longer wildcard before the shorter one, or leave this rule out.",
+    ),
 }

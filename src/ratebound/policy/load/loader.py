@@ -12,6 +12,7 @@ from ratebound.policy.functions import Functions, find_function, find_nothing
 from ratebound.policy.identity.source import read_source
 from ratebound.policy.load.document import SUFFIXES, Lines, parse
 from ratebound.policy.match.conditions import Match
+from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.policy import Override, Policy
 from ratebound.policy.model.rule import Computed, Rule
 from ratebound.policy.problem import Place, PolicyError, Problem, Problems, nearest, shown
@@ -130,6 +131,8 @@ class _PolicyReader:
             read = {"rules": self.rule, "exempt": self.match, "overrides": self.override}.get(name)
             if read is not None:
                 arguments[name] = self.each(value, name, read)
+            elif name == "descriptors":
+                arguments[name] = self.each(value, name, self.descriptor)
             elif name == "identities":
                 arguments[name] = self.identities(value)
             elif name == "by":
@@ -162,6 +165,8 @@ class _PolicyReader:
             return bool(broken & {"", "match", "stage"})
         if place[0] == "exempt":
             return bool(broken)
+        if place[0] == "descriptors" and "replaces" in place:
+            return any("name" in keys for keys in self._broken.values())
         if place[0] == "overrides" and "rules" in place[2:]:
             return not self._has_rules or any("name" in keys for keys in self._broken.values())
         return False
@@ -257,6 +262,28 @@ class _PolicyReader:
             rule = Rule(**{**needed, **_readable(known, error)})
         # A rule with errors is not final: what it hides from later rules is not known.
         return rule if len(self.problems.found) == before else replace(rule, final=False)
+
+    def descriptor(self, value: Any, place: Place) -> DescriptorRule:
+        """Return a rule for descriptors; of a rule with errors, the parts that can be read."""
+        if isinstance(value, DescriptorRule):
+            return value
+        known = self.mapping(value, place, "descriptor")
+        for name in ("name", "domain", "entries", "limits"):
+            if name not in known and isinstance(value, Mapping):
+                self.problems.add(place, f"a rule for descriptors needs {name}")
+                self._mark_broken(place, name)
+        needed = {
+            "name": f"unreadable-{place[1]}",
+            "domain": "unreadable",
+            "entries": [f"unreadable-{place[1]}"],
+            "limits": "unlimited",
+        }
+        try:
+            return DescriptorRule(**{**needed, **known})
+        except PolicyError as error:
+            self._add_problems(place, error)
+            self._mark_broken(place, *(str(problem.place[0]) for problem in error.problems if problem.place))
+            return DescriptorRule(**{**needed, **_readable(known, error)})
 
     def match(self, value: Any, place: Place) -> Match:
         """Return a match; of a match with errors, the conditions that can be read."""

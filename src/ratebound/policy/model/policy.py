@@ -19,6 +19,7 @@ from ratebound.policy.identity.source import KIND, OWN, read_source
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.coverage import covers
 from ratebound.policy.model.client_list import ClientList, client_of
+from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.penalty import read_penalty
 from ratebound.policy.model.pressure import read_pressure
 from ratebound.policy.model.rule import (
@@ -85,6 +86,7 @@ class Policy:
     `concurrent` is "auto", or a mapping of options of `InFlight`: web adapters then shed requests that an overloaded
     process cannot work on at once. `adaptive` lowers limits while the process is overloaded.
     `penalties` are entries that rules name by `penalty`: each a Penalty, a mapping with its keys, or text.
+    `descriptors` are rules for Envoy's rate limit service. They never apply to requests, nor `rules` to descriptors.
     """
 
     rules: Sequence[Rule] = ()
@@ -107,6 +109,7 @@ class Policy:
     overrides: Sequence[Override] = ()
     adaptive: Any = None  # a Pressure, or a mapping like {"cpu": "85%", "latency": "500 ms"}
     penalties: Mapping[str, Any] = field(default_factory=dict)
+    descriptors: Sequence[DescriptorRule] = ()
 
     pressure: Pressure | None = field(init=False, repr=False)
     proxies: Proxies = field(init=False, repr=False)
@@ -123,13 +126,19 @@ class Policy:
 
     def __post_init__(self) -> None:
         problems, put = Problems(), object.__setattr__
-        for name in ("rules", "exempt", "allow", "block", "overrides"):
+        for name in ("rules", "exempt", "allow", "block", "overrides", "descriptors"):
             value = getattr(self, name)
             if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
                 problems.add((name,), f"expected a list, not {shown(value)}")
                 value = ()
             put(self, name, tuple(value))
-        for name, kind in (("rules", Rule), ("exempt", Match), ("overrides", Override)):
+        kinds: dict[str, type[Any]] = {
+            "rules": Rule,
+            "exempt": Match,
+            "overrides": Override,
+            "descriptors": DescriptorRule,
+        }
+        for name, kind in kinds.items():
             for place, one in enumerate(getattr(self, name)):
                 if not isinstance(one, kind):
                     hint = ": read_policy takes a whole policy as dicts" if isinstance(one, Mapping) else ""
@@ -163,6 +172,7 @@ class Policy:
         self._check_tiers(problems)
         self._check_penalties(problems)
         self._check_rules(problems)
+        self._check_descriptors(problems)
         self._check_lists(problems)
         problems.check()
 
@@ -297,7 +307,7 @@ class Policy:
                 problems.add((*at, place), f"a rule with {_abuse_limits(rule)} {wrong}")
 
     def _check_rules(self, problems: Problems) -> None:
-        if not self.rules and not self.block:
+        if not self.rules and not self.block and not self.descriptors:
             problems.add(("rules",), "a policy without rules limits nothing: add at least one rule")
         names: dict[str, int] = {}
         alternatives: dict[str, Alternatives] = {}
@@ -345,6 +355,32 @@ class Policy:
                     )
                     break
         object.__setattr__(self, "rule_by", alternatives)
+
+    def _check_descriptors(self, problems: Problems) -> None:
+        names = {rule.name: f"rules[{place}]" for place, rule in self._of_kind("rules", Rule)}
+        entries: dict[Any, str] = {}
+        rules = self._of_kind("descriptors", DescriptorRule)
+        for place, rule in rules:
+            at: Place = ("descriptors", place)
+            here = f"descriptors[{place}]"
+            if names.setdefault(rule.name, here) != here:
+                problems.add(
+                    (*at, "name"), f"{rule.name!r} is also the name of {names[rule.name]}: choose another name"
+                )
+            same = rule.domain, tuple(condition[:2] for condition in rule.conditions)
+            if entries.setdefault(same, rule.name) != rule.name:
+                problems.add(
+                    (*at, "entries"),
+                    f"never matched: {entries[same]!r} has the same domain and entries; leave out one of them",
+                )
+            with problems.at(*at, "limits"):
+                _check_names(rule.rule, rule.plan)
+        known = {rule.name for _, rule in rules}
+        for place, rule in rules:
+            for name in rule.replaces:
+                if name not in known or name == rule.name:
+                    hint = nearest(name, known - {rule.name})
+                    problems.add(("descriptors", place, "replaces"), f"unknown rule {name!r}: {hint}")
 
     def _of_kind(self, name: str, kind: type[T]) -> list[tuple[int, T]]:
         """Return the entries of a list that have the expected type, each with its index."""

@@ -40,6 +40,7 @@ from ratebound.policy.model.client_list import ClientList
 from ratebound.policy.model.policy import Policy, needs_verified
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
 from ratebound.policy.problem import PolicyError
+from ratebound.policy.runtime.compiled_descriptors import DescriptorTable
 from ratebound.policy.runtime.compiled_rules import (
     CompiledExemption,
     CompiledRule,
@@ -161,10 +162,11 @@ class CompiledPolicy:
             self.stages = {name: CompiledStage.of(rules) for name, rules in by_stage.items()}
             self.may_queue = may_queue(policy.rules, policy.overrides)
             self.may_hold = may_hold(policy.rules, policy.overrides)
+            self.descriptors = DescriptorTable(policy)
             kinds = [*self.clients.kinds, *(kind for parts in policy.alternatives for kind in parts)]
             self._functions = [*_functions_of(new), *(function for kind in kinds for function in kind.functions)]
         else:
-            self.exempt, self.clients = below.exempt, below.clients
+            self.exempt, self.clients, self.descriptors = below.exempt, below.clients, below.descriptors
             stages = below.stages
             if len(self.rules) < len(known) + len(new):  # the default rules were replaced by such as always apply
                 stages = {name: stage.without_defaults() for name, stage in stages.items()}

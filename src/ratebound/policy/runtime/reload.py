@@ -19,6 +19,7 @@ from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
 from ratebound.limit import Limit
 from ratebound.policy.load.loader import load_policy
+from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError, Problem
 from ratebound.policy.runtime.general_path import CompiledPolicy
@@ -136,9 +137,8 @@ def log_swap(old: Policy, new: Policy) -> tuple[str, ...]:
     changes = tuple(changes_between(old, new))
     if old.pressure is not None and new.pressure is not None:
         new.pressure.follow(old.pressure)
-    log.warning(
-        "a new policy is in force: %d rules%s", len(new.rules), "".join(f"\n    {change}" for change in changes)
-    )
+    count = len(new.rules) + len(new.descriptors)
+    log.warning("a new policy is in force: %d rules%s", count, "".join(f"\n    {change}" for change in changes))
     return changes
 
 
@@ -169,6 +169,10 @@ def changes_between(old: Policy, new: Policy) -> Iterator[str]:
         yield "concurrent: a change takes a restart"
     if old.salt != new.salt:
         yield "salt: fingerprints change; rules that count by them start anew"
+    counted = {rule.name: _counted_values(rule) for rule in old.descriptors}
+    for one in new.descriptors:
+        if counted.get(one.name, _counted_values(one)) != _counted_values(one):
+            yield f"descriptors {one.name}: counts by other entries from now on, and starts anew"
     for rule in new.rules:
         if rule.name in old.rule_by and _counts_by(rule.name, old) != _counts_by(rule.name, new):
             yield f"rule {rule.name}: counts by {rule.by or new.by} from now on, and starts anew"
@@ -192,6 +196,10 @@ def _kept(rule: str, old: Limit, new: Limit) -> Iterator[str]:
         yield f"rule {rule}: '{new.text}' keeps its strikes and blocks, and is for strikes from now on"
 
 
+def _counted_values(rule: DescriptorRule) -> list[str]:
+    return [condition.key for condition in rule.conditions if condition.is_counted]
+
+
 def _counts_by(rule: str, policy: Policy) -> list[list[str]]:
     return [[kind.name for kind in parts] for parts in policy.rule_by[rule]]
 
@@ -205,4 +213,4 @@ def _limits_of(policy: Policy) -> dict[str, list[Limit]]:
             for limit in plan
         ]
         for rule in policy.rules
-    }
+    } | {rule.name: list(rule.plan) if isinstance(rule.plan, tuple) else [] for rule in policy.descriptors}
