@@ -9,6 +9,7 @@ def main() -> None:
         from ratebound.cli.app import app
         from ratebound.cli.blocks import blocks
         from ratebound.cli.policy import policy
+        from ratebound.cli.serve import serve
         from ratebound.cli.state import state
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("click", "rich"):
@@ -25,4 +26,5 @@ def main() -> None:
     app.add_command(blocks)
     app.add_command(policy)
     app.add_command(state)
+    app.add_command(serve)
     app(prog_name="ratebound")
