@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratebound.policy import Policy, PolicyFile, read_policy
+from ratebound.service.admin import run_admin
 from ratebound.service.listening import address_of, bind_all, remove_paths, tls_context
 from ratebound.service.logs import set_up_logs
 from ratebound.service.run_folder import RunFolder, make_run_folder
@@ -89,6 +90,8 @@ class Supervisor:
             signal.signal(number, _noted)
         for slot in range(settings.workers):
             self._children.append(_Child(f"worker {slot}", self._worker(slot)))
+        if "admin" in self.sockets:
+            self._children.append(_Child("admin", self._admin))
         try:
             for child in self._children:
                 self._start(child)
@@ -143,6 +146,12 @@ class Supervisor:
             run_worker(task, started, supervisor)
 
         return run
+
+    def _admin(self, started: int, supervisor: int) -> None:
+        for name, bound in self.sockets.items():
+            if name != "admin":
+                bound.close()
+        run_admin(self.settings, self.folder, self.sockets["admin"], started, supervisor)
 
     # Processes
 

@@ -9,17 +9,20 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import uvloop
 
+from ratebound.observe.logging import LogListener
 from ratebound.policy import Policy, PolicyFile
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Connections
 from ratebound.service.engine import Engine
 from ratebound.service.http1 import Answer, Http1Connection, HttpRequest, problem
 from ratebound.service.listening import tls_context
+from ratebound.service.metrics import WorkerMetrics
 from ratebound.service.routes import ServiceRoutes
 from ratebound.service.run_folder import RunFolder
 from ratebound.service.settings import ServiceSettings
@@ -30,6 +33,7 @@ log = logging.getLogger("ratebound.service")
 
 SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
+OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -53,13 +57,17 @@ class Worker:
         self.task = task
         settings = task.settings
         self.tokens = BearerTokens(settings.tokens)
+        self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG))
         is_memory = split_url(task.storage).scheme == "memory"
         self.engine = Engine(
             task.policy,
             storage=task.storage,
             deadline=None if is_memory else settings.deadline,
             workers=settings.workers,
+            listeners=self.metrics.listeners,
         )
+        with suppress(ValueError):  # Redis knows its own size
+            self.metrics.prometheus.watch(self.engine.gate, name="service")
         self.connections = {name: Connections(settings.bounds) for name in task.sockets if name != "admin"}
         self.servers: list[asyncio.AbstractServer] = []
         self.is_ready = False
@@ -71,7 +79,8 @@ class Worker:
         made: dict[str, Callable[[], asyncio.Protocol]] = {}
         if "http" in self.connections:
             routes = ServiceRoutes(self.api(), _no_check, self.tokens, lambda: self.is_ready)
-            made["http"] = lambda: Http1Connection(routes, self.connections["http"])
+            counted = self.metrics.counted(routes)
+            made["http"] = lambda: Http1Connection(counted, self.connections["http"])
         return made
 
     def api(self) -> dict[bytes, Any]:
@@ -82,7 +91,7 @@ class Worker:
         """Serve all listeners, and begin to look after connections and the storage."""
         loop = asyncio.get_running_loop()
         await self._look_at_storage()
-        questions = {"ready": self._ready, "reload": self._reload}
+        questions = {"metrics": self._metrics, "ready": self._ready, "reload": self._reload}
         path = self.task.folder.worker_socket(self.task.slot)
         if os.path.exists(path):
             os.unlink(path)  # of the worker that was here before
@@ -127,13 +136,17 @@ class Worker:
         self.is_ready = is_ready
         self.not_ready = "" if is_ready else "the storage does not answer"
 
+    async def _metrics(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        opened = {wire: len(connections) for wire, connections in self.connections.items()}
+        return {"generation": self.task.generation, "families": self.metrics.snapshot(opened)}
+
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         await self._look_at_storage()
         policy = self.task.policy
         return {
             "ready": self.is_ready,
             "reason": self.not_ready,
-            "policy_error": str(policy.error) if isinstance(policy, PolicyFile) and policy.error else None,
+            "policy": OLD_POLICY if isinstance(policy, PolicyFile) and policy.error else "loaded",
         }
 
     async def _reload(self, asked: Mapping[str, Any]) -> bool:
