@@ -7,6 +7,7 @@ def main() -> None:
     """Run the command. Exits with status 2 if click or rich is not installed."""
     try:
         from ratebound.cli.app import app
+        from ratebound.cli.ask import ask
         from ratebound.cli.blocks import blocks
         from ratebound.cli.policy import policy
         from ratebound.cli.serve import serve
@@ -23,6 +24,7 @@ def main() -> None:
             raise
     else:
         app.add_command(zone)
+    app.add_command(ask)
     app.add_command(blocks)
     app.add_command(policy)
     app.add_command(state)

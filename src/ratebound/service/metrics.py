@@ -23,6 +23,7 @@ from ratebound.service.http1 import Answer, Handle, HttpRequest
 
 MOST_LIMITS = 200  # names of limits with labels of their own; the others are "other"
 Labels = dict[str, str]
+Method = Callable[[Any], bytes | Coroutine[Any, Any, bytes]]
 Sample = tuple[str, Labels, float]
 
 
@@ -157,6 +158,36 @@ class WorkerMetrics:
 
         return counting
 
+    def counted_method(self, method: Method) -> Method:
+        """Return a gRPC method that counts its replies, by the number of their status."""
+        count = self._counter("grpc")
+
+        async def awaited(answer: Coroutine[Any, Any, bytes]) -> bytes:
+            try:
+                found = await answer
+            except Exception as error:
+                count(str(getattr(error, "status", 13)))
+                raise
+            count("0")
+            return found
+
+        def counting(call: Any) -> bytes | Coroutine[Any, Any, bytes]:
+            try:
+                answer = method(call)
+            except Exception as error:
+                count(str(getattr(error, "status", 13)))
+                raise
+            if isinstance(answer, bytes):
+                count("0")
+                return answer
+            return awaited(answer)
+
+        return counting
+
+    def counted_commands(self, commands: Any) -> "CountedCommands":
+        """Return commands of RESP that count their answers: ok or error."""
+        return CountedCommands(commands, self._counter("resp"))
+
     def snapshot(self, connections: dict[str, int]) -> list[dict[str, Any]]:
         """Return all samples by family, as JSON can hold them."""
         families: dict[str, dict[str, Any]] = {}
@@ -196,6 +227,28 @@ class WorkerMetrics:
             requests[wire, result] = requests.get((wire, result), 0) + 1
 
         return count
+
+
+class CountedCommands:
+    """The commands of RESP, with a count of their answers."""
+
+    def __init__(self, commands: Any, count: Callable[[str], None]) -> None:
+        self.new_session = commands.new_session
+        self._answer = commands.answer
+        self._count = count
+
+    def answer(self, session: Any, command: list[bytes]) -> bytes | Coroutine[Any, Any, bytes]:
+        """Answer a command, and count the answer."""
+        found: bytes | Coroutine[Any, Any, bytes] = self._answer(session, command)
+        if isinstance(found, bytes):
+            self._count("error" if found[:1] == b"-" else "ok")
+            return found
+        return self._awaited(found)
+
+    async def _awaited(self, answer: Coroutine[Any, Any, bytes]) -> bytes:
+        found = await answer
+        self._count("error" if found[:1] == b"-" else "ok")
+        return found
 
 
 def _family(name: str, kind: str, text: str, samples: list[Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ This is where the data plane is put together: an engine, and a protocol for each
 """
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -74,18 +75,42 @@ class Worker:
         self.not_ready = "the storage was not asked yet"
         self._tasks: list[asyncio.Task[None]] = []
 
-    def protocols(self) -> dict[str, Callable[[], asyncio.Protocol]]:
+    def protocols(self) -> dict[str, Callable[[], Any]]:
         """Return the wire formats, by the names of their settings: what makes the protocol of a new connection."""
-        made: dict[str, Callable[[], asyncio.Protocol]] = {}
-        if "http" in self.connections:
-            routes = ServiceRoutes(self.api(), _no_check, self.tokens, lambda: self.is_ready)
-            counted = self.metrics.counted(routes)
-            made["http"] = lambda: Http1Connection(counted, self.connections["http"])
+        settings, engine, metrics = self.task.settings, self.engine, self.metrics
+        made: dict[str, Callable[[], Any]] = {}
+        http = self.connections.get("http")
+        if http is not None:
+            api, check = _part("http_api"), _part("check")
+            routes = ServiceRoutes(
+                api.HttpApi(engine, self.task.secrets, settings.bounds).routes if api else {},
+                check.ProxyCheck(
+                    engine,
+                    proxies=settings.trusted_proxies,
+                    headers=settings.check_headers,
+                    denied_status=settings.check_denied_status,
+                    tokens=self.tokens,
+                )
+                if check
+                else _no_check,
+                self.tokens,
+                lambda: self.is_ready,
+            )
+            handle = metrics.counted(routes)
+            made["http"] = lambda: Http1Connection(handle, http)
+        grpc = self.connections.get("grpc")
+        http2, wire, envoy = _part("http2"), _part("grpc"), _part("envoy")
+        if grpc is not None and http2 and wire and envoy:
+            methods = envoy.EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
+            counted = {path: metrics.counted_method(method) for path, method in methods.items()}
+            server = wire.GrpcServer({**counted, **wire.health_methods(lambda: self.is_ready)}, self.tokens)
+            made["grpc"] = lambda: http2.Http2Connection(server.handle, grpc)
+        resp = self.connections.get("resp")
+        connections, answers = _part("resp"), _part("resp_commands")
+        if resp is not None and connections and answers:
+            commands = metrics.counted_commands(answers.RespCommands(engine, self.tokens))
+            made["resp"] = lambda: connections.RespConnection(commands, resp)
         return made
-
-    def api(self) -> dict[bytes, Any]:
-        """Return the calls of programs over HTTP, by path."""
-        return {}
 
     async def start(self) -> None:
         """Serve all listeners, and begin to look after connections and the storage."""
@@ -154,6 +179,17 @@ class Worker:
         if not isinstance(policy, PolicyFile):
             return False
         return await asyncio.get_running_loop().run_in_executor(None, policy.reload)
+
+
+def _part(name: str) -> Any:
+    """Import a wire format. None if this version does not have it."""
+    full = f"ratebound.service.{name}"
+    try:
+        return importlib.import_module(full)
+    except ModuleNotFoundError as error:
+        if error.name != full:
+            raise
+        return None
 
 
 def _no_check(request: HttpRequest) -> Answer:
