@@ -345,23 +345,22 @@ def _call(path: str, body: dict[str, Any], as_json: bool, given: dict[str, Any])
 
 
 def _show_http(answer: Any) -> None:
-    if isinstance(answer, dict) and "allowed" in answer:
-        status = f", status {answer['status']}" if "status" in answer else ""
-        click.echo(("allowed" if answer["allowed"] else "denied") + status)
-        _show_fields({name: value for name, value in answer.items() if name not in ("allowed", "status", "body")})
-    else:
+    if not isinstance(answer, dict) or "allowed" not in answer:
         click.echo(json.dumps(answer, indent=2))
+        return
+    status = f", status {answer['status']}" if "status" in answer else ""
+    click.echo(("allowed" if answer["allowed"] else "denied") + status)
+    decision = answer.get("decision", answer) or {}
+    limit = decision.get("limit")
+    shown = {"limit": limit.get("text") if isinstance(limit, dict) else limit}
+    shown |= {name: decision.get(name) for name in ("remaining", "retry_after", "reset_after", "delay", "degraded")}
+    _show_fields({name: value for name, value in shown.items() if name == "remaining" or value})
+    _show_fields(answer.get("headers") or {})
 
 
 def _show_fields(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
-        if name in ("limited", "allowed") or value is None or value == []:
-            continue
-        if isinstance(value, dict):
-            for inner, text in value.items():
-                if not isinstance(text, dict | list) and text is not None:
-                    click.echo(f"  {inner}: {text}")
-        elif not isinstance(value, list):
+        if value is not None and name not in ("limited", "allowed"):
             click.echo(f"  {name}: {value}")
 
 
@@ -371,7 +370,9 @@ def _problem(status: int, answer: Any) -> str:
     lines = [f"the service answered {status}: {answer.get('detail') or answer.get('title') or ''}"]
     for error in answer.get("errors") or ():
         with suppress(TypeError, KeyError):
-            lines.append(f"  {error['field']}: {error['detail']}")
+            line = f"  {error['field']}: {error['detail']}"
+            if line.strip() not in lines[0]:  # the detail of one mistake has it already
+                lines.append(line)
     if status == 401:
         lines.append("Set RATEBOUND_TOKEN or --token-file.")
     return "\n".join(lines)
