@@ -169,6 +169,7 @@ class Worker:
         await self._look_at_storage()
         policy = self.task.policy
         return {
+            "process": os.getpid(),
             "ready": self.is_ready,
             "reason": self.not_ready,
             "policy": OLD_POLICY if isinstance(policy, PolicyFile) and policy.error else "loaded",
