@@ -115,13 +115,14 @@ class Worker:
     async def start(self) -> None:
         """Serve all listeners, and begin to look after connections and the storage."""
         loop = asyncio.get_running_loop()
+        protocols = self.protocols()
         await self._look_at_storage()
         questions = {"metrics": self._metrics, "ready": self._ready, "reload": self._reload}
         path = self.task.folder.worker_socket(self.task.slot)
         if os.path.exists(path):
             os.unlink(path)  # of the worker that was here before
         self.servers.append(await answer_questions(path, questions))
-        for name, protocol in self.protocols().items():
+        for name, protocol in protocols.items():
             tls = tls_context(self.task.settings, name)
             self.servers.append(await loop.create_server(protocol, sock=self.task.sockets[name], ssl=tls))
         self._tasks.append(loop.create_task(self._sweep()))

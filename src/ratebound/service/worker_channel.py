@@ -27,8 +27,8 @@ async def answer_questions(path: str, questions: Mapping[str, Question]) -> asyn
             while line := await reader.readline():
                 writer.write(await _answered(line, questions))
                 await writer.drain()
-        except (OSError, ValueError):
-            pass  # the other end has gone, or sends no lines
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass  # the other end has gone or sends no lines, or this worker ends
         finally:
             writer.close()
 
