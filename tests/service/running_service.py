@@ -42,7 +42,7 @@ class RunningService:
         """The address of a listener: http://127.0.0.1:1234."""
         found = re.search(rf"\b{name} is served on (\S+?)[\"\s]", self.log)
         assert found, self.log
-        return found[1].replace("grpc:", "http:").replace("redis:", "http:")
+        return found[1].replace("grpc", "http").replace("rediss", "https").replace("redis", "http")
 
     def address(self, name: str) -> str:
         """The address of a listener for --to: 127.0.0.1:1234."""

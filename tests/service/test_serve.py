@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 
 from ratebound.storage.shared_memory.zone_file import default_directory
 from tests.servers import Server, redis_server, wait_until
@@ -360,3 +362,29 @@ def test_unix_sockets_are_served_and_removed(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o007 == 0
         assert service.end() == 0
         assert not path.exists()
+
+
+@needs_api
+def test_all_listeners_use_tls_if_there_is_a_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    ca, cert, key = tmp_path / "ca.pem", tmp_path / "cert.pem", tmp_path / "key.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    issued.cert_chain_pems[0].write_to_path(str(cert))
+    issued.private_key_pem.write_to_path(str(key))
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--grpc", "0", "--resp", "0")
+    with running_service(*options) as service:
+        trusting = ssl.create_default_context(cafile=str(ca))
+        assert service.url("http").startswith("https://")
+        assert httpx.get(service.url("http") + "/healthz", verify=trusting).status_code == 200
+        assert httpx.get(service.url("admin") + "/readyz", verify=trusting).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(service.url("http").replace("https", "http") + "/healthz")
+        for wire, words in (
+            ("http", ["hit", "a", "9/hour"]),
+            ("grpc", ["edge", "a=b"]),
+            ("resp", ["hit", "a", "9/hour"]),
+        ):
+            if wire == "http" or find_spec(f"ratebound.service.{'http2' if wire == 'grpc' else wire}"):
+                done = run_command("ask", wire, *words, "--to", service.address(wire), "--ca", str(ca))
+                assert (done.returncode, done.stderr) == (0, ""), wire

@@ -22,7 +22,7 @@ from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Connections
 from ratebound.service.engine import Engine
 from ratebound.service.http1 import Answer, Http1Connection, HttpRequest, problem
-from ratebound.service.listening import tls_context
+from ratebound.service.listening import BACKLOG, tls_context
 from ratebound.service.metrics import WorkerMetrics
 from ratebound.service.routes import ServiceRoutes
 from ratebound.service.run_folder import RunFolder
@@ -124,7 +124,12 @@ class Worker:
         self.servers.append(await answer_questions(path, questions))
         for name, protocol in protocols.items():
             tls = tls_context(self.task.settings, name)
-            self.servers.append(await loop.create_server(protocol, sock=self.task.sockets[name], ssl=tls))
+            within = self.task.settings.bounds.request if tls else None
+            self.servers.append(
+                await loop.create_server(
+                    protocol, sock=self.task.sockets[name], ssl=tls, ssl_handshake_timeout=within, backlog=BACKLOG
+                )
+            )
         self._tasks.append(loop.create_task(self._sweep()))
 
     async def stop(self) -> None:
