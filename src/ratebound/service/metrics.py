@@ -60,10 +60,14 @@ class _LimitCounts:
 
 
 class DecisionCounts:
-    """A listener that counts decisions. `others` receives the events that it does not count itself."""
+    """A listener that counts decisions. `others` receive the events that it does not count itself, and `denials` each
+    decision that denies."""
 
-    def __init__(self, *others: Listener) -> None:
+    logs = True  # one of the others does: a guard need not log outages itself
+
+    def __init__(self, *others: Listener, denials: Listener | None = None) -> None:
         self._others = others
+        self._denials = denials
         self._seconds = Histogram(SECONDS)
         self._limits: dict[str, _LimitCounts] = {}
 
@@ -85,6 +89,8 @@ class DecisionCounts:
                 self._pass_on(event)
                 return
             counts.denied += 1
+            if self._denials is not None:
+                self._denials(event)
         elif len(rows) == 1:
             if limit.over != "deny" or limit.is_watched:
                 self._pass_on(event)
@@ -131,12 +137,15 @@ def _count_used(used: Histogram, limit: Limit, row: Row) -> None:
 
 
 class WorkerMetrics:
-    """All metrics of a worker. `listeners` are for its engine."""
+    """All metrics of a worker. `listeners` are for its engine.
 
-    def __init__(self, *others: Listener) -> None:
+    `log` receives what is unusual, and with `logs_denials` every denial.
+    """
+
+    def __init__(self, log: Listener, *, logs_denials: bool = False) -> None:
         self._registry = CollectorRegistry()
         self.prometheus = PrometheusListener(self._registry, max_limits=MOST_LIMITS)
-        self._decisions = DecisionCounts(self.prometheus, *others)
+        self._decisions = DecisionCounts(self.prometheus, log, denials=log if logs_denials else None)
         self.listeners: Sequence[Listener] = (self._decisions,)
         self._requests: dict[tuple[str, str], int] = {}
 

@@ -162,14 +162,20 @@ class Supervisor:
         child.since = time.monotonic()
         child.is_up = False
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
+        try:
+            sys.stderr.flush()
+            pid = os.fork()
+            if pid == 0:
+                os.close(started)
+                self._be(child, says_started)
+            child.pid, child.started = pid, started
+        except OSError as error:  # too many processes, or no memory
             os.close(started)
-            self._be(child, says_started)
-        os.close(says_started)
-        child.pid, child.started = pid, started
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            child.due = child.since + LONGEST_PAUSE
+            log.error("%s cannot be started now: %s", child.name, error.strerror or error)
+        finally:
+            os.close(says_started)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _be(self, child: _Child, started: int) -> None:
         """Run a child's part in the forked process. Does not return."""

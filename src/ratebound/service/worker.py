@@ -58,7 +58,7 @@ class Worker:
         self.task = task
         settings = task.settings
         self.tokens = BearerTokens(settings.tokens)
-        self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG))
+        self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG), logs_denials=settings.log_level == "debug")
         is_memory = split_url(task.storage).scheme == "memory"
         self.engine = Engine(
             task.policy,
