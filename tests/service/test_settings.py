@@ -159,3 +159,10 @@ def test_nothing_to_serve_is_a_mistake() -> None:
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_default_can_be_read(setting: object) -> None:
     assert read_settings({setting.name: setting.default} if setting.default else {}, environ={})  # type: ignore[attr-defined]
+
+
+def test_the_documentation_has_every_setting_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    shown = [f"| `{one.name}` | {f'`{one.default}`' if one.default else ''} | {one.help} |" for one in SETTINGS]
+    assert [line for line in shown if line not in page.splitlines()] == []
+    assert page.count("\n| `") >= len(SETTINGS)
