@@ -102,7 +102,7 @@ def running_service(
         given |= dict(zip(options[::2], options[1::2], strict=True))
         command = [*COMMAND, "serve", *(word for pair in given.items() for word in pair if pair[1] != "")]
         outer = {name: value for name, value in os.environ.items() if not name.startswith("RATEBOUND_")}
-        variables = {**outer, "XDG_RUNTIME_DIR": str(home), **(environ or {})}
+        variables = {**outer, "XDG_RUNTIME_DIR": str(home), "RUNTIME_DIRECTORY": "", **(environ or {})}
         with log.open("wb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # a preexec_fn while there are threads
             process = subprocess.Popen(

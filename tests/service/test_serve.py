@@ -3,20 +3,24 @@
 import json
 import os
 import random
+import select
 import signal
 import socket
 import ssl
+import tempfile
 import threading
-import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
+from click.testing import CliRunner
 
+from ratebound.cli.ask import ask
 from ratebound.storage.shared_memory.zone_file import default_directory
 from tests.servers import Server, redis_server, wait_until
 from tests.service.running_service import RunningService, run_command, running_service
@@ -28,6 +32,13 @@ SECRET = "the-secret-that-signs-reservations-89"
 needs_api = pytest.mark.skipif(
     find_spec("ratebound.service.http_api") is None, reason="this version has no HTTP API yet"
 )
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder for runs, with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="rb-") as made:
+        yield Path(made)
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
@@ -50,7 +61,8 @@ def test_a_signal_stops_it_with_status_0_and_nothing_is_left(number: int) -> Non
         own = [path.name.removeprefix("run-") for path in service.folder.glob("ratebound-*/run-*")]
         assert len(own) == 1
         assert [name for name in zones if own[0] in name]
-        assert service.end(number) == 0
+        os.killpg(service.process.pid, number) if number == signal.SIGINT else service.send(number)  # as Ctrl-C does
+        assert service.process.wait(20) == 0
         assert "Traceback" not in service.log
         assert service.log.rstrip().endswith("stopped")
         assert list(service.folder.glob("ratebound-*/run-*")) == []
@@ -63,17 +75,17 @@ def test_the_folder_of_a_run_is_for_its_user_only() -> None:
         assert [path.stat().st_mode & 0o077 for path in (run, run.parent)] == [0, 0]
 
 
-def test_workers_end_if_the_supervisor_is_killed_and_the_next_start_removes_what_they_left(tmp_path: Path) -> None:
-    with running_service("--workers", "2", folder=tmp_path) as service:
+def test_workers_end_if_the_supervisor_is_killed_and_the_next_start_removes_what_they_left(home: Path) -> None:
+    with running_service("--workers", "2", folder=home) as service:
         children = service.children()
         assert len(children) == 3
-        (run,) = tmp_path.glob("ratebound-*/run-*")
+        (run,) = home.glob("ratebound-*/run-*")
         zone = f"serve-{run.name.removeprefix('run-')}"
         service.process.kill()
         service.process.wait()
         eventually(lambda: not any(is_alive(pid) for pid in children), "the end of the workers")
         assert run.exists()
-        with running_service(folder=tmp_path):
+        with running_service(folder=home):
             assert not run.exists()
             assert [name for name in os.listdir(default_directory()) if zone in name] == []
 
@@ -85,8 +97,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_run_does_not_remove_the_folder_of_another_one(tmp_path: Path) -> None:
-    with running_service("--workers", "2", folder=tmp_path) as first, running_service(folder=tmp_path):
+def test_a_run_does_not_remove_the_folder_of_another_one(home: Path) -> None:
+    with running_service("--workers", "2", folder=home) as first, running_service(folder=home):
         assert httpx.get(first.url("admin") + "/readyz").status_code == 200
 
 
@@ -117,7 +129,7 @@ def test_mistakes_end_with_status_2_and_the_message_alone(options: list[str], ex
     assert "Traceback" not in done.stderr
 
 
-def test_a_worker_that_cannot_start_ends_the_service(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_ends_the_service() -> None:
     zone = f"memory-{os.getpid()}"
     Path(default_directory(), f"ratebound-{zone}").write_bytes(b"not a zone" * 100)
     try:
@@ -144,46 +156,33 @@ def test_settings_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
 def test_a_stop_finishes_what_was_accepted_and_a_second_signal_does_not_wait() -> None:
     with redis_server() as server:
         options = ("--storage", server.url, "--deadline", "20", "--grace", "20")
-        with running_service(*options) as service, _asked_while_paused(service, server) as asked:
+        with running_service(*options) as service, closing(asked_while_paused(service, server)) as asked:
             service.send(signal.SIGTERM)
             service.wait_for("stopping")
-            time.sleep(0.1)
-            assert asked.answer is None
+            assert select.select([asked.sock], [], [], 0.1)[0] == []
             server.resume()
+            answer = asked.getresponse()
+            assert json.load(answer)["allowed"] is True
             assert service.process.wait(20) == 0
-        assert asked.answer is not None
-        assert asked.answer.json()["allowed"] is True
-        with running_service(*options) as service, _asked_while_paused(service, server):
+        with running_service(*options) as service, closing(asked_while_paused(service, server)) as asked:
             service.send(signal.SIGTERM)
             service.wait_for("stopping")
             assert service.end(signal.SIGTERM) == 128 + signal.SIGTERM
             assert "Traceback" not in service.log
             server.resume()
+            with pytest.raises(OSError):
+                asked.getresponse()
 
 
-class _asked_while_paused:
-    """A request that waits for a server that is paused."""
-
-    def __init__(self, service: RunningService, server: Server) -> None:
-        self.answer: httpx.Response | None = None
-        self._service, self._server = service, server
-        self._thread = threading.Thread(target=self._ask)
-
-    def __enter__(self) -> "_asked_while_paused":
-        self._server.pause()
-        self._thread.start()
-        metric = 'ratebound_service_connections{wire="http"}'
-        eventually(lambda: self._service.metrics().get(metric) == 1, "an open connection")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.resume()
-        self._thread.join()
-
-    def _ask(self) -> None:
-        url = self._service.url("http") + "/v1/hit"
-        with suppress(httpx.HTTPError):
-            self.answer = httpx.post(url, json={"key": "a", "limits": "5/hour"}, timeout=30)
+def asked_while_paused(service: RunningService, server: Server) -> HTTPConnection:
+    """Return a connection with a request that waits for a server, which is paused."""
+    server.pause()
+    connection = HTTPConnection(service.address("http"), timeout=20)
+    body = json.dumps({"key": "a", "limits": "5/hour"})
+    connection.request("POST", "/v1/hit", body, {"content-type": "application/json"})
+    metric = 'ratebound_service_connections{wire="http"}'
+    eventually(lambda: service.metrics().get(metric) == 1, "an open connection")
+    return connection
 
 
 # Reload
@@ -321,6 +320,16 @@ def test_it_is_not_ready_while_redis_is_away() -> None:
         eventually(lambda: httpx.get(ready).status_code == 200, "readiness")
 
 
+@needs_api
+def test_the_control_plane_describes_the_api() -> None:
+    with running_service() as service:
+        found = httpx.get(service.url("admin") + "/openapi.json").json()
+        paths = httpx.get(service.url("admin") + "/").json()["paths"]
+        assert found["openapi"].startswith("3.1")
+        assert "/v1/hit" in found["paths"]
+        assert [path for path in paths if httpx.get(service.url("admin") + path).status_code != 200] == []
+
+
 # Security
 
 
@@ -386,5 +395,5 @@ def test_all_listeners_use_tls_if_there_is_a_certificate(tmp_path: Path) -> None
             ("resp", ["hit", "a", "9/hour"]),
         ):
             if wire == "http" or find_spec(f"ratebound.service.{'http2' if wire == 'grpc' else wire}"):
-                done = run_command("ask", wire, *words, "--to", service.address(wire), "--ca", str(ca))
-                assert (done.returncode, done.stderr) == (0, ""), wire
+                done = CliRunner().invoke(ask, [wire, *words, "--to", service.address(wire), "--ca", str(ca)])
+                assert (done.exit_code, done.stderr) == (0, ""), wire

@@ -5,6 +5,7 @@ over their sockets (worker_channel.py).
 """
 
 import asyncio
+import importlib
 import logging
 import os
 import platform
@@ -35,6 +36,7 @@ INDEX = {
     "/healthz": "the control plane runs",
     "/readyz": "all workers decide: the storage answers, and a policy is loaded",
     "/metrics": "metrics of all workers, for Prometheus",
+    "/openapi.json": "the description of the HTTP API",
 }
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -54,6 +56,7 @@ class ControlPlane:
                 Route("/healthz", self.healthz),
                 Route("/readyz", self.readyz),
                 Route("/metrics", self._with_token(self.metrics)),
+                Route("/openapi.json", self._with_token(self.openapi)),
             ]
         )
 
@@ -81,6 +84,14 @@ class ControlPlane:
             _own("worker_restarts_total", "counter", "Workers that were started again", {}, self._metrics.restarts),
         ]
         return Response(self._metrics.text(own), media_type=CONTENT_TYPE)
+
+    async def openapi(self, request: Request) -> Response:
+        """Answer with the OpenAPI document of the HTTP API."""
+        try:
+            described = importlib.import_module("ratebound.service.openapi")
+        except ModuleNotFoundError:
+            return PlainTextResponse("this version has no description of its API\n", 404)
+        return JSONResponse(described.openapi(self._settings.bounds))
 
     async def poll(self) -> None:
         """Take the metrics of all workers that answer."""

@@ -61,7 +61,7 @@ class MergedMetrics:
 
     @property
     def restarts(self) -> int:
-        """How many workers were started again."""
+        """The number of workers that were started again."""
         return sum(self._restarts.values())
 
     def text(self, own: Sequence[Family] = ()) -> str:

@@ -18,6 +18,7 @@ from ratebound.service.listening import StartError
 from ratebound.storage.shared_memory.zone_file import drop_zone, zone_name
 
 LOCK = "lock"
+LONGEST_HOME = 60  # bytes: the path of a Unix socket has about 100
 
 
 class RunFolder:
@@ -45,10 +46,10 @@ class RunFolder:
 
 def make_run_folder() -> RunFolder:
     """Make the folder of a run, and remove what killed runs left. Raises StartError."""
-    home = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR") or ""
-    if not home or not os.access(home, os.W_OK):
+    home = (os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR") or "").partition(":")[0]
+    if not home or len(os.fsencode(home)) > LONGEST_HOME or not os.access(home, os.W_OK):
         home = tempfile.gettempdir()
-    above = Path(home.partition(":")[0], f"ratebound-{os.geteuid()}")
+    above = Path(home, f"ratebound-{os.geteuid()}")
     try:
         _make_private(above)
         _remove_leftovers(above)

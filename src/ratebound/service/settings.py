@@ -290,7 +290,13 @@ SETTINGS = (
         "NUMBER",
         "Requests of one connection that are not answered yet.",
     ),
-    Setting("deadline", _seconds(0.001, 60), "0.25", "SECONDS", "How long a decision may wait for the storage."),
+    Setting(
+        "deadline",
+        _seconds(0.001, 60),
+        "",
+        "SECONDS",
+        "How long a decision may wait for the storage. By default the time of the storage, 0.25 if its URL has none.",
+    ),
     Setting(
         "negative_hits", _flag, "no", "YES|NO", "Accept negative hits of Envoy's rate limit service, which refund."
     ),
@@ -323,7 +329,7 @@ class ServiceSettings:
     tls_cert: str
     tls_key: str
     bounds: Bounds
-    deadline: float
+    deadline: float | None
     negative_hits: bool
     grace: float
     reload: float  # 0: off

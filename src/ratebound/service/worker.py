@@ -28,13 +28,28 @@ from ratebound.service.routes import ServiceRoutes
 from ratebound.service.run_folder import RunFolder
 from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker_channel import answer_questions
-from ratebound.storage.secrecy import split_url
 
 log = logging.getLogger("ratebound.service")
 
 SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
+LAST_READ = 0.05  # seconds, in which requests are read that had arrived before a stop
 OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
+
+
+def _part(name: str) -> Any:
+    """Import a wire format. None if this version does not have it."""
+    full = f"ratebound.service.{name}"
+    try:
+        return importlib.import_module(full)
+    except ModuleNotFoundError as error:
+        if error.name != full:
+            raise
+        return None
+
+
+# Imported before workers are forked, so that they share the memory of it.
+PARTS = {name: _part(name) for name in ("http_api", "check", "http2", "grpc", "envoy", "resp", "resp_commands")}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,11 +74,10 @@ class Worker:
         settings = task.settings
         self.tokens = BearerTokens(settings.tokens)
         self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG), logs_denials=settings.log_level == "debug")
-        is_memory = split_url(task.storage).scheme == "memory"
         self.engine = Engine(
             task.policy,
             storage=task.storage,
-            deadline=None if is_memory else settings.deadline,
+            deadline=settings.deadline,
             workers=settings.workers,
             listeners=self.metrics.listeners,
         )
@@ -81,7 +95,7 @@ class Worker:
         made: dict[str, Callable[[], Any]] = {}
         http = self.connections.get("http")
         if http is not None:
-            api, check = _part("http_api"), _part("check")
+            api, check = PARTS["http_api"], PARTS["check"]
             routes = ServiceRoutes(
                 api.HttpApi(engine, self.task.secrets, settings.bounds).routes if api else {},
                 check.ProxyCheck(
@@ -99,14 +113,14 @@ class Worker:
             handle = metrics.counted(routes)
             made["http"] = lambda: Http1Connection(handle, http)
         grpc = self.connections.get("grpc")
-        http2, wire, envoy = _part("http2"), _part("grpc"), _part("envoy")
+        http2, wire, envoy = PARTS["http2"], PARTS["grpc"], PARTS["envoy"]
         if grpc is not None and http2 and wire and envoy:
             methods = envoy.EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
             counted = {path: metrics.counted_method(method) for path, method in methods.items()}
             server = wire.GrpcServer({**counted, **wire.health_methods(lambda: self.is_ready)}, self.tokens)
             made["grpc"] = lambda: http2.Http2Connection(server.handle, grpc)
         resp = self.connections.get("resp")
-        connections, answers = _part("resp"), _part("resp_commands")
+        connections, answers = PARTS["resp"], PARTS["resp_commands"]
         if resp is not None and connections and answers:
             commands = metrics.counted_commands(answers.RespCommands(engine, self.tokens))
             made["resp"] = lambda: connections.RespConnection(commands, resp)
@@ -138,6 +152,7 @@ class Worker:
             server.close()
         for task in self._tasks:
             task.cancel()
+        await asyncio.sleep(LAST_READ)
         seconds = self.task.settings.grace
         await asyncio.gather(*(connections.stop(seconds) for connections in self.connections.values()))
         await self.engine.close()
@@ -186,17 +201,6 @@ class Worker:
         if not isinstance(policy, PolicyFile):
             return False
         return await asyncio.get_running_loop().run_in_executor(None, policy.reload)
-
-
-def _part(name: str) -> Any:
-    """Import a wire format. None if this version does not have it."""
-    full = f"ratebound.service.{name}"
-    try:
-        return importlib.import_module(full)
-    except ModuleNotFoundError as error:
-        if error.name != full:
-            raise
-        return None
 
 
 def _no_check(request: HttpRequest) -> Answer:

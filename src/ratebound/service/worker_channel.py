@@ -1,4 +1,4 @@
-"""How the control plane asks workers: one question and one answer over a Unix socket, each a line of JSON.
+"""Questions of the control plane to workers: one question and one answer over a Unix socket, each a line of JSON.
 
 The socket is in the private folder of the run. A question is {"ask": NAME, …}; the other fields are the arguments. An
 answer is {"answer": VALUE}, or {"error": TEXT}.
