@@ -118,6 +118,9 @@ def running_service(
             with suppress(OSError):
                 children = service.children()
             if process.poll() is None:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(5)
                 process.kill()
                 process.wait()
             for pid in children:

@@ -85,6 +85,7 @@ def test_workers_end_if_the_supervisor_is_killed_and_the_next_start_removes_what
         service.process.wait()
         eventually(lambda: not any(is_alive(pid) for pid in children), "the end of the workers")
         assert run.exists()
+        assert [name for name in os.listdir(default_directory()) if zone in name]
         with running_service(folder=home):
             assert not run.exists()
             assert [name for name in os.listdir(default_directory()) if zone in name] == []

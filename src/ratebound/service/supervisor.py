@@ -112,7 +112,7 @@ class Supervisor:
         """Return the URL of the storage. Several workers without a shared one get a zone of this run."""
         chosen = self.settings.storage or self.policy_now.storage
         if self.settings.workers > 1 and split_url(chosen).scheme == "memory":
-            return f"shm://{self.folder.zone}"
+            return f"shm://{self.folder.own_zone()}"
         return chosen
 
     @property
