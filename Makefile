@@ -9,12 +9,15 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 ON_COMPILED := PYTHONPATH=$(CURDIR)/build/compiled RATEBOUND_EXPECT_COMPILED=1
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test compiled wheel check check-types check-compiles check-style check-imports test-long bench bench-quick pictures lock clean
+.PHONY: help run api demo test compiled wheel check check-types check-compiles check-style check-imports test-long bench bench-quick pictures lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: .venv/ready  ## serve an example API with limits, and show where to look; PORT=8001 takes another port
+run: .venv/ready  ## start the service with an example policy, and show how to ask it; PORT=5000 takes 5000 to 5003
+	@$(BIN)/python examples/service/run.py
+
+api: .venv/ready  ## serve an example API that uses the library; PORT=8001 takes another port
 	@$(BIN)/python examples/api/serve.py
 
 demo: .venv/ready  ## play the same traffic through all algorithms, side by side

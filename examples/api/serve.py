@@ -45,7 +45,7 @@ def main() -> None:
     try:
         listener.bind((options.host, options.port))
     except (OSError, OverflowError) as error:
-        raise SystemExit(f"cannot listen on {options.host}:{options.port} ({error}); try PORT=8001 make run") from None
+        raise SystemExit(f"cannot listen on {options.host}:{options.port} ({error}); try PORT=8001 make api") from None
     host, port = listener.getsockname()
     print(LOOK.format(url=f"http://{host}:{port}"), flush=True)
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

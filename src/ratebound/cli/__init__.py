@@ -7,8 +7,10 @@ def main() -> None:
     """Run the command. Exits with status 2 if click or rich is not installed."""
     try:
         from ratebound.cli.app import app
+        from ratebound.cli.ask import ask
         from ratebound.cli.blocks import blocks
         from ratebound.cli.policy import policy
+        from ratebound.cli.serve import serve
         from ratebound.cli.state import state
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("click", "rich"):
@@ -22,7 +24,9 @@ def main() -> None:
             raise
     else:
         app.add_command(zone)
+    app.add_command(ask)
     app.add_command(blocks)
     app.add_command(policy)
     app.add_command(state)
+    app.add_command(serve)
     app(prog_name="ratebound")

@@ -94,8 +94,12 @@ class PolicyFile:
         if not self.every or (now := self._clock()) < self._next:
             return
         self._next = now + self.every
-        if self._look() != self._stamp and not self._lock.locked():  # else it is being read
+        if self.is_changed() and not self._lock.locked():  # else it is being read
             threading.Thread(target=self.reload, name="ratebound policy", daemon=True).start()
+
+    def is_changed(self) -> bool:
+        """Return True if the file has changed since it was last read."""
+        return self._look() != self._stamp
 
     def reload(self) -> bool:
         """Read the file now, and put its policy in force. Return False if it cannot be used: then the old policy stays

@@ -1,4 +1,4 @@
-"""`make run`: what it prints works as printed."""
+"""`make api`: what it prints works as printed."""
 
 import re
 import shlex

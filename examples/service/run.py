@@ -1,0 +1,64 @@
+"""Serve the example policy over HTTP, gRPC and RESP, and show how to ask. PORT=5000 takes 5000 to 5003."""
+
+import argparse
+import os
+from pathlib import Path
+
+from ratebound.errors import RateboundError
+from ratebound.service.listening import StartError, address_of
+from ratebound.service.settings import read_settings
+from ratebound.service.supervisor import Supervisor
+
+HERE = Path(__file__).parent
+LOOK = """
+Ratebound serves examples/service/policy.yaml: HTTP on {http}, gRPC on {grpc},
+RESP on {resp}, metrics and health on {admin}. In another terminal:
+
+  # the policy decides a described request
+  curl -s {http}/v1/decide -H 'Content-Type: application/json' \\
+    -d '{{"method": "POST", "path": "/login", "address": "203.0.113.7"}}'
+  {ask} http decide --to {http_at} --method POST --path /login --address 203.0.113.7
+
+  # limits of your own: the third one is denied
+  curl -s {http}/v1/hit -H 'Content-Type: application/json' -d '{{"key": "user:42", "limits": "2/minute"}}'
+  {ask} http hit --to {http_at} user:42 "2/minute"
+  {ask} resp --to {resp_at} hit user:42 "2/minute"
+
+  # as redis-cell: a burst of 15, then 30 in 60 seconds
+  {ask} resp --to {resp_at} throttle user:43 15 30 60
+
+  # as Envoy asks
+  {ask} grpc --to {grpc_at} edge remote_address=203.0.113.7
+
+  # as a proxy asks: nginx, Traefik, Caddy, HAProxy, Envoy
+  curl -i {http}/v1/check/search/shoes -H 'X-Forwarded-For: 203.0.113.7'
+
+  # is it ready? what has it decided?
+  curl -s {admin}/readyz
+  curl -s {admin}/metrics | grep ^ratebound_decisions_total
+
+Ctrl-C ends it. Next: docs/service.md, docs/http-api.md, docs/proxies.md, docs/callers.md; `make api` for the library.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=os.environ.get("PORT", "4290"))
+    first = parser.parse_args().port
+    ports = [first + place if first else 0 for place in range(4)]
+    given = {name: str(port) for name, port in zip(("http", "grpc", "resp", "admin"), ports, strict=True)}
+    try:
+        settings = read_settings({**given, "policy": str(HERE / "policy.yaml"), "log_level": "warning"})
+        supervisor = Supervisor(settings)
+    except StartError as error:
+        raise SystemExit(f"{error}\nOr take other ports: PORT=5000 make run") from None
+    except RateboundError as error:
+        raise SystemExit(str(error)) from None
+    urls = {name: address_of(name, bound, tls=False) for name, bound in supervisor.sockets.items()}
+    at = {f"{name}_at": url.rpartition("/")[2] for name, url in urls.items()}
+    print(LOOK.format(**urls, **at, ask=".venv/bin/ratebound ask"), flush=True)
+    raise SystemExit(supervisor.run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The command `ratebound serve`: the service. Its options are made from the table of settings."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from ratebound.errors import RateboundError
+
+MISSING = 'the service needs {name}, which is not installed. Run: pip install "ratebound[service]"'
+Function = Callable[..., Any]
+
+
+class _ServeCommand(click.Command):
+    """A command whose options are read from the service's table when they are needed: the table needs more packages."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        settings = _service("ratebound.service.settings")
+        options: list[click.Parameter] = [
+            click.Option(["--settings"], metavar="FILE", help="A settings file (.toml, .yaml or .json).")
+        ]
+        for setting in settings.SETTINGS:
+            if not setting.is_secret:
+                text = setting.help + (f" Default: {setting.default}." if setting.default else "")
+                options.append(click.Option([setting.option], metavar=setting.metavar, help=text))
+        return [*options, *super().get_params(ctx)]
+
+
+@click.command(cls=_ServeCommand, short_help="Serve limits over HTTP, gRPC and RESP.")
+def serve(settings: str | None, **given: str | None) -> None:
+    """Serve a policy, and callers' own limits, over HTTP, gRPC and RESP, until Ctrl-C.
+
+    Each option can also be given as an environment variable (--http as RATEBOUND_HTTP) and in a settings file (http:).
+    Options win over the environment, and the environment over the file. Secrets have no options: RATEBOUND_TOKENS or
+    --token-file, RATEBOUND_ADMIN_TOKENS or --admin-token-file, RATEBOUND_SECRET or --secret-file.
+
+    SIGTERM and Ctrl-C stop it when accepted requests are answered, SIGHUP reads the policy file again.
+
+    For example: ratebound serve --policy policy.yaml --workers 4
+    """
+    reader = _service("ratebound.service.settings")
+    supervisor = _service("ratebound.service.supervisor")
+    try:
+        options = {name: text for name, text in given.items() if text is not None}
+        chosen = reader.read_settings(options, file=settings)
+        status = supervisor.Supervisor(chosen, _functions(chosen.functions)).run()
+    except RateboundError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from None
+    raise SystemExit(status)
+
+
+def _service(module: str) -> Any:
+    """Import a part of the service. Exits with status 2 if a package of its extra is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] == "ratebound":
+            raise
+        if error.name in ("fcntl", "pwd", "uvloop") and sys.platform == "win32":
+            click.echo("the service needs a POSIX system: Linux or macOS", err=True)
+        else:
+            click.echo(MISSING.format(name=error.name), err=True)
+        raise SystemExit(2) from None
+
+
+def _functions(module: str) -> Mapping[str, Function]:
+    """Return the public functions of a module in the current folder, or on the path."""
+    if not module:
+        return {}
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # an import runs the user's code, which may fail in any way
+        raise RateboundError(f"cannot import {module}: {type(error).__name__}: {error}") from None
+    return {name: value for name, value in vars(found).items() if callable(value) and not name.startswith("_")}

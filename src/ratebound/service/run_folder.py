@@ -1,0 +1,147 @@
+"""The private folder of one run: the sockets on which the control plane asks workers, and counters of dead workers.
+
+Only the user of the service may enter it. The processes of a run share a lock in it, and one beside their zone of
+shared memory if they have one. A lock that is free belongs to a run that was killed: the next start removes its files.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ratebound.errors import StorageError
+from ratebound.service.listening import StartError
+from ratebound.storage.shared_memory.zone_file import default_directory, drop_zone, zone_name
+
+LOCK = "lock"
+BESIDE = (
+    "+run"  # ends the name of the lock beside a zone; a zone is dropped with all files that begin with its name and '+'
+)
+LONGEST_HOME = 60  # bytes: the path of a Unix socket has about 100
+TRIES = 5
+
+
+class RunFolder:
+    """The folder of this run."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._locks = [lock]  # inherited by all processes of the run: they are free when the last of them has ended
+        self._zone = ""
+
+    def worker_socket(self, slot: int) -> str:
+        """Return the path of the socket on which a worker is asked."""
+        return str(self.path / f"worker-{slot}")
+
+    @property
+    def retired(self) -> Path:
+        """The file with the last counters of workers that have died."""
+        return self.path / "retired.json"
+
+    def own_zone(self) -> str:
+        """Return the name of a zone for this run alone. It is dropped with the folder. Raises StartError."""
+        name = f"serve-{self.path.name.removeprefix('run-')}"
+        try:
+            lock = _lock(Path(zone_name(name).path + BESIDE))
+        except (OSError, StorageError) as error:
+            raise StartError(f"cannot use shared memory in {default_directory()}: {error}") from None
+        if lock is None:
+            raise StartError(f"cannot lock a zone in {default_directory()}")
+        self._locks.append(lock)
+        self._zone = name
+        return name
+
+    def remove(self) -> None:
+        """Remove the folder, and the zone if there is one."""
+        if self._zone:
+            _drop(self._zone)
+        shutil.rmtree(self.path, ignore_errors=True)
+        for lock in self._locks:
+            os.close(lock)
+
+
+def make_run_folder() -> RunFolder:
+    """Make the folder of a run, and remove what killed runs left. Raises StartError."""
+    home = (os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR") or "").partition(":")[0]
+    if not home or len(os.fsencode(home)) > LONGEST_HOME or not os.access(home, os.W_OK):
+        home = tempfile.gettempdir()
+    above = Path(home, f"ratebound-{os.geteuid()}")
+    try:
+        _make_private(above)
+        _remove_folders(above)
+        _drop_zones()
+        for _ in range(TRIES):
+            path = above / f"run-{secrets.token_hex(4)}"
+            path.mkdir(mode=0o700)
+            lock = _lock(path / LOCK)
+            if lock is not None:
+                return RunFolder(path, lock)
+    except OSError as error:
+        raise StartError(f"cannot make a folder for this run in {above}: {error.strerror or error}") from None
+    raise StartError(f"cannot lock a folder for this run in {above}")
+
+
+def _make_private(path: Path) -> None:
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise StartError(f"{path} must be a folder that only this user may enter: remove it, or run chmod 700 on it")
+
+
+def _lock(path: Path) -> int | None:
+    """Make a file and lock it. None if another start took it for a left-over in between."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink:
+            return lock
+    os.close(lock)
+    return None
+
+
+@contextmanager
+def _free(path: Path) -> Iterator[bool]:
+    """Lock a file of this user, if nobody has locked it. The value is False if that was not possible."""
+    lock = -1
+    try:
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            if os.fstat(lock).st_uid != os.geteuid():
+                raise PermissionError
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def _remove_folders(above: Path) -> None:
+    for path in above.glob("run-*"):
+        with _free(path / LOCK) as is_free:
+            if is_free:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _drop_zones() -> None:
+    for path in Path(default_directory()).glob(f"ratebound-serve-*{BESIDE}"):
+        with _free(path) as is_free:
+            if is_free:
+                _drop(path.name.removeprefix("ratebound-").removesuffix(BESIDE))
+
+
+def _drop(zone: str) -> None:
+    name = zone_name(zone)
+    with suppress(StorageError):  # no worker has made it
+        drop_zone(name)
+    for path in name.documents():
+        with suppress(OSError):
+            path.unlink()

@@ -1,0 +1,520 @@
+"""The settings of the service: one table, which makes the options, the environment variables and the settings file.
+
+An option wins over the environment, the environment over the file, and the file over the default. All mistakes are
+reported at once, each with its source. A secret is never part of a message, and never an option: every user of a host
+can read the options of its processes.
+"""
+
+import ipaddress
+import math
+import os
+import socket
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ratebound.errors import RateboundError
+from ratebound.policy.load.document import parse
+from ratebound.policy.problem import PolicyError
+from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.connections import Bounds
+from ratebound.storage.secrecy import hidden, split_url
+from ratebound.storage.urls import check_storage_url
+
+PREFIX = "RATEBOUND_"
+OFF = "off"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LEAST_SECRET = 32  # characters
+LOCAL_PROXIES = ("127.0.0.0/8", "::1", "unix")
+Environ = Mapping[str, str]
+
+
+class SettingsError(RateboundError):
+    """Settings that cannot be used. `mistakes` has a text for each, which names its source."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(self.mistakes))
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address to listen on: a host and a port, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """True for loopback and for Unix sockets: only programs of this host can connect."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def read_listen(text: str) -> Listen | None:
+    """Return an address: 'host:port', '[::1]:port', 'port' (on loopback), ':port' (on all addresses) or 'unix:/path'.
+
+    None for 'off'. Raises ValueError for other texts.
+    """
+    expected = "expected host:port, [::1]:port, a port (on loopback), :port (on all addresses), unix:/path or off"
+    if text.lower() == OFF:
+        return None
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/") or len(os.fsencode(path)) > 100 or "\0" in path:
+            raise ValueError(f"{text!r} is no address: expected unix: and an absolute path of at most 100 bytes")
+        return Listen(path=path)
+    host, colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536):
+        raise ValueError(f"{text!r} is no address: {expected}")
+    if not colon:
+        return Listen("127.0.0.1", int(port))
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        _check_ipv6(host, text, expected)
+    elif ":" in host or not all(character.isalnum() or character in "-._" for character in host):
+        raise ValueError(f"{text!r} is no address: {expected}")
+    return Listen(host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0"), int(port))
+
+
+def _check_ipv6(host: str, text: str, expected: str) -> None:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        raise ValueError(f"{text!r} is no address: {expected}") from None
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _storage(text: str) -> str:
+    check_storage_url(text)
+    return text
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) < 16 and least <= int(text) <= most):
+            raise ValueError(f"expected a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def _seconds(least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not least <= found <= most:
+            raise ValueError(f"expected seconds from {least:g} to {most:g}, not {text!r}")
+        return found
+
+    return read
+
+
+def _seconds_or_off(least: float, most: float) -> Callable[[str], float]:
+    seconds = _seconds(least, most)
+
+    def read(text: str) -> float:
+        try:
+            return 0.0 if text.lower() == OFF else seconds(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; or off") from None
+
+    return read
+
+
+def _choice(*names: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in names:
+            raise ValueError(f"expected one of {', '.join(names)}, not {text!r}")
+        return text.lower()
+
+    return read
+
+
+def _flag(text: str) -> bool:
+    return _choice("yes", "no", "true", "false", "on", "off", "1", "0")(text) in ("yes", "true", "on", "1")
+
+
+def _status(text: str) -> int | None:
+    return None if not text else _whole(400, 599)(text)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    for word in _words(text):
+        if word != "unix":
+            try:
+                ipaddress.ip_network(word, strict=False)
+            except ValueError:
+                raise ValueError(f"{word!r} is no range: expected for example 10.0.0.0/8, ::1 or unix") from None
+    return _words(text)
+
+
+def _tokens(text: str) -> tuple[str, ...]:
+    BearerTokens(_words(text))
+    return _words(text)
+
+
+def _secrets(text: str) -> tuple[str, ...]:
+    for word in _words(text):
+        if len(word) < LEAST_SECRET:
+            raise ValueError(f"a secret must have at least {LEAST_SECRET} characters; make one: openssl rand -hex 32")
+    return _words(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting. `read` makes its value of a text, and raises ValueError. `default` is a text, too."""
+
+    name: str
+    read: Callable[[str], Any]
+    default: str
+    metavar: str
+    help: str
+    is_secret: bool = False  # no option, and its text is in no message
+
+    @property
+    def option(self) -> str:
+        """The option of `ratebound serve`."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"{PREFIX}{self.name.upper()}"
+
+
+BOUNDS = Bounds()
+MEGABYTE = 1024 * 1024
+
+SETTINGS = (
+    Setting("policy", _text, "", "FILE", "The policy that decides described requests. Without one they are unlimited."),
+    Setting("functions", _text, "", "MODULE", "The Python module of the functions that the policy names."),
+    Setting(
+        "storage",
+        _storage,
+        "",
+        "URL",
+        "Where states are kept: memory://, shm://NAME, redis://HOST. By default the storage of the policy; memory"
+        " becomes shared memory of this run if there are several workers.",
+    ),
+    Setting("http", read_listen, "127.0.0.1:4290", "ADDRESS", "Where HTTP is served, or off."),
+    Setting("grpc", read_listen, "127.0.0.1:4291", "ADDRESS", "Where gRPC is served, or off."),
+    Setting("resp", read_listen, "127.0.0.1:4292", "ADDRESS", "Where RESP, the protocol of Redis, is served, or off."),
+    Setting("admin", read_listen, "127.0.0.1:4293", "ADDRESS", "Where the control plane is served, or off."),
+    Setting("workers", _whole(1, 512), "1", "NUMBER", "The number of processes that decide."),
+    Setting("tokens", _tokens, "", "TOKENS", "The tokens of callers, separated by blanks.", is_secret=True),
+    Setting("token_file", _text, "", "FILE", "A file with the tokens of callers, one in each line."),
+    Setting("admin_tokens", _tokens, "", "TOKENS", "The tokens of the control plane.", is_secret=True),
+    Setting("admin_token_file", _text, "", "FILE", "A file with the tokens of the control plane."),
+    Setting(
+        "secret",
+        _secrets,
+        "",
+        "SECRETS",
+        "The secrets that sign reservations: the first signs, all verify. By default random for each start.",
+        is_secret=True,
+    ),
+    Setting("secret_file", _text, "", "FILE", "A file with the secrets that sign reservations, one in each line."),
+    Setting(
+        "trusted_proxies",
+        _networks,
+        " ".join(LOCAL_PROXIES),
+        "RANGES",
+        "The addresses of proxies that may use the check endpoint; unix for Unix sockets.",
+    ),
+    Setting(
+        "check_headers",
+        _choice("auto", "nginx", "forwarded", "path"),
+        "auto",
+        "NAME",
+        "How proxies describe a request to the check endpoint: auto, nginx, forwarded or path.",
+    ),
+    Setting(
+        "check_denied_status",
+        _status,
+        "",
+        "STATUS",
+        "The status of denied requests at the check endpoint. By default the policy's; 403 for nginx.",
+    ),
+    Setting("tls_cert", _text, "", "FILE", "The certificate chain, in PEM: all listeners use TLS."),
+    Setting("tls_key", _text, "", "FILE", "The private key of the certificate, in PEM."),
+    Setting(
+        "max_connections",
+        _whole(1, 1_000_000),
+        str(BOUNDS.connections),
+        "NUMBER",
+        "Open connections of each worker and wire format.",
+    ),
+    Setting(
+        "idle_timeout",
+        _seconds(1, 86400),
+        f"{BOUNDS.idle:g}",
+        "SECONDS",
+        "How long a connection may be open without a request.",
+    ),
+    Setting(
+        "request_timeout",
+        _seconds(0.1, 3600),
+        f"{BOUNDS.request:g}",
+        "SECONDS",
+        "How long a peer may take to send a request, or to read its answers.",
+    ),
+    Setting("max_head", _whole(1024, MEGABYTE), str(BOUNDS.head), "BYTES", "The headers of one request."),
+    Setting("max_body", _whole(1024, 64 * MEGABYTE), str(BOUNDS.body), "BYTES", "The body of one request."),
+    Setting("max_batch", _whole(1, 100), str(BOUNDS.batch), "NUMBER", "Decisions in one call."),
+    Setting(
+        "max_pending",
+        _whole(1, 100_000),
+        str(BOUNDS.pending),
+        "NUMBER",
+        "Requests of one connection that are not answered yet.",
+    ),
+    Setting(
+        "deadline",
+        _seconds(0.001, 60),
+        "",
+        "SECONDS",
+        "How long a decision may wait for the storage. By default the time of the storage, 0.25 if its URL has none.",
+    ),
+    Setting(
+        "negative_hits", _flag, "no", "YES|NO", "Accept negative hits of Envoy's rate limit service, which refund."
+    ),
+    Setting("grace", _seconds(0, 3600), "10", "SECONDS", "How long accepted requests may take after a stop."),
+    Setting("reload", _seconds_or_off(0.1, 3600), "1", "SECONDS", "How often the policy file is looked at, or off."),
+    Setting("log_format", _choice("text", "json"), "text", "FORMAT", "The format of log lines: text or json."),
+    Setting("log_level", _choice(*LOG_LEVELS), "info", "LEVEL", f"The least level: {', '.join(LOG_LEVELS)}."),
+)
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServiceSettings:
+    """The settings of one run, checked. Its repr shows no secret: it has none."""
+
+    policy: Path | None
+    functions: str
+    storage: str  # empty: the policy's
+    http: Listen | None
+    grpc: Listen | None
+    resp: Listen | None
+    admin: Listen | None
+    workers: int
+    tokens: tuple[str, ...]
+    admin_tokens: tuple[str, ...]
+    secrets: tuple[bytes, ...]  # empty: made at the start
+    trusted_proxies: tuple[str, ...]
+    check_headers: str
+    check_denied_status: int | None
+    tls_cert: str
+    tls_key: str
+    bounds: Bounds
+    deadline: float | None
+    negative_hits: bool
+    grace: float
+    reload: float  # 0: off
+    log_format: str
+    log_level: str
+
+    @property
+    def listens(self) -> dict[str, Listen]:
+        """The addresses that are not off, by the name of their setting."""
+        named = {"http": self.http, "grpc": self.grpc, "resp": self.resp, "admin": self.admin}
+        return {name: listen for name, listen in named.items() if listen is not None}
+
+
+def read_settings(
+    options: Mapping[str, str], *, environ: Environ | None = None, file: str | None = None
+) -> ServiceSettings:
+    """Return the settings, read from options, the environment and a settings file (also RATEBOUND_SETTINGS).
+
+    `options` has the texts of the options that were given, by the name of the setting. Raises SettingsError with every
+    mistake.
+    """
+    environ = os.environ if environ is None else environ
+    reader = _Reader()
+    file = file or environ.get(f"{PREFIX}SETTINGS") or None
+    written = {} if file is None else reader.file(file)
+    for setting in SETTINGS:
+        if setting.name in options:
+            reader.take(setting, options[setting.name], f"option {setting.option}")
+        elif environ.get(setting.variable):
+            reader.take(setting, environ[setting.variable], f"environment variable {setting.variable}")
+        elif setting.name in written:
+            reader.take(setting, written[setting.name], f"{file}: {setting.name}")
+        else:
+            reader.values[setting.name] = setting.read(setting.default) if setting.default else None
+    if "@" in options.get("storage", ""):
+        reader.mistakes.append(
+            "option --storage: every user of this host can read options. Put a URL with a password into the environment"
+            f" variable {PREFIX}STORAGE or into the settings file"
+        )
+    return reader.settings()
+
+
+class _Reader:
+    """A reader of settings that notes each mistake and its source."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.mistakes: list[str] = []
+
+    def take(self, setting: Setting, text: str, source: str) -> None:
+        """Read the text of a setting."""
+        self.sources[setting.name] = source
+        self.values[setting.name] = setting.read(setting.default) if setting.default else None
+        try:
+            self.values[setting.name] = setting.read(text.strip())
+        except ValueError as error:
+            self.mistakes.append(f"{source}: {error}")
+
+    def file(self, path: str) -> dict[str, str]:
+        """Return the texts of a settings file, by the names of their settings."""
+        suffix = Path(path).suffix.lower()
+        format = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}.get(suffix)
+        if format is None:
+            self.mistakes.append(f"{path}: expected a settings file that ends in .toml, .yaml, .yml or .json")
+            return {}
+        try:
+            tree, _ = parse(Path(path).read_text("utf-8"), format)
+        except (OSError, UnicodeDecodeError) as error:
+            self.mistakes.append(f"{path}: cannot read the settings: {getattr(error, 'strerror', None) or error}")
+            return {}
+        except PolicyError as error:
+            self.mistakes += [f"{path}: {problem}" for problem in str(error).splitlines()]
+            return {}
+        if tree is None:
+            return {}
+        if not isinstance(tree, Mapping):
+            self.mistakes.append(f"{path}: expected settings like `workers: 2`, by their names")
+            return {}
+        found = {}
+        for name, value in tree.items():
+            text = _as_text(value)
+            if name not in BY_NAME:
+                self.mistakes.append(f"{path}: {name}: there is no such setting; expected one of {', '.join(BY_NAME)}")
+            elif text is None:
+                self.mistakes.append(f"{path}: {name}: expected a text, a number, yes or no, or a list of texts")
+            else:
+                found[str(name)] = text
+        return found
+
+    def lines_of(self, name: str, read: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
+        """Return the secrets in the file that a setting names."""
+        path = self.values[name]
+        if not path:
+            return ()
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise ValueError("expected a regular file")
+            found = read(" ".join(Path(path).read_text("utf-8").split()))
+            if not found:
+                raise ValueError("the file is empty")
+        except (OSError, ValueError) as error:
+            reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error
+            self.mistakes.append(f"{self.sources[name]}: {path}: {getattr(error, 'strerror', None) or reason}")
+            return ()
+        return found
+
+    def settings(self) -> ServiceSettings:
+        """Return the settings, after the checks that need several of them. Raises SettingsError."""
+        values = self.values
+        tokens = (values["tokens"] or ()) + self.lines_of("token_file", _tokens)
+        admin_tokens = (values["admin_tokens"] or ()) + self.lines_of("admin_token_file", _tokens)
+        secrets = (values["secret"] or ()) + self.lines_of("secret_file", _secrets)
+        self._check_addresses(bool(tokens), bool(admin_tokens))
+        self._check_tls()
+        storage = values["storage"] or ""
+        if values["workers"] > 1 and storage and split_url(storage).scheme == "memory":
+            self.mistakes.append(
+                f"{self.sources['storage']}: {hidden(storage)} is not shared between {values['workers']} workers: leave"
+                " it out for shared memory of this run, or use shm://NAME or redis://HOST"
+            )
+        if self.mistakes:
+            raise SettingsError(self.mistakes)
+        return ServiceSettings(
+            policy=Path(values["policy"]) if values["policy"] else None,
+            functions=values["functions"] or "",
+            storage=storage,
+            http=values["http"],
+            grpc=values["grpc"],
+            resp=values["resp"],
+            admin=values["admin"],
+            workers=values["workers"],
+            tokens=tokens,
+            admin_tokens=admin_tokens,
+            secrets=tuple(secret.encode() for secret in secrets),
+            trusted_proxies=values["trusted_proxies"],
+            check_headers=values["check_headers"],
+            check_denied_status=values["check_denied_status"],
+            tls_cert=values["tls_cert"] or "",
+            tls_key=values["tls_key"] or "",
+            bounds=Bounds(
+                connections=values["max_connections"],
+                idle=values["idle_timeout"],
+                request=values["request_timeout"],
+                head=values["max_head"],
+                body=values["max_body"],
+                batch=values["max_batch"],
+                pending=values["max_pending"],
+            ),
+            deadline=values["deadline"],
+            negative_hits=bool(values["negative_hits"]),
+            grace=values["grace"],
+            reload=values["reload"],
+            log_format=values["log_format"],
+            log_level=values["log_level"],
+        )
+
+    def _check_addresses(self, has_tokens: bool, has_admin_tokens: bool) -> None:
+        if self.values["http"] is None and self.values["grpc"] is None and self.values["resp"] is None:
+            self.mistakes.append("http, grpc and resp are all off: nothing would be served")
+        for name in ("http", "grpc", "resp", "admin"):
+            listen = self.values[name]
+            known = has_admin_tokens if name == "admin" else has_tokens
+            if listen is None or listen.is_local or known:
+                continue
+            which = "admin_tokens" if name == "admin" else "tokens"
+            one_file = BY_NAME["admin_token_file" if name == "admin" else "token_file"]
+            self.mistakes.append(
+                f"{self.sources[name]}: {listen} can be reached from other hosts, and no {which} are set. Set"
+                f" {BY_NAME[which].variable} or {one_file.option} (make a token: openssl rand -hex 32), or listen on"
+                " loopback"
+            )
+
+    def _check_tls(self) -> None:
+        for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+            if self.values[name] and not self.values[other]:
+                self.mistakes.append(f"{self.sources[name]}: {other} is missing: TLS needs both")
+
+
+def _as_text(value: object) -> str | None:
+    """Return a value of a settings file as the text that an option would have. None if it has no such form."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(one, str | int) and not isinstance(one, bool) for one in value):
+        return " ".join(str(one) for one in value)
+    return None

@@ -1,0 +1,322 @@
+"""The supervisor: it binds the sockets, starts the workers and the control plane, and watches them.
+
+Processes are forked, not spawned. They inherit sockets, secrets and the policy in force in memory, so that no secret is
+in a file, an option or the environment of a worker, and a worker that replaces another one starts in milliseconds, also
+if the policy file is broken by then. The supervisor has one thread, no event loop and no connection to a storage, so
+there is nothing that a fork could break.
+"""
+
+import logging
+import os
+import secrets
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratebound.policy import Policy, PolicyFile, read_policy
+from ratebound.service.admin import run_admin
+from ratebound.service.listening import address_of, bind_all, remove_paths, tls_context
+from ratebound.service.logs import set_up_logs
+from ratebound.service.run_folder import RunFolder, make_run_folder
+from ratebound.service.settings import ServiceSettings
+from ratebound.service.worker import WorkerTask, run_worker
+from ratebound.storage.secrecy import hidden, split_url
+
+log = logging.getLogger("ratebound.service")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+FIRST_PAUSE = 0.1  # seconds before a process that died is started again; doubled each time
+LONGEST_PAUSE = 5.0
+STEADY = 10.0  # seconds after which a process that died is started again as if it were the first time
+MOST_STARTS = 6  # of one process in a row that do not come up
+AFTER_GRACE = 2.0  # seconds for a process to end by itself after its grace
+WITHOUT_POLICY = {"rules": [{"name": "everything", "default": True, "limits": "unlimited"}]}
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    """A process that the supervisor keeps running."""
+
+    name: str
+    run: Callable[[int, int], None]  # with the pipe for its first sign of life, and with its end of the other pipe
+    pid: int = 0  # 0: it does not run
+    started: int = -1  # the pipe on which it says that it serves
+    is_up: bool = False
+    was_up: bool = False
+    starts: int = 0  # in all
+    failures: int = 0  # in a row
+    since: float = 0.0
+    due: float = field(default=0.0)  # when to start it
+
+
+class Supervisor:
+    """A run of the service. Raises StartError and PolicyError if it cannot start."""
+
+    def __init__(self, settings: ServiceSettings, functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self.settings = settings
+        self.policy: Policy | PolicyFile
+        if settings.policy is None:
+            self.policy = read_policy(WITHOUT_POLICY)
+        else:
+            self.policy = PolicyFile(settings.policy, functions=functions, every=0)
+        for name in settings.listens:
+            tls_context(settings, name)
+        self.sockets = bind_all(settings.listens)
+        self.folder: RunFolder = make_run_folder()
+        self.storage = self._storage()
+        self.secrets = settings.secrets or (secrets.token_bytes(32),)
+        self._children: list[_Child] = []
+        self._alive: tuple[int, int] = os.pipe()
+        self._signals: tuple[int, int] = os.pipe()
+        self._stopping: int | None = None  # the signal that began the stop
+        self._failed = False
+        self._announced = False
+        self._next_look = 0.0
+
+    def run(self) -> int:
+        """Serve until a signal says otherwise. Return the exit status."""
+        settings = self.settings
+        set_up_logs("supervisor", settings.log_level, settings.log_format)
+        self._say_how()
+        for descriptor in self._signals:
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self._signals[1], warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, _noted)
+        for slot in range(settings.workers):
+            self._children.append(_Child(f"worker {slot}", self._worker(slot)))
+        if "admin" in self.sockets:
+            self._children.append(_Child("admin", self._admin))
+        try:
+            for child in self._children:
+                self._start(child)
+            return self._watch()
+        finally:
+            for child in self._children:
+                if child.pid:
+                    with suppress(ProcessLookupError):
+                        os.kill(child.pid, signal.SIGKILL)
+                    with suppress(ChildProcessError):
+                        os.waitpid(child.pid, 0)
+            remove_paths(settings.listens)
+            self.folder.remove()
+
+    # What is served
+
+    def _storage(self) -> str:
+        """Return the URL of the storage. Several workers without a shared one get a zone of this run."""
+        chosen = self.settings.storage or self.policy_now.storage
+        if self.settings.workers > 1 and split_url(chosen).scheme == "memory":
+            return f"shm://{self.folder.own_zone()}"
+        return chosen
+
+    @property
+    def policy_now(self) -> Policy:
+        """The policy in force."""
+        return self.policy.policy if isinstance(self.policy, PolicyFile) else self.policy
+
+    def _say_how(self) -> None:
+        if self.settings.policy is None:
+            log.warning("there is no policy: described requests are unlimited. Set --policy FILE")
+        if not self.settings.secrets:
+            log.info(
+                "reservations are signed with a secret of this run: they end with it, and no other instance knows"
+                " them. Set RATEBOUND_SECRET or --secret-file"
+            )
+        log.info("states are kept in %s", hidden(self.storage)[1:-1])
+
+    def _worker(self, slot: int) -> Callable[[int, int], None]:
+        def run(started: int, supervisor: int) -> None:
+            child = self._children[slot]
+            task = WorkerTask(
+                self.settings,
+                self.policy,
+                self.storage,
+                self.secrets,
+                self.sockets,
+                self.folder,
+                slot,
+                child.starts - 1,
+            )
+            run_worker(task, started, supervisor)
+
+        return run
+
+    def _admin(self, started: int, supervisor: int) -> None:
+        for name, bound in self.sockets.items():
+            if name != "admin":
+                bound.close()
+        run_admin(self.settings, self.folder, self.sockets["admin"], started, supervisor)
+
+    # Processes
+
+    def _start(self, child: _Child) -> None:
+        """Fork a process. Signals wait until the child has its own handlers: else the parent's would swallow them."""
+        started, says_started = os.pipe()
+        child.starts += 1
+        child.since = time.monotonic()
+        child.is_up = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            sys.stderr.flush()
+            pid = os.fork()
+            if pid == 0:
+                os.close(started)
+                self._be(child, says_started)
+            child.pid, child.started = pid, started
+        except OSError as error:  # too many processes, or no memory
+            os.close(started)
+            child.due = child.since + LONGEST_PAUSE
+            log.error("%s cannot be started now: %s", child.name, error.strerror or error)
+        finally:
+            os.close(says_started)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def _be(self, child: _Child, started: int) -> None:
+        """Run a child's part in the forked process. Does not return."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            for descriptor in (*self._signals, self._alive[1]):
+                os.close(descriptor)
+            for other in self._children:
+                if other.started >= 0:
+                    os.close(other.started)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
+            set_up_logs(child.name, self.settings.log_level, self.settings.log_format)
+            child.run(started, self._alive[0])
+            status = 0
+        except KeyboardInterrupt:
+            status = 130
+        except BaseException:
+            log.exception("failed")
+        finally:
+            with suppress(Exception):
+                sys.stderr.flush()
+            os._exit(status)  # atexit and the rest are the supervisor's
+
+    def _watch(self) -> int:
+        while True:
+            self._reap()
+            if self._stopping is not None or self._failed:
+                return self._stop()
+            now = time.monotonic()
+            for child in self._children:
+                if not child.pid and child.due <= now:
+                    self._start(child)
+            self._announce()
+            self._look_at_policy(now)
+            self._wait(0.5)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for a signal, a first sign of life, or the time when something is due; note what has come."""
+        now = time.monotonic()
+        due = [child.due - now for child in self._children if not child.pid]
+        descriptors = [child.started for child in self._children if child.started >= 0]
+        readable, _, _ = select.select([self._signals[0], *descriptors], [], [], max(0.0, min([seconds, *due])))
+        for child in self._children:
+            if child.started in readable:
+                child.is_up = bool(os.read(child.started, 1))
+                child.was_up = child.was_up or child.is_up
+                os.close(child.started)
+                child.started = -1
+        if self._signals[0] in readable:
+            for number in os.read(self._signals[0], 4096):
+                self._take(number)
+
+    def _take(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._reload()
+        elif number in (signal.SIGTERM, signal.SIGINT):
+            if self._stopping is not None:
+                log.warning("stopped at once by a second signal")
+                raise SystemExit(128 + number)
+            self._stopping = number
+
+    def _reap(self) -> None:
+        """Take note of processes that have ended, and of when they are started again."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for child in self._children:
+                if child.pid == pid:
+                    self._ended(child, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: _Child, code: int) -> None:
+        child.pid = 0
+        if child.started >= 0:
+            child.is_up = bool(os.read(child.started, 1))
+            os.close(child.started)
+            child.started = -1
+        now = time.monotonic()
+        if self._stopping is not None or self._failed:
+            return
+        child.failures = 0 if child.is_up and now - child.since > STEADY else child.failures + 1
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        if not child.is_up and (not child.was_up or child.failures >= MOST_STARTS):
+            log.error("%s %s and cannot be started: the service stops", child.name, how)
+            self._failed = True
+            return
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (child.failures - 1)) if child.failures > 1 else 0.0
+        child.due = now + pause
+        log.error("%s %s; it is started again%s", child.name, how, f" in {pause:g} s" if pause else "")
+
+    def _announce(self) -> None:
+        """Say once that everything is up, and where."""
+        if self._announced or not all(child.is_up for child in self._children):
+            return
+        self._announced = True
+        for name, bound in self.sockets.items():
+            log.info("%s is served on %s", name, address_of(name, bound, tls=bool(self.settings.tls_cert)))
+        log.info("ready, with %d worker%s", self.settings.workers, "" if self.settings.workers == 1 else "s")
+
+    # Signals
+
+    def _reload(self) -> None:
+        """Read the policy file. If it can be used, tell the workers; else the old policy stays in force everywhere."""
+        if isinstance(self.policy, PolicyFile) and self.policy.reload():
+            self._send(signal.SIGHUP)
+
+    def _look_at_policy(self, now: float) -> None:
+        if self.settings.reload and now >= self._next_look and isinstance(self.policy, PolicyFile):
+            self._next_look = now + self.settings.reload
+            if self.policy.is_changed():
+                self._reload()
+
+    def _send(self, number: int) -> None:
+        for child in self._children:
+            if child.pid and (number != signal.SIGHUP or child.name.startswith("worker")):
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, number)
+
+    def _stop(self) -> int:
+        """Let all processes finish, for up to `grace` seconds. Return the exit status."""
+        if not self._failed:
+            log.info("stopping: accepted requests have %g s", self.settings.grace)
+        for bound in self.sockets.values():
+            bound.close()  # nobody is left waiting in a queue that is never served
+        self._send(signal.SIGTERM)
+        ends = time.monotonic() + self.settings.grace + AFTER_GRACE
+        while any(child.pid for child in self._children):
+            if time.monotonic() > ends:
+                log.error("some processes did not stop in time, and are killed")
+                self._send(signal.SIGKILL)
+            self._wait(0.5)
+            self._reap()
+        log.info("stopped")
+        return 1 if self._failed else 0
+
+
+def _noted(number: int, frame: object) -> None:
+    """Do nothing: the number of the signal is in the pipe."""

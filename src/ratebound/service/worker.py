@@ -1,0 +1,234 @@
+"""A worker: a process that decides. It serves every wire format on the sockets that the supervisor has bound.
+
+This is where the data plane is put together: an engine, and a protocol for each wire format.
+"""
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import uvloop
+
+from ratebound.observe.logging import LogListener
+from ratebound.policy import Policy, PolicyFile
+from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.connections import Connections
+from ratebound.service.engine import Engine
+from ratebound.service.http1 import Answer, Http1Connection, HttpRequest, problem
+from ratebound.service.listening import BACKLOG, tls_context
+from ratebound.service.metrics import WorkerMetrics
+from ratebound.service.routes import ServiceRoutes
+from ratebound.service.run_folder import RunFolder
+from ratebound.service.settings import ServiceSettings
+from ratebound.service.worker_channel import answer_questions
+
+log = logging.getLogger("ratebound.service")
+
+SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
+READY_WITHIN = 2.0  # seconds
+LAST_READ = 0.05  # seconds, in which requests are read that had arrived before a stop
+OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
+
+
+def _part(name: str) -> Any:
+    """Import a wire format. None if this version does not have it."""
+    full = f"ratebound.service.{name}"
+    try:
+        return importlib.import_module(full)
+    except ModuleNotFoundError as error:
+        if error.name != full:
+            raise
+        return None
+
+
+# Imported before workers are forked, so that they share the memory of it.
+PARTS = {name: _part(name) for name in ("http_api", "check", "http2", "grpc", "envoy", "resp", "resp_commands")}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WorkerTask:
+    """Everything that a worker is given by the supervisor."""
+
+    settings: ServiceSettings
+    policy: Policy | PolicyFile
+    storage: str  # its URL
+    secrets: tuple[bytes, ...]  # that sign reservations; the first one signs
+    sockets: Mapping[str, socket.socket]
+    folder: RunFolder
+    slot: int  # 0, 1, … : the place of this worker
+    generation: int  # how often this place was filled before
+
+
+class Worker:
+    """The parts of a worker. It must be made while its event loop runs."""
+
+    def __init__(self, task: WorkerTask) -> None:
+        self.task = task
+        settings = task.settings
+        self.tokens = BearerTokens(settings.tokens)
+        self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG), logs_denials=settings.log_level == "debug")
+        self.engine = Engine(
+            task.policy,
+            storage=task.storage,
+            deadline=settings.deadline,
+            workers=settings.workers,
+            listeners=self.metrics.listeners,
+        )
+        with suppress(ValueError):  # Redis knows its own size
+            self.metrics.prometheus.watch(self.engine.gate, name="service")
+        self.connections = {name: Connections(settings.bounds) for name in task.sockets if name != "admin"}
+        self.servers: list[asyncio.AbstractServer] = []
+        self.is_ready = False
+        self.not_ready = "the storage was not asked yet"
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def protocols(self) -> dict[str, Callable[[], Any]]:
+        """Return the wire formats, by the names of their settings: what makes the protocol of a new connection."""
+        settings, engine, metrics = self.task.settings, self.engine, self.metrics
+        made: dict[str, Callable[[], Any]] = {}
+        http = self.connections.get("http")
+        if http is not None:
+            api, check = PARTS["http_api"], PARTS["check"]
+            routes = ServiceRoutes(
+                api.HttpApi(engine, self.task.secrets, settings.bounds).routes if api else {},
+                check.ProxyCheck(
+                    engine,
+                    proxies=settings.trusted_proxies,
+                    headers=settings.check_headers,
+                    denied_status=settings.check_denied_status,
+                    tokens=self.tokens,
+                )
+                if check
+                else _no_check,
+                self.tokens,
+                lambda: self.is_ready,
+            )
+            handle = metrics.counted(routes)
+            made["http"] = lambda: Http1Connection(handle, http)
+        grpc = self.connections.get("grpc")
+        http2, wire, envoy = PARTS["http2"], PARTS["grpc"], PARTS["envoy"]
+        if grpc is not None and http2 and wire and envoy:
+            methods = envoy.EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
+            counted = {path: metrics.counted_method(method) for path, method in methods.items()}
+            server = wire.GrpcServer({**counted, **wire.health_methods(lambda: self.is_ready)}, self.tokens)
+            made["grpc"] = lambda: http2.Http2Connection(server.handle, grpc)
+        resp = self.connections.get("resp")
+        connections, answers = PARTS["resp"], PARTS["resp_commands"]
+        if resp is not None and connections and answers:
+            commands = metrics.counted_commands(answers.RespCommands(engine, self.tokens))
+            made["resp"] = lambda: connections.RespConnection(commands, resp)
+        return made
+
+    async def start(self) -> None:
+        """Serve all listeners, and begin to look after connections and the storage."""
+        loop = asyncio.get_running_loop()
+        protocols = self.protocols()
+        await self._look_at_storage()
+        questions = {"metrics": self._metrics, "ready": self._ready, "reload": self._reload}
+        path = self.task.folder.worker_socket(self.task.slot)
+        if os.path.exists(path):
+            os.unlink(path)  # of the worker that was here before
+        self.servers.append(await answer_questions(path, questions))
+        for name, protocol in protocols.items():
+            tls = tls_context(self.task.settings, name)
+            within = self.task.settings.bounds.request if tls else None
+            self.servers.append(
+                await loop.create_server(
+                    protocol, sock=self.task.sockets[name], ssl=tls, ssl_handshake_timeout=within, backlog=BACKLOG
+                )
+            )
+        self._tasks.append(loop.create_task(self._sweep()))
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer what was received, and close the storage."""
+        for server in self.servers:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.sleep(LAST_READ)
+        seconds = self.task.settings.grace
+        await asyncio.gather(*(connections.stop(seconds) for connections in self.connections.values()))
+        await self.engine.close()
+
+    def reload(self) -> None:
+        """Read the policy file again, in a thread: requests go on meanwhile."""
+        if isinstance(self.task.policy, PolicyFile):
+            asyncio.get_running_loop().run_in_executor(None, self.task.policy.reload)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP)
+            for connections in self.connections.values():
+                connections.expire(loop.time())
+            await self._look_at_storage()
+
+    async def _look_at_storage(self) -> None:
+        try:
+            is_ready = await asyncio.wait_for(self.engine.is_ready(), READY_WITHIN)
+        except TimeoutError:
+            is_ready = False
+        if self.is_ready and not is_ready:
+            log.warning("not ready: the storage does not answer")
+        elif is_ready and not self.is_ready and self.not_ready != "the storage was not asked yet":
+            log.warning("ready again: the storage answers")
+        self.is_ready = is_ready
+        self.not_ready = "" if is_ready else "the storage does not answer"
+
+    async def _metrics(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        opened = {wire: len(connections) for wire, connections in self.connections.items()}
+        return {"generation": self.task.generation, "families": self.metrics.snapshot(opened)}
+
+    async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        await self._look_at_storage()
+        policy = self.task.policy
+        return {
+            "process": os.getpid(),
+            "ready": self.is_ready,
+            "reason": self.not_ready,
+            "policy": OLD_POLICY if isinstance(policy, PolicyFile) and policy.error else "loaded",
+        }
+
+    async def _reload(self, asked: Mapping[str, Any]) -> bool:
+        policy = self.task.policy
+        if not isinstance(policy, PolicyFile):
+            return False
+        return await asyncio.get_running_loop().run_in_executor(None, policy.reload)
+
+
+def _no_check(request: HttpRequest) -> Answer:
+    return problem(404, "There is no check endpoint.")
+
+
+def run_worker(task: WorkerTask, started: int, supervisor: int) -> None:
+    """Serve until SIGTERM, or until the supervisor has gone.
+
+    A byte is written to the pipe `started` when the worker serves. `supervisor` is the end of a pipe that is closed
+    when the supervisor ends. Signals are blocked by the caller; they are unblocked when their handlers are in place.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(task, started, supervisor))
+
+
+async def _serve(task: WorkerTask, started: int, supervisor: int) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    worker = Worker(task)
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, worker.reload)
+    loop.add_reader(supervisor, stopping.set)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which stops its workers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+    await worker.start()
+    os.write(started, b"1")
+    os.close(started)
+    await stopping.wait()
+    loop.remove_reader(supervisor)
+    await worker.stop()

@@ -1,0 +1,65 @@
+"""Questions of the control plane to workers: one question and one answer over a Unix socket, each a line of JSON.
+
+The socket is in the private folder of the run. A question is {"ask": NAME, …}; the other fields are the arguments. An
+answer is {"answer": VALUE}, or {"error": TEXT}.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+log = logging.getLogger("ratebound.service")
+MOST = 16 * 1024 * 1024  # bytes of one line
+Question = Callable[[Mapping[str, Any]], Coroutine[Any, Any, Any]]
+
+
+class WorkerSilent(Exception):
+    """A worker did not answer."""
+
+
+async def answer_questions(path: str, questions: Mapping[str, Question]) -> asyncio.AbstractServer:
+    """Answer questions on a Unix socket, by name. Returns the server, which its owner closes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                writer.write(await _answered(line, questions))
+                await writer.drain()
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass  # the other end has gone or sends no lines, or this worker ends
+        finally:
+            writer.close()
+
+    return await asyncio.start_unix_server(serve, path, limit=MOST)
+
+
+async def _answered(line: bytes, questions: Mapping[str, Question]) -> bytes:
+    try:
+        asked = json.loads(line)
+        answer = {"answer": await questions[asked.pop("ask")](asked)}
+    except Exception as error:  # whatever it is, the one that asks must be told
+        log.exception("a question of the control plane could not be answered")
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    return json.dumps(answer).encode() + b"\n"
+
+
+async def ask_worker(path: str, name: str, seconds: float = 2.0, **arguments: Any) -> Any:
+    """Ask a worker, and return its answer. Raises WorkerSilent."""
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_unix_connection(path, limit=MOST)
+            try:
+                writer.write(json.dumps({"ask": name, **arguments}).encode() + b"\n")
+                line = await reader.readline()
+            finally:
+                writer.close()
+        found = json.loads(line)
+    except TimeoutError:
+        raise WorkerSilent(f"no answer within {seconds:g} s") from None
+    except (OSError, ValueError) as error:
+        raise WorkerSilent(f"no answer: {getattr(error, 'strerror', None) or error}") from None
+    if "error" in found:
+        raise WorkerSilent(f"failed: {found['error']}")
+    return found["answer"]

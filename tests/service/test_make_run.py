@@ -1,0 +1,87 @@
+"""`make run`: the lines that it prints work as printed."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("http_api", "check", "envoy", "http2", "resp")
+
+pytestmark = pytest.mark.skipif(
+    not all(find_spec(f"ratebound.service.{part}") for part in PARTS), reason="this version lacks a wire format"
+)
+
+
+@pytest.fixture(scope="module")
+def printed() -> Iterator[str]:
+    """What `make run` prints when it has begun. Ctrl-C must end it without a word."""
+    command = [sys.executable, str(ROOT / "examples" / "service" / "run.py"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("Ctrl-C"):
+                    break
+            yield "".join(lines)
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=20)
+            assert (process.returncode, error) == (0, "")
+        finally:
+            process.kill()
+
+
+def commands(printed: str, title: str) -> list[str]:
+    """The commands below a comment, as a user would paste them."""
+    section = printed.split(f"  # {title}")[1].split("\n", 1)[1].split("\n\n")[0]
+    return [line.strip() for line in section.replace("\\\n", " ").splitlines()]
+
+
+def run(command: str, status: int = 0) -> str:
+    if command.startswith("curl") and shutil.which("curl") is None:
+        pytest.skip("curl is not on the PATH")
+    here = command.replace(".venv/bin/ratebound", f"{sys.executable} -m ratebound.cli")
+    done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (status, ""), command
+    return done.stdout
+
+
+def test_the_policy_decides(printed: str) -> None:
+    curl, ask = commands(printed, "the policy decides")
+    assert json.loads(run(curl))["allowed"] is True
+    assert run(ask).startswith("allowed, status 200\n")
+
+
+def test_limits_of_your_own_are_shared_by_all_wire_formats(printed: str) -> None:
+    curl, http, resp = commands(printed, "limits of your own")
+    assert json.loads(run(curl))["remaining"] == 1
+    assert "remaining: 0" in run(http)
+    assert run(resp, status=3).startswith("denied\n")
+
+
+def test_the_others_are_answered(printed: str) -> None:
+    (throttle,) = commands(printed, "as redis-cell")
+    assert "limit: 16" in run(throttle)
+    (envoy,) = commands(printed, "as Envoy asks")
+    assert run(envoy).startswith("allowed\n")
+    (check,) = commands(printed, "as a proxy asks")
+    assert run(check.replace("curl", "curl -s")).startswith("HTTP/1.1 200 OK")
+
+
+def test_the_control_plane_answers(printed: str) -> None:
+    ready, metrics = commands(printed, "is it ready?")
+    assert json.loads(run(ready))["ready"] is True
+    assert "ratebound_decisions_total{" in run(metrics)
+
+
+def test_every_printed_command_was_tried_here(printed: str) -> None:
+    assert len(re.findall(r"(?m)^  (?:curl|\.venv)", printed)) == 10

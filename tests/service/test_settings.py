@@ -1,0 +1,168 @@
+"""Settings: one table for options, environment variables and the settings file."""
+
+from pathlib import Path
+
+import pytest
+
+from ratebound.service.settings import SETTINGS, Listen, SettingsError, read_listen, read_settings
+
+TOKEN = "0123456789abcdef0123"
+
+
+def mistakes(options: dict[str, str], environ: dict[str, str] | None = None, file: str | None = None) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        read_settings(options, environ=environ or {}, file=file)
+    return list(raised.value.mistakes)
+
+
+def test_without_any_setting_everything_is_on_loopback() -> None:
+    found = read_settings({}, environ={})
+    assert {name: str(listen) for name, listen in found.listens.items()} == {
+        "http": "127.0.0.1:4290",
+        "grpc": "127.0.0.1:4291",
+        "resp": "127.0.0.1:4292",
+        "admin": "127.0.0.1:4293",
+    }
+    assert all(listen.is_local for listen in found.listens.values())
+    assert found.workers == 1
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "service.toml"
+    file.write_text('workers = 2\ngrace = 3\nlog_level = "error"\n')
+    environ = {"RATEBOUND_WORKERS": "3", "RATEBOUND_GRACE": "4", "RATEBOUND_SETTINGS": str(file)}
+    found = read_settings({"workers": "5"}, environ=environ)
+    assert (found.workers, found.grace, found.log_level, found.log_format) == (5, 4.0, "error", "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.toml", 'http = "off"\nworkers = 2\nnegative_hits = true\ntrusted_proxies = ["10.0.0.0/8", "unix"]\n'),
+        ("s.yaml", "http: 'off'\nworkers: 2\nnegative_hits: true\ntrusted_proxies: [10.0.0.0/8, unix]\n"),
+        ("s.json", '{"http": "off", "workers": 2, "negative_hits": true, "trusted_proxies": ["10.0.0.0/8", "unix"]}'),
+    ],
+)
+def test_a_settings_file_may_be_toml_yaml_or_json(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    found = read_settings({}, environ={}, file=str(tmp_path / name))
+    assert (found.http, found.workers, found.negative_hits) == (None, 2, True)
+    assert found.trusted_proxies == ("10.0.0.0/8", "unix")
+
+
+def test_all_mistakes_are_reported_at_once_with_their_sources(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("grace: soon\nworker: 3\nlog_format: {a: 1}\n")
+    found = mistakes({"http": "nowhere"}, {"RATEBOUND_WORKERS": "many"}, str(file))
+    assert [one.partition(" ")[0] for one in found] == [f"{file}:", f"{file}:", "option", "environment", f"{file}:"]
+    assert "worker: there is no such setting" in found[0]
+    assert found[3] == "environment variable RATEBOUND_WORKERS: expected a whole number from 1 to 512, not 'many'"
+    assert found[4] == f"{file}: grace: expected seconds from 0 to 3600, not 'soon'"
+
+
+@pytest.mark.parametrize("name", ["missing.toml", "broken.yaml", "s.ini", "list.json"])
+def test_a_settings_file_that_cannot_be_used_is_a_mistake(tmp_path: Path, name: str) -> None:
+    (tmp_path / "broken.yaml").write_text("a: [")
+    (tmp_path / "s.ini").write_text("")
+    (tmp_path / "list.json").write_text("[1]")
+    (found,) = mistakes({}, file=str(tmp_path / name))
+    assert found.startswith(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("off", None),
+        ("OFF", None),
+        ("8080", Listen("127.0.0.1", 8080)),
+        ("10.1.2.3:80", Listen("10.1.2.3", 80)),
+        ("[::1]:80", Listen("::1", 80)),
+        ("localhost:0", Listen("localhost", 0)),
+        ("unix:/run/rb.sock", Listen(path="/run/rb.sock")),
+    ],
+)
+def test_addresses(text: str, expected: Listen | None) -> None:
+    assert read_listen(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "host:", "1:2:3", "::1:80", "[::g]:1", "127.0.0.1:65536", "unix:rb"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no address"):
+        read_listen(text)
+
+
+def test_a_port_alone_with_a_colon_is_on_all_addresses() -> None:
+    found = read_listen(":8080")
+    assert found is not None
+    assert not found.is_local
+
+
+@pytest.mark.parametrize("name", ["http", "grpc", "resp"])
+@pytest.mark.parametrize("text", [":8080", "0.0.0.0:8080", "[::]:8080", "10.0.0.1:8080", "example.org:8080"])
+def test_off_loopback_a_listener_without_tokens_is_refused(name: str, text: str) -> None:
+    (found,) = mistakes({name: text})
+    assert found.startswith(f"option --{name}: ")
+    assert "RATEBOUND_TOKENS or --token-file" in found
+    assert read_settings({name: text}, environ={"RATEBOUND_TOKENS": TOKEN}).tokens == (TOKEN,)
+
+
+def test_off_loopback_the_control_plane_needs_tokens_of_its_own(tmp_path: Path) -> None:
+    (found,) = mistakes({"admin": ":1"}, {"RATEBOUND_TOKENS": TOKEN})
+    assert "RATEBOUND_ADMIN_TOKENS or --admin-token-file" in found
+    (tmp_path / "tokens").write_text(f"{TOKEN}\nanother-token-of-16\n")
+    given = {"admin": ":1", "admin_token_file": str(tmp_path / "tokens")}
+    assert read_settings(given, environ={}).admin_tokens == (TOKEN, "another-token-of-16")
+
+
+def test_a_secret_is_in_no_message_and_has_no_option(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("short-secret")
+    given = {"token_file": str(tmp_path / "tokens"), "storage": "redis://:pass-word@localhost"}
+    environ = {"RATEBOUND_TOKENS": "too-short", "RATEBOUND_SECRET": "short-as-well", "RATEBOUND_ADMIN_TOKENS": "no no"}
+    found = mistakes(given, environ)
+    assert len(found) == 5
+    for secret in ("short-secret", "too-short", "short-as-well", "pass-word", "'no"):
+        assert not [one for one in found if secret in one]
+    assert {setting.name for setting in SETTINGS if setting.is_secret} == {"tokens", "admin_tokens", "secret"}
+    assert "pass-word" not in repr(read_settings({}, environ={"RATEBOUND_STORAGE": "redis://:pass-word@localhost"}))
+
+
+def test_several_secrets_rotate(tmp_path: Path) -> None:
+    new, old = "n" * 32, "o" * 32
+    (tmp_path / "secrets").write_text(f"{new}\n{old}\n")
+    found = read_settings({"secret_file": str(tmp_path / "secrets")}, environ={})
+    assert found.secrets == (new.encode(), old.encode())
+
+
+def test_memory_is_refused_for_several_workers() -> None:
+    (found,) = mistakes({"storage": "memory://", "workers": "2"})
+    assert found.startswith("option --storage: 'memory://' is not shared between 2 workers")
+    assert read_settings({"storage": "memory://"}, environ={}).storage == "memory://"
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "redis://localhost:x", "shm://a/b", "memory://x"])
+def test_a_storage_that_does_not_exist_is_refused(url: str) -> None:
+    (found,) = mistakes({"storage": url})
+    assert found.startswith("option --storage: ")
+
+
+def test_tls_needs_both_files() -> None:
+    assert mistakes({"tls_cert": "a"}) == ["option --tls-cert: tls_key is missing: TLS needs both"]
+    assert mistakes({"tls_key": "a"}) == ["option --tls-key: tls_cert is missing: TLS needs both"]
+
+
+def test_nothing_to_serve_is_a_mistake() -> None:
+    assert mistakes({"http": "off", "grpc": "off", "resp": "off"}) == [
+        "http, grpc and resp are all off: nothing would be served"
+    ]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_every_default_can_be_read(setting: object) -> None:
+    assert read_settings({setting.name: setting.default} if setting.default else {}, environ={})  # type: ignore[attr-defined]
+
+
+def test_the_documentation_has_every_setting_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    shown = [f"| `{one.name}` | {f'`{one.default}`' if one.default else ''} | {one.help} |" for one in SETTINGS]
+    assert [line for line in shown if line not in page.splitlines()] == []
+    assert page.count("\n| `") >= len(SETTINGS)
