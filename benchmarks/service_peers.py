@@ -109,9 +109,8 @@ class ConstantCommands:
 
 def serve_resp(port: int) -> None:
     """Answer a constant by the service's own RESP protocol."""
-    from ratebound.service.resp import RespConnection
-
     from ratebound.service.connections import Bounds, Connections
+    from ratebound.service.resp import RespConnection
 
     async def main() -> None:
         connections = Connections(Bounds())

@@ -196,7 +196,9 @@ deep = st.integers(1, 2000).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=settings.default.max_examples // 4)  # reading deep text takes long
+@settings(
+    deadline=None, max_examples=settings.get_profile("ratebound").max_examples // 4
+)  # reading deep text takes long
 @given(deep)
 def test_any_depth_is_a_clear_error(case: tuple[str, str]) -> None:
     format, text = case
