@@ -281,6 +281,21 @@ def test_a_wrong_field_is_named(path: str, body: Any, expected: list[str]) -> No
 
 
 @pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({"key": 7, "limits": "1/day"}, "key: expected text or null, not a whole number"),
+        ({"key": "k" * 1025, "limits": "1/day"}, "key: expected text with a length of at most 1024"),
+        ({"key": "k", "limits": "1/day", "cost": 1.5}, "cost: expected a whole number, not a number with a fraction"),
+        ({"key": "k", "limits": "1/day", "cots": 1}, "cots: there is no such field"),
+        ({"checks": []}, "checks: expected an array with a length of at least 1"),
+        (7, "expected an object, not a whole number"),
+    ],
+)
+def test_a_wrong_type_is_told_in_plain_words(body: Any, detail: str) -> None:
+    assert call(an_api(), "/v1/hit", body).json["detail"] == detail
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",

@@ -287,10 +287,18 @@ UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 FORMS = {
     "path": "expected a percent-encoded path without the query, which has a field of its own: for example /orders/7",
     "method": "expected a method of HTTP: for example POST",
+    "scheme": "expected http, https, ws or wss",
 }
+COMPARED = (
+    (", got ", ", not "),
+    (" of length <= ", " with a length of at most "),
+    (" of length >= ", " with a length of at least "),
+    (" <= ", " of at most "),
+    (" >= ", " of at least "),
+)
 WORDS = {
     "int": "a whole number",
-    "float": "a number",
+    "float": "a number with a fraction",
     "str": "text",
     "bool": "true or false",
     "array": "an array",
@@ -307,14 +315,15 @@ def field_problem(error: msgspec.ValidationError) -> FieldProblem:
         named = pattern.fullmatch(text)
         if named is not None:
             return FieldProblem(f"{path}.{named[1][:64]}".removeprefix("."), detail)
-    return FieldProblem(
-        path, FORMS.get(path, "this text has a wrong form") if " matching regex " in text else _plain(text)
-    )
+    if path in FORMS and (" matching regex " in text or text.startswith("Invalid enum value")):
+        return FieldProblem(path, FORMS[path])
+    return FieldProblem(path, _plain(text))
 
 
 def _plain(text: str) -> str:
     """Return msgspec's words for a wrong type without its marks: "expected a whole number, not text"."""
-    text = text.replace(", got ", ", not ")
+    for marks, words in COMPARED:
+        text = text.replace(marks, words)
 
     def named(found: re.Match[str]) -> str:
         return " or ".join(WORDS.get(word, word) for word in found[1].split(" | "))
