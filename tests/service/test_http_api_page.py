@@ -34,7 +34,7 @@ def asked(command: str, port: int, tokens: dict[str, str]) -> Any:
     """What curl prints, at this port, with the tokens of earlier answers."""
     for name, token in tokens.items():
         command = command.replace(f'"{name}": "rb1.{ELIDED}"', f'"{name}": "{token}"')
-    words = shlex.split(command.replace("http://localhost:8080", f"http://{HOST}:{port}"))
+    words = shlex.split(command.replace("http://127.0.0.1:4290", f"http://{HOST}:{port}"))
     done = subprocess.run(words, capture_output=True, timeout=30, check=True)
     return json.loads(done.stdout)
 
