@@ -158,6 +158,19 @@ def test_rules_of_an_endpoint_keep_the_rules_for_descriptors() -> None:
     assert layered.descriptors is base.descriptors
 
 
+def test_an_override_has_the_failure_mode_of_the_policy_even_if_the_rule_is_in_shadow() -> None:
+    table = DescriptorTable(policy({"mode": "shadow"}, {"entries": ["b"], "failure": "raise"}, failure="closed"))
+    for key, failure in ((b"remote_address", "closed"), (b"b", "raise")):
+        rule = table.find(b"edge", [(key, b"x")])
+        assert rule is not None
+        found = rule.overridden(9, "minute")
+        assert found is not None
+        assert not found.in_shadow
+        assert isinstance(found.plan, tuple)
+        assert [(limit.count, limit.failure) for limit in found.plan] == [(9, failure)]
+    assert [limit.failure for limit in table.override(9, "hour").plan if not isinstance(limit, str)] == ["closed"]
+
+
 def test_a_reload_says_what_starts_anew() -> None:
     old = policy({}, {"entries": ["b"]}, {"entries": ["c"]}, {"entries": ["d", "e"]})
     new = policy({"limits": "9/minute"}, {"entries": ["b"], "limits": "5/hour"}, {"entries": ["c", "x"]})

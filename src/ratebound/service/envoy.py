@@ -313,7 +313,7 @@ class EnvoyRateLimits:
             rows.update(_rows_of(both, decision.rows))
         shadows: list[Shadow] = []
         if decision is None or decision.allowed:
-            spent: Group = [hits.ask() for hits in asked.spends]
+            spent = asked.group or [hits.ask() for hits in asked.spends]
             tried: list[tuple[Hits, Group | None]] = [
                 (hits, None if hits.compiled.of_key is None else (hits.ask(),)) for hits in asked.shadows
             ]

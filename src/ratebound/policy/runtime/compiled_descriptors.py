@@ -34,6 +34,7 @@ class CompiledDescriptor:
     """
 
     __slots__ = (
+        "_failure",
         "_overrides",
         "charges_denied",
         "cost",
@@ -53,9 +54,11 @@ class CompiledDescriptor:
         counted: Sequence[int] = (),
         replaces: Iterable[str] = (),
         *,
+        failure: str,
         in_shadow: bool = False,
         charges_denied: bool = False,
     ) -> None:
+        self._failure = failure
         self.rule = rule
         self.cost: int = rule.cost if isinstance(rule.cost, int) else 1
         self.plan = plan
@@ -85,13 +88,18 @@ class CompiledDescriptor:
         return found
 
     def _with_count(self, count: int, unit: str) -> "CompiledDescriptor | None":
-        for limit in self.plan if isinstance(self.plan, tuple) else ():
+        written = self.rule.plans[DEFAULT]  # a plan in shadow has another failure mode
+        for limit in written if isinstance(written, tuple) else ():
             if not limit.takes_cost or limit.metered or _unit_of(limit) != unit:
                 continue
             if limit.algorithm == "sliding-log" and count > LOG_COUNT:
                 return None  # a log stores each request, and nobody has said that it may be so long
-            plan: Plan = (replace(limit, count=count, burst=count, large=True),) if count else "deny"
-            return CompiledDescriptor(self.rule, plan, self.counted, self.replaces, charges_denied=self.charges_denied)
+            plan: Plan = "deny"
+            if count:
+                plan = with_failure((replace(limit, count=count, burst=count, large=True),), self._failure)
+            return CompiledDescriptor(
+                self.rule, plan, self.counted, self.replaces, failure=self._failure, charges_denied=self.charges_denied
+            )
         return None
 
 
@@ -154,7 +162,9 @@ class DescriptorTable:
         in_shadow = one.mode == "shadow"
         plan = with_failure(one.plan, SHADOW if in_shadow else self._failure)
         charges = one.over == "charge"
-        return CompiledDescriptor(one.rule, plan, counted, one.replaces, in_shadow=in_shadow, charges_denied=charges)
+        return CompiledDescriptor(
+            one.rule, plan, counted, one.replaces, failure=self._failure, in_shadow=in_shadow, charges_denied=charges
+        )
 
     def knows(self, domain: bytes) -> bool:
         """Return True if there is a rule of this domain."""
@@ -180,7 +190,7 @@ class DescriptorTable:
                 self._overrides.clear()
             rule = Rule(OVERRIDE, f"{count}/{unit} fixed-window" if count else "deny")
             plan = with_failure(rule.plans[DEFAULT], self._failure)
-            found = self._overrides[count, unit] = CompiledDescriptor(rule, plan)
+            found = self._overrides[count, unit] = CompiledDescriptor(rule, plan, failure=self._failure)
         return found
 
 
