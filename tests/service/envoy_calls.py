@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import http.server
-import importlib
 import inspect
 import itertools
 import json
@@ -26,7 +25,8 @@ from ratebound.service.connections import Bounds, Connections
 from ratebound.service.engine import Engine
 from ratebound.service.envoy import METHOD, EnvoyRateLimits
 from ratebound.service.envoy_messages import RateLimitRequest, RateLimitResponse
-from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcError
+from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcError, GrpcServer
+from ratebound.service.http2 import Http2Connection
 from tests.servers import HOST, free_port, wait_until
 
 OK, OVER_LIMIT = 1, 2
@@ -122,10 +122,6 @@ class OwnCarrier:
     """Methods on our own gRPC server. It can be stopped, and started again on the same port."""
 
     def __init__(self, limits: EnvoyRateLimits) -> None:
-        try:
-            self._http2 = importlib.import_module("ratebound.service.http2")
-        except ModuleNotFoundError:
-            pytest.skip("our HTTP/2 server is not here")
         self.port = free_port()
         self.seen: list[Any] = []
         self._limits = limits
@@ -147,10 +143,10 @@ class OwnCarrier:
         self._loop.close()
 
     async def _start(self) -> None:
-        server = importlib.import_module("ratebound.service.grpc").GrpcServer({METHOD: self._answer}, BearerTokens())
+        server = GrpcServer({METHOD: self._answer}, BearerTokens())
         connections = self._connections = Connections(Bounds())
         self._server = await self._loop.create_server(
-            lambda: self._http2.Http2Connection(server.handle, connections), HOST, self.port
+            lambda: Http2Connection(server.handle, connections), HOST, self.port
         )
 
     async def _kill(self) -> None:

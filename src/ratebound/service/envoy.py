@@ -34,16 +34,20 @@ from ratebound.service.envoy_messages import (
     response,
     status,
 )
-from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcError, Method
+from ratebound.service.grpc import (
+    DEADLINE_EXCEEDED,
+    INVALID_ARGUMENT,
+    UNAVAILABLE,
+    GrpcAnswer,
+    GrpcCall,
+    GrpcError,
+    Method,
+)
 from ratebound.settling import peeked
 from ratebound.switch import switch
 from ratebound.telling import tell, tell_decided
 
 METHOD: Final = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-INVALID_ARGUMENT: Final = 3
-DEADLINE_EXCEEDED: Final = 4
-UNAVAILABLE: Final = 14
-
 MAX_DESCRIPTORS: Final = 100  # of one request: Envoy's configuration decides how many it sends
 MAX_REMEMBERED: Final = 4096  # requests that are remembered
 MAX_MESSAGE: Final = 1024  # bytes of a request that is remembered
