@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -107,6 +108,7 @@ def resp_server(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
     connection: type[RespConnection] = RespConnection,
     deadline: float | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[RespServer]:
     """Run a server until the context ends."""
     found: list[RespServer] = []
@@ -120,7 +122,7 @@ def resp_server(
         engine = Engine(read_policy(POLICY), storage=storage, deadline=deadline)
         commands = RespCommands(engine, BearerTokens(tokens))
         connections = Connections(bounds or Bounds())
-        server = await loop.create_server(lambda: connection(commands, connections), HOST, 0)
+        server = await loop.create_server(lambda: connection(commands, connections), HOST, 0, ssl=tls)
         stop.append(lambda: loop.call_soon_threadsafe(stopping.set))
         found.append(RespServer(loop, server.sockets[0].getsockname()[1], connections))
         ready.set()

@@ -1,15 +1,20 @@
 """RESP with the clients that people have: redis-cli, redis-py, and two clients for Node."""
 
 import asyncio
+import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+import trustme
+import uvloop
 
-from tests.servers import HOST, needs
+from tests.servers import HOST, needs, wait_until
 from tests.service.node_programs import FOLDER, run_node
 from tests.service.resp_server import TOKEN, RespServer, resp_server, wire
 
@@ -99,6 +104,33 @@ def test_redis_py_says_that_a_token_is_wrong_or_missing(server: RespServer) -> N
             pytest.raises(redis.AuthenticationError, match=error),
         ):
             caller.execute_command("CL.THROTTLE", "k", 1, 1, 1)
+
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_redis_py_and_errors_over_tls(loop: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(HOST).configure_cert(context)
+    with resp_server(tls=context, loop_factory=LOOPS[loop]) as server:
+        options: dict[str, Any] = {"ssl": True, "ssl_ca_certs": str(tmp_path / "authority.pem")}
+        with redis.Redis(host=HOST, port=server.port, **options) as caller:
+            assert caller.execute_command("CL.THROTTLE", "k", 1, 1, 60) == [0, 2, 1, -1, 60]
+            with caller.pipeline(transaction=False) as pipeline:
+                assert pipeline.ping().ping().execute() == [True, True]
+        trusting = ssl.create_default_context(cafile=options["ssl_ca_certs"])
+        with (
+            socket.create_connection((HOST, server.port), 10) as plain,
+            trusting.wrap_socket(plain, server_hostname=HOST) as peer,
+        ):
+            peer.sendall(b"PING\r\n*1\r\n:1\r\n")
+            found = b"".join(iter(lambda: peer.recv(1000), b""))
+        assert found == b"+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"
+        wait_until(lambda: server.call(lambda: len(server.connections)) == 0, 5, "all connections are closed")
+    assert not caplog.records
 
 
 def test_ioredis(server: RespServer) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import select
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -374,6 +375,7 @@ def test_every_command_has_one_answer_whatever_is_sent(
         assert str(answers[-1]) == f"ERR Protocol error: {error}"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
 def test_refused_streams_leave_no_memory_behind(server: RespServer) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

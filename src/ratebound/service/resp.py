@@ -96,9 +96,9 @@ class RespConnection(asyncio.Protocol):
         self._answer_waiting()
 
     def eof_received(self) -> bool:
-        """Answer what was received; the peer may still read."""
+        """Answer what was received; the peer may still read. With TLS it may not."""
         self.finish()
-        return True
+        return bool(self._transport.can_write_eof())
 
     def connection_lost(self, error: Exception | None) -> None:
         """End what is still being answered: nobody waits for it."""
