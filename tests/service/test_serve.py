@@ -137,6 +137,7 @@ def test_a_worker_that_cannot_start_ends_the_service() -> None:
         with running_service("--storage", f"shm://{zone}", waits=False) as service:
             assert service.process.wait(20) == 1
             assert "cannot be started: the service stops" in service.log
+            assert "Traceback" not in service.log
     finally:
         Path(default_directory(), f"ratebound-{zone}").unlink()
 

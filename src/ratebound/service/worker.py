@@ -117,7 +117,9 @@ class Worker:
         if grpc is not None and http2 and wire and envoy:
             methods = envoy.EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
             counted = {path: metrics.counted_method(method) for path, method in methods.items()}
-            server = wire.GrpcServer({**counted, **wire.health_methods(lambda: self.is_ready)}, self.tokens)
+            services = [path.decode().split("/")[1] for path in methods]
+            health = wire.health_methods(lambda: self.is_ready, services)
+            server = wire.GrpcServer({**counted, **health}, self.tokens)
             made["grpc"] = lambda: http2.Http2Connection(server.handle, grpc)
         resp = self.connections.get("resp")
         connections, answers = PARTS["resp"], PARTS["resp_commands"]
@@ -187,7 +189,6 @@ class Worker:
         return {"generation": self.task.generation, "families": self.metrics.snapshot(opened)}
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        await self._look_at_storage()
         policy = self.task.policy
         return {
             "process": os.getpid(),
