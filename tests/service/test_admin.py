@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -128,17 +129,17 @@ def test_replies_of_grpc_are_counted_by_their_status(tmp_path: Path) -> None:
 
 def test_answers_of_resp_are_counted_as_ok_or_error(tmp_path: Path) -> None:
     class Commands:
-        def new_session(self) -> None:
-            return None
+        def new_session(self) -> int:
+            return 1
 
-        def answer(self, session: None, command: list[bytes]) -> object:
+        def answer(self, session: int, command: list[bytes]) -> Any:
             return command[0] if len(command) == 1 else _later(command[0])
 
     metrics = WorkerMetrics(ignored)
     counted = metrics.counted_commands(Commands())
     assert counted.answer(counted.new_session(), [b"+OK\r\n"]) == b"+OK\r\n"
-    assert counted.answer(None, [b"-ERR no\r\n"]) == b"-ERR no\r\n"
-    assert asyncio.run(counted.answer(None, [b"-ERR no\r\n", b""])) == b"-ERR no\r\n"  # type: ignore[arg-type]
+    assert counted.answer(1, [b"-ERR no\r\n"]) == b"-ERR no\r\n"
+    assert asyncio.run(counted.answer(1, [b"-ERR no\r\n", b""])) == b"-ERR no\r\n"
     found = merged(tmp_path, metrics)
     assert found["ratebound_service_requests_total", (("result", "ok"), ("wire", "resp"))] == 1
     assert found["ratebound_service_requests_total", (("result", "error"), ("wire", "resp"))] == 2
