@@ -20,9 +20,10 @@ import trustme
 from click.testing import CliRunner
 
 from ratebound.cli.ask import ask
+from ratebound.cli.serve import serve
 from ratebound.storage.shared_memory.zone_file import default_directory
 from tests.servers import Server, redis_server, wait_until
-from tests.service.running_service import RunningService, run_command, running_service
+from tests.service.running_service import CLIENT, RunningService, running_service
 
 TOKEN = "a-token-of-callers-0123"
 ADMIN_TOKEN = "a-token-of-admins-4567"
@@ -51,10 +52,12 @@ def login(service: RunningService, address: str = "203.0.113.7") -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_with_status_0_and_nothing_is_left(number: int) -> None:
     with running_service("--workers", "2") as service:
-        assert httpx.get(service.url("http") + "/healthz").status_code == 200
+        assert CLIENT.get(service.url("http") + "/healthz").status_code == 200
         zones = [name for name in os.listdir(default_directory()) if name.startswith("ratebound-serve-")]
         own = [path.name.removeprefix("run-") for path in service.folder.glob("ratebound-*/run-*")]
         assert len(own) == 1
+        (run,) = service.folder.glob("ratebound-*/run-*")
+        assert [path.stat().st_mode & 0o077 for path in (run, run.parent)] == [0, 0]  # for its user only
         assert [name for name in zones if own[0] in name]
         os.killpg(service.process.pid, number) if number == signal.SIGINT else service.send(number)  # as Ctrl-C does
         assert service.process.wait(20) == 0
@@ -62,12 +65,6 @@ def test_a_signal_stops_it_with_status_0_and_nothing_is_left(number: int) -> Non
         assert service.log.rstrip().endswith("stopped")
         assert list(service.folder.glob("ratebound-*/run-*")) == []
         assert [name for name in os.listdir(default_directory()) if own[0] in name] == []
-
-
-def test_the_folder_of_a_run_is_for_its_user_only() -> None:
-    with running_service() as service:
-        (run,) = service.folder.glob("ratebound-*/run-*")
-        assert [path.stat().st_mode & 0o077 for path in (run, run.parent)] == [0, 0]
 
 
 def test_workers_end_if_the_supervisor_is_killed_and_the_next_start_removes_what_they_left(home: Path) -> None:
@@ -95,14 +92,14 @@ def is_alive(pid: int) -> bool:
 
 def test_a_run_does_not_remove_the_folder_of_another_one(home: Path) -> None:
     with running_service("--workers", "2", folder=home) as first, running_service(folder=home):
-        assert httpx.get(first.url("admin") + "/readyz").status_code == 200
+        assert CLIENT.get(first.url("admin") + "/readyz").status_code == 200
 
 
 def test_addresses_that_are_taken_are_named_all_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = run_command("serve", "--http", port, "--resp", port, "--grpc", "off", "--admin", "off")
-    assert done.returncode == 2
+        done = CliRunner().invoke(serve, ["--http", port, "--resp", port, "--grpc", "off", "--admin", "off"])
+    assert done.exit_code == 2
     first, second = done.stderr.splitlines()
     assert first.startswith(f"cannot listen on 127.0.0.1:{port} for http: Address already in use")
     assert second.startswith(f"cannot listen on 127.0.0.1:{port} for resp: ")
@@ -119,10 +116,9 @@ def test_addresses_that_are_taken_are_named_all_at_once() -> None:
     ],
 )
 def test_mistakes_end_with_status_2_and_the_message_alone(options: list[str], expected: str) -> None:
-    done = run_command("serve", *options)
-    assert done.returncode == 2
+    done = CliRunner().invoke(serve, options)
+    assert (done.exit_code, type(done.exception)) == (2, SystemExit)
     assert expected in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_worker_that_cannot_start_ends_the_service() -> None:
@@ -202,7 +198,7 @@ def test_the_policy_is_reloaded_in_all_workers(how: str, tmp_path: Path) -> None
         change("rules: [{name: a, default: true, limits: 7/hour}]")
         service.wait_for("a new policy is in force", times=3)
         assert limits_of(service) == {"7/hour"}
-        assert httpx.get(service.url("admin") + "/readyz").json()["ready"] is True
+        assert CLIENT.get(service.url("admin") + "/readyz").json()["ready"] is True
 
 
 def limits_of(service: RunningService) -> set[str]:
@@ -240,7 +236,7 @@ def count_grants(service: RunningService, limit: int) -> tuple[int, int]:
 
     def hit() -> None:
         nonlocal granted, unanswered, denied
-        with httpx.Client(timeout=20) as client:
+        with httpx.Client(timeout=20, verify=False, trust_env=False) as client:
             while denied < 20 or not killed.is_set():
                 try:
                     allowed = client.post(url, json=call).json()["allowed"]
@@ -278,7 +274,7 @@ def test_metrics_are_right_over_workers_and_never_fall() -> None:
         for pid in service.workers():
             os.kill(pid, signal.SIGKILL)
         service.wait_for("was ended by SIGKILL", times=2)
-        eventually(lambda: httpx.get(service.url("admin") + "/readyz").status_code == 200, "readiness")
+        eventually(lambda: CLIENT.get(service.url("admin") + "/readyz").status_code == 200, "readiness")
         assert login(service) is False
         found = service.metrics()
         assert (found[name], found[decided], found[denied]) == (6, 2, 4)
@@ -293,7 +289,7 @@ def test_metrics_are_right_over_workers_and_never_fall() -> None:
 
 def reached(service: RunningService) -> bool:
     try:
-        return httpx.get(service.url("admin") + "/healthz").status_code == 200
+        return CLIENT.get(service.url("admin") + "/healthz").status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -301,25 +297,28 @@ def reached(service: RunningService) -> bool:
 def test_it_is_not_ready_while_redis_is_away() -> None:
     with redis_server() as server, running_service("--storage", server.url, "--workers", "2") as service:
         ready = service.url("admin") + "/readyz"
-        assert httpx.get(ready).json()["ready"] is True
+        assert CLIENT.get(ready).json()["ready"] is True
         server.kill()
-        eventually(lambda: httpx.get(ready).status_code == 503, "no readiness")
-        found = httpx.get(ready).json()
-        assert [worker["reason"] for worker in found["workers"]] == ["the storage does not answer"] * 2
-        eventually(lambda: httpx.get(service.url("http") + "/readyz").status_code == 503, "no readiness of a worker")
-        assert httpx.get(service.url("admin") + "/healthz").status_code == 200
+        eventually(lambda: CLIENT.get(ready).status_code == 503, "no readiness")
+        eventually(lambda: reasons(ready) == ["the storage does not answer"] * 2, "a reason of each worker")
+        eventually(lambda: CLIENT.get(service.url("http") + "/readyz").status_code == 503, "no readiness of a worker")
+        assert CLIENT.get(service.url("admin") + "/healthz").status_code == 200
         server.spawn()
         server.wait_until_up()
-        eventually(lambda: httpx.get(ready).status_code == 200, "readiness")
+        eventually(lambda: CLIENT.get(ready).status_code == 200, "readiness")
 
 
 def test_the_control_plane_describes_the_api() -> None:
     with running_service() as service:
-        found = httpx.get(service.url("admin") + "/openapi.json").json()
-        paths = httpx.get(service.url("admin") + "/").json()["paths"]
+        found = CLIENT.get(service.url("admin") + "/openapi.json").json()
+        paths = CLIENT.get(service.url("admin") + "/").json()["paths"]
         assert found["openapi"].startswith("3.1")
         assert "/v1/hit" in found["paths"]
-        assert [path for path in paths if httpx.get(service.url("admin") + path).status_code != 200] == []
+        assert [path for path in paths if CLIENT.get(service.url("admin") + path).status_code != 200] == []
+
+
+def reasons(ready: str) -> list[str]:
+    return [worker["reason"] for worker in CLIENT.get(ready).json()["workers"]]
 
 
 # Security
@@ -334,13 +333,13 @@ def test_no_secret_is_in_the_log_or_in_the_list_of_processes() -> None:
         "RATEBOUND_LOG_LEVEL": "debug",
     }
     with running_service("--workers", "2", environ=environ) as service:
-        assert httpx.get(service.url("admin") + "/metrics").status_code == 401
+        assert CLIENT.get(service.url("admin") + "/metrics").status_code == 401
         given = {"authorization": f"Bearer {ADMIN_TOKEN}"}
-        assert httpx.get(service.url("admin") + "/metrics", headers=given).status_code == 200
-        assert httpx.get(service.url("admin") + "/metrics", headers={"authorization": TOKEN}).status_code == 401
-        assert httpx.get(service.url("admin") + "/readyz").status_code == 503
+        assert CLIENT.get(service.url("admin") + "/metrics", headers=given).status_code == 200
+        assert CLIENT.get(service.url("admin") + "/metrics", headers={"authorization": TOKEN}).status_code == 401
+        assert CLIENT.get(service.url("admin") + "/readyz").status_code == 503
         shown = [Path(f"/proc/{pid}/cmdline").read_text() for pid in (service.process.pid, *service.children())]
-        texts = [service.log, *shown, httpx.get(service.url("admin") + "/readyz").text]
+        texts = [service.log, *shown, CLIENT.get(service.url("admin") + "/readyz").text]
         for secret in (TOKEN, ADMIN_TOKEN, SECRET, "pass-word"):
             assert not [text for text in texts if secret in text]
 
@@ -349,9 +348,9 @@ def test_callers_need_a_token_if_there_are_tokens(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"another-token-012345\n{TOKEN}\n")
     with running_service("--token-file", str(tmp_path / "tokens")) as service:
         url, call = service.url("http") + "/v1/hit", {"key": "a", "limits": "5/hour"}
-        assert httpx.post(url, json=call).status_code == 401
-        assert httpx.post(url, json=call, headers={"authorization": "Bearer wrong"}).status_code == 401
-        assert httpx.post(url, json=call, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert CLIENT.post(url, json=call).status_code == 401
+        assert CLIENT.post(url, json=call, headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert CLIENT.post(url, json=call, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
 def test_unix_sockets_are_served_and_removed(tmp_path: Path) -> None:
