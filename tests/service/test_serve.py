@@ -287,6 +287,17 @@ def test_metrics_are_right_over_workers_and_never_fall() -> None:
         assert (found[name], found[decided], found[denied]) == (6, 2, 4)
 
 
+def test_a_reservation_is_committed_once_whichever_worker_is_asked() -> None:
+    with running_service("--workers", "2") as service:
+        call = {"key": "a", "limits": "100/hour", "cost": 10}
+        for _ in range(5):
+            commit = {"reservation": service.ask("/v1/reserve", call)["reservation"], "cost": 2}
+            service.ask("/v1/commit", commit)
+            again = [CLIENT.post(service.url("http") + "/v1/commit", json=commit).status_code for _ in range(3)]
+            assert again == [409] * 3
+        assert service.ask("/v1/peek", {"key": "a", "limits": "100/hour"})["remaining"] == 90
+
+
 def reached(service: RunningService) -> bool:
     try:
         return CLIENT.get(service.url("admin") + "/healthz").status_code == 200
