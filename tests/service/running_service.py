@@ -18,6 +18,8 @@ import httpx
 
 from tests.servers import PR_SET_PDEATHSIG
 
+# One for all tests: a client takes long to make. Each request has a connection of its own, so any worker may take it.
+CLIENT = httpx.Client(timeout=10, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 COMMAND = [sys.executable, "-m", "ratebound.cli"]
 POLICY = """
 rules:
@@ -49,18 +51,18 @@ class RunningService:
         return self.url(name).rpartition("/")[2]
 
     def ask(self, path: str, body: Any, **options: Any) -> Any:
-        answer = httpx.post(self.url("http") + path, json=body, timeout=10, **options)
+        answer = CLIENT.post(self.url("http") + path, json=body, **options)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def metrics(self) -> dict[str, float]:
-        text = httpx.get(self.url("admin") + "/metrics", timeout=10).text
+        text = CLIENT.get(self.url("admin") + "/metrics").text
         lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in lines}
 
     def workers(self) -> list[int]:
         """The processes of the workers that answer, in the order of their places."""
-        found = httpx.get(self.url("admin") + "/readyz", timeout=10).json()["workers"]
+        found = CLIENT.get(self.url("admin") + "/readyz").json()["workers"]
         return [worker["process"] for worker in found if "process" in worker]
 
     def children(self) -> list[int]:
@@ -137,16 +139,3 @@ def _die_with_parent() -> Any:
             os._exit(1)
 
     return die if sys.platform == "linux" else None
-
-
-def run_command(*words: str, environ: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run a `ratebound` command that ends by itself."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("RATEBOUND_")}
-    return subprocess.run(
-        [*COMMAND, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**variables, **(environ or {})},
-        check=False,
-    )

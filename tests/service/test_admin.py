@@ -1,7 +1,9 @@
 """Metrics over workers: what a worker counts, and how the control plane adds it up."""
 
+import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -94,6 +96,53 @@ def test_answers_are_counted_by_their_status(tmp_path: Path) -> None:
     found = merged(tmp_path, metrics)
     assert found["ratebound_service_requests_total", (("result", "200"), ("wire", "http"))] == 2
     assert found["ratebound_service_requests_total", (("result", "429"), ("wire", "http"))] == 1
+
+
+class _Failed(Exception):
+    status = 14
+
+
+async def _later(answer: bytes) -> bytes:
+    if not answer:
+        raise _Failed
+    return answer
+
+
+def _now(answer: bytes) -> bytes:
+    if not answer:
+        raise _Failed
+    return answer
+
+
+def test_replies_of_grpc_are_counted_by_their_status(tmp_path: Path) -> None:
+    metrics = WorkerMetrics(ignored)
+    assert metrics.counted_method(_now)(b"a") == b"a"
+    assert asyncio.run(metrics.counted_method(_later)(b"b")) == b"b"  # type: ignore[arg-type]
+    with pytest.raises(_Failed):
+        metrics.counted_method(_now)(b"")
+    with pytest.raises(_Failed):
+        asyncio.run(metrics.counted_method(_later)(b""))  # type: ignore[arg-type]
+    found = merged(tmp_path, metrics)
+    assert found["ratebound_service_requests_total", (("result", "0"), ("wire", "grpc"))] == 2
+    assert found["ratebound_service_requests_total", (("result", "14"), ("wire", "grpc"))] == 2
+
+
+def test_answers_of_resp_are_counted_as_ok_or_error(tmp_path: Path) -> None:
+    class Commands:
+        def new_session(self) -> int:
+            return 1
+
+        def answer(self, session: int, command: list[bytes]) -> Any:
+            return command[0] if len(command) == 1 else _later(command[0])
+
+    metrics = WorkerMetrics(ignored)
+    counted = metrics.counted_commands(Commands())
+    assert counted.answer(counted.new_session(), [b"+OK\r\n"]) == b"+OK\r\n"
+    assert counted.answer(1, [b"-ERR no\r\n"]) == b"-ERR no\r\n"
+    assert asyncio.run(counted.answer(1, [b"-ERR no\r\n", b""])) == b"-ERR no\r\n"
+    found = merged(tmp_path, metrics)
+    assert found["ratebound_service_requests_total", (("result", "ok"), ("wire", "resp"))] == 1
+    assert found["ratebound_service_requests_total", (("result", "error"), ("wire", "resp"))] == 2
 
 
 def family(name: str, kind: str, value: float, **labels: str) -> dict[str, object]:

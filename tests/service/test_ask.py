@@ -3,7 +3,6 @@
 import json
 import socket
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,6 @@ from ratebound.cli.ask import ask as ask_command
 from tests.service.running_service import RunningService, running_service
 
 TOKEN = "a-token-of-callers-0123"
-PARTS = ("http_api", "envoy", "http2", "resp")
-
-needs_parts = pytest.mark.skipif(
-    not all(find_spec(f"ratebound.service.{part}") for part in PARTS), reason="this version lacks a wire format"
-)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +31,6 @@ def run(*words: str, token: str = "") -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@needs_parts
 def test_the_exit_status_tells_allowed_denied_and_mistaken(service: RunningService) -> None:
     assert ask(service, "http", "hit", "a", "1/hour")[0] == 0
     status, out, _ = ask(service, "http", "hit", "a", "1/hour")
@@ -52,7 +45,6 @@ def test_the_exit_status_tells_allowed_denied_and_mistaken(service: RunningServi
     assert (status, error.startswith("the service answered: ")) == (2, True)
 
 
-@needs_parts
 def test_json_is_the_whole_answer(service: RunningService) -> None:
     _, out, _ = ask(service, "http", "decide", "--path", "/x?y=1", "--address", "203.0.113.1", "--json")
     assert json.loads(out)["status"] == 200
@@ -62,7 +54,6 @@ def test_json_is_the_whole_answer(service: RunningService) -> None:
     assert json.loads(out)["overall_code"] == "OK"
 
 
-@needs_parts
 @pytest.mark.parametrize(
     "words", [("http", "hit", "a", "1/hour"), ("grpc", "edge", "a=b"), ("resp", "hit", "a", "1/s")]
 )
@@ -74,7 +65,6 @@ def test_a_wrong_or_missing_token_is_an_error(service: RunningService, words: tu
         assert "wrong-token" not in error
 
 
-@needs_parts
 def test_a_token_may_be_in_a_file(service: RunningService, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     words = ("http", "hit", "d", "1/hour", "--token-file", str(tmp_path / "token"))

@@ -5,7 +5,6 @@ over their sockets (worker_channel.py).
 """
 
 import asyncio
-import importlib
 import logging
 import os
 import platform
@@ -24,6 +23,7 @@ from starlette.routing import Route
 from ratebound import __version__, compiled
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
+from ratebound.service.openapi import openapi
 from ratebound.service.run_folder import RunFolder
 from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker_channel import WorkerSilent, ask_worker
@@ -87,11 +87,7 @@ class ControlPlane:
 
     async def openapi(self, request: Request) -> Response:
         """Answer with the OpenAPI document of the HTTP API."""
-        try:
-            described = importlib.import_module("ratebound.service.openapi")
-        except ModuleNotFoundError:
-            return PlainTextResponse("this version has no description of its API\n", 404)
-        return JSONResponse(described.openapi(self._settings.bounds))
+        return JSONResponse(openapi(self._settings.bounds))
 
     async def poll(self) -> None:
         """Take the metrics of all workers that answer."""

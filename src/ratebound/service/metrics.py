@@ -8,7 +8,7 @@ no locks. Unusual events go to the Prometheus listener itself. No label holds a 
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.utils import floatToGoString
@@ -22,6 +22,7 @@ from ratebound.policy.runtime.verdict import Judged
 from ratebound.service.http1 import Answer, Handle, HttpRequest
 
 MOST_LIMITS = 200  # names of limits with labels of their own; the others are "other"
+C = TypeVar("C")
 Labels = dict[str, str]
 Method = Callable[[Any], bytes | Coroutine[Any, Any, bytes]]
 Sample = tuple[str, Labels, float]
@@ -193,9 +194,9 @@ class WorkerMetrics:
 
         return counting
 
-    def counted_commands(self, commands: Any) -> "CountedCommands":
+    def counted_commands(self, commands: C) -> C:
         """Return commands of RESP that count their answers: ok or error."""
-        return CountedCommands(commands, self._counter("resp"))
+        return cast(C, CountedCommands(commands, self._counter("resp")))
 
     def snapshot(self, connections: dict[str, int]) -> list[dict[str, Any]]:
         """Return all samples by family, as JSON can hold them."""

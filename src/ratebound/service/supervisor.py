@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
 from ratebound.service.admin import run_admin
 from ratebound.service.listening import address_of, bind_all, remove_paths, tls_context
@@ -195,6 +196,8 @@ class Supervisor:
             status = 0
         except KeyboardInterrupt:
             status = 130
+        except RateboundError as error:
+            log.error("cannot serve: %s", error)
         except BaseException:
             log.exception("failed")
         finally:

@@ -4,7 +4,6 @@ This is where the data plane is put together: an engine, and a protocol for each
 """
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
@@ -19,11 +18,18 @@ import uvloop
 from ratebound.observe.logging import LogListener
 from ratebound.policy import Policy, PolicyFile
 from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.check import ProxyCheck
 from ratebound.service.connections import Connections
 from ratebound.service.engine import Engine
-from ratebound.service.http1 import Answer, Http1Connection, HttpRequest, problem
+from ratebound.service.envoy import EnvoyRateLimits
+from ratebound.service.grpc import GrpcServer, health_methods
+from ratebound.service.http1 import Http1Connection
+from ratebound.service.http2 import Http2Connection
+from ratebound.service.http_api import HttpApi
 from ratebound.service.listening import BACKLOG, tls_context
 from ratebound.service.metrics import WorkerMetrics
+from ratebound.service.resp import RespConnection
+from ratebound.service.resp_commands import RespCommands
 from ratebound.service.routes import ServiceRoutes
 from ratebound.service.run_folder import RunFolder
 from ratebound.service.settings import ServiceSettings
@@ -35,21 +41,6 @@ SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
 LAST_READ = 0.05  # seconds, in which requests are read that had arrived before a stop
 OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
-
-
-def _part(name: str) -> Any:
-    """Import a wire format. None if this version does not have it."""
-    full = f"ratebound.service.{name}"
-    try:
-        return importlib.import_module(full)
-    except ModuleNotFoundError as error:
-        if error.name != full:
-            raise
-        return None
-
-
-# Imported before workers are forked, so that they share the memory of it.
-PARTS = {name: _part(name) for name in ("http_api", "check", "http2", "grpc", "envoy", "resp", "resp_commands")}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -95,35 +86,27 @@ class Worker:
         made: dict[str, Callable[[], Any]] = {}
         http = self.connections.get("http")
         if http is not None:
-            api, check = PARTS["http_api"], PARTS["check"]
-            routes = ServiceRoutes(
-                api.HttpApi(engine, self.task.secrets, settings.bounds).routes if api else {},
-                check.ProxyCheck(
-                    engine,
-                    proxies=settings.trusted_proxies,
-                    headers=settings.check_headers,
-                    denied_status=settings.check_denied_status,
-                    tokens=self.tokens,
-                )
-                if check
-                else _no_check,
-                self.tokens,
-                lambda: self.is_ready,
+            api = HttpApi(engine, self.task.secrets, settings.bounds)
+            check = ProxyCheck(
+                engine,
+                proxies=settings.trusted_proxies,
+                headers=settings.check_headers,
+                denied_status=settings.check_denied_status,
+                tokens=self.tokens,
             )
-            handle = metrics.counted(routes)
-            made["http"] = lambda: Http1Connection(handle, http)
+            routes = metrics.counted(ServiceRoutes(api.routes, check, self.tokens, lambda: self.is_ready))
+            made["http"] = lambda: Http1Connection(routes, http)
         grpc = self.connections.get("grpc")
-        http2, wire, envoy = PARTS["http2"], PARTS["grpc"], PARTS["envoy"]
-        if grpc is not None and http2 and wire and envoy:
-            methods = envoy.EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
+        if grpc is not None:
+            methods = EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
             counted = {path: metrics.counted_method(method) for path, method in methods.items()}
-            server = wire.GrpcServer({**counted, **wire.health_methods(lambda: self.is_ready)}, self.tokens)
-            made["grpc"] = lambda: http2.Http2Connection(server.handle, grpc)
+            services = [path.decode().split("/")[1] for path in methods]
+            server = GrpcServer({**counted, **health_methods(lambda: self.is_ready, services)}, self.tokens)
+            made["grpc"] = lambda: Http2Connection(server.handle, grpc)
         resp = self.connections.get("resp")
-        connections, answers = PARTS["resp"], PARTS["resp_commands"]
-        if resp is not None and connections and answers:
-            commands = metrics.counted_commands(answers.RespCommands(engine, self.tokens))
-            made["resp"] = lambda: connections.RespConnection(commands, resp)
+        if resp is not None:
+            commands = metrics.counted_commands(RespCommands(engine, self.tokens))
+            made["resp"] = lambda: RespConnection(commands, resp)
         return made
 
     async def start(self) -> None:
@@ -187,7 +170,6 @@ class Worker:
         return {"generation": self.task.generation, "families": self.metrics.snapshot(opened)}
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        await self._look_at_storage()
         policy = self.task.policy
         return {
             "process": os.getpid(),
@@ -201,10 +183,6 @@ class Worker:
         if not isinstance(policy, PolicyFile):
             return False
         return await asyncio.get_running_loop().run_in_executor(None, policy.reload)
-
-
-def _no_check(request: HttpRequest) -> Answer:
-    return problem(404, "There is no check endpoint.")
 
 
 def run_worker(task: WorkerTask, started: int, supervisor: int) -> None:
