@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WITH_SERVERS = ["tests/redis/test_states.py", "tests/faults/test_blame.py", "tests/web/test_run.py"]
+WITH_SERVERS = ["tests/redis/test_states.py", "tests/faults/test_blame.py", "tests/web/test_api_example.py"]
 WITHOUT = ["tests/unit/test_settling.py", "tests/property/test_redis.py", "tests/redis/test_grants.py"]
 
 
