@@ -323,6 +323,8 @@ def test_text_is_percent_encoded() -> None:
     assert encode_text("100% é\n") == b"100%25 %C3%A9%0A"
     assert encode_text(" blanks ") == b"%20blanks%20"
     assert encode_text("  ") == b"%20%20"
+    assert encode_text("x" * 2000) == b"x" * grpc.MAX_TEXT
+    assert encode_text("x" + "é" * 1000) == b"x" + b"%C3%A9" * 511
     assert encode_text("\ud800") == b"?"
 
 
@@ -372,9 +374,10 @@ def test_a_server_that_is_not_ready_is_not_serving() -> None:
         (b"", b""),
         (b"\x0a\x01a", b"a"),
         (b"\x0a\x01a\x0a\x01b", b"b"),
+        (b"\x0a\x80\x01" + b"a" * 128, b"a" * 128),
         (b"\x10\x96\x01\x0a\x01a\x19" + bytes(8) + b"\x22\x01x\x2d" + bytes(4), b"a"),
     ],
-    ids=["empty", "a name", "the last one counts", "unknown fields"],
+    ids=["empty", "a name", "the last one counts", "a long name", "unknown fields"],
 )
 def test_the_request_of_a_health_check_is_protobuf(text: bytes, service: bytes) -> None:
     assert health_service(text) == service

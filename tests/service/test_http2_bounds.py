@@ -31,6 +31,7 @@ from ratebound.service.http2_frames import (
     SETTING,
     SETTINGS,
     SETTINGS_TIMEOUT,
+    STREAM_CLOSED,
     WINDOW_UPDATE,
     frame,
     reset,
@@ -401,6 +402,7 @@ def expired(peer: Peer, after: float) -> None:
 
 @simulated
 async def test_a_peer_that_does_not_begin_is_closed() -> None:
+    await asyncio.sleep(100)
     peer = Peer()
     peer.frames()
     expired(peer, 9)
@@ -572,6 +574,15 @@ async def test_finishing_answers_what_was_accepted_and_ignores_what_comes_later(
     await asyncio.sleep(LINGER)
     assert peer.wire.is_closing()
     assert peer.is_clean()
+
+
+@simulated
+async def test_the_last_accepted_stream_keeps_its_errors_while_finishing() -> None:
+    peer = Peer().begin()
+    peer.send(request(1, fields=NEVER), request(3))
+    peer.connection.finish()
+    peer.send(frame(DATA, 0, 3, b"x"))
+    assert peer.reset_with(3) == [STREAM_CLOSED]
 
 
 @simulated

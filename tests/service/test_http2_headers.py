@@ -152,6 +152,13 @@ def test_the_blocks_of_answers_say_what_they_were_given(fields: list[tuple[bytes
     assert len(decoder.header_table.dynamic_entries) == 0
 
 
+@pytest.mark.parametrize("size", [126, 127, 128, 254, 255, 256, 5000])
+def test_long_texts_of_answers_can_be_read(size: int) -> None:
+    fields = [(b"n" * size, b"v" * size), (b"end", b"")]
+    found = Decoder().decode(HeaderBlock(fields).block, raw=True)
+    assert [(bytes(name), bytes(value)) for name, value in found] == fields
+
+
 def test_a_block_that_fits_in_no_frame_is_refused() -> None:
     with pytest.raises(ValueError, match="16384"):
         HeaderBlock([(b"long", bytes(20_000))])

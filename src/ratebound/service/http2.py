@@ -1,11 +1,11 @@
 """An HTTP/2 server (RFC 9113) for short requests: strict and bounded. What a request means is for grpc.py.
 
 A request is handed over when it is complete. Everything that one read brought is answered by one write. An answer is a
-tuple if it was found at once, else something to await. Whoever breaks the protocol gets the error that the RFC names,
-on the stream or on the connection; whoever costs more than is allowed gets ENHANCE_YOUR_CALM.
+tuple if it was found at once, else something to await. A peer that breaks the protocol gets the error that the RFC
+names, on the stream or on the connection. A peer that costs more than it may gets ENHANCE_YOUR_CALM.
 
-Both receive windows are larger than anything that is kept: memory is bounded by `bounds.body` for a request, and by
-twice that for all unfinished requests of a connection.
+DATA is given back to the peer's window as it comes. Memory is bounded by `bounds.body` for a request, and by twice that
+for all unfinished requests of a connection: what exceeds it is reset.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ RECEIVE_WINDOW = 1024 * 1024  # bytes of a connection; half of it is given back 
 PADDING_WINDOW = 8192  # bytes of padding on a stream that are given back at a time
 MAX_CONTINUATIONS = 16  # frames of one header block
 SKIPPED = 16  # ranges of stream ids that a peer has left out, remembered to name its error
-FORGIVEN = 1024  # streams
+FORGIVEN = 1024  # streams that were reset, remembered because frames on them may be on their way
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 AT_ONCE = 2000  # parts of frames that are collected before they are written: about 250 answers
 CHUNKS_AT_ONCE = 4  # DATA frames of long answers that are collected before they are written
