@@ -99,10 +99,19 @@ def serve_grpc(port: int) -> None:
     _run(main())
 
 
+class ConstantSession:
+    """A connection that may ask for anything, and goes on."""
+
+    is_allowed = True
+    is_ending = False
+
+
 class ConstantCommands:
     """Commands that all have one answer."""
 
-    def run(self, session: Any, command: Any) -> bytes:
+    new_session = ConstantSession
+
+    def answer(self, session: ConstantSession, command: list[bytes]) -> bytes:
         """Return the constant."""
         return CONSTANT
 
