@@ -572,26 +572,36 @@ class AsyncGate(_PolicyGate):
         Memory never pauses, unless a function of the policy has to be awaited. Shared memory pauses where more than one
         plain limit applies, or if another process holds a lock. Redis always does.
         """
+        verdict = self._decide_straight(request)
+        if verdict is None and self._decider.at_once is not None and not self._source.compiled.may_await:
+            return run_at_once(self.decide(request))
+        return verdict
+
+    def _decide_straight(self, request: RequestView) -> Verdict | None:
+        """Decide by the fast path; None, having changed nothing, if the general path has to decide."""
         decider, source = self._decider, self._source
         compiled = source.current()
-        if decider.at_once is not None:
-            return None if compiled.may_await else run_at_once(self.decide(request))
-        quick = decider.fast_path.quick
-        if quick is None or source.switch is not None or compiled.has_early:
+        path = decider.fast_path
+        quick, states, blocks = path.quick, path.states, self._blocks
+        if quick is None or source.switch is not None or compiled.has_early or compiled.may_queue:
             return None
         begin = time.perf_counter() if decider.listeners else 0.0
-        if not self._is_off and isinstance(self._blocks, CopiedBlocks):
-            blocks = self._blocks
-            if blocks.must_read() or (
-                blocks.listed is not None and compiled.may_be_blocked(request, "late", blocks.listed)
-            ):
+        if states is not None:
+            if states.documents is not path.unblocked:
+                return None
+        elif isinstance(blocks, CopiedBlocks) and not self._is_off:
+            if blocks.must_read():
+                return None
+            if blocks.listed is not None and compiled.may_be_blocked(request, "late", blocks.listed):
                 return None
         ready = compiled.straight(request, "late")
         if not isinstance(ready, Asked):
             return None
         verdict = Verdict(ready.grounds, ready.client)
         if ready.asks:
-            decision = _hit_quickly(quick, compiled, ready)
+            if not switch.limiting:
+                return None
+            decision = ready.hit(quick) if states is None else ready.decide(states)
             if decision is None:
                 return None
             verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
@@ -825,7 +835,9 @@ def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> No
         tell_decided(listeners, verdict.decision, seconds)
     for shadow in verdict.shadows:
         tell(listeners, Shadowed(shadow.rule.name, shadow.candidate, shadow.allowed))
-    tell(listeners, Judged(verdict, seconds))
+    for listener in listeners:
+        if not getattr(listener, "ignores_verdicts", False):
+            tell((listener,), Judged(verdict, seconds))
 
 
 def _hit_quickly(quick: QuickStates | None, compiled: CompiledPolicy, asked: Asked) -> Decision | None:
