@@ -4,6 +4,8 @@ BIN := .venv/bin
 # Every worker has servers of its own. Bytecode is kept: workers and the programs that tests start share it.
 # What shared memory does in a compiled build; its files, servers and commands are the same in both
 ZONES := $(filter-out %_opening.py %_servers.py %_command.py,$(wildcard tests/shared_memory/test_*.py))
+# The service's modules that are compiled
+SERVICE := tests/service/test_check.py tests/service/test_check_hostile.py tests/service/test_admin.py
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 # The compiled wheel comes before the editable install, and tests/compiled fails if it is not what runs.
 ON_COMPILED := PYTHONPATH=$(CURDIR)/build/compiled RATEBOUND_EXPECT_COMPILED=1
@@ -30,7 +32,7 @@ test: .venv/ready  ## the whole suite: checks, pytest in parallel, the core agai
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-style check-imports compiled
 	@tools/get_servers
 	$(PYTEST)
-	RATEBOUND_EXAMPLES=40 $(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting $(ZONES)
+	RATEBOUND_EXAMPLES=40 $(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting $(ZONES) $(SERVICE)
 
 check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the modules that it compiles
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-compiles check-style check-imports
