@@ -302,7 +302,7 @@ def _wrk(load: Load, port: int, folder: Path) -> tuple[int, float, float]:
     if "Non-2xx" in text:
         raise SystemExit(f"{load.name}: not every answer was a 200\n{text}")
     count = int(_one(r"(\d+) requests in", text))
-    return count, _milliseconds(_one(r"50%\s+(\S+)", text)), _milliseconds(_one(r"99%\s+(\S+)", text))
+    return count, _milliseconds(_one(r"\n\s+50%\s+(\S+)", text)), _milliseconds(_one(r"\n\s+99%\s+(\S+)", text))
 
 
 def _h2load(port: int, folder: Path) -> tuple[int, float, float]:
