@@ -385,6 +385,21 @@ def test_h2load(served: Served, tmp_path: Path) -> None:
         assert "4000 2xx" in done.stdout
 
 
+def test_curl(served: Served, tmp_path: Path) -> None:
+    needs("curl")
+    body = tmp_path / "body"
+    body.write_bytes(b"\0\0\0\0\5hello")
+    command = ["curl", "-sS", "--http2-prior-knowledge", "--data-binary", f"@{body}", "--include", "--max-time", "20"]
+    command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+    done = subprocess.run([*command, f"http://{served.address}/test.Test/Echo"], capture_output=True, timeout=60)
+    if b"the installed libcurl version does not support this" in done.stderr:
+        pytest.skip("this curl has no HTTP/2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"HTTP/2 200")
+    assert b"\0\0\0\0\5hello" in done.stdout
+    assert b"grpc-status: 0" in done.stdout
+
+
 def test_a_peer_that_does_not_read_is_aborted(served: Served, strict: StrictPeer) -> None:
     """It asks for more and more, and reads nothing: the server stops to read, then gives up."""
     strict.until(h2.events.RemoteSettingsChanged)
