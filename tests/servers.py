@@ -31,7 +31,7 @@ from redis.retry import Retry
 HOST = "127.0.0.1"
 SLOTS = 16384
 PR_SET_PDEATHSIG = 1
-PACKAGES = {"redis-server": "redis-server", "redis-sentinel": "redis-sentinel", "redis-cli": "redis-tools"}
+PACKAGES = {"redis-cli": "redis-tools", "h2load": "nghttp2-client"}  # where it is not the name of the program
 
 # Workers that run beside each other take their ports from ranges of their own: one that is free now may be that of a
 # server which another worker has stopped and will start again.
