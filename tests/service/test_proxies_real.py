@@ -198,6 +198,18 @@ def test_the_client_behind_a_cdn_is_counted_if_the_proxy_passes_its_address_on(e
     assert [edge.ask("/limited/a", source=address, headers=other).status for other in others] == [200, 200, 429]
 
 
+@pytest.mark.parametrize("lines", [90, 97, 98, 150, 300])
+@pytest.mark.parametrize("name", ["X-Same", "X-{}"])
+def test_no_number_of_headers_escapes_a_limit_or_ends_the_proxy(edge: Edge, lines: int, name: str) -> None:
+    address = client_address()
+    before = len(edge.application.requests)
+    headers = [(name.format(number), "v") for number in range(lines)]
+    statuses = [edge.ask("/limited/a", source=address, headers=headers).status for _ in range(3)]
+    assert statuses in ([200, 200, 429], [431] * 3, [400] * 3, [500] * 3)
+    assert len(edge.application.requests) == before + statuses.count(200)
+    assert edge.ask("/x", source=address).status == 200
+
+
 def test_a_service_that_is_away_and_back(edge: Edge) -> None:
     """Each example has chosen: requests pass without limits, or are refused."""
     service = edge.service.server

@@ -3,6 +3,9 @@
 
 local TIMEOUT = 500 -- milliseconds for one check
 local TOKEN = nil -- the token of the service, if it wants one
+-- The most header lines of a client. With ours they must stay below tune.http.maxhdr (101): the HTTP client of HAProxy 2.6
+-- does not check that, and the whole process ends. Lower both together.
+local MOST_LINES = 90
 
 -- The headers of a client that must not reach the service: it would take them for ours. The last ones are about the
 -- body, which is not sent.
@@ -18,20 +21,25 @@ end
 -- The headers of a denial that are about the connection to the service.
 local OWN = { ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true, ["date"] = true }
 
+-- Return the headers of the check; nil if the client sent too many.
 local function described(txn)
-    local headers, addresses = {}, {}
+    local headers, addresses, count = {}, {}, 0
     for name, values in pairs(txn.http:req_get_headers()) do
         if not DROPPED[name] then
             local lines = {}
             for place = 0, #values do
                 lines[#lines + 1] = values[place]
             end
+            count = count + #lines
             if name == "x-forwarded-for" then
                 addresses = lines
             else
                 headers[name] = lines
             end
         end
+    end
+    if count > MOST_LINES then
+        return nil
     end
     addresses[#addresses + 1] = tostring(txn.sf:src())
     headers["x-forwarded-for"] = { table.concat(addresses, ", ") }
@@ -71,7 +79,12 @@ local function is_away(response)
 end
 
 core.register_action("ratebound", { "http-req" }, function(txn, url, choice)
-    local response = core.httpclient():get({ url = url, headers = described(txn), timeout = TIMEOUT })
+    local headers = described(txn)
+    if not headers then
+        deny(txn, { status = 431, reason = "Request Header Fields Too Large" })
+        return
+    end
+    local response = core.httpclient():get({ url = url, headers = headers, timeout = TIMEOUT })
     if is_away(response) then
         if choice ~= "open" then
             deny(txn, { status = 503, reason = "Service Unavailable", headers = { ["retry-after"] = { "1" } } })
