@@ -163,6 +163,22 @@ def test_a_description_that_is_not_whole_is_refused(headers: Lines, target: str,
 
 
 @pytest.mark.parametrize(
+    ("headers", "target"),
+    [
+        ({**NGINX, "x-original-uri": "/" * 8193}, "/v1/check"),
+        ({**FORWARDED, "x-forwarded-uri": "/" * 8193}, "/v1/check"),
+        (PATH, "/v1/check" + "/" * 8193),
+    ],
+)
+def test_a_path_that_takes_long_to_read_is_refused(headers: Lines, target: str) -> None:
+    engine = engine_of()
+    reply = reply_of(ProxyCheck(engine), asked(headers, target))
+    assert (reply.status, engine.seen) == (414, [])
+    query = {**FORWARDED, "x-forwarded-uri": "/" * 8192 + "?" + "a" * 20_000}
+    assert reply_of(ProxyCheck(engine), asked(query)).status == 200
+
+
+@pytest.mark.parametrize(
     ("setting", "headers", "target"),
     [
         ("nginx", {**FORWARDED, **NGINX, "x-forwarded-uri": "/free"}, "/v1/check/free"),

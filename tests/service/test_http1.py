@@ -210,6 +210,7 @@ def test_connect_ends_the_connection() -> None:
         ("POST /a HTTP/1.1\r\nContent-Length: +5\r\n\r\nhello", 400),
         ("POST /a HTTP/1.1\r\nContent-Length: 5 5\r\n\r\nhello", 400),
         ("POST /a HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\nhello", 400),
+        (f"POST /a HTTP/1.1\r\nContent-Length: {'0' * 5000}5\r\n\r\nhello", 413),
         ("POST /a HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501),
         ("POST /a HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
         ("POST /a HTTP/1.1\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", 400),

@@ -8,6 +8,7 @@ import pytest
 from ratebound import Limiter
 from ratebound.policy import Match, Policy, Rule
 from ratebound.service.connections import Bounds
+from ratebound.service.engine import plan_of
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock
 from tests.service.http_calls import an_api, an_engine, call, called, run
@@ -484,3 +485,17 @@ def test_a_storage_that_must_be_awaited_gives_the_same_answers(zone_url: str) ->
             await engine.close()
 
     run(main)
+
+
+def test_callers_cannot_fill_memory_with_limits_that_are_kept() -> None:
+    def texts(number: int) -> str:
+        return "; ".join(f"{number + place}/{place} seconds" for place in range(1, 40))
+
+    short, long = plan_of("7/minute"), plan_of(texts(0))
+    assert plan_of("7/minute") is short
+    assert plan_of(texts(0)) is long
+    for number in range(1, 300):
+        plan_of(f"{number}/minute")
+        plan_of(texts(number))
+    assert plan_of("7/minute") is short
+    assert plan_of(texts(0)) is not long

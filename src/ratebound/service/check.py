@@ -82,7 +82,7 @@ class ProxyCheck:
         try:
             asked = ProxiedRequest(request, self._headers)
         except BadDescription as error:
-            return self._refused(400, str(error))
+            return self._refused(error.status, str(error))
         if self._tokens.is_required and not self._tokens.accepts(asked.token or b""):
             return self._refused(403, NO_TOKEN)
         view = RequestView.on_demand(WIRE, asked, asked.method, asked.peer)

@@ -26,6 +26,7 @@ from ratebound.telling import tell_decided
 
 T = TypeVar("T")
 MAX_LIMITS_TEXT = 1000  # characters of the limits that a caller brings; longer ones are refused
+SHORT_LIMITS_TEXT = 64  # characters. A plan takes up to 90 bytes for each
 READY = "ready"  # a shared document that is never written: reading it asks the storage
 
 
@@ -122,7 +123,19 @@ class Engine:
         await self.gate.close()
 
 
-@lru_cache(maxsize=4096)
 def plan_of(text: str) -> Plan:
-    """Return the limits that a caller has written. Raises InvalidLimit."""
+    """Return the limits that a caller has written. Raises InvalidLimit.
+
+    They are kept for the next call: many short ones, and few that are long, because callers must not fill memory.
+    """
+    return _short_plan(text) if len(text) <= SHORT_LIMITS_TEXT else _long_plan(text)
+
+
+@lru_cache(maxsize=4096)
+def _short_plan(text: str) -> Plan:
+    return Plan(limit_set(parse_limits(text)))
+
+
+@lru_cache(maxsize=256)
+def _long_plan(text: str) -> Plan:
     return Plan(limit_set(parse_limits(text)))

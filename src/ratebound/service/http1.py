@@ -23,6 +23,7 @@ Answer = bytes | Coroutine[Any, Any, bytes]
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 MAX_HEADERS = 200  # lines
+MAX_DIGITS = 20  # of a Content-Length: zeros in front count too
 CHUNKED = 8  # a body in chunks of one byte is sent as six bytes for each, and some more for extensions and trailers
 
 
@@ -285,7 +286,7 @@ class Http1Connection(asyncio.Protocol):
         expects = False
         for name, value in self._headers:
             if name == b"content-length":
-                if int(value) > self._connections.bounds.body:
+                if len(value) > MAX_DIGITS or int(value) > self._connections.bounds.body:
                     raise _Refused(413, f"The body is longer than {self._connections.bounds.body} bytes.")
             elif name == b"expect":
                 expects = value.lower() == b"100-continue" and not self._is_old

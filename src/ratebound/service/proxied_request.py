@@ -24,6 +24,7 @@ FORWARDED: Final = "forwarded"
 PATH: Final = "path"
 DESCRIPTIONS: Final = (AUTO, NGINX, FORWARDED, PATH)
 PREFIX: Final = len(b"/v1/check")
+MAX_PATH: Final = 8192  # bytes. The readings of a path take time with its length, and a proxy may not wait for them
 
 # The headers that are looked for, and their places in what was found.
 ORIGINAL_URI: Final = 0
@@ -76,6 +77,10 @@ SET_HEADERS: Final = "Set check_headers to nginx, forwarded or path."
 class BadDescription(Exception):
     """A check from which the client's request cannot be told. Its text is a sentence for the operator."""
 
+    def __init__(self, detail: str, status: int = 400) -> None:
+        super().__init__(detail)
+        self.status = status
+
 
 class ProxiedRequest:
     """The request of a client, as its proxy has received it. Headers are decoded only if a rule looks at them.
@@ -124,6 +129,8 @@ class ProxiedRequest:
                 raise BadDescription(_incomplete(description))
             self.method = METHODS.get(method) or method.decode("latin-1")
         path, _, query = target.partition(b"?")
+        if len(path) > MAX_PATH:
+            raise BadDescription(f"The path is longer than {MAX_PATH} bytes.", 414)
         self.path = path.decode("latin-1")
         self.query = query
         if description == NGINX:

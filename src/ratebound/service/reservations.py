@@ -312,7 +312,7 @@ def _signed_limit(limit: Limit) -> SignedLimit:
     return SignedLimit(str(limit), limit.failure, limit.retry_us, limit.warn, share, for_us, limit.deny_cache)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)  # a token may hold as many limits as a call has room for
 def _limits_of(limits: tuple[SignedLimit, ...], configured: tuple[SignedLimit, ...] | None) -> tuple[Limit, ...]:
     found = tuple(map(_limit_of, limits))
     return found if configured is None else LoweredLimits(found, tuple(map(_limit_of, configured)))

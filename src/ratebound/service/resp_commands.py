@@ -23,7 +23,7 @@ from ratebound.http.header_plan import Pairs
 from ratebound.limit import MAX_COUNT, Group, Limit
 from ratebound.policy import RequestView, Verdict
 from ratebound.service.bearer_tokens import BearerTokens
-from ratebound.service.engine import MAX_LIMITS_TEXT, Engine, plan_of
+from ratebound.service.engine import MAX_LIMITS_TEXT, SHORT_LIMITS_TEXT, Engine, plan_of
 from ratebound.usage import usage_ask
 from ratebound.web.passed import joined_decision
 from ratebound.web.rejected import rejection_of
@@ -406,10 +406,14 @@ def _key(given: bytes) -> str:
         return given.decode("utf-8", "surrogateescape")  # no two keys become one
 
 
-@lru_cache(maxsize=4096)
 def _plan(given: bytes) -> Plan:
     if len(given) > MAX_LIMITS_TEXT:
         raise _Wrong(f"the limits have {len(given)} bytes: at most {MAX_LIMITS_TEXT} are allowed")
+    return _short_plan(given) if len(given) <= SHORT_LIMITS_TEXT else plan_of(_text("limits", given))
+
+
+@lru_cache(maxsize=4096)
+def _short_plan(given: bytes) -> Plan:
     return plan_of(_text("limits", given))
 
 
