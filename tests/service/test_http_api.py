@@ -268,6 +268,7 @@ def test_usage_and_reset_of_a_client_of_the_policy() -> None:
         ("/v1/decide", {"path": "orders"}, ["path"]),
         ("/v1/decide", {"path": "/orders?a=1"}, ["path"]),
         ("/v1/decide", {"path": "/", "method": "GET /"}, ["method"]),
+        ("/v1/decide", {"path": "/", "method": "POST\n"}, ["method"]),
         ("/v1/decide", {"path": "/", "address": "localhost"}, ["address"]),
         ("/v1/decide", {"path": "/", "scheme": "ftp"}, ["scheme"]),
         ("/v1/decide", {"path": "/", "headers": {"a": 1}}, ["headers"]),
@@ -338,6 +339,18 @@ def test_an_array_that_is_too_long_is_refused() -> None:
     assert call(api, "/v1/hit", [OWN] * 4).status == 422
     assert call(api, "/v1/hit", []).json == []
     assert call(api, "/v1/peek", b"  \n\t [ ] ").json == []
+
+
+def test_a_request_with_too_many_limits_is_refused() -> None:
+    api = an_api()
+    limits = "; ".join(f"9/{seconds} seconds" for seconds in range(1, 60))
+    one = {"checks": [{"key": str(number), "limits": limits} for number in range(50)]}
+    assert call(api, "/v1/hit", one).json["allowed"]
+    more = call(api, "/v1/hit", {"checks": one["checks"] * 2})
+    assert (more.status, fields(more.json)) == (422, ["checks"])
+    for path in ("/v1/hit", "/v1/peek", "/v1/reserve"):
+        assert call(api, path, [one] * 2).status == 422
+    assert call(api, "/v1/usage", [{"key": "k", "limits": limits}] * 100).status == 422
 
 
 def test_every_call_takes_an_array() -> None:

@@ -73,6 +73,7 @@ JSON = ("content-type", "application/json")
 PROBLEM = ("content-type", "application/problem+json")
 RETRY = [("retry-after", "1")]  # where nobody knows when the storage will be back
 MAX_SHOWN = 4096  # limits whose answers are kept
+MAX_LIMITS = 5000  # in one request: while it is decided, nobody else is answered
 LIFETIME = 3600  # seconds, of a token for settling
 DONE = DoneAnswer()
 EITHER = "give either 'key' and 'limits', or 'checks'"
@@ -169,6 +170,8 @@ class HttpApi:
                 calls.append(_decoded(decode, entry))
             except RefusedCall as error:
                 calls.append(error)
+        if sum(map(_number_of_limits, calls)) > MAX_LIMITS:
+            raise RefusedCall(422, f"An array of calls with at most {MAX_LIMITS} limits is expected.")
         return calls
 
     def _answer_each(
@@ -598,6 +601,14 @@ def _final_costs(content: SignedDecisions, cost: int | list[int]) -> int | list[
     return cost
 
 
+def _number_of_limits(call: Any) -> int:
+    """Return how many limits a call has, by its texts. A call that is refused or has none of its own counts as one."""
+    checks = getattr(call, "checks", None)
+    if checks is not None:
+        return sum([check.limits.count(";") + 1 for check in checks])
+    return (getattr(call, "limits", None) or "").count(";") + 1
+
+
 def _group_of(call: PeekCall) -> Group:
     """Return what a call asks the storage for. Raises RefusedCall with all fields that are wrong."""
     problems: list[FieldProblem] = []
@@ -613,6 +624,8 @@ def _group_of(call: PeekCall) -> Group:
             if getattr(call, name) != other:
                 problems.append(FieldProblem(name, EITHER if other is None else "each of 'checks' has its own cost"))
         checks, places = call.checks, [f"checks[{number}]." for number in range(len(call.checks))]
+        if _number_of_limits(call) > MAX_LIMITS:
+            raise _wrong([FieldProblem("checks", f"expected at most {MAX_LIMITS} limits in all checks")])
     group = [ask for check, place in zip(checks, places, strict=True) for ask in _asks(check, place, problems)]
     if not problems and len(group) > 1:
         try:

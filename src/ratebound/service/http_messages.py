@@ -16,6 +16,7 @@ from ratebound.service.engine import MAX_LIMITS_TEXT
 MAX_KEY = 1024  # characters
 MAX_CHECKS = 100  # that are decided together
 MAX_LIFETIME = 86_400  # seconds
+END = r"$(?!\n)"  # of a pattern: in Python a $ also stands before a last line break
 
 Key = Annotated[str, Meta(max_length=MAX_KEY, description="What is counted.", examples=["user:42"])]
 Limits = Annotated[
@@ -139,13 +140,13 @@ class DecideCall(_Call, frozen=True):
     path: Annotated[
         str,
         Meta(
-            pattern=r"^(/[^?#]*|\*)$",
+            pattern=rf"^(/[^?#]*|\*){END}",
             max_length=8192,
             description="The path as received: percent-encoded, without the query.",
             examples=["/orders/7"],
         ),
     ]
-    method: Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,32}$", examples=["POST"])] = "GET"
+    method: Annotated[str, Meta(pattern=rf"^[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,32}}{END}", examples=["POST"])] = "GET"
     query: Annotated[str, Meta(description="The part after the question mark.", examples=["page=2"])] = ""
     host: Annotated[str, Meta(description="The header Host, unless `headers` has it.")] | None = None
     scheme: Literal["http", "https", "ws", "wss"] = "http"
