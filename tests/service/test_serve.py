@@ -396,3 +396,12 @@ def test_all_listeners_use_tls_if_there_is_a_certificate(tmp_path: Path) -> None
         ):
             done = CliRunner().invoke(ask, [wire, *words, "--to", service.address(wire), "--ca", str(ca)])
             assert (done.exit_code, done.stderr) == (0, ""), wire
+        for wire, sent in (("http", b"GET /healthz HTTP/1.1\r\n\r\n"), ("resp", b"PING\r\n")):
+            host, _, port = service.address(wire).rpartition(":")
+            with socket.create_connection((host, int(port)), 10) as raw:
+                secure = trusting.wrap_socket(raw, server_hostname=host)
+                secure.sendall(sent)
+                assert secure.recv(1000)
+                secure.unwrap().close()  # it says goodbye, as most clients do
+        assert service.end() == 0
+        assert "WARNING" not in service.log

@@ -229,10 +229,10 @@ class Http1Connection(asyncio.Protocol):
             raise _Refused(413, f"The body is longer than {bounds.body} bytes.")
 
     def eof_received(self) -> bool:
-        """Answer what was received; the peer may still read."""
+        """Answer what was received; the peer may still read. With TLS it may not."""
         self._lingers = False
         self.finish()
-        return True
+        return bool(self._transport.can_write_eof())
 
     def connection_lost(self, error: Exception | None) -> None:
         """End what is still being answered: nobody waits for it."""
