@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratebound.service.connections import Bounds, Connections
-from ratebound.service.http1 import Answer, Http1Connection, HttpRequest, response
+from ratebound.service.http1 import PART, Answer, Http1Connection, HttpRequest, response
 from tests.service.http_calls import HOST, Loops, Running, exchanged, listening, run
 
 
@@ -448,6 +448,63 @@ def test_a_peer_with_many_unanswered_requests_is_not_read_from() -> None:
         return _echoed(request)
 
     served(test, Bounds(pending=10), handle=waiting)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_one_read_with_many_requests_does_not_exceed_the_bound(stops: bool) -> None:
+    many = get("/a") * 5000  # most of them come in one read, on most machines
+
+    async def test(running: Running) -> None:
+        reader, writer = await asyncio.open_connection(HOST, running.port)
+        writer.write(many)
+        (connection,) = await until(lambda: list(running.connections._open))
+        await until(lambda: connection._left)
+        assert len(connection._answers) == len(begun) <= 10 + PART // len(get("/a")) + 1
+        if stops:
+            was_received = len(begun) + len(connection._left) // len(get("/a"))
+            connection.finish()
+            gate.set()
+            assert len(bodies(await reader.read())) in (was_received, was_received + 1)
+        else:
+            gate.set()
+            writer.write_eof()
+            assert bodies(await reader.read()) == [b"GET /a ."] * 5000
+        writer.close()
+
+    gate = asyncio.Event()
+    begun: list[HttpRequest] = []
+
+    async def waiting(request: HttpRequest) -> bytes:
+        await gate.wait()
+        return _echoed(request)
+
+    def handle(request: HttpRequest) -> Answer:
+        begun.append(request)
+        return waiting(request)
+
+    served(test, Bounds(pending=10), handle=handle)
+
+
+def test_one_read_with_many_requests_does_not_fill_memory_with_answers_that_nobody_reads() -> None:
+    handled: list[HttpRequest] = []
+    large = response(200, [], b"a" * 5_000)
+
+    def handle(request: HttpRequest) -> Answer:
+        handled.append(request)
+        return large
+
+    async def test(running: Running) -> None:
+        reader, writer = await asyncio.open_connection(HOST, running.port)
+        writer.write(get("/a") * 5000)
+        (connection,) = await until(lambda: list(running.connections._open))
+        await until(lambda: connection._left)
+        assert connection._is_paused
+        assert len(handled) < 4000
+        writer.write_eof()
+        assert (await reader.read()).count(b"HTTP/1.1 200 OK") == len(handled) == 5000
+        writer.close()
+
+    served(test, handle=handle)
 
 
 def test_a_connection_above_the_limit_is_refused() -> None:

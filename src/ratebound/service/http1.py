@@ -1,7 +1,8 @@
 """HTTP/1.1 over httptools: requests in, answers out, in order. What they mean is for routes.py.
 
-Everything that one read brought is answered by one write. An answer is bytes if it was found at once, else something
-to await. A connection that has sent `bounds.pending` requests without an answer is not read from until it has them.
+Everything that one read brought is answered by one write, unless it brought very much. An answer is bytes if it was
+found at once, else something to await. A connection that has sent `bounds.pending` requests without an answer is not
+read from until it has them.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 MAX_HEADERS = 200  # lines
 MAX_DIGITS = 20  # of a Content-Length: zeros in front count too
+PART = 16 * 1024  # bytes of a read that are parsed before the bounds are looked at: one read may bring 256 KB
 CHUNKED = 8  # a body in chunks of one byte is sent as six bytes for each, and some more for extensions and trailers
 
 
@@ -124,6 +126,7 @@ class Http1Connection(asyncio.Protocol):
         "_is_paused",
         "_is_reading",
         "_last",
+        "_left",
         "_lingers",
         "_loop",
         "_now",
@@ -149,6 +152,7 @@ class Http1Connection(asyncio.Protocol):
         self._lingers = False  # the peer may still be sending what was refused
         self._is_paused = False  # the peer does not read its answers
         self._is_reading = True
+        self._left = b""  # of a read, to be parsed when there are fewer answers to wait for
         self._begun: float | None = None  # when the request that is being read began
         self._last = self._loop.time()  # when something happened last
         self._upgrade: list[tuple[bytes, bytes]] = []  # headers that the parser must not see
@@ -182,6 +186,20 @@ class Http1Connection(asyncio.Protocol):
         if self._closing:
             return
         self._last = self._loop.time()
+        if len(data) > PART:
+            self._read_parts(data)
+        else:
+            self._read(data)
+
+    def _read_parts(self, data: bytes) -> None:
+        """Read a part after the other, until the peer has to wait. The rest is kept until then."""
+        start = 0
+        while start < len(data) and self._is_reading and not self._closing:
+            self._read(data[start : start + PART])
+            start += PART
+        self._left = b"" if self._closing else data[start:]
+
+    def _read(self, data: bytes) -> None:
         self._received += len(data)
         try:
             self._feed(data)
@@ -408,11 +426,16 @@ class Http1Connection(asyncio.Protocol):
         if not self._is_reading and not waits:
             self._is_reading = True
             self._transport.resume_reading()
+            if self._left:
+                self._read_parts(self._left)
 
     # What its worker calls
 
     def finish(self) -> None:
         """Answer what was received, then close."""
+        if self._left and not self._closing:
+            left, self._left = self._left, b""
+            self._read(left)
         self._closing = True
         self._begun = None
         if not self._answers:
