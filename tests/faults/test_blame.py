@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from ratebound import AsyncLimiter, Limiter, MemoryStorage
 from ratebound.limit import Group, Mode
@@ -193,9 +194,16 @@ async def under_way(limiter: AsyncLimiter, turns: int) -> list[Any]:
     return await asyncio.gather(*tasks)
 
 
+LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@LOOPS
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
 @pytest.mark.parametrize("cold", [False, True], ids=["connected", "not connected yet"])
-def test_a_loop_that_the_program_blocks_is_no_outage(cold: bool, turns: int, redis_url_server: Server) -> None:
+def test_a_loop_that_the_program_blocks_is_no_outage(
+    cold: bool, turns: int, loop: Loop, redis_url_server: Server
+) -> None:
     async def main() -> None:
         async with AsyncLimiter("1000/minute", storage=f"{redis_url_server.url}?timeout=0.2") as limiter:
             if not cold:
@@ -205,7 +213,8 @@ def test_a_loop_that_the_program_blocks_is_no_outage(cold: bool, turns: int, red
             assert limiter.storage.guard.breaker("").calm  # type: ignore[attr-defined]
             assert (await limiter.hit("k")).degraded is None
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
 
 
 def test_a_loop_that_the_program_blocks_is_no_outage_of_a_cluster(redis_cluster: Cluster) -> None:
@@ -248,7 +257,8 @@ def test_a_loop_that_the_program_blocks_is_no_outage_of_anybodys_storage() -> No
     asyncio.run(main())
 
 
-def test_a_server_that_hangs_is_an_outage_although_the_loop_was_blocked(fresh_redis: Server) -> None:
+@LOOPS
+def test_a_server_that_hangs_is_an_outage_although_the_loop_was_blocked(loop: Loop, fresh_redis: Server) -> None:
     async def main() -> None:
         async with AsyncLimiter("1000/minute", storage=f"{fresh_redis.url}?timeout=0.2") as limiter:
             await limiter.hit("k")
@@ -258,7 +268,8 @@ def test_a_server_that_hangs_is_an_outage_although_the_loop_was_blocked(fresh_re
             assert not limiter.storage.guard.breaker("").calm  # type: ignore[attr-defined]
             fresh_redis.resume()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
 
 
 def test_a_cancelled_task_is_no_outage(fresh_redis: Server) -> None:

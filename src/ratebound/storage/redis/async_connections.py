@@ -7,6 +7,7 @@ connection is enough. redis-py connects (address, TLS, login, Sentinel) and hand
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from select import POLLIN, poll
 from typing import Any
 
@@ -17,6 +18,8 @@ from ratebound.storage.blame import LENIENCE, STALLED, Blameless, LoopWatch, Too
 from ratebound.storage.redis.sync_connections import NO_CONNECTION, ErrorReply
 
 LOOK_EVERY = 0.01  # seconds between checks of the event loop while connecting
+TURN = 0.001  # seconds. A timer that is set for then runs after sockets were read; call_soon runs before, and so do the
+# timers of uvloop after the program has blocked it
 TRIES = 3  # to connect, as long as the program itself blocks its event loop
 NO_ANSWER = "Redis did not answer in time; it is unknown whether it decided"
 
@@ -145,11 +148,13 @@ class PipelinedConnection(asyncio.Protocol):
         self._alarm = None
         if not self._pending:
             return
-        first = min(due for _, due in self._pending)
-        if first > self.loop.time():
+        now = self.loop.time()
+        sent = islice(self._pending, len(self._pending) - len(self._unsent))
+        first = min((due for _, due in sent), default=now + TURN)
+        if first > now:
             self._set_alarm(first)
         elif self._poll.poll(0) and due < first + LENIENCE:  # the answer has arrived; the loop was too busy to read it
-            self.loop.call_soon(self._check, first + LENIENCE)
+            self._alarm = self.loop.call_later(TURN, self._check, first + LENIENCE)
         else:
             self.close(NO_ANSWER)
 
