@@ -8,7 +8,15 @@ import pytest
 from hpack import Encoder
 
 from ratebound.service.connections import Bounds, Connections
-from ratebound.service.http2 import FORGIVEN, LINGER, RECEIVE_WINDOW, Http2Answer, Http2Request
+from ratebound.service.http2 import (
+    FORGIVEN,
+    HELD_HEADS,
+    LINGER,
+    MAX_SETTINGS,
+    RECEIVE_WINDOW,
+    Http2Answer,
+    Http2Request,
+)
 from ratebound.service.http2_frames import (
     ACK,
     CANCEL,
@@ -660,3 +668,65 @@ async def test_a_preface_may_come_byte_by_byte() -> None:
     peer = Peer(echo)
     peer.send(PREFACE + frame(SETTINGS, 0, 0), ACKNOWLEDGED, request(1), size=1)
     assert peer.answers() == {1: b"hello"}
+
+
+@simulated
+async def test_stream_ids_that_are_left_out_allow_for_no_pings() -> None:
+    peer = Peer().begin()
+    peer.send(request(1), request(2_000_001), frame(PING, 0, 0, bytes(8)) * 1000)
+    sent = peer.goaway()
+    assert sent is not None
+    assert sent.code == ENHANCE_YOUR_CALM
+
+
+@simulated
+async def test_settings_of_one_frame_are_bounded() -> None:
+    peer = Peer().begin()
+    peer.send(frame(SETTINGS, 0, 0, SETTING.pack(4, 100) * MAX_SETTINGS))
+    assert peer.is_open()
+    peer.send(frame(SETTINGS, 0, 0, SETTING.pack(4, 100) * (MAX_SETTINGS + 1)))
+    sent = peer.goaway()
+    assert sent is not None
+    assert sent.code == ENHANCE_YOUR_CALM
+
+
+@simulated
+async def test_large_heads_of_open_requests_are_bounded_and_small_ones_are_not() -> None:
+    peer = Peer(bounds=Bounds(head=8192)).begin()
+    large = (*FIELDS, (b"large", bytes(7000).replace(b"\0", b"x")))
+    peer.send(*(headers(2 * place + 1, fields=large) for place in range(255)))
+    held = sum(stream.head.size for stream in peer.connection._streams.values())
+    assert 8192 * (HELD_HEADS - 1) < held <= 8192 * (HELD_HEADS + 1)
+    assert {sent.code for sent in peer.frames() if sent.kind == RST_STREAM} == {REFUSED_STREAM}
+    assert peer.is_open()
+    peer = Peer().begin()
+    peer.send(*(headers(2 * place + 1) for place in range(255)))
+    assert len(peer.connection._streams) == 255
+
+
+@simulated
+async def test_a_stream_without_a_window_of_its_own_is_not_looked_at_for_other_windows() -> None:
+    peer = Peer(big(100)).begin()
+    peer.send(settings({4: 0}), *(request(2 * place + 1) for place in range(200)))
+    assert len(peer.connection._streams) == 200
+    assert peer.connection._blocked == {}
+    peer.send(window_update(399, 60), window_update(0, 1000))
+    assert data_sent(peer.frames(), 399) == 60
+    assert peer.connection._blocked == {}
+    peer.send(settings({4: 100}))
+    assert len(peer.answers()) == 200
+    assert peer.connection._streams == {}
+
+
+@simulated
+async def test_streams_that_wait_for_the_connection_are_sent_in_order() -> None:
+    peer = Peer(big(65_535)).begin()
+    peer.send(request(1), request(3), request(5))
+    assert list(peer.answers()) == [1]
+    assert list(peer.connection._blocked) == [3, 5]
+    peer.send(window_update(0, 65_536))
+    assert [sent.stream for sent in peer.frames()][-1] == 5
+    assert list(peer.connection._blocked) == [5]
+    peer.send(window_update(0, 65_534))
+    assert list(peer.answers()) == [5]
+    assert peer.connection._blocked == {}

@@ -71,6 +71,9 @@ RECEIVE_WINDOW = 1024 * 1024  # bytes of a connection; half of it is given back 
 PADDING_WINDOW = 8192  # bytes of padding on a stream that are given back at a time
 MAX_CONTINUATIONS = 16  # frames of one header block
 SKIPPED = 16  # ranges of stream ids that a peer has left out, remembered to name its error
+MAX_SETTINGS = 64  # of one frame: each may change the windows of all streams
+LARGE_HEAD = 4096  # bytes; heads of this size or less need no bound beside that of streams
+HELD_HEADS = 64  # heads of the largest size that the open requests of a connection may have together
 FORGIVEN = 1024  # streams that were reset, remembered because frames on them may be on their way
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 AT_ONCE = 2000  # parts of frames that are collected before they are written: about 250 answers
@@ -184,7 +187,7 @@ class Http2Connection(asyncio.Protocol):
         self._rest = b""  # of the last read: a part of a frame
         self._out: list[bytes | memoryview] = []  # what to write when this read is over
         self._streams: dict[int, _Stream] = {}
-        self._blocked: dict[int, _Stream] = {}  # streams whose answer waits for window, in order
+        self._blocked: dict[int, _Stream] = {}  # streams whose answer waits for the connection, in order
         self._tasks: dict[asyncio.Task[Http2Response], int] = {}  # of streams, also of those that were reset
         self._held = 0  # bytes of bodies that are not complete
 
@@ -420,13 +423,15 @@ class Http2Connection(asyncio.Protocol):
             raise ConnectionFault(PROTOCOL_ERROR, "streams of a client have odd numbers")
         if stream_id != self._last_id + 2:
             self._skipped.append(range(self._last_id + 2, stream_id, 2))
+            self._second_id += stream_id - self._last_id - 2  # ids that are left out are no requests
         self._last_id = stream_id
         if stream_id > self._stop_id:
             self._decoder.skip(block)
             return
         head = self._decoder.head(block)
         pending = self._bounds.pending
-        if len(self._streams) >= pending or len(self._tasks) >= pending:
+        is_full = len(self._streams) >= pending or len(self._tasks) >= pending
+        if is_full or (head.size > LARGE_HEAD and self._holds_many_heads()):
             self._reset(stream_id, REFUSED_STREAM)
             return
         if head.length is not None and head.length > self._bounds.body:
@@ -435,6 +440,9 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[stream_id] = _Stream(head, self._now)
         if is_last:
             self._complete(stream_id, stream, b"")
+
+    def _holds_many_heads(self) -> bool:
+        return sum(stream.head.size for stream in self._streams.values()) > HELD_HEADS * self._bounds.head
 
     def _on_trailers(self, stream_id: int, block: bytes, is_last: bool) -> None:
         stream = self._streams.get(stream_id)
@@ -533,8 +541,7 @@ class Http2Connection(asyncio.Protocol):
                 stream.unsent = memoryview(body)
                 stream.trailers = trailers
                 stream.begun = self._now = self._loop.time()
-                self._blocked[stream_id] = stream
-                self._send_blocked()
+                self._send(stream_id, stream)
                 return
             self._window -= size
             self._out += (
@@ -549,32 +556,44 @@ class Http2Connection(asyncio.Protocol):
             )
         del self._streams[stream_id]
 
+    def _send(self, stream_id: int, stream: _Stream) -> None:
+        """Send what both windows allow of an answer, while the peer reads it."""
+        unsent = stream.unsent
+        trailers = stream.trailers
+        assert unsent is not None
+        assert trailers is not None
+        chunks = 0
+        while unsent and not self._is_paused:
+            size = min(len(unsent), MAX_FRAME, self._window, self._stream_window + stream.credit)
+            if size <= 0:
+                break
+            self._out += (FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream_id), unsent[:size])
+            unsent = unsent[size:]
+            self._window -= size
+            stream.credit -= size
+            stream.begun = self._now
+            chunks += 1
+            if chunks % CHUNKS_AT_ONCE == 0:
+                self._write()
+        if not unsent:
+            self._out += (trailers.last, NUMBER.pack(stream_id), trailers.block)
+            self._blocked.pop(stream_id, None)
+            del self._streams[stream_id]
+            return
+        stream.unsent = unsent
+        if self._stream_window + stream.credit > 0:
+            self._blocked[stream_id] = stream
+        else:
+            self._blocked.pop(stream_id, None)
+
     def _send_blocked(self) -> None:
-        """Send what waits for window, in the order in which it began to wait, while the peer reads it."""
-        for stream_id, stream in list(self._blocked.items()):
-            unsent = stream.unsent
-            trailers = stream.trailers
-            assert unsent is not None
-            assert trailers is not None
-            chunks = 0
-            while unsent and not self._is_paused:
-                size = min(len(unsent), MAX_FRAME, self._window, self._stream_window + stream.credit)
-                if size <= 0:
-                    break
-                self._out += (FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream_id), unsent[:size])
-                unsent = unsent[size:]
-                self._window -= size
-                stream.credit -= size
-                stream.begun = self._now
-                chunks += 1
-                if chunks % CHUNKS_AT_ONCE == 0:
-                    self._write()
-            if unsent:
-                stream.unsent = unsent
-            else:
-                self._out += (trailers.last, NUMBER.pack(stream_id), trailers.block)
-                del self._blocked[stream_id]
-                del self._streams[stream_id]
+        """Send what waits for the connection's window or for the peer, in the order in which it began to wait.
+
+        Each turn sends something. Streams without a window of their own are not looked at.
+        """
+        while self._blocked and self._window > 0 and not self._is_paused:
+            stream_id = next(iter(self._blocked))
+            self._send(stream_id, self._blocked[stream_id])
 
     def _on_answer(self, task: "asyncio.Task[Http2Response]") -> None:
         """Send the answer that a task has found. Answers of one turn of the loop are written together."""
@@ -661,6 +680,8 @@ class Http2Connection(asyncio.Protocol):
             return
         if len(payload) % 6:
             raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS has a wrong length")
+        if len(payload) > 6 * MAX_SETTINGS:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many settings in one frame")
         for name, value in SETTING.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
@@ -674,7 +695,9 @@ class Http2Connection(asyncio.Protocol):
             elif name in (ENABLE_PUSH, NO_RFC7540_PRIORITIES) and value > 1:
                 raise ConnectionFault(PROTOCOL_ERROR, "a setting is neither 0 nor 1")
         self._out.append(SETTINGS_ACK)
-        self._send_blocked()
+        for stream_id, stream in list(self._streams.items()):
+            if stream.unsent is not None:
+                self._send(stream_id, stream)
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise ConnectionFault(PROTOCOL_ERROR, "a client cannot push")
@@ -706,6 +729,7 @@ class Http2Connection(asyncio.Protocol):
             if self._window + size > MAX_WINDOW:
                 raise ConnectionFault(FLOW_CONTROL_ERROR, "the window is too large")
             self._window += size
+            self._send_blocked()
         else:
             if self._is_idle(stream_id):
                 raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that is not open")
@@ -717,8 +741,8 @@ class Http2Connection(asyncio.Protocol):
             if self._stream_window + stream.credit + size > MAX_WINDOW:
                 raise StreamFault(FLOW_CONTROL_ERROR, "the window is too large")
             stream.credit += size
-        if self._blocked:
-            self._send_blocked()
+            if stream.unsent is not None:
+                self._send(stream_id, stream)
 
     # The end
 

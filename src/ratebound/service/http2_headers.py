@@ -131,6 +131,7 @@ class BlockDecoder:
 
 
 _Checked = tuple[Field, bool, int]  # name and value, True if head_of has to look at it, and its size in a list
+NO_FIELD: _Checked = ((b"", b""), False, ENTRY)  # stands for a field that is wrong
 _heads: dict[bytes, RequestHead] = {}
 _fields: dict[bytes, _Checked] = {}
 _names: dict[bytes, bytes] = {}
@@ -240,7 +241,7 @@ def _static_fields(block: bytes, limit: int) -> list[_Checked]:
                     field = _static_field(part)
                 except StreamFault as error:  # a later field may be worse: an error of the connection
                     fault = error
-                    continue
+                    field = NO_FIELD
             found.append(field)
             total += field[2]
             if total > limit:
