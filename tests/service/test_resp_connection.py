@@ -106,6 +106,27 @@ def test_answers_of_redis_come_in_the_order_of_the_commands(redis_url_server: Se
         assert found[600][0] == 0
 
 
+def test_a_pipeline_has_the_effects_of_its_commands_in_their_order(redis_url_server: Server) -> None:
+    hit, peek, reset = (("RB." + name, "effects", "10/hour") for name in ("HIT", "PEEK", "RESET"))
+    throttle = ("CL.THROTTLE", "effects", 9, 10, 3600)
+    commands = [reset, *[hit] * 3, peek, peek, hit, reset, hit, ("ECHO", "x"), peek, *[throttle] * 2, (*throttle, 0)]
+    for storage in ("memory://", redis_url_server.url):
+        with resp_server(storage) as server, server.connect() as peer:
+            peer.ask("RB.RESET", "effects", "10/hour burst 10")
+            peer.send(b"".join(wire(*command) for command in commands))
+            found = answered(peer, len(commands))
+            left = [answer[5] if len(answer) > 5 else answer[2] for answer in found if isinstance(answer, list)]
+            assert left == [9, 8, 7, 7, 7, 6, 9, 9, 9, 8, 8], storage
+            assert [answer for answer in found if isinstance(answer, bytes)] == [b"OK", b"OK", b"x"]
+
+
+def test_an_answer_is_in_the_protocol_of_its_command(redis_url_server: Server) -> None:
+    for storage in ("memory://", redis_url_server.url):
+        with resp_server(storage) as server, server.connect() as peer:
+            peer.send(wire("RB.DECIDE", "GET", "/free") + wire("HELLO", 3) + wire("RB.DECIDE", "GET", "/free"))
+            assert [type(answer) for answer in answered(peer, 3)] == [list, dict, dict]
+
+
 def test_what_was_sent_before_quit_is_answered_and_nothing_after_it(redis_url_server: Server) -> None:
     for storage in ("memory://", redis_url_server.url):
         with resp_server(storage) as server, server.connect() as peer:
