@@ -11,6 +11,7 @@ from ratebound.service.connections import Bounds, Connections
 from ratebound.service.http2 import (
     FORGIVEN,
     HELD_HEADS,
+    LAST_CALL,
     LINGER,
     MAX_SETTINGS,
     RECEIVE_WINDOW,
@@ -28,6 +29,7 @@ from ratebound.service.http2_frames import (
     GOAWAY,
     HEADERS,
     INTERNAL_ERROR,
+    MAX_WINDOW,
     NO_ERROR,
     NUMBER,
     PADDED,
@@ -569,8 +571,11 @@ async def test_finishing_answers_what_was_accepted_and_ignores_what_comes_later(
     peer.send(request(1, b"one", LATER), headers(3))
     peer.connection.finish()
     peer.connection.finish()
-    said = [sent for sent in peer.frames() if sent.kind == GOAWAY]
-    assert [(sent.code, last_stream(sent)) for sent in said] == [(NO_ERROR, 3)]
+    ping, said = peer.frames()
+    assert (said.kind, said.code, last_stream(said)) == (GOAWAY, NO_ERROR, MAX_WINDOW)
+    peer.send(frame(PING, ACK, 0, ping.payload))
+    (said,) = peer.frames()
+    assert (said.kind, said.code, last_stream(said)) == (GOAWAY, NO_ERROR, 3)
     peer.send(request(5, b"five"), headers(7), headers(7, END_HEADERS | END_STREAM, ((b"a", b"b"),)))
     peer.send(frame(DATA, END_STREAM, 3, b"three"))
     assert peer.answers() == {3: b"three"}
@@ -581,6 +586,46 @@ async def test_finishing_answers_what_was_accepted_and_ignores_what_comes_later(
     assert not peer.wire.is_closing()  # the peer may have sent more: a reset would take its last answer away
     await asyncio.sleep(LINGER)
     assert peer.wire.is_closing()
+    assert peer.is_clean()
+
+
+@simulated
+async def test_requests_that_were_on_their_way_when_the_server_stops_are_answered() -> None:
+    peer = Peer().begin()
+    peer.send(request(1))
+    peer.connection.finish()
+    *_, ping, _ = peer.frames()
+    peer.send(request(3, b"on its way"), frame(PING, ACK, 0, ping.payload), request(5, b"too late"))
+    frames = peer.frames()
+    assert [last_stream(sent) for sent in frames if sent.kind == GOAWAY] == [3]
+    assert [sent.payload for sent in frames if sent.kind == DATA] == [b"on its way"]
+    assert peer.wire.is_ended
+
+
+@simulated
+async def test_a_peer_that_does_not_answer_the_last_ping_is_not_waited_for_long() -> None:
+    peer = Peer().begin()
+    peer.connection.finish()
+    peer.frames()
+    peer.send(frame(PING, ACK, 0, bytes(8)))  # another one
+    await asyncio.sleep(LAST_CALL / 2)
+    peer.send(request(1, b"on its way"))
+    assert peer.answers() == {1: b"on its way"}
+    await asyncio.sleep(LAST_CALL)
+    assert [last_stream(sent) for sent in peer.frames()] == [1]
+    assert peer.wire.is_ended
+
+
+@simulated
+async def test_a_request_to_an_idle_connection_that_is_being_closed_is_answered() -> None:
+    peer = Peer().begin()
+    peer.send(request(1))
+    await asyncio.sleep(76)
+    peer.connections.expire(seconds())
+    peer.frames()
+    peer.send(request(3, b"just in time"))
+    assert peer.answers() == {3: b"just in time"}
+    await asyncio.sleep(LAST_CALL + LINGER + 1)
     assert peer.is_clean()
 
 

@@ -78,6 +78,8 @@ FORGIVEN = 1024  # streams that were reset, remembered because frames on them ma
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 AT_ONCE = 2000  # parts of frames that are collected before they are written: about 250 answers
 CHUNKS_AT_ONCE = 4  # DATA frames of long answers that are collected before they are written
+LAST_PING = frame(PING, 0, 0, b"the last")
+LAST_CALL = 1.0  # seconds in which a peer that is told to stop has to answer the last PING
 LINGER = 1.0  # seconds in which a peer may read the last words and close
 
 # Frames that a peer may send in one second although they ask for nothing. A peer may measure its connection with one
@@ -154,9 +156,9 @@ class Http2Connection(asyncio.Protocol):
         "_is_flushing",
         "_is_left",
         "_is_paused",
+        "_is_stopped",
         "_last",
         "_last_id",
-        "_linger",
         "_loop",
         "_made",
         "_now",
@@ -172,6 +174,7 @@ class Http2Connection(asyncio.Protocol):
         "_stream_window",
         "_streams",
         "_tasks",
+        "_timer",
         "_transport",
         "_window",
     )
@@ -210,10 +213,11 @@ class Http2Connection(asyncio.Protocol):
         # How it ends
         self._is_left = False  # the peer has sent GOAWAY
         self._is_ended = False  # the peer sends nothing more
-        self._is_finishing = False  # we have sent GOAWAY
+        self._is_finishing = False  # we have told the peer to stop
+        self._is_stopped = False  # and have named its last stream
         self._stop_id = MAX_WINDOW  # streams above this one are ignored
         self._is_closed = False  # nothing is read or answered any more
-        self._linger: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of its next step
 
         self._is_paused = False  # the peer does not read its answers
         self._is_flushing = False  # a flush is on its way
@@ -270,8 +274,8 @@ class Http2Connection(asyncio.Protocol):
         """End what is still being answered: nobody waits for it."""
         self._is_closed = True
         self._connections.remove(self)
-        if self._linger is not None:
-            self._linger.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._forget()
 
     def pause_writing(self) -> None:
@@ -645,7 +649,7 @@ class Http2Connection(asyncio.Protocol):
             self._out.clear()
             return
         self._write()
-        if (self._is_finishing or self._is_ended) and not self._streams:
+        if (self._is_stopped or self._is_ended) and not self._streams:
             self._close(NO_ERROR, "")
 
     # Frames about streams and the connection
@@ -710,6 +714,8 @@ class Http2Connection(asyncio.Protocol):
         self._count(PING)
         if not flags & ACK:
             self._out.append(frame(PING, ACK, 0, payload))
+        elif self._is_finishing and LAST_PING.endswith(payload):
+            self._stop()
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -758,7 +764,7 @@ class Http2Connection(asyncio.Protocol):
             return
         self._is_closed = True
         self._last = self._loop.time()
-        if code != NO_ERROR or not self._is_finishing:
+        if code != NO_ERROR or not self._is_stopped:
             self._out.append(goaway(max(min(self._last_id, self._stop_id), 0), code, reason))
         self._write()
         self._forget()
@@ -768,17 +774,38 @@ class Http2Connection(asyncio.Protocol):
         elif not transport.is_closing():
             if transport.can_write_eof():
                 transport.write_eof()
-            self._linger = self._loop.call_later(LINGER, transport.close)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(LINGER, transport.close)
 
     # What its worker calls
 
     def finish(self) -> None:
-        """Answer the requests that have begun, then close. Later ones are ignored: the peer may send them elsewhere."""
-        if not self._is_closed and not self._is_finishing:
-            self._is_finishing = True
-            self._stop_id = max(self._last_id, 0)
-            self._out.append(goaway(self._stop_id, NO_ERROR))
-            self._flush()
+        """Tell the peer to send no more requests. Answer what it has sent until it knows, then close.
+
+        The first GOAWAY names no last stream, because requests may be on their way. When the peer has answered the PING
+        that comes with it, or has had the time to, the second one does.
+        """
+        if self._is_closed or self._is_finishing:
+            return
+        self._is_finishing = True
+        if self._is_left or self._is_ended or not self._has_preface:
+            self._stop()
+        else:
+            self._out += (LAST_PING, goaway(MAX_WINDOW, NO_ERROR))  # some peers take nothing after a GOAWAY
+            self._timer = self._loop.call_later(LAST_CALL, self._stop)
+        self._flush()
+
+    def _stop(self) -> None:
+        """Name the last stream that is answered. Later ones are ignored: the peer may send them elsewhere."""
+        if self._is_closed or self._is_stopped:
+            return
+        self._is_stopped = True
+        self._stop_id = max(self._last_id, 0)
+        self._out.append(goaway(self._stop_id, NO_ERROR))
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
 
     def abort(self) -> None:
         """Close at once."""
@@ -795,8 +822,10 @@ class Http2Connection(asyncio.Protocol):
         elif self._partial is not None and now - self._partial > bounds.request:
             self._close(NO_ERROR, "a frame took too long")
         elif not self._streams:
-            if self._is_left or now - self._last > bounds.idle:
+            if self._is_left:
                 self._close(NO_ERROR, "")
+            elif now - self._last > bounds.idle:
+                self.finish()
         else:
             for stream_id, stream in list(self._streams.items()):
                 if (not stream.is_ended or stream.unsent is not None) and now - stream.begun > bounds.request:
