@@ -775,3 +775,42 @@ async def test_streams_that_wait_for_the_connection_are_sent_in_order() -> None:
     peer.send(window_update(0, 65_534))
     assert list(peer.answers()) == [5]
     assert peer.connection._blocked == {}
+
+
+@simulated
+async def test_resets_of_callers_that_could_not_wait_are_no_flood() -> None:
+    peer = Peer().begin()
+    for turn in range(20):
+        ids = range(turn * 200 + 1, turn * 200 + 201, 2)
+        peer.send(*(request(stream, fields=NEVER) for stream in ids))
+        await asyncio.sleep(0.02)
+        peer.send(*(reset(stream, CANCEL) for stream in ids))
+    assert peer.is_open()
+    for stream in range(6001, 8401, 2):
+        peer.send(request(stream, fields=NEVER) + reset(stream, CANCEL))
+        await asyncio.sleep(0)
+    sent = peer.goaway()
+    assert sent is not None
+    assert sent.code == ENHANCE_YOUR_CALM
+
+
+@simulated
+async def test_requests_that_can_never_be_completed_do_not_keep_a_connection_open() -> None:
+    peer = Peer().begin()
+    peer.send(headers(1), frame(DATA, 0, 1, b"x"), request(3, b"three", LATER))
+    assert peer.connection.eof_received()
+    assert list(peer.connection._streams) == [3]
+    await asyncio.sleep(1.1)
+    assert peer.answers() == {3: b"three"}
+    peer = Peer().begin()
+    peer.send(headers(1))
+    assert not peer.connection.eof_received()
+
+
+@simulated
+async def test_table_size_updates_of_a_block_are_bounded_before_the_settings_are_acknowledged() -> None:
+    for count, is_taken in ((2, True), (16_000, False)):
+        peer = Peer().send(HELLO)
+        peer.frames()
+        peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x3f\xe1\x1f" * (count // 2) + b"\x20" * 2 + block()))
+        assert (peer.goaway() is None) is is_taken

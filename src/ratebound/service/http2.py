@@ -93,6 +93,7 @@ PER_SECOND = {
     WINDOW_UPDATE: 2000,
 }
 UNKNOWN_PER_SECOND = 200
+PATIENCE = 0.01  # seconds; a reset of a request that took longer is no attack: its caller could not wait any more
 FOR_EACH_REQUEST = {PING: 1, WINDOW_UPDATE: 8, PRIORITY: 2}
 
 Http2Response = tuple[HeaderBlock, bytes, HeaderBlock | None]
@@ -267,6 +268,9 @@ class Http2Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what was received; the peer may still read, except over TLS."""
         self._is_ended = True
+        for stream_id, stream in list(self._streams.items()):
+            if not stream.is_ended:  # and now it never will be
+                self._drop(stream_id)
         is_done = self._is_closed or not self._streams or self._transport.get_extra_info("sslcontext") is not None
         return not is_done
 
@@ -668,7 +672,9 @@ class Http2Connection(asyncio.Protocol):
             raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM has a wrong length")
         if self._is_idle(stream_id):
             raise ConnectionFault(PROTOCOL_ERROR, "RST_STREAM on a stream that is not open")
-        self._count(RST_STREAM)
+        stream = self._streams.get(stream_id)
+        if stream is None or self._now - stream.begun < PATIENCE:
+            self._count(RST_STREAM)
         self._drop(stream_id)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
