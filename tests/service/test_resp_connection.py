@@ -1,9 +1,11 @@
 """RESP connections over real sockets: pipelines, order, bounds, slow and silent peers, and how connections end."""
 
 import asyncio
+import gc
 import select
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +16,15 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratebound.service.connections import Bounds
+from ratebound.policy import read_policy
+from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.connections import Bounds, Connections
+from ratebound.service.engine import Engine
+from ratebound.service.metrics import CountedCommands
 from ratebound.service.resp import MOST_WITHOUT_TOKEN, RespConnection
+from ratebound.service.resp_commands import RespCommands
 from tests.servers import Server, wait_until
-from tests.service.resp_server import TOKEN, Peer, RespServer, resp_server, wire
+from tests.service.resp_server import POLICY, TOKEN, Peer, RespServer, resp_server, wire
 from tests.service.test_resp_reader import in_parts, read_all
 
 LOOPS = pytest.mark.parametrize(
@@ -334,6 +341,28 @@ def test_a_peer_that_goes_away_while_it_is_answered_leaves_nothing(redis_url_ser
             return [task.get_name() for task in asyncio.all_tasks() if "_later" in repr(task.get_coro())]
 
         wait_until(lambda: not server.call(tasks), 5, "no command is being answered")
+
+
+def test_a_command_that_nobody_has_begun_to_answer_is_dropped_without_a_warning(redis_url_server: Server) -> None:
+    counts: dict[bytes, int] = {}
+
+    async def lose() -> None:
+        engine = Engine(read_policy(POLICY), storage=redis_url_server.url)
+        commands: Any = CountedCommands(RespCommands(engine, BearerTokens()), counts)
+        connection = RespConnection(commands, Connections(Bounds()))
+        connection.connection_made(asyncio.Transport())
+        connection.data_received(wire("RB.HIT", "dropped", "1/hour"))
+        connection.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await engine.close()
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        asyncio.run(lose())
+        gc.collect()
+    assert not [str(one.message) for one in seen if "never awaited" in str(one.message)]
+    assert counts == {}
 
 
 def test_when_redis_is_away_limits_are_decided_locally_and_a_reset_is_refused(fresh_redis: Server) -> None:

@@ -109,7 +109,8 @@ class RespConnection(asyncio.Protocol):
         self._waiting.clear()
         for answer in self._answers:
             if not isinstance(answer, bytes):
-                answer.cancel()
+                # Not at once: a coroutine that is cancelled before its first step never awaits what it was given.
+                self._loop.call_soon(answer.cancel)
         self._answers.clear()
         self._transport = None
 
