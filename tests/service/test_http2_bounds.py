@@ -8,7 +8,16 @@ import pytest
 from hpack import Encoder
 
 from ratebound.service.connections import Bounds, Connections
-from ratebound.service.http2 import FORGIVEN, LINGER, RECEIVE_WINDOW, Http2Answer, Http2Request
+from ratebound.service.http2 import (
+    FORGIVEN,
+    HELD_HEADS,
+    LAST_CALL,
+    LINGER,
+    MAX_SETTINGS,
+    RECEIVE_WINDOW,
+    Http2Answer,
+    Http2Request,
+)
 from ratebound.service.http2_frames import (
     ACK,
     CANCEL,
@@ -20,6 +29,7 @@ from ratebound.service.http2_frames import (
     GOAWAY,
     HEADERS,
     INTERNAL_ERROR,
+    MAX_WINDOW,
     NO_ERROR,
     NUMBER,
     PADDED,
@@ -561,8 +571,11 @@ async def test_finishing_answers_what_was_accepted_and_ignores_what_comes_later(
     peer.send(request(1, b"one", LATER), headers(3))
     peer.connection.finish()
     peer.connection.finish()
-    said = [sent for sent in peer.frames() if sent.kind == GOAWAY]
-    assert [(sent.code, last_stream(sent)) for sent in said] == [(NO_ERROR, 3)]
+    ping, said = peer.frames()
+    assert (said.kind, said.code, last_stream(said)) == (GOAWAY, NO_ERROR, MAX_WINDOW)
+    peer.send(frame(PING, ACK, 0, ping.payload))
+    (said,) = peer.frames()
+    assert (said.kind, said.code, last_stream(said)) == (GOAWAY, NO_ERROR, 3)
     peer.send(request(5, b"five"), headers(7), headers(7, END_HEADERS | END_STREAM, ((b"a", b"b"),)))
     peer.send(frame(DATA, END_STREAM, 3, b"three"))
     assert peer.answers() == {3: b"three"}
@@ -573,6 +586,46 @@ async def test_finishing_answers_what_was_accepted_and_ignores_what_comes_later(
     assert not peer.wire.is_closing()  # the peer may have sent more: a reset would take its last answer away
     await asyncio.sleep(LINGER)
     assert peer.wire.is_closing()
+    assert peer.is_clean()
+
+
+@simulated
+async def test_requests_that_were_on_their_way_when_the_server_stops_are_answered() -> None:
+    peer = Peer().begin()
+    peer.send(request(1))
+    peer.connection.finish()
+    *_, ping, _ = peer.frames()
+    peer.send(request(3, b"on its way"), frame(PING, ACK, 0, ping.payload), request(5, b"too late"))
+    frames = peer.frames()
+    assert [last_stream(sent) for sent in frames if sent.kind == GOAWAY] == [3]
+    assert [sent.payload for sent in frames if sent.kind == DATA] == [b"on its way"]
+    assert peer.wire.is_ended
+
+
+@simulated
+async def test_a_peer_that_does_not_answer_the_last_ping_is_not_waited_for_long() -> None:
+    peer = Peer().begin()
+    peer.connection.finish()
+    peer.frames()
+    peer.send(frame(PING, ACK, 0, bytes(8)))  # another one
+    await asyncio.sleep(LAST_CALL / 2)
+    peer.send(request(1, b"on its way"))
+    assert peer.answers() == {1: b"on its way"}
+    await asyncio.sleep(LAST_CALL)
+    assert [last_stream(sent) for sent in peer.frames()] == [1]
+    assert peer.wire.is_ended
+
+
+@simulated
+async def test_a_request_to_an_idle_connection_that_is_being_closed_is_answered() -> None:
+    peer = Peer().begin()
+    peer.send(request(1))
+    await asyncio.sleep(76)
+    peer.connections.expire(seconds())
+    peer.frames()
+    peer.send(request(3, b"just in time"))
+    assert peer.answers() == {3: b"just in time"}
+    await asyncio.sleep(LAST_CALL + LINGER + 1)
     assert peer.is_clean()
 
 
@@ -660,3 +713,104 @@ async def test_a_preface_may_come_byte_by_byte() -> None:
     peer = Peer(echo)
     peer.send(PREFACE + frame(SETTINGS, 0, 0), ACKNOWLEDGED, request(1), size=1)
     assert peer.answers() == {1: b"hello"}
+
+
+@simulated
+async def test_stream_ids_that_are_left_out_allow_for_no_pings() -> None:
+    peer = Peer().begin()
+    peer.send(request(1), request(2_000_001), frame(PING, 0, 0, bytes(8)) * 1000)
+    sent = peer.goaway()
+    assert sent is not None
+    assert sent.code == ENHANCE_YOUR_CALM
+
+
+@simulated
+async def test_settings_of_one_frame_are_bounded() -> None:
+    peer = Peer().begin()
+    peer.send(frame(SETTINGS, 0, 0, SETTING.pack(4, 100) * MAX_SETTINGS))
+    assert peer.is_open()
+    peer.send(frame(SETTINGS, 0, 0, SETTING.pack(4, 100) * (MAX_SETTINGS + 1)))
+    sent = peer.goaway()
+    assert sent is not None
+    assert sent.code == ENHANCE_YOUR_CALM
+
+
+@simulated
+async def test_large_heads_of_open_requests_are_bounded_and_small_ones_are_not() -> None:
+    peer = Peer(bounds=Bounds(head=8192)).begin()
+    large = (*FIELDS, (b"large", bytes(7000).replace(b"\0", b"x")))
+    peer.send(*(headers(2 * place + 1, fields=large) for place in range(255)))
+    held = sum(stream.head.size for stream in peer.connection._streams.values())
+    assert 8192 * (HELD_HEADS - 1) < held <= 8192 * (HELD_HEADS + 1)
+    assert {sent.code for sent in peer.frames() if sent.kind == RST_STREAM} == {REFUSED_STREAM}
+    assert peer.is_open()
+    peer = Peer().begin()
+    peer.send(*(headers(2 * place + 1) for place in range(255)))
+    assert len(peer.connection._streams) == 255
+
+
+@simulated
+async def test_a_stream_without_a_window_of_its_own_is_not_looked_at_for_other_windows() -> None:
+    peer = Peer(big(100)).begin()
+    peer.send(settings({4: 0}), *(request(2 * place + 1) for place in range(200)))
+    assert len(peer.connection._streams) == 200
+    assert peer.connection._blocked == {}
+    peer.send(window_update(399, 60), window_update(0, 1000))
+    assert data_sent(peer.frames(), 399) == 60
+    assert peer.connection._blocked == {}
+    peer.send(settings({4: 100}))
+    assert len(peer.answers()) == 200
+    assert peer.connection._streams == {}
+
+
+@simulated
+async def test_streams_that_wait_for_the_connection_are_sent_in_order() -> None:
+    peer = Peer(big(65_535)).begin()
+    peer.send(request(1), request(3), request(5))
+    assert list(peer.answers()) == [1]
+    assert list(peer.connection._blocked) == [3, 5]
+    peer.send(window_update(0, 65_536))
+    assert [sent.stream for sent in peer.frames()][-1] == 5
+    assert list(peer.connection._blocked) == [5]
+    peer.send(window_update(0, 65_534))
+    assert list(peer.answers()) == [5]
+    assert peer.connection._blocked == {}
+
+
+@simulated
+async def test_resets_of_callers_that_could_not_wait_are_no_flood() -> None:
+    peer = Peer().begin()
+    for turn in range(20):
+        ids = range(turn * 200 + 1, turn * 200 + 201, 2)
+        peer.send(*(request(stream, fields=NEVER) for stream in ids))
+        await asyncio.sleep(0.02)
+        peer.send(*(reset(stream, CANCEL) for stream in ids))
+    assert peer.is_open()
+    for stream in range(6001, 8401, 2):
+        peer.send(request(stream, fields=NEVER) + reset(stream, CANCEL))
+        await asyncio.sleep(0)
+    sent = peer.goaway()
+    assert sent is not None
+    assert sent.code == ENHANCE_YOUR_CALM
+
+
+@simulated
+async def test_requests_that_can_never_be_completed_do_not_keep_a_connection_open() -> None:
+    peer = Peer().begin()
+    peer.send(headers(1), frame(DATA, 0, 1, b"x"), request(3, b"three", LATER))
+    assert peer.connection.eof_received()
+    assert list(peer.connection._streams) == [3]
+    await asyncio.sleep(1.1)
+    assert peer.answers() == {3: b"three"}
+    peer = Peer().begin()
+    peer.send(headers(1))
+    assert not peer.connection.eof_received()
+
+
+@simulated
+async def test_table_size_updates_of_a_block_are_bounded_before_the_settings_are_acknowledged() -> None:
+    for count, is_taken in ((2, True), (16_000, False)):
+        peer = Peer().send(HELLO)
+        peer.frames()
+        peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x3f\xe1\x1f" * (count // 2) + b"\x20" * 2 + block()))
+        assert (peer.goaway() is None) is is_taken

@@ -1,9 +1,11 @@
 """RESP connections over real sockets: pipelines, order, bounds, slow and silent peers, and how connections end."""
 
 import asyncio
+import gc
 import select
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +16,15 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratebound.service.connections import Bounds
+from ratebound.policy import read_policy
+from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.connections import Bounds, Connections
+from ratebound.service.engine import Engine
+from ratebound.service.metrics import CountedCommands
 from ratebound.service.resp import MOST_WITHOUT_TOKEN, RespConnection
+from ratebound.service.resp_commands import RespCommands
 from tests.servers import Server, wait_until
-from tests.service.resp_server import TOKEN, Peer, RespServer, resp_server, wire
+from tests.service.resp_server import POLICY, TOKEN, Peer, RespServer, resp_server, wire
 from tests.service.test_resp_reader import in_parts, read_all
 
 LOOPS = pytest.mark.parametrize(
@@ -104,6 +111,27 @@ def test_answers_of_redis_come_in_the_order_of_the_commands(redis_url_server: Se
         assert [answer[5] for answer in found[0:600:2]] == list(range(999, 699, -1))
         assert found[601] == b"PONG"
         assert found[600][0] == 0
+
+
+def test_a_pipeline_has_the_effects_of_its_commands_in_their_order(redis_url_server: Server) -> None:
+    hit, peek, reset = (("RB." + name, "effects", "10/hour") for name in ("HIT", "PEEK", "RESET"))
+    throttle = ("CL.THROTTLE", "effects", 9, 10, 3600)
+    commands = [reset, *[hit] * 3, peek, peek, hit, reset, hit, ("ECHO", "x"), peek, *[throttle] * 2, (*throttle, 0)]
+    for storage in ("memory://", redis_url_server.url):
+        with resp_server(storage) as server, server.connect() as peer:
+            peer.ask("RB.RESET", "effects", "10/hour burst 10")
+            peer.send(b"".join(wire(*command) for command in commands))
+            found = answered(peer, len(commands))
+            left = [answer[5] if len(answer) > 5 else answer[2] for answer in found if isinstance(answer, list)]
+            assert left == [9, 8, 7, 7, 7, 6, 9, 9, 9, 8, 8], storage
+            assert [answer for answer in found if isinstance(answer, bytes)] == [b"OK", b"OK", b"x"]
+
+
+def test_an_answer_is_in_the_protocol_of_its_command(redis_url_server: Server) -> None:
+    for storage in ("memory://", redis_url_server.url):
+        with resp_server(storage) as server, server.connect() as peer:
+            peer.send(wire("RB.DECIDE", "GET", "/free") + wire("HELLO", 3) + wire("RB.DECIDE", "GET", "/free"))
+            assert [type(answer) for answer in answered(peer, 3)] == [list, dict, dict]
 
 
 def test_what_was_sent_before_quit_is_answered_and_nothing_after_it(redis_url_server: Server) -> None:
@@ -313,6 +341,28 @@ def test_a_peer_that_goes_away_while_it_is_answered_leaves_nothing(redis_url_ser
             return [task.get_name() for task in asyncio.all_tasks() if "_later" in repr(task.get_coro())]
 
         wait_until(lambda: not server.call(tasks), 5, "no command is being answered")
+
+
+def test_a_command_that_nobody_has_begun_to_answer_is_dropped_without_a_warning(redis_url_server: Server) -> None:
+    counts: dict[bytes, int] = {}
+
+    async def lose() -> None:
+        engine = Engine(read_policy(POLICY), storage=redis_url_server.url)
+        commands: Any = CountedCommands(RespCommands(engine, BearerTokens()), counts)
+        connection = RespConnection(commands, Connections(Bounds()))
+        connection.connection_made(asyncio.Transport())
+        connection.data_received(wire("RB.HIT", "dropped", "1/hour"))
+        connection.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await engine.close()
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        asyncio.run(lose())
+        gc.collect()
+    assert not [str(one.message) for one in seen if "never awaited" in str(one.message)]
+    assert counts == {}
 
 
 def test_when_redis_is_away_limits_are_decided_locally_and_a_reset_is_refused(fresh_redis: Server) -> None:

@@ -1,5 +1,6 @@
 """Commands out of bytes: however they are cut, whatever they hold, and however much they announce."""
 
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from itertools import pairwise
@@ -159,3 +160,26 @@ def test_a_large_command_may_come_byte_by_byte() -> None:
 def test_a_line_is_a_command_of_words(line: bytes, words: list[bytes]) -> None:
     assert read_all([line]) == ([words], "")
     assert read_all([bytes([byte]) for byte in line]) == ([words], "")
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\r\n", b" \n", wire("PING"), b"PING\r\n"])), CUTS)
+def test_blank_lines_ask_for_nothing(parts: list[bytes], cuts: list[int]) -> None:
+    pings = sum(b"PING" in part for part in parts)
+    assert read_all(in_parts(b"".join(parts), cuts)) == ([[b"PING"]] * pings, "")
+
+
+def test_blank_lines_are_skipped_together() -> None:
+    reader = CommandReader(MOST)
+    steps = 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal steps
+        steps += event == "call"
+
+    sys.setprofile(counted)
+    try:
+        found = reader.read(b"\r\n" * 50_000 + wire("PING"))
+    finally:
+        sys.setprofile(None)
+    assert found == [[b"PING"]]
+    assert steps < 100

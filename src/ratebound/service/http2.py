@@ -71,10 +71,15 @@ RECEIVE_WINDOW = 1024 * 1024  # bytes of a connection; half of it is given back 
 PADDING_WINDOW = 8192  # bytes of padding on a stream that are given back at a time
 MAX_CONTINUATIONS = 16  # frames of one header block
 SKIPPED = 16  # ranges of stream ids that a peer has left out, remembered to name its error
+MAX_SETTINGS = 64  # of one frame: each may change the windows of all streams
+LARGE_HEAD = 4096  # bytes; heads of this size or less need no bound beside that of streams
+HELD_HEADS = 64  # heads of the largest size that the open requests of a connection may have together
 FORGIVEN = 1024  # streams that were reset, remembered because frames on them may be on their way
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 AT_ONCE = 2000  # parts of frames that are collected before they are written: about 250 answers
 CHUNKS_AT_ONCE = 4  # DATA frames of long answers that are collected before they are written
+LAST_PING = frame(PING, 0, 0, b"the last")
+LAST_CALL = 1.0  # seconds in which a peer that is told to stop has to answer the last PING
 LINGER = 1.0  # seconds in which a peer may read the last words and close
 
 # Frames that a peer may send in one second although they ask for nothing. A peer may measure its connection with one
@@ -88,6 +93,7 @@ PER_SECOND = {
     WINDOW_UPDATE: 2000,
 }
 UNKNOWN_PER_SECOND = 200
+PATIENCE = 0.01  # seconds; a reset of a request that took longer is no attack: its caller could not wait any more
 FOR_EACH_REQUEST = {PING: 1, WINDOW_UPDATE: 8, PRIORITY: 2}
 
 Http2Response = tuple[HeaderBlock, bytes, HeaderBlock | None]
@@ -151,9 +157,9 @@ class Http2Connection(asyncio.Protocol):
         "_is_flushing",
         "_is_left",
         "_is_paused",
+        "_is_stopped",
         "_last",
         "_last_id",
-        "_linger",
         "_loop",
         "_made",
         "_now",
@@ -169,6 +175,7 @@ class Http2Connection(asyncio.Protocol):
         "_stream_window",
         "_streams",
         "_tasks",
+        "_timer",
         "_transport",
         "_window",
     )
@@ -184,7 +191,7 @@ class Http2Connection(asyncio.Protocol):
         self._rest = b""  # of the last read: a part of a frame
         self._out: list[bytes | memoryview] = []  # what to write when this read is over
         self._streams: dict[int, _Stream] = {}
-        self._blocked: dict[int, _Stream] = {}  # streams whose answer waits for window, in order
+        self._blocked: dict[int, _Stream] = {}  # streams whose answer waits for the connection, in order
         self._tasks: dict[asyncio.Task[Http2Response], int] = {}  # of streams, also of those that were reset
         self._held = 0  # bytes of bodies that are not complete
 
@@ -207,10 +214,11 @@ class Http2Connection(asyncio.Protocol):
         # How it ends
         self._is_left = False  # the peer has sent GOAWAY
         self._is_ended = False  # the peer sends nothing more
-        self._is_finishing = False  # we have sent GOAWAY
+        self._is_finishing = False  # we have told the peer to stop
+        self._is_stopped = False  # and have named its last stream
         self._stop_id = MAX_WINDOW  # streams above this one are ignored
         self._is_closed = False  # nothing is read or answered any more
-        self._linger: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of its next step
 
         self._is_paused = False  # the peer does not read its answers
         self._is_flushing = False  # a flush is on its way
@@ -260,6 +268,9 @@ class Http2Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what was received; the peer may still read, except over TLS."""
         self._is_ended = True
+        for stream_id, stream in list(self._streams.items()):
+            if not stream.is_ended:  # and now it never will be
+                self._drop(stream_id)
         is_done = self._is_closed or not self._streams or self._transport.get_extra_info("sslcontext") is not None
         return not is_done
 
@@ -267,8 +278,8 @@ class Http2Connection(asyncio.Protocol):
         """End what is still being answered: nobody waits for it."""
         self._is_closed = True
         self._connections.remove(self)
-        if self._linger is not None:
-            self._linger.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._forget()
 
     def pause_writing(self) -> None:
@@ -420,13 +431,15 @@ class Http2Connection(asyncio.Protocol):
             raise ConnectionFault(PROTOCOL_ERROR, "streams of a client have odd numbers")
         if stream_id != self._last_id + 2:
             self._skipped.append(range(self._last_id + 2, stream_id, 2))
+            self._second_id += stream_id - self._last_id - 2  # ids that are left out are no requests
         self._last_id = stream_id
         if stream_id > self._stop_id:
             self._decoder.skip(block)
             return
         head = self._decoder.head(block)
         pending = self._bounds.pending
-        if len(self._streams) >= pending or len(self._tasks) >= pending:
+        is_full = len(self._streams) >= pending or len(self._tasks) >= pending
+        if is_full or (head.size > LARGE_HEAD and self._holds_many_heads()):
             self._reset(stream_id, REFUSED_STREAM)
             return
         if head.length is not None and head.length > self._bounds.body:
@@ -435,6 +448,9 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[stream_id] = _Stream(head, self._now)
         if is_last:
             self._complete(stream_id, stream, b"")
+
+    def _holds_many_heads(self) -> bool:
+        return sum(stream.head.size for stream in self._streams.values()) > HELD_HEADS * self._bounds.head
 
     def _on_trailers(self, stream_id: int, block: bytes, is_last: bool) -> None:
         stream = self._streams.get(stream_id)
@@ -533,8 +549,7 @@ class Http2Connection(asyncio.Protocol):
                 stream.unsent = memoryview(body)
                 stream.trailers = trailers
                 stream.begun = self._now = self._loop.time()
-                self._blocked[stream_id] = stream
-                self._send_blocked()
+                self._send(stream_id, stream)
                 return
             self._window -= size
             self._out += (
@@ -549,32 +564,44 @@ class Http2Connection(asyncio.Protocol):
             )
         del self._streams[stream_id]
 
+    def _send(self, stream_id: int, stream: _Stream) -> None:
+        """Send what both windows allow of an answer, while the peer reads it."""
+        unsent = stream.unsent
+        trailers = stream.trailers
+        assert unsent is not None
+        assert trailers is not None
+        chunks = 0
+        while unsent and not self._is_paused:
+            size = min(len(unsent), MAX_FRAME, self._window, self._stream_window + stream.credit)
+            if size <= 0:
+                break
+            self._out += (FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream_id), unsent[:size])
+            unsent = unsent[size:]
+            self._window -= size
+            stream.credit -= size
+            stream.begun = self._now
+            chunks += 1
+            if chunks % CHUNKS_AT_ONCE == 0:
+                self._write()
+        if not unsent:
+            self._out += (trailers.last, NUMBER.pack(stream_id), trailers.block)
+            self._blocked.pop(stream_id, None)
+            del self._streams[stream_id]
+            return
+        stream.unsent = unsent
+        if self._stream_window + stream.credit > 0:
+            self._blocked[stream_id] = stream
+        else:
+            self._blocked.pop(stream_id, None)
+
     def _send_blocked(self) -> None:
-        """Send what waits for window, in the order in which it began to wait, while the peer reads it."""
-        for stream_id, stream in list(self._blocked.items()):
-            unsent = stream.unsent
-            trailers = stream.trailers
-            assert unsent is not None
-            assert trailers is not None
-            chunks = 0
-            while unsent and not self._is_paused:
-                size = min(len(unsent), MAX_FRAME, self._window, self._stream_window + stream.credit)
-                if size <= 0:
-                    break
-                self._out += (FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream_id), unsent[:size])
-                unsent = unsent[size:]
-                self._window -= size
-                stream.credit -= size
-                stream.begun = self._now
-                chunks += 1
-                if chunks % CHUNKS_AT_ONCE == 0:
-                    self._write()
-            if unsent:
-                stream.unsent = unsent
-            else:
-                self._out += (trailers.last, NUMBER.pack(stream_id), trailers.block)
-                del self._blocked[stream_id]
-                del self._streams[stream_id]
+        """Send what waits for the connection's window or for the peer, in the order in which it began to wait.
+
+        Each turn sends something. Streams without a window of their own are not looked at.
+        """
+        while self._blocked and self._window > 0 and not self._is_paused:
+            stream_id = next(iter(self._blocked))
+            self._send(stream_id, self._blocked[stream_id])
 
     def _on_answer(self, task: "asyncio.Task[Http2Response]") -> None:
         """Send the answer that a task has found. Answers of one turn of the loop are written together."""
@@ -626,7 +653,7 @@ class Http2Connection(asyncio.Protocol):
             self._out.clear()
             return
         self._write()
-        if (self._is_finishing or self._is_ended) and not self._streams:
+        if (self._is_stopped or self._is_ended) and not self._streams:
             self._close(NO_ERROR, "")
 
     # Frames about streams and the connection
@@ -645,7 +672,9 @@ class Http2Connection(asyncio.Protocol):
             raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM has a wrong length")
         if self._is_idle(stream_id):
             raise ConnectionFault(PROTOCOL_ERROR, "RST_STREAM on a stream that is not open")
-        self._count(RST_STREAM)
+        stream = self._streams.get(stream_id)
+        if stream is None or self._now - stream.begun < PATIENCE:
+            self._count(RST_STREAM)
         self._drop(stream_id)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -661,6 +690,8 @@ class Http2Connection(asyncio.Protocol):
             return
         if len(payload) % 6:
             raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS has a wrong length")
+        if len(payload) > 6 * MAX_SETTINGS:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many settings in one frame")
         for name, value in SETTING.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
@@ -674,7 +705,9 @@ class Http2Connection(asyncio.Protocol):
             elif name in (ENABLE_PUSH, NO_RFC7540_PRIORITIES) and value > 1:
                 raise ConnectionFault(PROTOCOL_ERROR, "a setting is neither 0 nor 1")
         self._out.append(SETTINGS_ACK)
-        self._send_blocked()
+        for stream_id, stream in list(self._streams.items()):
+            if stream.unsent is not None:
+                self._send(stream_id, stream)
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise ConnectionFault(PROTOCOL_ERROR, "a client cannot push")
@@ -687,6 +720,8 @@ class Http2Connection(asyncio.Protocol):
         self._count(PING)
         if not flags & ACK:
             self._out.append(frame(PING, ACK, 0, payload))
+        elif self._is_finishing and LAST_PING.endswith(payload):
+            self._stop()
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -706,6 +741,7 @@ class Http2Connection(asyncio.Protocol):
             if self._window + size > MAX_WINDOW:
                 raise ConnectionFault(FLOW_CONTROL_ERROR, "the window is too large")
             self._window += size
+            self._send_blocked()
         else:
             if self._is_idle(stream_id):
                 raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that is not open")
@@ -717,8 +753,8 @@ class Http2Connection(asyncio.Protocol):
             if self._stream_window + stream.credit + size > MAX_WINDOW:
                 raise StreamFault(FLOW_CONTROL_ERROR, "the window is too large")
             stream.credit += size
-        if self._blocked:
-            self._send_blocked()
+            if stream.unsent is not None:
+                self._send(stream_id, stream)
 
     # The end
 
@@ -734,7 +770,7 @@ class Http2Connection(asyncio.Protocol):
             return
         self._is_closed = True
         self._last = self._loop.time()
-        if code != NO_ERROR or not self._is_finishing:
+        if code != NO_ERROR or not self._is_stopped:
             self._out.append(goaway(max(min(self._last_id, self._stop_id), 0), code, reason))
         self._write()
         self._forget()
@@ -744,17 +780,38 @@ class Http2Connection(asyncio.Protocol):
         elif not transport.is_closing():
             if transport.can_write_eof():
                 transport.write_eof()
-            self._linger = self._loop.call_later(LINGER, transport.close)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(LINGER, transport.close)
 
     # What its worker calls
 
     def finish(self) -> None:
-        """Answer the requests that have begun, then close. Later ones are ignored: the peer may send them elsewhere."""
-        if not self._is_closed and not self._is_finishing:
-            self._is_finishing = True
-            self._stop_id = max(self._last_id, 0)
-            self._out.append(goaway(self._stop_id, NO_ERROR))
-            self._flush()
+        """Tell the peer to send no more requests. Answer what it has sent until it knows, then close.
+
+        The first GOAWAY names no last stream, because requests may be on their way. When the peer has answered the PING
+        that comes with it, or has had the time to, the second one does.
+        """
+        if self._is_closed or self._is_finishing:
+            return
+        self._is_finishing = True
+        if self._is_left or self._is_ended or not self._has_preface:
+            self._stop()
+        else:
+            self._out += (LAST_PING, goaway(MAX_WINDOW, NO_ERROR))  # some peers take nothing after a GOAWAY
+            self._timer = self._loop.call_later(LAST_CALL, self._stop)
+        self._flush()
+
+    def _stop(self) -> None:
+        """Name the last stream that is answered. Later ones are ignored: the peer may send them elsewhere."""
+        if self._is_closed or self._is_stopped:
+            return
+        self._is_stopped = True
+        self._stop_id = max(self._last_id, 0)
+        self._out.append(goaway(self._stop_id, NO_ERROR))
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
 
     def abort(self) -> None:
         """Close at once."""
@@ -771,8 +828,10 @@ class Http2Connection(asyncio.Protocol):
         elif self._partial is not None and now - self._partial > bounds.request:
             self._close(NO_ERROR, "a frame took too long")
         elif not self._streams:
-            if self._is_left or now - self._last > bounds.idle:
+            if self._is_left:
                 self._close(NO_ERROR, "")
+            elif now - self._last > bounds.idle:
+                self.finish()
         else:
             for stream_id, stream in list(self._streams.items()):
                 if (not stream.is_ended or stream.unsent is not None) and now - stream.begun > bounds.request:

@@ -37,6 +37,7 @@ REMEMBERED_HEADS = 512
 REMEMBERED_FIELDS = 2048
 MAX_SEEN = 4096
 MAX_REMEMBERED = 2048  # bytes of a block or a field; longer ones are decoded each time
+MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]{0,4}[\x00-\x7f]){9}")  # of the table size; two make sense
 EMPTY_TABLE = 0x20  # the only table size update that is left: to 0
 
 NAME = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -118,6 +119,8 @@ class BlockDecoder:
     def _decoded(self, block: bytes) -> "list[_Checked]":
         decoder = self._decoder
         assert decoder is not None
+        if MANY_UPDATES.match(block):
+            raise ConnectionFault(COMPRESSION_ERROR, "a header block has too many table size updates")
         try:
             fields = [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
         except OversizedHeaderListError:
@@ -131,6 +134,7 @@ class BlockDecoder:
 
 
 _Checked = tuple[Field, bool, int]  # name and value, True if head_of has to look at it, and its size in a list
+NO_FIELD: _Checked = ((b"", b""), False, ENTRY)  # stands for a field that is wrong
 _heads: dict[bytes, RequestHead] = {}
 _fields: dict[bytes, _Checked] = {}
 _names: dict[bytes, bytes] = {}
@@ -240,7 +244,7 @@ def _static_fields(block: bytes, limit: int) -> list[_Checked]:
                     field = _static_field(part)
                 except StreamFault as error:  # a later field may be worse: an error of the connection
                     fault = error
-                    continue
+                    field = NO_FIELD
             found.append(field)
             total += field[2]
             if total > limit:

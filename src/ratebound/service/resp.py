@@ -1,8 +1,8 @@
 """RESP, the protocol of Redis: commands in, answers out, in order. What they mean is for resp_commands.py.
 
 Everything that one read brought is answered by one write. An answer is bytes if it was found at once, else something to
-await. At most `bounds.pending` commands of a connection are awaited at the same time. The others wait as they were
-received, and the peer is not read from until all of them are begun.
+await. At most `bounds.pending` commands of a connection are awaited at the same time, and only such that have the same
+effect. The others wait as they were received, and the peer is not read from until all of them are begun.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from ratebound.service.connections import Connections
-from ratebound.service.resp_commands import RespCommands
+from ratebound.service.resp_commands import RespCommands, effect_of
 from ratebound.service.resp_reader import CommandReader
 
 log = logging.getLogger("ratebound.service")
@@ -30,6 +30,7 @@ class RespConnection(asyncio.Protocol):
         "_begun",
         "_commands",
         "_connections",
+        "_effect",
         "_ending",
         "_held",
         "_is_paused",
@@ -60,6 +61,7 @@ class RespConnection(asyncio.Protocol):
         # Answers in the order of their commands: bytes, or a task that will return them. The first one is a task.
         self._answers: deque[bytes | asyncio.Task[bytes]] = deque()
         self._tasks = 0  # that are not done
+        self._effect = 0  # of their commands
         self._held = 0  # bytes in `_answers`
         self._will_write = False
         self._ending = False  # after the answers that are left
@@ -107,7 +109,8 @@ class RespConnection(asyncio.Protocol):
         self._waiting.clear()
         for answer in self._answers:
             if not isinstance(answer, bytes):
-                answer.cancel()
+                # Not at once: a coroutine that is cancelled before its first step never awaits what it was given.
+                self._loop.call_soon(answer.cancel)
         self._answers.clear()
         self._transport = None
 
@@ -133,8 +136,12 @@ class RespConnection(asyncio.Protocol):
         ready: list[bytes] = []
         size = 0
         while waiting and self._tasks < most and self._held < WRITE_AT and not self._is_paused:
-            answer = answer_to(session, waiting.popleft())
+            if self._tasks and effect_of(waiting[0]) not in (0, self._effect):
+                break
+            command = waiting.popleft()
+            answer = answer_to(session, command)
             if not isinstance(answer, bytes):
+                self._effect = effect_of(command)
                 task = self._loop.create_task(answer)
                 task.add_done_callback(self._answered)
                 answers.append(task)

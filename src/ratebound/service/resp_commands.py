@@ -20,7 +20,7 @@ from ratebound.decision import Decision, Plan
 from ratebound.errors import InvalidLimit, RateboundError, StorageError
 from ratebound.http import parse_address
 from ratebound.http.header_plan import Pairs
-from ratebound.limit import MAX_COUNT, Group, Limit
+from ratebound.limit import MAX_COUNT, MAX_PERIOD, Group, Limit
 from ratebound.policy import RequestView, Verdict
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.engine import MAX_LIMITS_TEXT, SHORT_LIMITS_TEXT, Engine, plan_of
@@ -100,6 +100,20 @@ FACTS = (
     RespCommandFacts("reset", 1, ("fast", "no_auth"), 0, "Forgets the name, the token and the protocol."),
     RespCommandFacts("select", 2, ("fast",), 0, "Accepts database 0, the only one."),
 )
+
+
+# What commands do to states. Those that do the same may be answered side by side. Others wait for each other: a peek
+# must see what the commands before it have spent, and a reset must forget it.
+SPENDS, PEEKS, RESETS = 1, 2, 3
+_EFFECTS = {b"cl.throttle": SPENDS, b"rb.hit": SPENDS, b"rb.decide": SPENDS, b"rb.peek": PEEKS, b"rb.reset": RESETS}
+
+
+def effect_of(command: list[bytes]) -> int:
+    """Return what a command does to states; 0 if it touches none."""
+    name = command[0].lower()
+    if name == b"cl.throttle" and len(command) == 6 and not command[5].strip(b"-0"):  # a quantity of 0
+        return PEEKS
+    return _EFFECTS.get(name, 0)
 
 
 class RespCommands:
@@ -196,8 +210,10 @@ class RespCommands:
         view = _view(command)
         verdict = self._engine.decide_now(view)
 
+        protocol = session.protocol  # a later HELLO may have been read when the answer comes
+
         def write(verdict: Verdict) -> bytes:
-            return _map(session.protocol, _verdict_pairs(verdict, view))
+            return _map(protocol, _verdict_pairs(verdict, view))
 
         return _later(self._engine.decide, view, write) if verdict is None else write(verdict)
 
@@ -361,7 +377,7 @@ def _throttle_of(max_burst: bytes, per_period: bytes, period: bytes) -> _Throttl
     """Return the limit that the arguments of CL.THROTTLE stand for. Raises _Wrong."""
     burst = _number("max_burst", max_burst, 0, MAX_COUNT - 1) + 1
     number = _number("count per period", per_period, 1, MAX_COUNT)
-    seconds = _number("period", period, 1, MAX_COUNT)
+    seconds = _number("period", period, 1, MAX_PERIOD // SECOND)
     try:
         return _Throttle(Limit(number, seconds * SECOND, burst, "token-bucket"))
     except InvalidLimit as error:

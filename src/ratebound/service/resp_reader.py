@@ -20,6 +20,7 @@ MAX_HEADER = 32  # bytes of `*3` or `$7`
 # What hiredis must not see: a large header, an array in an array, and other types. The same bytes may be part of a
 # bulk string. That is for the strict reader to find out.
 UNUSUAL = re.compile(rb"\n(?:[%~>|=]|\*(?:\d\d\d\d|\d*\r\n[^$])|\$\d\d\d\d\d\d\d)")
+BLANK_LINES = re.compile(rb"(?:\r?\n)+")
 BULK = re.compile(rb"\$(0|[1-9]\d{0,8})\r\n")
 
 
@@ -148,8 +149,11 @@ class _StrictReader:
         """Read a header, an argument or a line. Return False if its end is missing."""
         if self._size >= 0:
             return self._read_argument()
-        if self._missing and self._read_arguments(most):
-            return True
+        if self._missing:
+            if self._read_arguments(most):
+                return True
+        elif blank := BLANK_LINES.match(self._buffer, self._position):
+            self._position = blank.end()  # they ask for nothing, so they must not cost much
         found = self._line()
         if found is None:
             return False
