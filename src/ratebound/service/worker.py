@@ -39,7 +39,8 @@ log = logging.getLogger("ratebound.service")
 
 SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
-LAST_READ = 0.05  # seconds, in which requests are read that had arrived before a stop
+LAST_ACCEPT = 0.05  # seconds, in which connections are accepted that had arrived before a stop
+LAST_REQUESTS = 0.5  # seconds, in which connections may end with one more answer
 OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 
 
@@ -131,13 +132,17 @@ class Worker:
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was received, and close the storage."""
+        grace = self.task.settings.grace
+        every = self.connections.values()
+        for connections in every:
+            connections.is_ending = True
+        await asyncio.sleep(LAST_ACCEPT)
         for server in self.servers:
             server.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.sleep(LAST_READ)
-        seconds = self.task.settings.grace
-        await asyncio.gather(*(connections.stop(seconds) for connections in self.connections.values()))
+        await asyncio.gather(*(connections.wind_down(min(grace, LAST_REQUESTS)) for connections in every))
+        await asyncio.gather(*(connections.stop(grace) for connections in every))
         await self.engine.close()
 
     def reload(self) -> None:
