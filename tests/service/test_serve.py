@@ -147,7 +147,7 @@ def test_settings_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
 
 def test_a_stop_finishes_what_was_accepted_and_a_second_signal_does_not_wait() -> None:
     with redis_server() as server:
-        options = ("--storage", server.url, "--deadline", "20", "--grace", "20")
+        options = ("--storage", f"{server.url}?timeout=20", "--grace", "20")
         with running_service(*options) as service, closing(asked_while_paused(service, server)) as asked:
             service.send(signal.SIGTERM)
             service.wait_for("stopping")
@@ -164,6 +164,13 @@ def test_a_stop_finishes_what_was_accepted_and_a_second_signal_does_not_wait() -
             server.resume()
             with pytest.raises(OSError):
                 asked.getresponse()
+
+
+def test_a_worker_that_hangs_is_killed_after_the_grace() -> None:
+    with running_service("--workers", "2", "--grace", "0") as service:
+        os.kill(service.workers()[1], signal.SIGSTOP)
+        assert service.end() == 0
+        assert service.log.count("worker 1 did not stop in time: killed") == 1
 
 
 def asked_while_paused(service: RunningService, server: Server) -> HTTPConnection:
@@ -195,10 +202,35 @@ def test_the_policy_is_reloaded_in_all_workers(how: str, tmp_path: Path) -> None
         change("rules: [{name: a, default: true, limits: 1/houx}]")
         service.wait_for("the old policy stays in force")
         assert limits_of(service) == {"1/hour"}
+        eventually(lambda: "the policy before it is in force" in told_of_policy(service), "a word on the old policy")
+        assert service.metrics()["ratebound_service_policy_is_old"] == 1
         change("rules: [{name: a, default: true, limits: 7/hour}]")
         service.wait_for("a new policy is in force", times=3)
         assert limits_of(service) == {"7/hour"}
         assert CLIENT.get(service.url("admin") + "/readyz").json()["ready"] is True
+        eventually(lambda: told_of_policy(service) == "loaded", "a word on the new policy")
+        assert service.metrics()["ratebound_service_policy_is_old"] == 0
+
+
+def told_of_policy(service: RunningService) -> str:
+    return str(CLIENT.get(service.url("admin") + "/readyz").json()["policy"])
+
+
+def test_workers_put_the_policy_in_force_that_the_supervisor_has_checked(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules: [{name: a, default: true, limits: 1/hour}]")
+    with running_service("--policy", str(file), "--workers", "2", "--reload", "off") as service:
+        workers = service.workers()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        file.write_text("rules: [{name: a, default: true, limits: 7/hour}]")
+        service.send(signal.SIGHUP)
+        service.wait_for("supervisor: a new policy is in force")
+        file.write_text("rules: [{name: a, default: true, limits: 7/houx}]")
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        service.wait_for("a new policy is in force", times=3)
+        assert limits_of(service) == {"7/hour"}
 
 
 def limits_of(service: RunningService) -> set[str]:

@@ -30,6 +30,7 @@ from ratebound.service.worker_channel import WorkerSilent, ask_worker
 
 log = logging.getLogger("ratebound.service")
 
+OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 POLL = 1.0  # seconds between two looks at the metrics of the workers
 MOST_REQUESTS = 100  # at the same time
 INDEX = {
@@ -46,6 +47,7 @@ class ControlPlane:
 
     def __init__(self, settings: ServiceSettings, folder: RunFolder) -> None:
         self._settings = settings
+        self._folder = folder
         self._paths = [folder.worker_socket(slot) for slot in range(settings.workers)]
         self._tokens = BearerTokens(settings.admin_tokens)
         self._metrics = MergedMetrics(folder.retired)
@@ -72,7 +74,8 @@ class ControlPlane:
         """Ask every worker if it can decide. The answer is 503 if one cannot, with the reasons."""
         found = await asyncio.gather(*(self._ready(slot) for slot in range(len(self._paths))))
         is_ready = all(worker["ready"] for worker in found)
-        return JSONResponse({"ready": is_ready, "workers": found}, 200 if is_ready else 503)
+        policy = OLD_POLICY if self._folder.has_old_policy else "loaded"
+        return JSONResponse({"ready": is_ready, "policy": policy, "workers": found}, 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Answer with the metrics of all workers, as they are now."""
@@ -80,6 +83,7 @@ class ControlPlane:
         build = {"version": __version__, "python": platform.python_version(), "compiled": str(compiled).lower()}
         own = [
             _own("build_info", "gauge", "The version of the service", build, 1),
+            _own("policy_is_old", "gauge", "1 while the policy file cannot be used", {}, self._folder.has_old_policy),
             _own("workers", "gauge", "Processes that decide, as configured", {}, len(self._paths)),
             _own("worker_restarts_total", "counter", "Workers that were started again", {}, self._metrics.restarts),
         ]

@@ -41,7 +41,6 @@ SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
 LAST_ACCEPT = 0.05  # seconds, in which connections are accepted that had arrived before a stop
 LAST_REQUESTS = 0.5  # seconds, in which connections may end with one more answer
-OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,6 +63,8 @@ class Worker:
     def __init__(self, task: WorkerTask) -> None:
         self.task = task
         settings = task.settings
+        if isinstance(task.policy, PolicyFile):
+            task.policy.source = task.folder.policy(task.policy.path.suffix)
         self.tokens = BearerTokens(settings.tokens)
         self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG), logs_denials=settings.log_level == "debug")
         self.engine = Engine(
@@ -175,13 +176,7 @@ class Worker:
         return {"generation": self.task.generation, "families": self.metrics.snapshot(opened)}
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        policy = self.task.policy
-        return {
-            "process": os.getpid(),
-            "ready": self.is_ready,
-            "reason": self.not_ready,
-            "policy": OLD_POLICY if isinstance(policy, PolicyFile) and policy.error else "loaded",
-        }
+        return {"process": os.getpid(), "ready": self.is_ready, "reason": self.not_ready}
 
     async def _reload(self, asked: Mapping[str, Any]) -> bool:
         policy = self.task.policy
