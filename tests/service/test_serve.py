@@ -10,7 +10,7 @@ import ssl
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -358,6 +358,19 @@ def test_the_control_plane_describes_the_api() -> None:
         assert found["openapi"].startswith("3.1")
         assert "/v1/hit" in found["paths"]
         assert [path for path in paths if CLIENT.get(service.url("admin") + path).status_code != 200] == []
+
+
+def test_peers_that_hold_connections_do_not_keep_others_from_the_control_plane() -> None:
+    with running_service("--max-head", "1024", "--request-timeout", "0.5") as service, ExitStack() as opened:
+        host, _, port = service.address("admin").rpartition(":")
+        idle = [opened.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(120)]
+        assert CLIENT.get(service.url("admin") + "/healthz").status_code == 200
+        greedy = opened.enter_context(socket.create_connection((host, int(port)), 20))
+        greedy.sendall(b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 2000)
+        assert b"The headers are longer than 1024 bytes." in greedy.recv(4096)
+        for connection in idle:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
 
 
 def reasons(ready: str) -> list[str]:
