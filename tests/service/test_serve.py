@@ -419,6 +419,28 @@ def test_unix_sockets_are_served_and_removed(tmp_path: Path) -> None:
         assert not path.exists()
 
 
+def test_a_run_that_stops_does_not_remove_the_unix_socket_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "http"
+    with redis_server() as server:
+        storage = f"{server.url}?timeout=20"
+        options = ("--http", f"unix:{path}", "--storage", storage, "--grace", "20")
+        with running_service(*options) as first, closing(socket.socket(socket.AF_UNIX)) as asked:
+            server.pause()
+            asked.connect(str(path))
+            body = b'{"key": "a", "limits": "5/hour"}'
+            head = f"POST /v1/hit HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            asked.sendall(head.encode() + body)
+            metric = 'ratebound_service_connections{wire="http"}'
+            eventually(lambda: first.metrics().get(metric) == 1, "an open connection")
+            first.send(signal.SIGTERM)
+            eventually(lambda: not path.exists(), "the end of the first socket")
+            with running_service("--http", f"unix:{path}"):
+                server.resume()
+                assert asked.recv(100).startswith(b"HTTP/1.1 200")
+                assert first.process.wait(20) == 0
+                assert path.exists()
+
+
 def test_all_listeners_use_tls_if_there_is_a_certificate(tmp_path: Path) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")

@@ -12,7 +12,6 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import uvicorn
@@ -22,10 +21,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from ratebound import __version__, compiled
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Bounds
+from ratebound.service.listening import BACKLOG
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
 from ratebound.service.openapi import openapi
 from ratebound.service.run_folder import RunFolder
@@ -147,8 +148,8 @@ class _BoundedConnection(HttpToolsProtocol):
     """A connection of the control plane with the bounds of the data plane, which uvicorn does not have: peers without a
     token cannot keep others from `/healthz`, or make this process hold what they send."""
 
-    def __init__(self, *arguments: Any, bounds: Bounds, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], bounds: Bounds) -> None:
+        super().__init__(config, state, app_state, asyncio.get_running_loop())
         self._bounds = bounds
         self._since = self.loop.time()  # when it was opened, or its last request was answered
         self._timer: asyncio.TimerHandle | None = None
@@ -209,7 +210,25 @@ class _BoundedConnection(HttpToolsProtocol):
 
 
 class _AdminServer(uvicorn.Server):
-    """A server that leaves signals to its caller."""
+    """A server that leaves signals to its caller, and gives peers no longer for TLS than for a request."""
+
+    def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
+        super().__init__(config)
+        self._bounds = bounds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve the sockets."""
+
+        def connect() -> asyncio.Protocol:
+            return _BoundedConnection(self.config, self.server_state, {}, self._bounds)
+
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        within = self._bounds.request if tls else None
+        self.servers = [
+            await loop.create_server(connect, sock=bound, ssl=tls, ssl_handshake_timeout=within, backlog=BACKLOG)
+            for bound in sockets or ()
+        ]
+        self.started = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -233,7 +252,6 @@ async def _serve(
     plane = ControlPlane(settings, folder)
     config = uvicorn.Config(
         plane.app,
-        http=partial(_BoundedConnection, bounds=settings.bounds),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -244,7 +262,7 @@ async def _serve(
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
     )
-    server = _AdminServer(config)
+    server = _AdminServer(config, settings.bounds)
 
     def stop() -> None:
         server.should_exit = True

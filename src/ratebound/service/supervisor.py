@@ -22,7 +22,7 @@ from typing import Any
 from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
 from ratebound.service.admin import run_admin
-from ratebound.service.listening import StartError, address_of, bind_all, remove_paths, tls_context
+from ratebound.service.listening import StartError, address_of, bind_all, close_all, tls_context
 from ratebound.service.logs import set_up_logs
 from ratebound.service.run_folder import RunFolder, make_run_folder
 from ratebound.service.settings import ServiceSettings
@@ -69,9 +69,18 @@ class Supervisor:
         for name in settings.listens:
             tls_context(settings, name)
         self.sockets = bind_all(settings.listens)
-        self.folder: RunFolder = make_run_folder()
-        self._keep_policy()
-        self.storage = self._storage()
+        try:
+            self.folder: RunFolder = make_run_folder()
+        except StartError:
+            close_all(self.sockets)
+            raise
+        try:
+            self._keep_policy()
+            self.storage = self._storage()
+        except StartError:
+            close_all(self.sockets)
+            self.folder.remove()
+            raise
         self.secrets = settings.secrets or (secrets.token_bytes(32),)
         self._children: list[_Child] = []
         self._alive: tuple[int, int] = os.pipe()
@@ -106,7 +115,7 @@ class Supervisor:
                         os.kill(child.pid, signal.SIGKILL)
                     with suppress(ChildProcessError):
                         os.waitpid(child.pid, 0)
-            remove_paths(settings.listens)
+            close_all(self.sockets)
             self.folder.remove()
 
     # What is served
@@ -329,8 +338,7 @@ class Supervisor:
         """Let all processes finish, for up to `grace` seconds. Return the exit status."""
         if not self._failed:
             log.info("stopping: accepted requests have %g s", self.settings.grace)
-        for bound in self.sockets.values():
-            bound.close()  # nobody is left waiting in a queue that is never served
+        close_all(self.sockets)  # nobody is left waiting in a queue that is never served
         self._send(signal.SIGTERM)
         ends = time.monotonic() + self.settings.grace + AFTER_GRACE
         while any(child.pid for child in self._children):
