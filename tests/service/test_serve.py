@@ -7,10 +7,12 @@ import select
 import signal
 import socket
 import ssl
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from ratebound.cli.ask import ask
 from ratebound.cli.serve import serve
 from ratebound.storage.shared_memory.zone_file import default_directory
 from tests.servers import Server, redis_server, wait_until
-from tests.service.running_service import CLIENT, RunningService, running_service
+from tests.service.running_service import CLIENT, COMMAND, RunningService, running_service
 
 TOKEN = "a-token-of-callers-0123"
 ADMIN_TOKEN = "a-token-of-admins-4567"
@@ -164,6 +166,20 @@ def test_a_stop_finishes_what_was_accepted_and_a_second_signal_does_not_wait() -
             server.resume()
             with pytest.raises(OSError):
                 asked.getresponse()
+
+
+def test_it_stops_if_its_terminal_is_closed(home: Path) -> None:
+    master, slave = os.openpty()
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(home), "RUNTIME_DIRECTORY": ""}
+    command = [*COMMAND, "serve", "--http", "0", "--grpc", "off", "--resp", "off", "--admin", "off"]
+    with subprocess.Popen(command, env=environ, preexec_fn=partial(os.login_tty, slave)) as process:
+        os.close(slave)
+        shown = b""
+        while b"ready, with" not in shown:
+            shown += os.read(master, 4096)
+        os.close(master)
+        assert process.wait(20) == 0
+    assert list(home.glob("ratebound-*/run-*")) == []
 
 
 def test_a_worker_that_hangs_is_killed_after_the_grace() -> None:

@@ -89,6 +89,7 @@ class Supervisor:
         self._failed = False
         self._announced = False
         self._next_look = 0.0
+        self._has_terminal = _has_terminal()
 
     def run(self) -> int:
         """Serve until a signal says otherwise. Return the exit status."""
@@ -254,7 +255,10 @@ class Supervisor:
                         raise SystemExit(128 + number)
                     self._stopping = number
             if signal.SIGHUP in received and self._stopping is None:
-                self._reload()  # once, however many there were
+                if self._has_terminal and not _has_terminal():
+                    self._stopping = signal.SIGHUP  # its window was closed: nobody could stop it with Ctrl-C any more
+                else:
+                    self._reload()  # once, however many there were
 
     def _reap(self) -> None:
         """Take note of processes that have ended, and of when they are started again."""
@@ -351,6 +355,11 @@ class Supervisor:
             self._reap()
         log.info("stopped")
         return 1 if self._failed else 0
+
+
+def _has_terminal() -> bool:
+    """Return True if a terminal is open that this process reads from or writes to."""
+    return any(os.isatty(descriptor) for descriptor in (0, 1, 2))
 
 
 def _noted(number: int, frame: object) -> None:
