@@ -153,11 +153,14 @@ def test_a_stop_finishes_what_was_accepted_and_a_second_signal_does_not_wait() -
         with running_service(*options) as service, closing(asked_while_paused(service, server)) as asked:
             service.send(signal.SIGTERM)
             service.wait_for("stopping")
+            for worker in set(service.children()):
+                os.kill(worker, signal.SIGHUP)  # as a terminal does: nothing is left to reload
             assert select.select([asked.sock], [], [], 0.1)[0] == []
             server.resume()
             answer = asked.getresponse()
             assert json.load(answer)["allowed"] is True
             assert service.process.wait(20) == 0
+            assert "Traceback" not in service.log
         with running_service(*options) as service, closing(asked_while_paused(service, server)) as asked:
             service.send(signal.SIGTERM)
             service.wait_for("stopping")

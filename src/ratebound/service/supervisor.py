@@ -118,6 +118,8 @@ class Supervisor:
                         os.waitpid(child.pid, 0)
             close_all(self.sockets)
             self.folder.remove()
+            for number in SIGNALS:  # one that comes now must not change the exit status
+                signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
 
     # What is served
 

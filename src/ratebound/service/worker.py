@@ -209,4 +209,6 @@ async def _serve(task: WorkerTask, started: int, supervisor: int) -> None:
     os.close(started)
     await stopping.wait()
     loop.remove_reader(supervisor)
+    loop.remove_signal_handler(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # no policy is read any more
     await worker.stop()
