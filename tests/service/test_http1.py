@@ -544,6 +544,22 @@ def test_a_worker_that_stops_answers_what_it_has_received() -> None:
     served(test, handle=waiting)
 
 
+def test_a_connection_that_is_kept_is_ended_by_an_answer_when_the_worker_stops() -> None:
+    async def test(running: Running) -> None:
+        reader, writer = await opened(running, get("/a"))
+        assert b"connection" not in (await reader.readuntil(b"/a .")).lower()
+        ending = asyncio.ensure_future(running.connections.wind_down(10))
+        await asyncio.sleep(0)
+        writer.write(get("/b") + get("/c"))
+        ((status, headers, body),) = answers(await reader.read())
+        assert (status, headers[b"connection"], body) == (200, b"close", b"GET /b .")
+        writer.close()
+        await ending
+        assert len(running.connections) == 0
+
+    served(test)
+
+
 def test_a_worker_that_stops_does_not_wait_for_ever() -> None:
     async def test(running: Running) -> None:
         _, writer = await opened(running, get("/a"))

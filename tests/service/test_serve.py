@@ -7,10 +7,12 @@ import select
 import signal
 import socket
 import ssl
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from ratebound.cli.ask import ask
 from ratebound.cli.serve import serve
 from ratebound.storage.shared_memory.zone_file import default_directory
 from tests.servers import Server, redis_server, wait_until
-from tests.service.running_service import CLIENT, RunningService, running_service
+from tests.service.running_service import CLIENT, COMMAND, RunningService, running_service
 
 TOKEN = "a-token-of-callers-0123"
 ADMIN_TOKEN = "a-token-of-admins-4567"
@@ -147,15 +149,18 @@ def test_settings_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
 
 def test_a_stop_finishes_what_was_accepted_and_a_second_signal_does_not_wait() -> None:
     with redis_server() as server:
-        options = ("--storage", server.url, "--deadline", "20", "--grace", "20")
+        options = ("--storage", f"{server.url}?timeout=20", "--grace", "20")
         with running_service(*options) as service, closing(asked_while_paused(service, server)) as asked:
             service.send(signal.SIGTERM)
             service.wait_for("stopping")
+            for worker in set(service.children()):
+                os.kill(worker, signal.SIGHUP)  # as a terminal does: nothing is left to reload
             assert select.select([asked.sock], [], [], 0.1)[0] == []
             server.resume()
             answer = asked.getresponse()
             assert json.load(answer)["allowed"] is True
             assert service.process.wait(20) == 0
+            assert "Traceback" not in service.log
         with running_service(*options) as service, closing(asked_while_paused(service, server)) as asked:
             service.send(signal.SIGTERM)
             service.wait_for("stopping")
@@ -164,6 +169,27 @@ def test_a_stop_finishes_what_was_accepted_and_a_second_signal_does_not_wait() -
             server.resume()
             with pytest.raises(OSError):
                 asked.getresponse()
+
+
+def test_it_stops_if_its_terminal_is_closed(home: Path) -> None:
+    master, slave = os.openpty()
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(home), "RUNTIME_DIRECTORY": ""}
+    command = [*COMMAND, "serve", "--http", "0", "--grpc", "off", "--resp", "off", "--admin", "off"]
+    with subprocess.Popen(command, env=environ, preexec_fn=partial(os.login_tty, slave)) as process:
+        os.close(slave)
+        shown = b""
+        while b"ready, with" not in shown:
+            shown += os.read(master, 4096)
+        os.close(master)
+        assert process.wait(20) == 0
+    assert list(home.glob("ratebound-*/run-*")) == []
+
+
+def test_a_worker_that_hangs_is_killed_after_the_grace() -> None:
+    with running_service("--workers", "2", "--grace", "0") as service:
+        os.kill(service.workers()[1], signal.SIGSTOP)
+        assert service.end() == 0
+        assert service.log.count("worker 1 did not stop in time: killed") == 1
 
 
 def asked_while_paused(service: RunningService, server: Server) -> HTTPConnection:
@@ -195,10 +221,35 @@ def test_the_policy_is_reloaded_in_all_workers(how: str, tmp_path: Path) -> None
         change("rules: [{name: a, default: true, limits: 1/houx}]")
         service.wait_for("the old policy stays in force")
         assert limits_of(service) == {"1/hour"}
+        eventually(lambda: "the policy before it is in force" in told_of_policy(service), "a word on the old policy")
+        assert service.metrics()["ratebound_service_policy_is_old"] == 1
         change("rules: [{name: a, default: true, limits: 7/hour}]")
         service.wait_for("a new policy is in force", times=3)
         assert limits_of(service) == {"7/hour"}
         assert CLIENT.get(service.url("admin") + "/readyz").json()["ready"] is True
+        eventually(lambda: told_of_policy(service) == "loaded", "a word on the new policy")
+        assert service.metrics()["ratebound_service_policy_is_old"] == 0
+
+
+def told_of_policy(service: RunningService) -> str:
+    return str(CLIENT.get(service.url("admin") + "/readyz").json()["policy"])
+
+
+def test_workers_put_the_policy_in_force_that_the_supervisor_has_checked(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules: [{name: a, default: true, limits: 1/hour}]")
+    with running_service("--policy", str(file), "--workers", "2", "--reload", "off") as service:
+        workers = service.workers()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        file.write_text("rules: [{name: a, default: true, limits: 7/hour}]")
+        service.send(signal.SIGHUP)
+        service.wait_for("supervisor: a new policy is in force")
+        file.write_text("rules: [{name: a, default: true, limits: 7/houx}]")
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        service.wait_for("a new policy is in force", times=3)
+        assert limits_of(service) == {"7/hour"}
 
 
 def limits_of(service: RunningService) -> set[str]:
@@ -328,6 +379,19 @@ def test_the_control_plane_describes_the_api() -> None:
         assert [path for path in paths if CLIENT.get(service.url("admin") + path).status_code != 200] == []
 
 
+def test_peers_that_hold_connections_do_not_keep_others_from_the_control_plane() -> None:
+    with running_service("--max-head", "1024", "--request-timeout", "0.5") as service, ExitStack() as opened:
+        host, _, port = service.address("admin").rpartition(":")
+        idle = [opened.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(120)]
+        assert CLIENT.get(service.url("admin") + "/healthz").status_code == 200
+        greedy = opened.enter_context(socket.create_connection((host, int(port)), 20))
+        greedy.sendall(b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 2000)
+        assert b"The headers are longer than 1024 bytes." in greedy.recv(4096)
+        for connection in idle:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+
+
 def reasons(ready: str) -> list[str]:
     return [worker["reason"] for worker in CLIENT.get(ready).json()["workers"]]
 
@@ -372,6 +436,28 @@ def test_unix_sockets_are_served_and_removed(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o007 == 0
         assert service.end() == 0
         assert not path.exists()
+
+
+def test_a_run_that_stops_does_not_remove_the_unix_socket_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "http"
+    with redis_server() as server:
+        storage = f"{server.url}?timeout=20"
+        options = ("--http", f"unix:{path}", "--storage", storage, "--grace", "20")
+        with running_service(*options) as first, closing(socket.socket(socket.AF_UNIX)) as asked:
+            server.pause()
+            asked.connect(str(path))
+            body = b'{"key": "a", "limits": "5/hour"}'
+            head = f"POST /v1/hit HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            asked.sendall(head.encode() + body)
+            metric = 'ratebound_service_connections{wire="http"}'
+            eventually(lambda: first.metrics().get(metric) == 1, "an open connection")
+            first.send(signal.SIGTERM)
+            eventually(lambda: not path.exists(), "the end of the first socket")
+            with running_service("--http", f"unix:{path}"):
+                server.resume()
+                assert asked.recv(100).startswith(b"HTTP/1.1 200")
+                assert first.process.wait(20) == 0
+                assert path.exists()
 
 
 def test_all_listeners_use_tls_if_there_is_a_certificate(tmp_path: Path) -> None:

@@ -54,10 +54,55 @@ def test_all_mistakes_are_reported_at_once_with_their_sources(tmp_path: Path) ->
     file = tmp_path / "s.yaml"
     file.write_text("grace: soon\nworker: 3\nlog_format: {a: 1}\n")
     found = mistakes({"http": "nowhere"}, {"RATEBOUND_WORKERS": "many"}, str(file))
-    assert [one.partition(" ")[0] for one in found] == [f"{file}:", f"{file}:", "option", "environment", f"{file}:"]
+    assert [one.partition(" ")[0] for one in found] == [
+        f"{file}:2:",
+        f"{file}:3:",
+        "option",
+        "environment",
+        f"{file}:1:",
+    ]
     assert "worker: there is no such setting" in found[0]
     assert found[3] == "environment variable RATEBOUND_WORKERS: expected a whole number from 1 to 512, not 'many'"
-    assert found[4] == f"{file}: grace: expected seconds from 0 to 3600, not 'soon'"
+    assert found[4] == f"{file}:1: grace: expected seconds from 0 to 3600, not 'soon'"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("s.yaml", "a: 1\nb: ["), ("s.toml", "a = 1\nb =\n"), ("s.json", '{"a": 1,\n}')]
+)
+def test_a_settings_file_that_cannot_be_parsed_is_refused_with_the_line(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    (found,) = mistakes({}, file=str(tmp_path / name))
+    assert found.startswith(f"{tmp_path / name}:2: cannot read this as ")
+
+
+@pytest.mark.parametrize("name", ["policy", "token_file", "secret_file", "storage", "tokens", "http"])
+def test_an_empty_text_is_refused_and_an_empty_variable_is_not_set(name: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{name}: ''\n")
+    assert mistakes({name: ""})[0].startswith("option --")
+    assert mistakes({}, file=str(tmp_path / "s.yaml"))[0].startswith(f"{tmp_path / 's.yaml'}:1: {name}: expected ")
+    variable = f"RATEBOUND_{name.upper()}"
+    assert mistakes({}, {variable: " "})[0].startswith(f"environment variable {variable}: expected ")
+    assert read_settings({}, environ={variable: ""})
+    assert mistakes({}, {"RATEBOUND_TOKENS": ","}) == [
+        "environment variable RATEBOUND_TOKENS: expected at least one token"
+    ]
+
+
+def test_tokens_without_a_token_are_refused() -> None:
+    (found,) = mistakes({}, {"RATEBOUND_TOKENS": ","})
+    assert found == "environment variable RATEBOUND_TOKENS: expected at least one token"
+
+
+def test_no_proxy_may_be_trusted(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("trusted_proxies: []\n")
+    assert read_settings({}, environ={}, file=str(tmp_path / "s.yaml")).trusted_proxies == ()
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h?secret=abc", "redis+sentinel://h:1/s?sentinel_password=abc", "redis://a:b@h"]
+)
+def test_a_storage_with_a_secret_is_no_option(url: str) -> None:
+    assert "option --storage: every user of this host can read options" in mistakes({"storage": url})[-1]
 
 
 @pytest.mark.parametrize("name", ["missing.toml", "broken.yaml", "s.ini", "list.json"])

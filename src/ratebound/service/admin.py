@@ -15,13 +15,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from ratebound import __version__, compiled
 from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.connections import Bounds
+from ratebound.service.listening import BACKLOG
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
 from ratebound.service.openapi import openapi
 from ratebound.service.run_folder import RunFolder
@@ -30,8 +35,9 @@ from ratebound.service.worker_channel import WorkerSilent, ask_worker
 
 log = logging.getLogger("ratebound.service")
 
+OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 POLL = 1.0  # seconds between two looks at the metrics of the workers
-MOST_REQUESTS = 100  # at the same time
+MOST_CONNECTIONS = 100  # open ones: then the one is closed that has been without a request for longest
 INDEX = {
     "/healthz": "the control plane runs",
     "/readyz": "all workers decide: the storage answers, and a policy is loaded",
@@ -46,6 +52,7 @@ class ControlPlane:
 
     def __init__(self, settings: ServiceSettings, folder: RunFolder) -> None:
         self._settings = settings
+        self._folder = folder
         self._paths = [folder.worker_socket(slot) for slot in range(settings.workers)]
         self._tokens = BearerTokens(settings.admin_tokens)
         self._metrics = MergedMetrics(folder.retired)
@@ -72,7 +79,8 @@ class ControlPlane:
         """Ask every worker if it can decide. The answer is 503 if one cannot, with the reasons."""
         found = await asyncio.gather(*(self._ready(slot) for slot in range(len(self._paths))))
         is_ready = all(worker["ready"] for worker in found)
-        return JSONResponse({"ready": is_ready, "workers": found}, 200 if is_ready else 503)
+        policy = OLD_POLICY if self._folder.has_old_policy else "loaded"
+        return JSONResponse({"ready": is_ready, "policy": policy, "workers": found}, 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Answer with the metrics of all workers, as they are now."""
@@ -80,6 +88,7 @@ class ControlPlane:
         build = {"version": __version__, "python": platform.python_version(), "compiled": str(compiled).lower()}
         own = [
             _own("build_info", "gauge", "The version of the service", build, 1),
+            _own("policy_is_old", "gauge", "1 while the policy file cannot be used", {}, self._folder.has_old_policy),
             _own("workers", "gauge", "Processes that decide, as configured", {}, len(self._paths)),
             _own("worker_restarts_total", "counter", "Workers that were started again", {}, self._metrics.restarts),
         ]
@@ -135,8 +144,91 @@ def _own(name: str, kind: str, text: str, labels: dict[str, str], value: int) ->
     return {"name": full, "type": kind, "help": text, "samples": [(full, labels, value)]}
 
 
+class _BoundedConnection(HttpToolsProtocol):
+    """A connection of the control plane with the bounds of the data plane, which uvicorn does not have: peers without a
+    token cannot keep others from `/healthz`, or make this process hold what they send."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], bounds: Bounds) -> None:
+        super().__init__(config, state, app_state, asyncio.get_running_loop())
+        self._bounds = bounds
+        self._since = self.loop.time()  # when it was opened, or its last request was answered
+        self._timer: asyncio.TimerHandle | None = None
+        self._head = 0  # bytes that were received for headers that are not complete
+        self._is_in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin a connection. If there are too many, close one that does nothing."""
+        super().connection_made(transport)
+        self._give_time()
+        if len(self.connections) > MOST_CONNECTIONS:
+            idle = [one for one in self.connections if isinstance(one, _BoundedConnection) and not one._is_answering]
+            min(idle, key=lambda one: one._since).transport.abort()  # there is one: this one
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self._take_time()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come, unless the headers are too long."""
+        self._head += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head > self._bounds.head and not self.transport.is_closing():
+            self.send_400_response(f"The headers are longer than {self._bounds.head} bytes.")
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._give_time()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer."""
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Make ready for the next request."""
+        self._take_time()
+        self._since = self.loop.time()
+        self._is_in_head = True
+        self._head = 0
+        super().on_response_complete()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _give_time(self) -> None:
+        """Close the connection if its request is not sent and answered in time."""
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._bounds.request, self.transport.abort)
+
+    def _take_time(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class _AdminServer(uvicorn.Server):
-    """A server that leaves signals to its caller."""
+    """A server that leaves signals to its caller, and gives peers no longer for TLS than for a request."""
+
+    def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
+        super().__init__(config)
+        self._bounds = bounds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve the sockets."""
+
+        def connect() -> asyncio.Protocol:
+            return _BoundedConnection(self.config, self.server_state, {}, self._bounds)
+
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        within = self._bounds.request if tls else None
+        self.servers = [
+            await loop.create_server(connect, sock=bound, ssl=tls, ssl_handshake_timeout=within, backlog=BACKLOG)
+            for bound in sockets or ()
+        ]
+        self.started = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -148,7 +240,9 @@ def run_admin(
     settings: ServiceSettings, folder: RunFolder, bound: socket.socket, started: int, supervisor: int
 ) -> None:
     """Serve the control plane until SIGTERM, or until the supervisor has gone; see `run_worker` for the pipes."""
-    asyncio.run(_serve(settings, folder, bound, started, supervisor))
+    # Not the loop of asyncio: without free file descriptors, that one writes thousands of lines a second
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, folder, bound, started, supervisor))
 
 
 async def _serve(
@@ -164,12 +258,11 @@ async def _serve(
         server_header=False,
         proxy_headers=False,
         ws="none",
-        limit_concurrency=MOST_REQUESTS,
         timeout_graceful_shutdown=max(1, int(settings.grace)),
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
     )
-    server = _AdminServer(config)
+    server = _AdminServer(config, settings.bounds)
 
     def stop() -> None:
         server.should_exit = True

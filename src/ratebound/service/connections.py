@@ -5,6 +5,7 @@ protocol that reads it.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +44,7 @@ class Connections:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
+        self.is_ending = False  # the worker stops: an answer should be the last one of its connection
         self.is_finishing = False
         self._open: set[ServiceConnection] = set()
         self._empty = asyncio.Event()
@@ -68,9 +70,18 @@ class Connections:
         for connection in list(self._open):
             connection.expire(now)
 
+    async def wind_down(self, seconds: float) -> None:
+        """Let connections end with their next answer, for up to `seconds`: a request that is on its way to a connection
+        that seems idle would be lost if it were closed now."""
+        self.is_ending = True
+        self._empty.clear()
+        if self._open:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), seconds)
+
     async def stop(self, seconds: float) -> None:
         """Let every connection answer what it has received, for up to `seconds`; then close those that are left."""
-        self.is_finishing = True
+        self.is_ending = self.is_finishing = True
         self._empty.clear()
         for connection in list(self._open):
             connection.finish()

@@ -336,7 +336,7 @@ class Http1Connection(asyncio.Protocol):
             return  # it is read once more
         body = b"".join(self._body) if self._body else b""
         request = HttpRequest(method, self._target, self._headers, body, self._peer)
-        keeps = parser.should_keep_alive() and not self._closing and not upgrades
+        keeps = parser.should_keep_alive() and not self._connections.is_ending and not upgrades
         connection = b"" if keeps and not self._is_old else b"keep-alive" if keeps else b"close"
         self._forget()
         self._begun = None
@@ -356,6 +356,7 @@ class Http1Connection(asyncio.Protocol):
                 self._now.append(answer)
         if not keeps:
             self._closing = True
+            self._lingers = self._connections.is_ending
             raise _Last
 
     def _count(self, size: int) -> None:

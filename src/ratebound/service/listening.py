@@ -33,10 +33,20 @@ def bind_all(listens: Mapping[str, Listen]) -> dict[str, socket.socket]:
             option = BY_NAME[name].option
             mistakes.append(f"cannot listen on {listen} for {name}: {reason}. Choose another address with {option}")
     if mistakes:
-        for one in bound.values():
-            one.close()
+        close_all(bound)
         raise StartError("\n".join(mistakes))
     return bound
+
+
+def close_all(sockets: Mapping[str, socket.socket]) -> None:
+    """Close sockets in this process, and remove Unix sockets from their folders. Those that are closed already are left
+    alone: another program may have put its own socket there since."""
+    for bound in sockets.values():
+        if bound.fileno() >= 0:
+            if bound.family == socket.AF_UNIX:
+                with suppress(OSError):
+                    os.unlink(bound.getsockname())
+            bound.close()
 
 
 def address_of(name: str, bound: socket.socket, *, tls: bool) -> str:
@@ -47,14 +57,6 @@ def address_of(name: str, bound: socket.socket, *, tls: bool) -> str:
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     scheme = {"http": "http", "admin": "http", "grpc": "grpc", "resp": "redis"}[name]
     return f"{scheme}{'s' if tls else ''}://{shown}"
-
-
-def remove_paths(listens: Mapping[str, Listen]) -> None:
-    """Remove the Unix sockets of the service from their folders."""
-    for listen in listens.values():
-        if listen.path:
-            with suppress(OSError):
-                os.unlink(listen.path)
 
 
 def tls_context(settings: ServiceSettings, name: str) -> ssl.SSLContext | None:

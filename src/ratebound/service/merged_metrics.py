@@ -5,11 +5,12 @@ started again. A worker that is killed loses what it counted since it was last a
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from ratebound.service.run_folder import replace_file
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # What is not added up: a state that all workers see, or the worst of them.
@@ -99,9 +100,8 @@ class MergedMetrics:
             (name, *self._kinds[name], [(key, labels, value) for (key, labels), value in samples.items()])
             for name, samples in self._retired.items()
         ]
-        beside = self._kept.with_suffix(".new")
-        beside.write_text(json.dumps({"restarts": self._restarts, "families": families}), "utf-8")
-        os.replace(beside, self._kept)
+        with suppress(OSError):  # a full disk: what this process knows is still right
+            replace_file(self._kept, json.dumps({"restarts": self._restarts, "families": families}))
 
 
 def _add(values: dict[Key, float], key: Key, value: float, how: Any) -> None:

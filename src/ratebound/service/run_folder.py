@@ -1,4 +1,5 @@
-"""The private folder of one run: the sockets on which the control plane asks workers, and counters of dead workers.
+"""The private folder of one run: the sockets on which the control plane asks workers, counters of dead workers, and the
+policy in force.
 
 Only the user of the service may enter it. The processes of a run share a lock in it, and one beside their zone of
 shared memory if they have one. A lock that is free belongs to a run that was killed: the next start removes its files.
@@ -19,6 +20,7 @@ from ratebound.service.listening import StartError
 from ratebound.storage.shared_memory.zone_file import default_directory, drop_zone, zone_name
 
 LOCK = "lock"
+OLD = "policy-is-old"  # a file that is there while the policy file cannot be used
 BESIDE = (
     "+run"  # ends the name of the lock beside a zone; a zone is dropped with all files that begin with its name and '+'
 )
@@ -43,6 +45,27 @@ class RunFolder:
         """The file with the last counters of workers that have died."""
         return self.path / "retired.json"
 
+    @property
+    def has_old_policy(self) -> bool:
+        """True if the policy file cannot be used as it is now, and the policy before it is in force."""
+        return (self.path / OLD).exists()
+
+    def note_old_policy(self, is_old: bool) -> None:
+        """Note for all processes whether the policy file cannot be used."""
+        with suppress(OSError):  # the log says it, too
+            if is_old:
+                (self.path / OLD).touch(mode=0o600)
+            else:
+                (self.path / OLD).unlink(missing_ok=True)
+
+    def policy(self, suffix: str) -> Path:
+        """Return the path of the policy in force: every worker reads the text that the supervisor has checked."""
+        return self.path / f"policy{suffix}"
+
+    def keep_policy(self, suffix: str, text: str) -> None:
+        """Keep the text of the policy in force. Raises OSError."""
+        replace_file(self.policy(suffix), text)
+
     def own_zone(self) -> str:
         """Return the name of a zone for this run alone. It is dropped with the folder. Raises StartError."""
         name = f"serve-{self.path.name.removeprefix('run-')}"
@@ -63,6 +86,13 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
         for lock in self._locks:
             os.close(lock)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file: others see the old text or the new one, never a part. Raises OSError."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(text, "utf-8")
+    os.replace(beside, path)
 
 
 def make_run_folder() -> RunFolder:

@@ -8,6 +8,7 @@ can read the options of its processes.
 import ipaddress
 import math
 import os
+import re
 import socket
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from ratebound.storage.urls import check_storage_url
 
 PREFIX = "RATEBOUND_"
 OFF = "off"
+SECRET_IN_URL = re.compile("@|secret=|password=")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LEAST_SECRET = 32  # characters
 LOCAL_PROXIES = ("127.0.0.0/8", "::1", "unix")
@@ -171,6 +173,8 @@ def _networks(text: str) -> tuple[str, ...]:
 
 
 def _tokens(text: str) -> tuple[str, ...]:
+    if not _words(text):
+        raise ValueError("expected at least one token")
     BearerTokens(_words(text))
     return _words(text)
 
@@ -295,7 +299,8 @@ SETTINGS = (
         _seconds(0.001, 60),
         "",
         "SECONDS",
-        "How long a decision may wait for the storage. By default the time of the storage, 0.25 if its URL has none.",
+        "How long a decision may wait for the storage at most. By default the storage's own timeout (timeout= in its"
+        " URL, else 0.25), which ends a decision in any case.",
     ),
     Setting(
         "negative_hits", _flag, "no", "YES|NO", "Accept negative hits of Envoy's rate limit service, which refund."
@@ -361,13 +366,14 @@ def read_settings(
         elif environ.get(setting.variable):
             reader.take(setting, environ[setting.variable], f"environment variable {setting.variable}")
         elif setting.name in written:
-            reader.take(setting, written[setting.name], f"{file}: {setting.name}")
+            text, source = written[setting.name]
+            reader.take(setting, text, source)
         else:
             reader.values[setting.name] = setting.read(setting.default) if setting.default else None
-    if "@" in options.get("storage", ""):
+    if SECRET_IN_URL.search(options.get("storage", "")):
         reader.mistakes.append(
-            "option --storage: every user of this host can read options. Put a URL with a password into the environment"
-            f" variable {PREFIX}STORAGE or into the settings file"
+            "option --storage: every user of this host can read options. Put a URL with a password or a secret into the"
+            f" environment variable {PREFIX}STORAGE or into the settings file"
         )
     return reader.settings()
 
@@ -385,24 +391,26 @@ class _Reader:
         self.sources[setting.name] = source
         self.values[setting.name] = setting.read(setting.default) if setting.default else None
         try:
+            if not text.strip() and setting.name != "trusted_proxies":  # none may be trusted
+                raise ValueError(f"expected {setting.metavar}, not an empty text; leave it out for the default")
             self.values[setting.name] = setting.read(text.strip())
         except ValueError as error:
             self.mistakes.append(f"{source}: {error}")
 
-    def file(self, path: str) -> dict[str, str]:
-        """Return the texts of a settings file, by the names of their settings."""
+    def file(self, path: str) -> dict[str, tuple[str, str]]:
+        """Return the texts of a settings file with their sources, by the names of their settings."""
         suffix = Path(path).suffix.lower()
         format = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}.get(suffix)
         if format is None:
             self.mistakes.append(f"{path}: expected a settings file that ends in .toml, .yaml, .yml or .json")
             return {}
         try:
-            tree, _ = parse(Path(path).read_text("utf-8"), format)
+            tree, lines = parse(Path(path).read_text("utf-8"), format)
         except (OSError, UnicodeDecodeError) as error:
             self.mistakes.append(f"{path}: cannot read the settings: {getattr(error, 'strerror', None) or error}")
             return {}
         except PolicyError as error:
-            self.mistakes += [f"{path}: {problem}" for problem in str(error).splitlines()]
+            self.mistakes += str(PolicyError(error.problems, path)).splitlines()
             return {}
         if tree is None:
             return {}
@@ -412,12 +420,14 @@ class _Reader:
         found = {}
         for name, value in tree.items():
             text = _as_text(value)
+            line = lines.get((name,))
+            source = f"{path}: {name}" if line is None else f"{path}:{line}: {name}"
             if name not in BY_NAME:
-                self.mistakes.append(f"{path}: {name}: there is no such setting; expected one of {', '.join(BY_NAME)}")
+                self.mistakes.append(f"{source}: there is no such setting; expected one of {', '.join(BY_NAME)}")
             elif text is None:
-                self.mistakes.append(f"{path}: {name}: expected a text, a number, yes or no, or a list of texts")
+                self.mistakes.append(f"{source}: expected a text, a number, yes or no, or a list of texts")
             else:
-                found[str(name)] = text
+                found[str(name)] = text, source
         return found
 
     def lines_of(self, name: str, read: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ there is nothing that a fork could break.
 """
 
 import logging
+import math
 import os
 import secrets
 import select
@@ -21,7 +22,7 @@ from typing import Any
 from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
 from ratebound.service.admin import run_admin
-from ratebound.service.listening import address_of, bind_all, remove_paths, tls_context
+from ratebound.service.listening import StartError, address_of, bind_all, close_all, tls_context
 from ratebound.service.logs import set_up_logs
 from ratebound.service.run_folder import RunFolder, make_run_folder
 from ratebound.service.settings import ServiceSettings
@@ -68,8 +69,18 @@ class Supervisor:
         for name in settings.listens:
             tls_context(settings, name)
         self.sockets = bind_all(settings.listens)
-        self.folder: RunFolder = make_run_folder()
-        self.storage = self._storage()
+        try:
+            self.folder: RunFolder = make_run_folder()
+        except StartError:
+            close_all(self.sockets)
+            raise
+        try:
+            self._keep_policy()
+            self.storage = self._storage()
+        except StartError:
+            close_all(self.sockets)
+            self.folder.remove()
+            raise
         self.secrets = settings.secrets or (secrets.token_bytes(32),)
         self._children: list[_Child] = []
         self._alive: tuple[int, int] = os.pipe()
@@ -78,6 +89,7 @@ class Supervisor:
         self._failed = False
         self._announced = False
         self._next_look = 0.0
+        self._has_terminal = _has_terminal()
 
     def run(self) -> int:
         """Serve until a signal says otherwise. Return the exit status."""
@@ -104,8 +116,10 @@ class Supervisor:
                         os.kill(child.pid, signal.SIGKILL)
                     with suppress(ChildProcessError):
                         os.waitpid(child.pid, 0)
-            remove_paths(settings.listens)
+            close_all(self.sockets)
             self.folder.remove()
+            for number in SIGNALS:  # one that comes now must not change the exit status
+                signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
 
     # What is served
 
@@ -158,24 +172,27 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         """Fork a process. Signals wait until the child has its own handlers: else the parent's would swallow them."""
-        started, says_started = os.pipe()
-        child.starts += 1
         child.since = time.monotonic()
         child.is_up = False
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
+        with suppress(OSError):  # the reader of the log has gone, or its disk is full: no reason to serve less
             sys.stderr.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        pipe: tuple[int, ...] = ()
+        try:
+            pipe = os.pipe()
+            child.starts += 1
             pid = os.fork()
             if pid == 0:
-                os.close(started)
-                self._be(child, says_started)
-            child.pid, child.started = pid, started
-        except OSError as error:  # too many processes, or no memory
-            os.close(started)
+                os.close(pipe[0])
+                self._be(child, pipe[1])
+            child.pid, child.started = pid, pipe[0]
+            os.close(pipe[1])
+        except OSError as error:  # too many processes or files, or no memory
+            for descriptor in pipe:
+                os.close(descriptor)
             child.due = child.since + LONGEST_PAUSE
             log.error("%s cannot be started now: %s", child.name, error.strerror or error)
         finally:
-            os.close(says_started)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _be(self, child: _Child, started: int) -> None:
@@ -219,11 +236,12 @@ class Supervisor:
             self._wait(0.5)
 
     def _wait(self, seconds: float) -> None:
-        """Wait for a signal, a first sign of life, or the time when something is due; note what has come."""
+        """Wait for a signal, a first sign of life, or the time when a start is due; note what has come."""
         now = time.monotonic()
-        due = [child.due - now for child in self._children if not child.pid]
+        if self._stopping is None and not self._failed:
+            seconds = min([seconds, *(child.due - now for child in self._children if not child.pid)])
         descriptors = [child.started for child in self._children if child.started >= 0]
-        readable, _, _ = select.select([self._signals[0], *descriptors], [], [], max(0.0, min([seconds, *due])))
+        readable, _, _ = select.select([self._signals[0], *descriptors], [], [], max(0.0, seconds))
         for child in self._children:
             if child.started in readable:
                 child.is_up = bool(os.read(child.started, 1))
@@ -231,17 +249,18 @@ class Supervisor:
                 os.close(child.started)
                 child.started = -1
         if self._signals[0] in readable:
-            for number in os.read(self._signals[0], 4096):
-                self._take(number)
-
-    def _take(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._reload()
-        elif number in (signal.SIGTERM, signal.SIGINT):
-            if self._stopping is not None:
-                log.warning("stopped at once by a second signal")
-                raise SystemExit(128 + number)
-            self._stopping = number
+            received = os.read(self._signals[0], 65536)
+            for number in received:
+                if number in (signal.SIGTERM, signal.SIGINT):
+                    if self._stopping is not None:
+                        log.warning("stopped at once by a second signal")
+                        raise SystemExit(128 + number)
+                    self._stopping = number
+            if signal.SIGHUP in received and self._stopping is None:
+                if self._has_terminal and not _has_terminal():
+                    self._stopping = signal.SIGHUP  # its window was closed: nobody could stop it with Ctrl-C any more
+                else:
+                    self._reload()  # once, however many there were
 
     def _reap(self) -> None:
         """Take note of processes that have ended, and of when they are started again."""
@@ -288,8 +307,26 @@ class Supervisor:
 
     def _reload(self) -> None:
         """Read the policy file. If it can be used, tell the workers; else the old policy stays in force everywhere."""
-        if isinstance(self.policy, PolicyFile) and self.policy.reload():
-            self._send(signal.SIGHUP)
+        if isinstance(self.policy, PolicyFile):
+            before = self.policy.compiled, self.policy.text
+            is_used = self.policy.reload()
+            if is_used:
+                try:
+                    self._keep_policy()
+                    self._send(signal.SIGHUP)
+                except StartError as error:
+                    self.policy.compiled, self.policy.text = before
+                    is_used = False
+                    log.error("%s; the old policy stays in force", error)
+            self.folder.note_old_policy(not is_used)
+
+    def _keep_policy(self) -> None:
+        """Keep the text of the policy for the workers: the file may change before they read it. Raises StartError."""
+        if isinstance(self.policy, PolicyFile):
+            try:
+                self.folder.keep_policy(self.policy.path.suffix, self.policy.text)
+            except OSError as error:
+                raise StartError(f"cannot write into {self.folder.path}: {error.strerror or error}") from None
 
     def _look_at_policy(self, now: float) -> None:
         if self.settings.reload and now >= self._next_look and isinstance(self.policy, PolicyFile):
@@ -307,18 +344,24 @@ class Supervisor:
         """Let all processes finish, for up to `grace` seconds. Return the exit status."""
         if not self._failed:
             log.info("stopping: accepted requests have %g s", self.settings.grace)
-        for bound in self.sockets.values():
-            bound.close()  # nobody is left waiting in a queue that is never served
+        close_all(self.sockets)  # nobody is left waiting in a queue that is never served
         self._send(signal.SIGTERM)
         ends = time.monotonic() + self.settings.grace + AFTER_GRACE
         while any(child.pid for child in self._children):
             if time.monotonic() > ends:
-                log.error("some processes did not stop in time, and are killed")
+                left = ", ".join(child.name for child in self._children if child.pid)
+                log.error("%s did not stop in time: killed", left)
                 self._send(signal.SIGKILL)
+                ends = math.inf
             self._wait(0.5)
             self._reap()
         log.info("stopped")
         return 1 if self._failed else 0
+
+
+def _has_terminal() -> bool:
+    """Return True if a terminal is open that this process reads from or writes to."""
+    return any(os.isatty(descriptor) for descriptor in (0, 1, 2))
 
 
 def _noted(number: int, frame: object) -> None:

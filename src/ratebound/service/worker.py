@@ -39,8 +39,8 @@ log = logging.getLogger("ratebound.service")
 
 SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
-LAST_READ = 0.05  # seconds, in which requests are read that had arrived before a stop
-OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
+LAST_ACCEPT = 0.05  # seconds, in which connections are accepted that had arrived before a stop
+LAST_REQUESTS = 0.5  # seconds, in which connections may end with one more answer
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,6 +63,8 @@ class Worker:
     def __init__(self, task: WorkerTask) -> None:
         self.task = task
         settings = task.settings
+        if isinstance(task.policy, PolicyFile):
+            task.policy.source = task.folder.policy(task.policy.path.suffix)
         self.tokens = BearerTokens(settings.tokens)
         self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG), logs_denials=settings.log_level == "debug")
         self.engine = Engine(
@@ -131,13 +133,17 @@ class Worker:
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was received, and close the storage."""
+        grace = self.task.settings.grace
+        every = self.connections.values()
+        for connections in every:
+            connections.is_ending = True
+        await asyncio.sleep(LAST_ACCEPT)
         for server in self.servers:
             server.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.sleep(LAST_READ)
-        seconds = self.task.settings.grace
-        await asyncio.gather(*(connections.stop(seconds) for connections in self.connections.values()))
+        await asyncio.gather(*(connections.wind_down(min(grace, LAST_REQUESTS)) for connections in every))
+        await asyncio.gather(*(connections.stop(grace) for connections in every))
         await self.engine.close()
 
     def reload(self) -> None:
@@ -170,13 +176,7 @@ class Worker:
         return {"generation": self.task.generation, "families": self.metrics.snapshot(opened)}
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        policy = self.task.policy
-        return {
-            "process": os.getpid(),
-            "ready": self.is_ready,
-            "reason": self.not_ready,
-            "policy": OLD_POLICY if isinstance(policy, PolicyFile) and policy.error else "loaded",
-        }
+        return {"process": os.getpid(), "ready": self.is_ready, "reason": self.not_ready}
 
     async def _reload(self, asked: Mapping[str, Any]) -> bool:
         policy = self.task.policy
@@ -209,4 +209,6 @@ async def _serve(task: WorkerTask, started: int, supervisor: int) -> None:
     os.close(started)
     await stopping.wait()
     loop.remove_reader(supervisor)
+    loop.remove_signal_handler(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # no policy is read any more
     await worker.stop()

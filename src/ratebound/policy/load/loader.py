@@ -45,15 +45,19 @@ def load_policy(
 ) -> Policy:
     """Return the policy in a .yaml, .json or .toml file. `functions` are the functions that it calls by name, `environ`
     fills in `${NAME}` (default: os.environ). Raises PolicyError with every error."""
-    file = Path(path)
-    format = SUFFIXES.get(file.suffix.lower())
+    text, format = policy_text(path)
+    return read_policy(text, format=format, file=str(path), functions=functions, environ=environ)
+
+
+def policy_text(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the text of a policy file, and its format. Raises PolicyError if it cannot be read."""
+    format = SUFFIXES.get(Path(path).suffix.lower())
     try:
         if format is None:
             raise ValueError("expected a file name that ends in .yaml, .yml, .json or .toml")
-        text = _text_of(path)
+        return _text_of(path), format
     except (OSError, ValueError) as error:
         raise PolicyError([Problem((), f"cannot read the policy: {error}")], str(path)) from None
-    return read_policy(text, format=format, file=str(path), functions=functions, environ=environ)
 
 
 def _text_of(path: str | os.PathLike[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
 from ratebound.limit import Limit
-from ratebound.policy.load.loader import load_policy
+from ratebound.policy.load.loader import policy_text, read_policy
 from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError, Problem
@@ -57,7 +57,8 @@ class PolicyFile:
 
     `every` is the time between two looks at the file, in seconds or as a timedelta; with 0 only `reload` reads it.
     `error` is what is wrong with the file as it is now, or None if it is in force. The methods of `preparations` are
-    called with each new policy in the thread that reads the file.
+    called with each new policy in the thread that reads the file. `text` is the text of the policy in force. `source`
+    is where `reload` reads: a process that follows another one may read that one's copy, and messages name the file.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class PolicyFile:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
+        self.source = self.path
+        self.text = ""
         self.every = as_seconds("every", every)
         self.preparations = Preparations()
         self.error: PolicyError | None = None
@@ -78,7 +81,8 @@ class PolicyFile:
         self._environ = environ
         self._lock = threading.Lock()
         self._stamp = self._look()
-        self.compiled = CompiledPolicy(self._load())
+        policy, self.text = self._load()
+        self.compiled = CompiledPolicy(policy)
         self._clock = clock
         renew_in_children(self)
         self._next = clock() + self.every
@@ -107,7 +111,7 @@ class PolicyFile:
         with self._lock:
             stamp = self._look()  # before reading: what is written meanwhile is seen the next time
             try:
-                policy = self._load()
+                policy, text = self._load()
                 compiled = CompiledPolicy(policy)
             except Exception as error:  # whatever it is, the old policy must stay in force, and say so
                 known = (
@@ -118,15 +122,18 @@ class PolicyFile:
                 return False
             self.preparations.run(compiled)
             self.changes = log_swap(self.compiled.policy, policy)
-            self.compiled, self.error, self._stamp = compiled, None, stamp
+            self.compiled, self.text, self.error, self._stamp = compiled, text, None, stamp
             return True
 
     def renew(self) -> None:
         """Replace the lock in a child process: the thread that may hold it is not there to release it."""
         self._lock = threading.Lock()
 
-    def _load(self) -> Policy:
-        return load_policy(self.path, functions=self._functions, environ=self._environ)
+    def _load(self) -> tuple[Policy, str]:
+        text, format = policy_text(self.source)
+        return read_policy(
+            text, format=format, file=str(self.path), functions=self._functions, environ=self._environ
+        ), text
 
     def _look(self) -> tuple[int, int, int] | None:
         try:
