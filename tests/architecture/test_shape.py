@@ -63,7 +63,7 @@ def test_compiled_modules_multiply_with_product() -> None:
     small |= {"shard * self.cells", "(shard + 1) * self.cells", "shard * self._blocks"}
     small |= {"(buckets + 1) * BUCKET * (CELL + 1)"}
     small |= {"[-1] * len(places)", "[0] * (len(bounds) + 1)", "[None] * len(NAMES)"}
-    small |= {"32 * 1024", "1024 * 1024", "CHUNKED * bounds.body"}  # bytes of a request
+    small |= {"16 * 1024", "32 * 1024", "1024 * 1024", "CHUNKED * bounds.body"}  # bytes of a request
     uncompiled = {"ahead * count"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     found = set()
