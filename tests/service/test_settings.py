@@ -166,3 +166,18 @@ def test_the_documentation_has_every_setting_as_it_is() -> None:
     shown = [f"| `{one.name}` | {f'`{one.default}`' if one.default else ''} | {one.help} |" for one in SETTINGS]
     assert [line for line in shown if line not in page.splitlines()] == []
     assert page.count("\n| `") >= len(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ("10.0.0.1/8", "did you mean '10.0.0.0/8'?"),
+        ("0.0.0.0/0", "name the addresses of your proxies"),
+        ("unix proxy.example", "cannot read the range 'proxy.example'"),
+    ],
+)
+def test_ranges_that_the_check_endpoint_would_refuse_are_refused_at_the_start(ranges: str, expected: str) -> None:
+    (found,) = mistakes({"trusted_proxies": ranges})
+    assert found.startswith("option --trusted-proxies: ")
+    assert expected in found
+    assert "hops" not in found

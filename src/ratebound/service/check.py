@@ -30,7 +30,7 @@ from ratebound.web.rejected import rejection_of
 
 log = logging.getLogger("ratebound.service")
 
-LOOPBACK: Final = ("127.0.0.0/8", "::1")
+LOCAL_PROXIES: Final = ("127.0.0.0/8", "::1", "unix")
 NGINX_STATUS: Final = 403  # auth_request answers 500 for everything but 2xx, 401 and 403
 MAX_KNOWN: Final = 1024  # proxies whose address has been checked already; problems that are in the log already
 ALLOWED: Final = "HTTP/1.1 200 OK\r\n"
@@ -58,7 +58,7 @@ class ProxyCheck:
         self,
         engine: Engine,
         *,
-        proxies: Iterable[str] = LOOPBACK,
+        proxies: Iterable[str] = LOCAL_PROXIES,
         headers: str = "auto",
         denied_status: int | None = None,
         tokens: BearerTokens | None = None,

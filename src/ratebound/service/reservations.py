@@ -33,7 +33,7 @@ from ratebound.settling import Settlement, restated
 from ratebound.slots import slots_of
 
 PREFIX = "rb1."  # the version of the form
-MIN_SECRET = 16  # bytes
+MIN_SECRET = 32  # bytes
 MAX_USED = 10_000  # tokens of this process's own decisions that are remembered as used
 
 Purpose = Literal["settle", "reservation", "release"]
