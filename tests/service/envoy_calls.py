@@ -23,8 +23,8 @@ from ratebound.policy import read_policy
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Bounds, Connections
 from ratebound.service.engine import Engine
-from ratebound.service.envoy import METHOD, EnvoyRateLimits
-from ratebound.service.envoy_messages import RateLimitRequest, RateLimitResponse
+from ratebound.service.envoy import EnvoyRateLimits
+from ratebound.service.envoy_messages import METHOD, RateLimitRequest, RateLimitResponse
 from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcError, GrpcServer
 from ratebound.service.http2 import Http2Connection
 from tests.servers import HOST, free_port, wait_until
