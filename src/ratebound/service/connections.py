@@ -35,6 +35,12 @@ class ServiceConnection(Protocol):
         """Close if the peer is idle or too slow. Called about once a second with the time of the event loop."""
 
 
+def peer_of(transport: asyncio.BaseTransport) -> str | None:
+    """Return the address of the other end of a connection; None on a Unix socket."""
+    address = transport.get_extra_info("peername")
+    return address[0] if isinstance(address, tuple) else None
+
+
 class Connections:
     """The open connections of one wire format in one worker.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import httptools
 
-from ratebound.service.connections import Connections
+from ratebound.service.connections import Connections, peer_of
 
 log = logging.getLogger("ratebound.service")
 
@@ -169,8 +169,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin a connection, or refuse it."""
         self._transport = transport
-        address = transport.get_extra_info("peername")
-        self._peer = address[0] if isinstance(address, tuple) else None
+        self._peer = peer_of(transport)
         if not self._connections.add(self):
             transport.write(problem(503, "Too many connections.", [("connection", "close"), ("retry-after", "1")]))
             transport.close()

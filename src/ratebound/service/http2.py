@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ratebound.service.connections import Connections
+from ratebound.service.connections import Connections, peer_of
 from ratebound.service.http2_frames import (
     ACK,
     CANCEL,
@@ -223,8 +223,7 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin a connection, or refuse it."""
         self._transport = transport
-        address = transport.get_extra_info("peername")
-        self._peer = address[0] if isinstance(address, tuple) else None
+        self._peer = peer_of(transport)
         bounds = self._bounds
         self._out.append(
             settings(

@@ -40,6 +40,7 @@ log = logging.getLogger("ratebound.service")
 SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
 LAST_READ = 0.05  # seconds, in which requests are read that had arrived before a stop
+NOT_ASKED = "the storage was not asked yet"
 OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 
 
@@ -77,7 +78,7 @@ class Worker:
         self.connections = {name: Connections(settings.bounds) for name in task.sockets if name != "admin"}
         self.servers: list[asyncio.AbstractServer] = []
         self.is_ready = False
-        self.not_ready = "the storage was not asked yet"
+        self.not_ready = NOT_ASKED
         self._tasks: list[asyncio.Task[None]] = []
 
     def protocols(self) -> dict[str, Callable[[], Any]]:
@@ -114,7 +115,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         protocols = self.protocols()
         await self._look_at_storage()
-        questions = {"metrics": self._metrics, "ready": self._ready, "reload": self._reload}
+        questions = {"metrics": self._metrics, "ready": self._ready}
         path = self.task.folder.worker_socket(self.task.slot)
         if os.path.exists(path):
             os.unlink(path)  # of the worker that was here before
@@ -160,7 +161,7 @@ class Worker:
             is_ready = False
         if self.is_ready and not is_ready:
             log.warning("not ready: the storage does not answer")
-        elif is_ready and not self.is_ready and self.not_ready != "the storage was not asked yet":
+        elif is_ready and not self.is_ready and self.not_ready != NOT_ASKED:
             log.warning("ready again: the storage answers")
         self.is_ready = is_ready
         self.not_ready = "" if is_ready else "the storage does not answer"
@@ -177,12 +178,6 @@ class Worker:
             "reason": self.not_ready,
             "policy": OLD_POLICY if isinstance(policy, PolicyFile) and policy.error else "loaded",
         }
-
-    async def _reload(self, asked: Mapping[str, Any]) -> bool:
-        policy = self.task.policy
-        if not isinstance(policy, PolicyFile):
-            return False
-        return await asyncio.get_running_loop().run_in_executor(None, policy.reload)
 
 
 def run_worker(task: WorkerTask, started: int, supervisor: int) -> None:
