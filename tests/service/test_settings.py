@@ -81,7 +81,7 @@ def test_a_settings_file_that_cannot_be_used_is_a_mistake(tmp_path: Path, name: 
         ("unix:/run/rb.sock", Listen(path="/run/rb.sock")),
     ],
 )
-def test_addresses(text: str, expected: Listen | None) -> None:
+def test_an_address_is_a_host_and_a_port_or_a_path(text: str, expected: Listen | None) -> None:
     assert read_listen(text) == expected
 
 
