@@ -1,7 +1,7 @@
 """The check endpoint: a proxy asks about a request of its client, and passes it on only if the answer is 200.
 
-Which headers describe the request is in proxied_request.py. A check never sleeps, and nothing of policy, key or cost
-comes from its URL.
+proxied_request.py reads the headers that describe the request. A check never sleeps. Its URL has no part in policy, key
+or cost.
 """
 
 import logging

@@ -158,7 +158,7 @@ class Http1Connection(asyncio.Protocol):
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._has_head = False
-        self._received = 0  # bytes of the reads since the last request, whatever the parser made of them
+        self._received = 0  # bytes of the reads since the last request
         self._is_old = False  # HTTP/1.0, whose peers have to be told that a connection is kept
         self._head_size = 0
         self._body: list[bytes] = []
@@ -219,7 +219,7 @@ class Http1Connection(asyncio.Protocol):
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _check_received(self) -> None:
-        """Refuse a request of which too much was received: the parser keeps a header until it is whole."""
+        """Refuse a request that is too long so far: the parser keeps a header until it is complete."""
         bounds = self._connections.bounds
         if not self._has_head:
             raise _Refused(431, f"The headers are longer than {bounds.head} bytes.")
@@ -390,7 +390,7 @@ class Http1Connection(asyncio.Protocol):
             self._end()
 
     def _end(self) -> None:
-        """Close. A peer that still sends what was refused would lose the answer: for some time it is only not read."""
+        """Close. While the peer still sends what was refused, read and ignore that: a reset would lose the answer."""
         if not self._lingers or not self._transport.can_write_eof():
             self._transport.close()
         else:

@@ -495,7 +495,7 @@ class Http2Connection(asyncio.Protocol):
         self._received = 0
 
     def _complete(self, stream_id: int, stream: _Stream, data: bytes) -> None:
-        """Answer a request of which `data` is the end."""
+        """Answer a request that ends with `data`."""
         if stream.body:
             self._held -= len(stream.body)
             data = bytes(stream.body) + data
@@ -634,7 +634,7 @@ class Http2Connection(asyncio.Protocol):
         if stream_id == 0:
             raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY without a stream")
         if len(payload) != 5:
-            if self._is_idle(stream_id):  # which nobody may reset
+            if self._is_idle(stream_id):  # RST_STREAM is not allowed there
                 raise ConnectionFault(FRAME_SIZE_ERROR, "PRIORITY has a wrong length")
             raise StreamFault(FRAME_SIZE_ERROR, "PRIORITY has a wrong length")
         self._count(PRIORITY)

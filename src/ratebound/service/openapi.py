@@ -128,7 +128,7 @@ OPERATIONS = {
     ),
     "/v1/commit": Operation(
         "commit",
-        "Make a reservation have cost what was used in fact, and release its slots.",
+        "Settle a reservation by its real cost, and release its slots.",
         CommitCall,
         DecisionAnswer,
         {"reservation": TOKEN, "cost": 17},
@@ -146,7 +146,7 @@ OPERATIONS = {
     ),
     "/v1/settle": Operation(
         "settle",
-        "Make a hit or a decision have cost something else.",
+        "Correct the cost of a hit or a decision.",
         SettleCall,
         DecisionAnswer,
         {"settle": TOKEN, "cost": 250},
@@ -172,7 +172,7 @@ EITHER: dict[str, list[list[str]]] = {
 
 
 def openapi(bounds: Bounds | None = None) -> Document:
-    """Return the OpenAPI 3.1 document of the data plane, as JSON. `bounds` are those of the service."""
+    """Return the OpenAPI 3.1 document of the data plane, as JSON. `bounds` has the largest array."""
     batch = (bounds or Bounds()).batch
     kinds = [kind for one in OPERATIONS.values() for kind in (one.call, one.answer)]
     unique = list(dict.fromkeys([*kinds, ProblemAnswer]))

@@ -310,7 +310,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceSettings:
-    """The settings of one run, checked. Its repr shows no secret: it has none."""
+    """The settings of one run, checked. It has no repr with fields, because some of them are secret."""
 
     policy: Path | None
     functions: str
