@@ -6,7 +6,7 @@ protocol that reads it.
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ServiceConnection(Protocol):
         """Close if the peer is idle or too slow. Called about once a second with the time of the event loop."""
 
 
-def peer_of(transport: asyncio.BaseTransport) -> str | None:
+def peer_of(transport: Any) -> str | None:
     """Return the address of the other end of a connection; None on a Unix socket."""
     address = transport.get_extra_info("peername")
     return address[0] if isinstance(address, tuple) else None

@@ -190,7 +190,7 @@ class TokenUse:
         self._used: dict[bytes, int] = {}  # of decisions that this process made without the storage: when they expire
 
     async def settle(self, content: SignedDecisions, cost: int | Sequence[int], strike: bool = False) -> list[Decision]:
-        """Correct the cost of the decisions: `cost` is for all asks, or one for each. Return the enforced ones as settled.
+        """Settle the decisions by `cost`, one for all asks or one for each. Return the enforced ones as settled.
 
         With one cost for each ask, rules in shadow stay charged as they are. Raises ValueError for another number of
         costs, UsedToken, ExpiredToken, and StorageError if the storage cannot say whether the token was used.
