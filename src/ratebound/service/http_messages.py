@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ratebound.service.engine import MAX_LIMITS_TEXT
 
-MAX_KEY = 1024  # characters
+MAX_KEY = 1024  # characters: the token of a reservation of 100 checks has all keys, and must fit in a body
 MAX_CHECKS = 100  # that are decided together
 MAX_LIFETIME = 86_400  # seconds
 
