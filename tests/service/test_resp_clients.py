@@ -13,6 +13,8 @@ import redis
 import redis.asyncio
 import trustme
 import uvloop
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.servers import HOST, needs, wait_until
 from tests.service.node_programs import FOLDER, run_node
@@ -100,7 +102,7 @@ def test_redis_py_says_that_a_token_is_wrong_or_missing(server: RespServer) -> N
     ]
     for options, error in wrong:
         with (
-            redis.Redis(host=HOST, port=server.port, **options) as caller,
+            redis.Redis(host=HOST, port=server.port, retry=Retry(NoBackoff(), 0), **options) as caller,
             pytest.raises(redis.AuthenticationError, match=error),
         ):
             caller.execute_command("CL.THROTTLE", "k", 1, 1, 1)
