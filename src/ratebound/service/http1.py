@@ -340,8 +340,10 @@ class Http1Connection(asyncio.Protocol):
 
     def _count(self, size: int) -> None:
         self._head_size += size
-        if self._head_size > self._connections.bounds.head or len(self._headers) > MAX_HEADERS:
+        if self._head_size > self._connections.bounds.head:
             raise _Refused(431, f"The headers are longer than {self._connections.bounds.head} bytes.")
+        if len(self._headers) > MAX_HEADERS:
+            raise _Refused(431, f"There are more than {MAX_HEADERS} lines of headers.")
 
     # Answers
 
