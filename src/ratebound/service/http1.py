@@ -125,9 +125,9 @@ class Http1Connection(asyncio.Protocol):
         "_last",
         "_lingers",
         "_loop",
-        "_now",
         "_parser",
         "_peer",
+        "_ready",
         "_received",
         "_target",
         "_transport",
@@ -143,7 +143,7 @@ class Http1Connection(asyncio.Protocol):
         self._peer: str | None = None
         # Answers in the order of their requests: bytes, or a task that will return them.
         self._answers: deque[bytes | asyncio.Task[bytes]] = deque()
-        self._now: list[bytes] = []  # answers to write when this read is over
+        self._ready: list[bytes] = []  # answers to write when this read is over
         self._closing = False  # after the answers that are left
         self._lingers = False  # the peer may still be sending what was refused
         self._is_paused = False  # the peer does not read its answers
@@ -333,7 +333,7 @@ class Http1Connection(asyncio.Protocol):
             if self._answers:
                 self._answers.append(answer)
             else:
-                self._now.append(answer)
+                self._ready.append(answer)
         if not keeps:
             self._closing = True
             raise _Last
@@ -362,7 +362,7 @@ class Http1Connection(asyncio.Protocol):
         else:
             log.error("a request could not be handled", exc_info=cause)
             answer = problem(500, "The request could not be handled.", [("connection", "close")])
-        (self._answers if self._answers else self._now).append(answer)
+        (self._answers if self._answers else self._ready).append(answer)
 
     def _answered(self, task: asyncio.Task[bytes]) -> None:
         """Write the answers that are ready, in order."""
@@ -372,22 +372,22 @@ class Http1Connection(asyncio.Protocol):
         while self._answers:
             first = self._answers[0]
             if isinstance(first, bytes):
-                self._now.append(first)
+                self._ready.append(first)
             elif not first.done():
                 break
             else:
                 error = asyncio.CancelledError() if first.cancelled() else first.exception()
                 if error is not None:
                     log.error("a request could not be answered", exc_info=error)
-                self._now.append(first.result() if error is None else problem(500, "The request was not answered."))
+                self._ready.append(first.result() if error is None else problem(500, "The request was not answered."))
             self._answers.popleft()
         self._write()
         self._read_on()
 
     def _write(self) -> None:
-        if self._now:
-            self._transport.write(self._now[0] if len(self._now) == 1 else b"".join(self._now))
-            self._now.clear()
+        if self._ready:
+            self._transport.write(self._ready[0] if len(self._ready) == 1 else b"".join(self._ready))
+            self._ready.clear()
         if self._closing and not self._answers:
             self._end()
 
