@@ -1,4 +1,4 @@
-"""The HTTP service for tests of callers: the engine behind POST /v1/decide, on a loopback port, in its own thread."""
+"""The HTTP API for tests of callers: POST /v1/decide on a loopback port, in a thread of its own."""
 
 import asyncio
 import json
@@ -9,14 +9,15 @@ from typing import Any
 
 import uvloop
 
-from ratebound.policy import RequestView, Verdict, read_policy
+from ratebound.policy import read_policy
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Bounds, Connections
 from ratebound.service.engine import Engine
-from ratebound.service.http1 import Answer, Http1Connection, HttpRequest, response
+from ratebound.service.http1 import Answer, Http1Connection, HttpRequest
+from ratebound.service.http_api import HttpApi
 from ratebound.service.routes import ServiceRoutes
-from ratebound.web.rejected import rejection_of
 from tests.servers import HOST
+from tests.service.http_calls import SECRET
 from tests.service.resp_server import TOKEN
 
 
@@ -26,6 +27,7 @@ class DecideServer:
     def __init__(self, engine: Engine) -> None:
         self.port = 0
         self.engine = engine
+        self._decide = HttpApi(engine, (SECRET,), Bounds()).routes[b"/v1/decide"]
         self.hangs = False
         self.asked: list[dict[str, Any]] = []
 
@@ -33,36 +35,8 @@ class DecideServer:
         """Answer POST /v1/decide."""
         if self.hangs:
             return asyncio.sleep(60, b"")
-        call = json.loads(request.body)
-        self.asked.append(call)
-        given = [(name.lower(), value) for name, value in call.get("headers", {}).items()]
-        view = RequestView(
-            call["method"],
-            call["path"],
-            query=call.get("query", ""),
-            host=call.get("host", ""),
-            headers=given,
-            peer=call.get("address"),
-            scheme=call.get("scheme", "http"),
-            user=call.get("user"),
-        )
-        verdict = self.engine.decide_now(view)
-        assert verdict is not None
-        return response(200, [("content-type", "application/json")], json.dumps(_told(verdict, view)).encode())
-
-
-def _told(verdict: Verdict, view: RequestView) -> dict[str, Any]:
-    decision = verdict.decision
-    answer: dict[str, Any] = {"allowed": verdict.allowed, "status": 200, "headers": {}, "decision": None}
-    if decision is not None:
-        answer["headers"] = {name.lower(): value for name, value in verdict.policy.response_headers.pairs(decision)}
-        answer["decision"] = {"allowed": decision.allowed, "remaining": decision.remaining, "delay": decision.delay}
-    if not verdict.allowed:
-        rejected = rejection_of(verdict, view, {})
-        answer["status"] = rejected.status
-        answer["headers"] = {name.lower(): value for name, value in rejected.headers}
-        answer["body"] = rejected.body.decode()
-    return answer
+        self.asked.append(json.loads(request.body))
+        return self._decide(request)
 
 
 @contextmanager

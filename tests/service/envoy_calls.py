@@ -1,9 +1,8 @@
-"""Calls of Envoy's rate limit service in tests: without a server, over grpcio, and from a real Envoy."""
+"""Calls of Envoy's rate limit service in tests: without a server, and from a real Envoy."""
 
 import asyncio
 import http.client
 import http.server
-import inspect
 import itertools
 import json
 import os
@@ -11,21 +10,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
 import pytest
 
 from ratebound.policy import read_policy
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Bounds, Connections
 from ratebound.service.engine import Engine
-from ratebound.service.envoy import METHOD, EnvoyRateLimits
-from ratebound.service.envoy_messages import RateLimitRequest, RateLimitResponse
-from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcError, GrpcServer
+from ratebound.service.envoy import EnvoyRateLimits
+from ratebound.service.envoy_messages import METHOD, RateLimitRequest, RateLimitResponse
+from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcServer
 from ratebound.service.http2 import Http2Connection
 from tests.servers import HOST, free_port, wait_until
 
@@ -72,54 +69,8 @@ def codes(response: Any) -> list[int]:
     return [status.code for status in response.statuses]
 
 
-class GrpcCarrier:
-    """Methods on a server of grpcio. It can be stopped, and started again on the same port."""
-
-    def __init__(self, limits: EnvoyRateLimits) -> None:
-        self.port = free_port()
-        self.seen: list[Any] = []
-        self._limits = limits
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.start()
-
-    def start(self) -> None:
-        service, _, name = METHOD.decode()[1:].partition("/")
-        handler = grpc.unary_unary_rpc_method_handler(self._answer)  # bytes in, bytes out
-        self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
-        assert self._server.add_insecure_port(f"{HOST}:{self.port}") == self.port
-        self._server.start()
-
-    def kill(self) -> None:
-        self._server.stop(0).wait(10)
-
-    def close(self) -> None:
-        self.kill()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    def _answer(self, message: bytes, context: Any) -> bytes:
-        self.seen.append(RateLimitRequest.FromString(message))
-        metadata = [(key.encode(), str(value).encode()) for key, value in context.invocation_metadata()]
-        asked = GrpcCall(message, metadata, context.time_remaining(), HOST)
-        try:
-            return asyncio.run_coroutine_threadsafe(self._decide(asked), self._loop).result(10)
-        except GrpcError as error:
-            context.abort(
-                {3: grpc.StatusCode.INVALID_ARGUMENT}.get(error.status, grpc.StatusCode.UNAVAILABLE), str(error)
-            )
-            raise AssertionError("abort raises") from None
-
-    async def _decide(self, asked: GrpcCall) -> bytes:
-        answer = self._limits.methods[METHOD](asked)
-        return await answer if inspect.isawaitable(answer) else answer
-
-
-class OwnCarrier:
-    """Methods on our own gRPC server. It can be stopped, and started again on the same port."""
+class Carrier:
+    """Methods on our gRPC server, in a thread. It can be stopped, and started again on the same port."""
 
     def __init__(self, limits: EnvoyRateLimits) -> None:
         self.port = free_port()
@@ -157,9 +108,6 @@ class OwnCarrier:
     def _answer(self, asked: GrpcCall) -> GrpcAnswer:
         self.seen.append(RateLimitRequest.FromString(asked.message))
         return self._limits.methods[METHOD](asked)
-
-
-CARRIERS: dict[str, type[GrpcCarrier] | type[OwnCarrier]] = {"grpcio": GrpcCarrier, "our own": OwnCarrier}
 
 
 class Application(http.server.ThreadingHTTPServer):
@@ -362,17 +310,15 @@ class Site(NamedTuple):
     """Envoy, with Ratebound beside it and an application behind it."""
 
     envoy: Envoy
-    carrier: GrpcCarrier | OwnCarrier
+    carrier: Carrier
     application: Application
 
 
 @contextmanager
-def site(
-    limits: EnvoyRateLimits, folder: Path, routes: Sequence[Any] | str, carried_by: str, **options: Any
-) -> Iterator[Site]:
+def site(limits: EnvoyRateLimits, folder: Path, routes: Sequence[Any] | str, **options: Any) -> Iterator[Site]:
     """All three, until the context ends. `routes` may be a whole configuration, with the ports of examples/."""
     with ExitStack() as stack:
-        carrier = CARRIERS[carried_by](limits)
+        carrier = Carrier(limits)
         stack.callback(carrier.close)
         application = Application()
         thread = threading.Thread(target=application.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ratebound.cli.ask import GRPC, HTTP, RESP
 from ratebound.cli.ask import ask as ask_command
+from ratebound.service.settings import SETTINGS
 from tests.service.running_service import RunningService, running_service
 
 TOKEN = "a-token-of-callers-0123"
@@ -92,3 +94,17 @@ def test_a_mistaken_address_is_an_error() -> None:
     status, _, error = run("http", "hit", "a", "1/hour", "--to", "nowhere")
     assert status == 2
     assert error.startswith("option --to: 'nowhere' is no address")
+
+
+def test_the_default_addresses_are_those_of_the_service() -> None:
+    defaults = {setting.name: setting.default for setting in SETTINGS}
+    assert (defaults["http"], defaults["grpc"], defaults["resp"]) == (HTTP, GRPC, RESP)
+
+
+def test_certificates_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    status, _, error = run("http", "hit", "a", "1/hour", "--ca", str(tmp_path / "missing.pem"))
+    assert (status, error) == (2, f"option --ca: {tmp_path}/missing.pem: No such file or directory\n")
+    (tmp_path / "empty.pem").write_text("no certificate")
+    status, _, error = run("http", "hit", "a", "1/hour", "--ca", str(tmp_path / "empty.pem"))
+    assert status == 2
+    assert error.startswith(f"option --ca: {tmp_path}/empty.pem: ")

@@ -181,6 +181,25 @@ def test_the_example_application_starts(tmp_path: Path, service: DecideServer) -
         process.stdout.close()
 
 
+@pytest.mark.parametrize(
+    "target", ["/orders?" + "a" * 20, "http://other.example/orders", "HTTP://other.example/orders?a=b"]
+)
+def test_express_counts_a_request_by_its_path_however_the_target_is_written(
+    service: DecideServer, tmp_path: Path, target: str
+) -> None:
+    with application(service, tmp_path, headers=["x-api-key"]) as app:
+        assert [app.get(target, x_api_key=target)[0] for _ in range(3)] == [200, 200, 429]
+    assert service.asked[-1]["path"] == "/orders"
+
+
+@pytest.mark.parametrize("target", ["/" + "a" * 9000, "/orders#/"])
+def test_a_request_that_the_service_refuses_is_no_outage(service: DecideServer, tmp_path: Path, target: str) -> None:
+    """One client must not be able to switch off the limits of all."""
+    with application(service, tmp_path, headers=["x-api-key"], whenAway="open", pause=600_000) as app:
+        assert app.get(target)[0] == 400
+        assert [app.get("/orders", x_api_key=f"after {target[:9]}")[0] for _ in range(3)] == [200, 200, 429]
+
+
 @pytest.mark.parametrize("name", ["node/ratebound.js", "go/ratebound.go", "java/RateboundFilter.java"])
 def test_every_caller_asks_decide_with_all_fields_of_a_request(name: str) -> None:
     """Only the caller for Node is run. The others must at least name what the contract names."""

@@ -12,8 +12,8 @@ import pytest
 from ratebound.events import Decided, Shadowed
 from ratebound.policy import Judged, Policy, PolicyFile, read_policy
 from ratebound.service.engine import Engine
-from ratebound.service.envoy import MAX_DESCRIPTORS, MAX_REMEMBERED, METHOD, EnvoyRateLimits
-from ratebound.service.envoy_messages import RateLimitResponse
+from ratebound.service.envoy import MAX_DESCRIPTORS, MAX_REMEMBERED, EnvoyRateLimits
+from ratebound.service.envoy_messages import METHOD, RateLimitResponse
 from ratebound.service.grpc import GrpcCall, GrpcError
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock, limiting_off

@@ -13,7 +13,7 @@ from ratebound.policy.imports import import_envoy_descriptors
 from ratebound.service.engine import Engine
 from ratebound.service.envoy import EnvoyRateLimits
 from tests.servers import HOST, wait_until
-from tests.service.envoy_calls import CARRIERS, Site, route, service, site
+from tests.service.envoy_calls import Site, route, service, site
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "proxies" / "envoy-ratelimit"
 KEY: dict[str, Any] = {"actions": [{"request_headers": {"header_name": "x-api-key", "descriptor_key": "api_key"}}]}
@@ -48,15 +48,10 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=sorted(CARRIERS))
-def carried_by(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def edge(tmp_path_factory: pytest.TempPathFactory, carried_by: str) -> Iterator[Site]:
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     limits = service(RULES, negative_hits=True)
-    with site(limits, tmp_path_factory.mktemp("envoy"), ROUTES, carried_by) as found:
+    with site(limits, tmp_path_factory.mktemp("envoy"), ROUTES) as found:
         yield found
 
 
@@ -133,9 +128,9 @@ def test_a_grpc_client_is_told_of_an_exhausted_resource(edge: Site) -> None:
 
 
 @pytest.mark.parametrize(("deny", "status"), [(False, 200), (True, 500)])
-def test_while_ratebound_is_away_envoy_decides(deny: bool, status: int, carried_by: str, tmp_path: Path) -> None:
+def test_while_ratebound_is_away_envoy_decides(deny: bool, status: int, tmp_path: Path) -> None:
     limits = service([{"entries": ["remote_address"], "limits": "2/hour", "name": "address"}])
-    with site(limits, tmp_path, [route("/", ADDRESS)], carried_by, failure_mode_deny=deny, timeout="1s") as edge:
+    with site(limits, tmp_path, [route("/", ADDRESS)], failure_mode_deny=deny, timeout="1s") as edge:
         assert edge.envoy.get().status == 200
         edge.carrier.kill()
         assert edge.envoy.get().status == status
@@ -145,22 +140,22 @@ def test_while_ratebound_is_away_envoy_decides(deny: bool, status: int, carried_
         wait_until(lambda: edge.envoy.get().status == 429, 10, "its count has been kept")
 
 
-def test_a_storage_that_fails_is_an_error_for_envoy(carried_by: str, tmp_path: Path) -> None:
+def test_a_storage_that_fails_is_an_error_for_envoy(tmp_path: Path) -> None:
     limits = service(
         [{"entries": ["remote_address"], "limits": "2/hour", "name": "address"}],
         storage="redis://127.0.0.1:1/0",
         failure="closed",
         deadline=0.2,
     )
-    with site(limits, tmp_path, [route("/", ADDRESS)], carried_by, failure_mode_deny=True) as edge:
+    with site(limits, tmp_path, [route("/", ADDRESS)], failure_mode_deny=True) as edge:
         assert edge.envoy.get().status == 500
         assert edge.envoy.stat("error") == 1
         assert edge.envoy.stat("over_limit") == 0
 
 
-def test_the_example_works_as_it_is(carried_by: str, tmp_path: Path) -> None:
+def test_the_example_works_as_it_is(tmp_path: Path) -> None:
     limits = EnvoyRateLimits(Engine(load_policy(EXAMPLE / "policy.yaml")))
-    with site(limits, tmp_path, (EXAMPLE / "envoy.yaml").read_text(), carried_by) as edge:
+    with site(limits, tmp_path, (EXAMPLE / "envoy.yaml").read_text()) as edge:
         replies = [edge.envoy.get("/login") for _ in range(6)]
         assert [reply.status for reply in replies] == [200] * 5 + [429]
         assert json.loads(replies[-1].body)["detail"] == "Too many attempts to log in."
@@ -191,13 +186,13 @@ descriptors:
 """
 
 
-def test_an_imported_file_serves_envoy_unchanged(carried_by: str, tmp_path: Path) -> None:
+def test_an_imported_file_serves_envoy_unchanged(tmp_path: Path) -> None:
     limits = EnvoyRateLimits(Engine(read_policy(import_envoy_descriptors(IMPORTED).text)))
 
     def statuses(key: str, count: int) -> list[int]:
         return [imported.envoy.get("/", {"x-api-key": key}).status for _ in range(count)]
 
-    with site(limits, tmp_path, [route("/", KEY, ADDRESS)], carried_by) as imported:
+    with site(limits, tmp_path, [route("/", KEY, ADDRESS)]) as imported:
         assert statuses("a", 3) == [200, 200, 429]
         assert statuses("b", 3) == [200, 200, 429]
         assert statuses("blocked", 1) == [429]

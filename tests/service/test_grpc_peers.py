@@ -148,7 +148,7 @@ def code_of(channel: Any, method: str, message: bytes = b"hello", **options: Any
     return error.value.code(), error.value.details()
 
 
-def test_grpcio(served: Served) -> None:
+def test_grpcio_gets_replies_and_statuses(served: Served) -> None:
     with grpc.insecure_channel(served.address) as channel:
         assert unary(channel, "Echo") == b"hello"
         assert unary(channel, "Echo", b"") == b""
@@ -182,7 +182,7 @@ def test_grpcio_with_many_calls_at_once(served: Served) -> None:
         assert list(found) == [text for _, text, _ in calls]
 
 
-def test_grpcio_over_tls() -> None:
+def test_grpcio_is_answered_over_tls_on_both_event_loops() -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost", HOST).configure_cert(context)
@@ -228,7 +228,7 @@ def finish_all(connections: Connections) -> None:
         connection.finish()
 
 
-def test_grpclib(served: Served) -> None:
+def test_grpclib_gets_replies_and_statuses(served: Served) -> None:
     class Raw(grpclib.client.CodecBase):  # type: ignore[misc]
         __content_subtype__ = "proto"
 
@@ -377,7 +377,7 @@ def test_a_client_of_http_1_is_refused(served: Served) -> None:
     assert b"this is not HTTP/2" in data
 
 
-def test_h2load(served: Served, tmp_path: Path) -> None:
+def test_h2load_has_no_failed_call(served: Served, tmp_path: Path) -> None:
     needs("h2load")
     body = tmp_path / "body"
     body.write_bytes(b"\0\0\0\0\5hello")

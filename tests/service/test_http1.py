@@ -263,6 +263,11 @@ def test_headers_and_targets_that_are_too_long_are_431() -> None:
         assert statuses(asked(sent, bounds=bounds, ends=False)) == [431]
 
 
+def test_too_many_lines_of_headers_are_named_as_such() -> None:
+    sent = b"GET /a HTTP/1.1\r\n" + b"a: b\r\n" * 201 + b"\r\n"
+    assert b"There are more than 200 lines of headers." in asked(sent, ends=False)
+
+
 def test_a_header_that_never_ends_is_431() -> None:
     async def test(running: Running) -> None:
         reader, writer = await asyncio.open_connection(HOST, running.port)

@@ -265,7 +265,7 @@ def test_the_first_secret_signs_and_all_verify() -> None:
 
 @pytest.mark.parametrize("secrets", [[], [b"short"], [b"x" * 32, b""], ["x" * 32]])
 def test_a_secret_that_is_too_short_is_refused(secrets: Any) -> None:
-    with pytest.raises(ValueError, match="at least 16 bytes"):
+    with pytest.raises(ValueError, match="at least 32 bytes"):
         SignedTokens(secrets)
 
 

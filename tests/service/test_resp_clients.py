@@ -13,6 +13,8 @@ import redis
 import redis.asyncio
 import trustme
 import uvloop
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.servers import HOST, needs, wait_until
 from tests.service.node_programs import FOLDER, run_node
@@ -35,7 +37,7 @@ def cli(server: RespServer, *words: str, sent: bytes | None = None) -> str:
     return (done.stdout + done.stderr).decode()
 
 
-def test_redis_cli(server: RespServer) -> None:
+def test_redis_cli_reads_answers_and_errors(server: RespServer) -> None:
     assert cli(server, "PING") == "PONG\n"
     assert cli(server, "CL.THROTTLE", "cli", "15", "30", "60") == "0\n16\n15\n-1\n2\n"
     assert cli(server, "-3", "RB.HIT", "cli", "5/minute as short", "COST", "2").startswith(
@@ -46,7 +48,7 @@ def test_redis_cli(server: RespServer) -> None:
     assert cli(server, sent=typed).count("remaining\n3") == 2
 
 
-def test_redis_cli_pipe(server: RespServer) -> None:
+def test_redis_cli_pipes_thousands_of_commands(server: RespServer) -> None:
     sent = wire("CL.THROTTLE", "pipe", 9, 1, 60) * 3000 + b"PING\r\n"
     said = cli(server, "--pipe", sent=sent)
     assert "errors: 0, replies: 3001" in said
@@ -58,7 +60,7 @@ def client(server: RespServer, protocol: int, **options: Any) -> Any:
 
 
 @RESP
-def test_redis_py(server: RespServer, protocol: int) -> None:
+def test_redis_py_reads_answers_and_errors(server: RespServer, protocol: int) -> None:
     with client(server, protocol, client_name="tests", decode_responses=True) as caller:
         key = f"redis-py-{protocol}"
         assert caller.ping()
@@ -75,7 +77,7 @@ def test_redis_py(server: RespServer, protocol: int) -> None:
 
 
 @RESP
-def test_redis_py_pipeline(server: RespServer, protocol: int) -> None:
+def test_a_pipeline_of_redis_py_is_charged_exactly(server: RespServer, protocol: int) -> None:
     with client(server, protocol) as caller, caller.pipeline(transaction=False) as pipeline:
         for _ in range(100):
             pipeline.execute_command("CL.THROTTLE", f"pipeline-{protocol}", 59, 1, 3600)
@@ -83,7 +85,7 @@ def test_redis_py_pipeline(server: RespServer, protocol: int) -> None:
 
 
 @RESP
-def test_redis_py_asyncio(server: RespServer, protocol: int) -> None:
+def test_tasks_of_redis_py_are_charged_exactly(server: RespServer, protocol: int) -> None:
     async def ask() -> list[Any]:
         async with redis.asyncio.Redis(host=HOST, port=server.port, password=TOKEN, protocol=protocol) as caller:
             calls = [caller.execute_command("CL.THROTTLE", f"asyncio-{protocol}", 9, 1, 3600) for _ in range(30)]
@@ -100,7 +102,7 @@ def test_redis_py_says_that_a_token_is_wrong_or_missing(server: RespServer) -> N
     ]
     for options, error in wrong:
         with (
-            redis.Redis(host=HOST, port=server.port, **options) as caller,
+            redis.Redis(host=HOST, port=server.port, retry=Retry(NoBackoff(), 0), **options) as caller,
             pytest.raises(redis.AuthenticationError, match=error),
         ):
             caller.execute_command("CL.THROTTLE", "k", 1, 1, 1)
@@ -133,7 +135,7 @@ def test_redis_py_and_errors_over_tls(loop: str, tmp_path: Path, caplog: pytest.
     assert not caplog.records
 
 
-def test_ioredis(server: RespServer) -> None:
+def test_ioredis_reads_answers_and_errors(server: RespServer) -> None:
     found = run_node(FOLDER / "ioredis.js", server.port, TOKEN)
     assert found["throttled"] == [0, 3, 2, -1, 60]
     assert [answer[0] for answer in found["pipelined"]] == [0, 0, 1]
@@ -142,7 +144,7 @@ def test_ioredis(server: RespServer) -> None:
     assert found["name"] == "tests"
 
 
-def test_node_redis(server: RespServer) -> None:
+def test_node_redis_reads_answers_and_errors(server: RespServer) -> None:
     found = run_node(FOLDER / "node_redis.js", server.port, TOKEN)
     for protocol in ("2", "3"):
         assert [answer[0] for answer in found[protocol]["pipelined"]] == [0, 0, 0, 1]

@@ -306,6 +306,25 @@ def test_our_commands_say_which_argument_is_wrong(caller: Caller, words: list[An
 # RB.DECIDE
 
 
+def test_a_denial_after_an_allowed_early_stage_tells_that_no_wait_helps() -> None:
+    policy = {
+        "rules": [
+            {"name": "early", "limits": "10/minute", "by": "global", "stage": "early"},
+            {"name": "closed", "limits": "deny", "by": "global"},
+        ]
+    }
+    found = Caller(policy=policy).asked("RB.DECIDE", "GET", "/")
+    assert (found["allowed"], found["status"], found["rule"]) == (0, 403, "closed")
+    assert (found["retry_after"], found["retry_after_ms"]) == (-1, -1)
+
+
+def test_headers_for_a_script_of_a_browser_are_exposed_to_it(caller: Caller) -> None:
+    plain = caller.asked("RB.DECIDE", "GET", "/orders", "PEER", "203.0.113.7")
+    script = caller.asked("RB.DECIDE", "GET", "/orders", "PEER", "203.0.113.7", "HEADER", "Origin", "https://a.example")
+    assert "access-control-expose-headers" not in plain["headers"]
+    assert "access-control-expose-headers" in script["headers"]
+
+
 def test_rb_decide_asks_the_policy(caller: Caller) -> None:
     first = caller.asked("RB.DECIDE", "GET", "/orders?page=2", "PEER", "203.0.113.7")
     assert (first["allowed"], first["status"], first["rule"], first["remaining"]) == (1, 200, "orders", 1)

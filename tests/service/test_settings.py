@@ -126,7 +126,7 @@ def test_a_settings_file_that_cannot_be_used_is_a_mistake(tmp_path: Path, name: 
         ("unix:/run/rb.sock", Listen(path="/run/rb.sock")),
     ],
 )
-def test_addresses(text: str, expected: Listen | None) -> None:
+def test_an_address_is_a_host_and_a_port_or_a_path(text: str, expected: Listen | None) -> None:
     assert read_listen(text) == expected
 
 
@@ -211,3 +211,18 @@ def test_the_documentation_has_every_setting_as_it_is() -> None:
     shown = [f"| `{one.name}` | {f'`{one.default}`' if one.default else ''} | {one.help} |" for one in SETTINGS]
     assert [line for line in shown if line not in page.splitlines()] == []
     assert page.count("\n| `") >= len(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ("10.0.0.1/8", "did you mean '10.0.0.0/8'?"),
+        ("0.0.0.0/0", "name the addresses of your proxies"),
+        ("unix proxy.example", "cannot read the range 'proxy.example'"),
+    ],
+)
+def test_ranges_that_the_check_endpoint_would_refuse_are_refused_at_the_start(ranges: str, expected: str) -> None:
+    (found,) = mistakes({"trusted_proxies": ranges})
+    assert found.startswith("option --trusted-proxies: ")
+    assert expected in found
+    assert "hops" not in found

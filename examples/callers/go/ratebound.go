@@ -172,7 +172,14 @@ func (l *limiter) ask(c *echo.Context) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if response.StatusCode != http.StatusOK {
+	switch response.StatusCode {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		// This request cannot be decided, and the service is well: other clients stay limited.
+		slog.Warn("Ratebound refuses a request", "answer", string(received))
+		headers := map[string]string{echo.HeaderContentType: "text/plain"}
+		return &answer{Status: http.StatusBadRequest, Headers: headers, Body: "Bad request.\n"}, nil
+	case http.StatusOK:
+	default:
 		return nil, fmt.Errorf("%s: %s", response.Status, received)
 	}
 	found := new(answer)

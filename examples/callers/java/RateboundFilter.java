@@ -11,6 +11,7 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.slf4j.Logger;
@@ -21,6 +22,7 @@ import org.springframework.http.client.JdkClientHttpRequestFactory;
 import org.springframework.stereotype.Component;
 import org.springframework.web.client.RestClient;
 import org.springframework.web.client.RestClientException;
+import org.springframework.web.client.RestClientResponseException;
 import org.springframework.web.filter.OncePerRequestFilter;
 
 /**
@@ -38,6 +40,9 @@ public class RateboundFilter extends OncePerRequestFilter {
 
     private static final Logger log = LoggerFactory.getLogger(RateboundFilter.class);
     private static final Duration PAUSE = Duration.ofSeconds(1); // after a failure, in which the service is not asked
+
+    // The request cannot be decided, and the service is well: other clients stay limited.
+    private static final Set<Integer> REFUSED = Set.of(400, 413, 422);
 
     enum WhenAway { OPEN, CLOSED, SHARE }
 
@@ -128,6 +133,11 @@ public class RateboundFilter extends OncePerRequestFilter {
             return service.post().uri("/v1/decide").contentType(MediaType.APPLICATION_JSON).body(question)
                     .retrieve().body(Answer.class);
         } catch (RestClientException error) {
+            if (error instanceof RestClientResponseException refusal
+                    && REFUSED.contains(refusal.getStatusCode().value())) {
+                log.warn("Ratebound refuses a request: {}", refusal.getMessage());
+                return new Answer(false, 400, Map.of("Content-Type", "text/plain"), "Bad request.\n", null);
+            }
             awayUntil = System.nanoTime() + PAUSE.toNanos();
             log.warn("Ratebound does not answer: {}", error.getMessage());
             return null;

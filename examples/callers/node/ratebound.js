@@ -15,6 +15,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
 const MAX_CLIENTS = 10_000; // that are counted in this process
+const REFUSED = [400, 413, 422]; // the request cannot be decided, and the service is well: its other clients stay limited
 
 export function ratebound({
   url,
@@ -33,7 +34,8 @@ export function ratebound({
 
   // fetch keeps connections open and uses them again.
   async function decide(req) {
-    const [path, query = ""] = req.originalUrl.split(/\?(.*)/s);
+    const target = req.originalUrl.replace(/^[a-z]+:\/\/[^/?#]*/i, ""); // a target may name scheme and host
+    const [path, query = ""] = target.split(/\?(.*)/s);
     const id = user(req);
     const response = await fetch(endpoint, {
       method: "POST",
@@ -41,7 +43,7 @@ export function ratebound({
       signal: AbortSignal.timeout(timeout),
       body: JSON.stringify({
         method: req.method,
-        path,
+        path: path || "/",
         query,
         host: req.headers.host ?? "",
         scheme: req.protocol,
@@ -50,6 +52,10 @@ export function ratebound({
         headers: Object.fromEntries(headers.map((name) => [name, req.get(name)]).filter(([, value]) => value)),
       }),
     });
+    if (REFUSED.includes(response.status)) {
+      log(`Ratebound refuses a request: ${await response.text()}`);
+      return { allowed: false, status: 400, headers: { "Content-Type": "text/plain" }, body: "Bad request.\n" };
+    }
     if (!response.ok) throw new Error(`${response.status} ${await response.text()}`);
     return response.json();
   }

@@ -16,13 +16,15 @@ from typing import Any, TypeVar
 import click
 
 from ratebound.cli.app import _mistakes_on_stderr
-from ratebound.cli.serve import _service
+from ratebound.cli.serve import service_module
 from ratebound.errors import RateboundError
 
 DENIED = 3
 ALIASES = {"throttle": "CL.THROTTLE", "hit": "RB.HIT", "peek": "RB.PEEK", "reset": "RB.RESET", "decide": "RB.DECIDE"}
-ENVOY = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-CODES = {0: "UNKNOWN", 1: "OK", 2: "OVER_LIMIT"}
+# The defaults of `ratebound serve`; its table of settings needs packages that are not needed to show the help.
+HTTP = "127.0.0.1:4290"
+GRPC = "127.0.0.1:4291"
+RESP = "127.0.0.1:4292"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -30,7 +32,7 @@ class _Service:
     """The address of a service, and how to connect to it."""
 
     def __init__(self, to: str, token_file: str | None, ca: str | None, tls: bool, timeout: float) -> None:
-        settings = _service("ratebound.service.settings")
+        settings = service_module("ratebound.service.settings")
         try:
             self.listen = settings.read_listen(to)
         except ValueError as error:
@@ -39,7 +41,10 @@ class _Service:
             raise RateboundError("option --to: expected an address, not off")
         self.timeout = timeout
         self.token = _token(token_file)
-        self._context = ssl.create_default_context(cafile=ca) if tls or ca else None
+        try:
+            self._context = ssl.create_default_context(cafile=ca) if tls or ca else None
+        except OSError as error:  # an SSLError is an OSError
+            raise RateboundError(f"option --ca: {ca}: {error.strerror or error}") from None
 
     @property
     def tls(self) -> bool:
@@ -105,8 +110,8 @@ def _options(default: str) -> Callable[[F], F]:
 def ask() -> None:
     """Ask a running service, which `ratebound serve` starts, and print its answer.
 
-    The exit status is 0 if the request is allowed, 3 if it is denied, and 2 if there is no answer. The token is that of
-    --token-file, or of the environment variable RATEBOUND_TOKEN.
+    The exit status is 0 if the request is allowed, 3 if it is denied, and 2 if there is no answer. The token is
+    read from --token-file, or from the environment variable RATEBOUND_TOKEN.
     """
 
 
@@ -122,7 +127,7 @@ def over_http() -> None:
 @click.option("--address", help="The address of the client.")
 @click.option("--user", help="The user that was authenticated.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="May be given several times.")
-@_options("127.0.0.1:4290")
+@_options(HTTP)
 def decide(method: str, path: str, headers: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Let the policy of the service decide a described request.
 
@@ -150,7 +155,7 @@ def decide(method: str, path: str, headers: tuple[str, ...], as_json: bool, **gi
 @click.argument("key")
 @click.argument("limits")
 @click.option("--cost", type=int, default=1, show_default=True)
-@_options("127.0.0.1:4290")
+@_options(HTTP)
 def hit(key: str, limits: str, cost: int, as_json: bool, **given: Any) -> None:
     """Spend COST of LIMITS for KEY.
 
@@ -162,7 +167,7 @@ def hit(key: str, limits: str, cost: int, as_json: bool, **given: Any) -> None:
 @over_http.command(short_help="Look at limits of your own, and spend nothing.")
 @click.argument("key")
 @click.argument("limits")
-@_options("127.0.0.1:4290")
+@_options(HTTP)
 def peek(key: str, limits: str, as_json: bool, **given: Any) -> None:
     """Show whether LIMITS allow KEY a request now. Nothing is spent."""
     _call("/v1/peek", {"key": key, "limits": limits}, as_json, given)
@@ -171,7 +176,7 @@ def peek(key: str, limits: str, as_json: bool, **given: Any) -> None:
 @over_http.command(short_help="Show what a key has used.")
 @click.argument("key")
 @click.argument("limits")
-@_options("127.0.0.1:4290")
+@_options(HTTP)
 def usage(key: str, limits: str, as_json: bool, **given: Any) -> None:
     """Show what KEY has used of LIMITS."""
     _call("/v1/usage", {"key": key, "limits": limits}, as_json, given)
@@ -180,7 +185,7 @@ def usage(key: str, limits: str, as_json: bool, **given: Any) -> None:
 @over_http.command(short_help="Forget what a key has spent.")
 @click.argument("key")
 @click.argument("limits")
-@_options("127.0.0.1:4290")
+@_options(HTTP)
 def reset(key: str, limits: str, as_json: bool, **given: Any) -> None:
     """Forget what KEY has spent of LIMITS."""
     _call("/v1/reset", {"key": key, "limits": limits}, as_json, given)
@@ -190,14 +195,14 @@ def reset(key: str, limits: str, as_json: bool, **given: Any) -> None:
 @click.argument("domain")
 @click.argument("entries", nargs=-1, required=True, metavar="KEY=VALUE…")
 @click.option("--hits", type=click.IntRange(0), default=1, show_default=True, help="The cost.")
-@_options("127.0.0.1:4291")
+@_options(GRPC)
 def over_grpc(domain: str, entries: tuple[str, ...], hits: int, as_json: bool, **given: Any) -> None:
     """Ask as Envoy does: one descriptor of DOMAIN, with entries KEY=VALUE in order.
 
     For example: ratebound ask grpc edge remote_address=203.0.113.7
     """
-    messages = _service("ratebound.service.envoy_messages")
-    client = _service("ratebound.service.grpc_client")
+    messages = service_module("ratebound.service.envoy_messages")
+    client = service_module("ratebound.service.grpc_client")
     with _mistakes_on_stderr():
         request = messages.RateLimitRequest(domain=domain.encode(), hits_addend=hits)
         descriptor = request.descriptors.add()
@@ -212,7 +217,12 @@ def over_grpc(domain: str, entries: tuple[str, ...], hits: int, as_json: bool, *
         with service.connect("h2") as connection:
             try:
                 raw = client.call_unary(
-                    connection, str(service.listen), ENVOY, request.SerializeToString(), service.token, tls=service.tls
+                    connection,
+                    str(service.listen),
+                    messages.METHOD.decode(),
+                    request.SerializeToString(),
+                    service.token,
+                    tls=service.tls,
                 )
             except client.GrpcFailure as error:
                 status = "" if error.status is None else f" (gRPC status {error.status})"
@@ -220,14 +230,15 @@ def over_grpc(domain: str, entries: tuple[str, ...], hits: int, as_json: bool, *
             except OSError as error:
                 raise _no_answer(service, error) from None
     answer = messages.RateLimitResponse.FromString(raw)
-    _show_grpc(answer, as_json)
-    raise SystemExit(0 if answer.overall_code == 1 else DENIED)
+    is_denied = answer.overall_code != messages.OK
+    _show_grpc(answer, messages.CODE_NAMES, is_denied, as_json)
+    raise SystemExit(DENIED if is_denied else 0)
 
 
-def _show_grpc(answer: Any, as_json: bool) -> None:
+def _show_grpc(answer: Any, names: dict[int, str], is_denied: bool, as_json: bool) -> None:
     statuses = []
     for status in answer.statuses:
-        shown: dict[str, Any] = {"code": CODES.get(status.code, str(status.code))}
+        shown: dict[str, Any] = {"code": names.get(status.code, str(status.code))}
         if status.HasField("current_limit"):
             shown["limit"] = {"requests_per_unit": status.current_limit.requests_per_unit}
             if status.current_limit.name:
@@ -237,11 +248,11 @@ def _show_grpc(answer: Any, as_json: bool) -> None:
             shown["reset_after"] = status.duration_until_reset.seconds
         statuses.append(shown)
     headers = {header.key: header.value or header.raw_value.decode() for header in answer.response_headers_to_add}
-    whole = {"overall_code": CODES.get(answer.overall_code, ""), "statuses": statuses, "headers": headers}
+    whole = {"overall_code": names.get(answer.overall_code, ""), "statuses": statuses, "headers": headers}
     if as_json:
         click.echo(json.dumps(whole, indent=2))
         return
-    click.echo("allowed" if answer.overall_code == 1 else "denied")
+    click.echo("denied" if is_denied else "allowed")
     for status in statuses:
         limit = status.get("limit", {})
         name = limit.get("name", "")
@@ -256,7 +267,7 @@ def _show_grpc(answer: Any, as_json: bool) -> None:
 @ask.command("resp", short_help="Send a command of the Redis protocol.")
 @click.argument("command")
 @click.argument("arguments", nargs=-1)
-@_options("127.0.0.1:4292")
+@_options(RESP)
 def over_resp(command: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Send a command: throttle (CL.THROTTLE), hit (RB.HIT), peek, reset, decide, or any other by its full name.
 
@@ -264,7 +275,7 @@ def over_resp(command: str, arguments: tuple[str, ...], as_json: bool, **given: 
     For example: ratebound ask resp throttle user:42 15 30 60
                  ratebound ask resp hit user:42 "10/minute"
     """
-    hiredis = _service("hiredis")
+    hiredis = service_module("hiredis")
     words = [ALIASES.get(command.lower(), command), *arguments]
     with _mistakes_on_stderr():
         service = _Service(**given)

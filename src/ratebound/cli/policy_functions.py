@@ -1,4 +1,4 @@
-"""The functions that a policy names, for commands that only look at it."""
+"""The functions that a policy names. Commands that only look at a policy need none of them: stubs will do."""
 
 import asyncio
 import importlib
@@ -22,6 +22,14 @@ def functions_from(module: str | None) -> Mapping[str, Function]:
     """
     if module is None:
         return _Stubs()
+    return {name: _now(function) for name, function in public_functions(module).items()}
+
+
+def public_functions(module: str) -> dict[str, Function]:
+    """Return the public functions of a module in the current folder, or on the path.
+
+    Raises RateboundError if the import fails.
+    """
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -30,7 +38,7 @@ def functions_from(module: str | None) -> Mapping[str, Function]:
         raise RateboundError(f"cannot import {module}: {type(error).__name__}: {error}") from None
     finally:
         sys.path.remove(here)
-    return {name: _now(value) for name, value in vars(found).items() if callable(value) and not name.startswith("_")}
+    return {name: value for name, value in vars(found).items() if callable(value) and not name.startswith("_")}
 
 
 def is_stub(function: object) -> bool:

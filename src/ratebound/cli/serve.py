@@ -3,22 +3,22 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from ratebound.cli.policy_functions import Function, public_functions
 from ratebound.errors import RateboundError
 
 MISSING = 'the service needs {name}, which is not installed. Run: pip install "ratebound[service]"'
-Function = Callable[..., Any]
 
 
 class _ServeCommand(click.Command):
     """A command whose options are read from the service's table when they are needed: the table needs more packages."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        settings = _service("ratebound.service.settings")
+        settings = service_module("ratebound.service.settings")
         options: list[click.Parameter] = [
             click.Option(["--settings"], metavar="FILE", help="A settings file (.toml, .yaml or .json).")
         ]
@@ -41,8 +41,8 @@ def serve(settings: str | None, **given: str | None) -> None:
 
     For example: ratebound serve --policy policy.yaml --workers 4
     """
-    reader = _service("ratebound.service.settings")
-    supervisor = _service("ratebound.service.supervisor")
+    reader = service_module("ratebound.service.settings")
+    supervisor = service_module("ratebound.service.supervisor")
     try:
         options = {name: text for name, text in given.items() if text is not None}
         chosen = reader.read_settings(options, file=settings)
@@ -53,7 +53,7 @@ def serve(settings: str | None, **given: str | None) -> None:
     raise SystemExit(status)
 
 
-def _service(module: str) -> Any:
+def service_module(module: str) -> Any:
     """Import a part of the service. Exits with status 2 if a package of its extra is not installed."""
     try:
         return importlib.import_module(module)
@@ -68,12 +68,8 @@ def _service(module: str) -> Any:
 
 
 def _functions(module: str) -> Mapping[str, Function]:
-    """Return the public functions of a module in the current folder, or on the path."""
+    """Return the functions that the policy may name."""
     if not module:
         return {}
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:  # an import runs the user's code, which may fail in any way
-        raise RateboundError(f"cannot import {module}: {type(error).__name__}: {error}") from None
-    return {name: value for name, value in vars(found).items() if callable(value) and not name.startswith("_")}
+    sys.path.insert(0, os.getcwd())  # for good: functions may import more when they are called
+    return public_functions(module)

@@ -28,6 +28,7 @@ from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Bounds
 from ratebound.service.listening import BACKLOG
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
+from ratebound.service.metrics import family
 from ratebound.service.openapi import openapi
 from ratebound.service.run_folder import RunFolder
 from ratebound.service.settings import ServiceSettings
@@ -141,7 +142,7 @@ class ControlPlane:
 
 def _own(name: str, kind: str, text: str, labels: dict[str, str], value: int) -> dict[str, Any]:
     full = f"ratebound_service_{name}"
-    return {"name": full, "type": kind, "help": text, "samples": [(full, labels, value)]}
+    return family(full, kind, text, [(full, labels, value)])
 
 
 class _BoundedConnection(HttpToolsProtocol):

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 
 class BearerTokens:
-    """The tokens of which a caller must present one. Without any, nobody has to: `is_required` is False."""
+    """The tokens of callers. A caller must present one of them. If there are none, `is_required` is False."""
 
     def __init__(self, tokens: Iterable[str] = ()) -> None:
         found = [token.strip() for token in tokens]

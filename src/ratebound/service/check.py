@@ -1,7 +1,7 @@
 """The check endpoint: a proxy asks about a request of its client, and passes it on only if the answer is 200.
 
-Which headers describe the request is in proxied_request.py. A check never sleeps, and nothing of policy, key or cost
-comes from its URL.
+proxied_request.py reads the headers that describe the request. A check never sleeps. Its URL has no part in policy, key
+or cost.
 """
 
 import logging
@@ -10,9 +10,7 @@ from typing import Final
 
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
-from ratebound.http import expose
 from ratebound.http.client_ip import Proxies
-from ratebound.http.header_plan import usual_pairs
 from ratebound.policy import RequestView, Verdict
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.engine import Engine
@@ -25,12 +23,12 @@ from ratebound.service.proxied_request import (
     ProxiedRequest,
 )
 from ratebound.service.unkept_rules import UnkeptRules
-from ratebound.web.passed import joined_decision
-from ratebound.web.rejected import rejection_of
+from ratebound.web.passed import passed_headers
+from ratebound.web.verdict_response import shadows_of, told_decision, verdict_response
 
 log = logging.getLogger("ratebound.service")
 
-LOOPBACK: Final = ("127.0.0.0/8", "::1")
+LOCAL_PROXIES: Final = ("127.0.0.0/8", "::1", "unix")
 NGINX_STATUS: Final = 403  # auth_request answers 500 for everything but 2xx, 401 and 403
 MAX_KNOWN: Final = 1024  # proxies whose address has been checked already; problems that are in the log already
 ALLOWED: Final = "HTTP/1.1 200 OK\r\n"
@@ -58,7 +56,7 @@ class ProxyCheck:
         self,
         engine: Engine,
         *,
-        proxies: Iterable[str] = LOOPBACK,
+        proxies: Iterable[str] = LOCAL_PROXIES,
         headers: str = "auto",
         denied_status: int | None = None,
         tokens: BearerTokens | None = None,
@@ -103,12 +101,12 @@ class ProxyCheck:
         return allowed(verdict, asked.is_scripted) if verdict.allowed else self._denied(verdict, asked, view)
 
     def _denied(self, verdict: Verdict, asked: ProxiedRequest, view: RequestView) -> bytes:
-        rejected = rejection_of(verdict, view, {})
+        rejection = verdict_response(verdict, view)
         status = self._denied_status
         if status is None:
-            status = NGINX_STATUS if asked.description == NGINX else rejected.status
-        told = [("X-RateLimit-Decision", "deny"), ("X-RateLimit-Status", str(rejected.status))]
-        return response(status, [*rejected.headers, *told], rejected.body)
+            status = NGINX_STATUS if asked.description == NGINX else rejection.status
+        told = [("X-RateLimit-Decision", "deny"), ("X-RateLimit-Status", str(rejection.status))]
+        return response(status, [*rejection.headers, *told], rejection.body)
 
     def _is_trusted(self, peer: str | None) -> bool:
         is_trusted = self._proxies.trusts(peer)
@@ -126,18 +124,10 @@ class ProxyCheck:
 
 def allowed(verdict: Verdict, is_scripted: bool) -> bytes:
     """Return the answer that lets a request pass: no body, and the headers for the client."""
-    decision, shadows, earlier = verdict.decision, verdict.shadows, verdict.earlier
-    if earlier is not None:
-        decision = joined_decision(earlier.decision, decision)
-        shadows = (*earlier.shadows, *shadows)
+    decision, shadows = told_decision(verdict), shadows_of(verdict)
     lines = [ALLOWED, date.line()]
     if decision is not None:
-        headers = verdict.grounds.policy.response_headers
-        usual = None if headers.usual_plans is None else usual_pairs(headers.usual_plans, decision)
-        pairs = headers.pairs(decision) if usual is None else usual
-        if is_scripted:
-            pairs += expose(pairs)
-        for name, value in pairs:
+        for name, value in passed_headers(verdict, decision, is_scripted):
             lines.append(f"{name}: {value}\r\n")
     word = "allow"
     if shadows and not all(shadow.allowed for shadow in shadows):

@@ -1,7 +1,7 @@
-"""Calls to Redis, collected: what all connections ask for in one turn of the event loop goes out as one call.
+"""Calls to Redis, collected: the spends of all connections in one turn of the event loop go out as one call.
 
-A group is decided by itself wherever it stands, so collecting changes no answer. It saves the script's start for each
-group, on the server and here. A call that fails has failed for all groups in it, as a lost connection does.
+Groups of one call do not affect each other, so collecting changes no answer. It saves the start of the script for each
+group, on the server and here. A call that fails has failed for all groups in it, as with a lost connection.
 """
 
 import asyncio

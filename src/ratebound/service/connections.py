@@ -7,7 +7,7 @@ protocol that reads it.
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,12 @@ class ServiceConnection(Protocol):
 
     def expire(self, now: float) -> None:
         """Close if the peer is idle or too slow. Called about once a second with the time of the event loop."""
+
+
+def peer_of(transport: Any) -> str | None:
+    """Return the address of the other end of a connection; None on a Unix socket."""
+    address = transport.get_extra_info("peername")
+    return address[0] if isinstance(address, tuple) else None
 
 
 class Connections:

@@ -1,4 +1,4 @@
-"""The engine: what every wire format of the service asks. One storage, the policy's gate, and callers' own limits.
+"""The engine, which all wire formats ask: one storage, the policy's gates, and callers' own limits.
 
 Each question has a form without a pause, which returns None where the storage has to be waited for, and one to await.
 Protocols try the first, so that a decision from memory needs no task.
@@ -59,7 +59,7 @@ class Engine:
 
     @property
     def never_pauses(self) -> bool:
-        """True if the storage answers at once, whatever it is asked."""
+        """True if the storage answers everything at once."""
         return self.decider.at_once is not None
 
     @property
@@ -76,11 +76,11 @@ class Engine:
         return await self.gate.decide(request)
 
     def check_now(self, request: RequestView) -> Verdict | None:
-        """Decide a request of which a proxy asks, without a pause; None if it has to be awaited."""
+        """Decide the request of a proxy's client without a pause; None if it has to be awaited."""
         return self.strict_gate.decide_now(request)
 
     async def check(self, request: RequestView) -> Verdict:
-        """Decide a request of which a proxy asks. It is never told to wait."""
+        """Decide the request of a proxy's client. It is never told to wait."""
         return await self.strict_gate.decide(request)
 
     def hit_now(self, key: str, plan: Plan, cost: int) -> Decision | None:

@@ -25,6 +25,7 @@ from ratebound.policy.runtime.general_path import CompiledPolicy
 from ratebound.policy.runtime.verdict import Grounds, Judged, Shadow, Verdict
 from ratebound.service.engine import Engine
 from ratebound.service.envoy_messages import (
+    METHOD,
     OK,
     OVER_LIMIT,
     UNIT_NAMES,
@@ -47,7 +48,6 @@ from ratebound.settling import peeked
 from ratebound.switch import switch
 from ratebound.telling import tell, tell_decided
 
-METHOD: Final = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 MAX_DESCRIPTORS: Final = 100  # of one request: Envoy's configuration decides how many it sends
 MAX_REMEMBERED: Final = 4096  # requests that are remembered
 MAX_MESSAGE: Final = 1024  # bytes of a request that is remembered

@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+METHOD: Final = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 PACKAGE = "ratebound.envoy"
 
 # Codes of a response and of a descriptor's status
 UNKNOWN: Final = 0
 OK: Final = 1
 OVER_LIMIT: Final = 2
+CODE_NAMES: Final = {UNKNOWN: "UNKNOWN", OK: "OK", OVER_LIMIT: "OVER_LIMIT"}
 
 # Units of time, by number: those of an override, and of the limit in a status. Overrides have no week.
 UNIT_NUMBERS: Final = {"second": 1, "minute": 2, "hour": 3, "day": 4, "month": 5, "year": 6, "week": 7}

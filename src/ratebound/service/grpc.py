@@ -1,6 +1,6 @@
-"""Unary gRPC calls over HTTP/2: messages, metadata, deadlines and statuses. What a method does is for others.
+"""Unary gRPC calls over HTTP/2: messages, metadata, deadlines and statuses. The methods are elsewhere.
 
-Errors are answered with trailers only. A peer is never told the text of an exception, except that of a GrpcError.
+Errors are answered with trailers only. A peer never sees the text of an exception, unless it is a GrpcError.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class GrpcError(Exception):
 class GrpcCall:
     """One call. `timeout` is how many seconds the caller waits, None if it did not say so.
 
-    Names of metadata are in lower case. Values are as received: those of names that end in `-bin` are base64. The list
+    Names of metadata are in lower case. Values are as received: base64 if the name ends in `-bin`. The list
     is shared by calls with the same metadata: do not change it.
     """
 

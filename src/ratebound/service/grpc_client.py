@@ -6,9 +6,26 @@ from collections.abc import Iterator
 
 import hpack
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
-END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 1, 1, 4, 8, 32
+from ratebound.service.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEAD,
+    GOAWAY,
+    HAS_PRIORITY,
+    HEADERS,
+    MAX_WINDOW,
+    PADDED,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    frame,
+    settings,
+)
+
 MOST = 4 * 1024 * 1024  # bytes of an answer
 
 
@@ -37,10 +54,7 @@ def call_unary(
     block = hpack.Encoder().encode(headers)
     body = struct.pack(">BI", 0, len(message)) + message
     connection.sendall(
-        PREFACE
-        + _frame(SETTINGS, 0, 0, b"")
-        + _frame(HEADERS, END_HEADERS, 1, block)
-        + _frame(DATA, END_STREAM, 1, body)
+        PREFACE + settings({}) + frame(HEADERS, END_HEADERS, 1, block) + frame(DATA, END_STREAM, 1, body)
     )
     found: dict[str, str] = {}
     reply = bytearray()
@@ -48,9 +62,9 @@ def call_unary(
     gathered = b""
     for kind, flags, stream, payload in _frames(connection):
         if kind == SETTINGS and not flags & ACK:
-            connection.sendall(_frame(SETTINGS, ACK, 0, b""))
+            connection.sendall(frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and not flags & ACK:
-            connection.sendall(_frame(PING, ACK, 0, payload))
+            connection.sendall(frame(PING, ACK, 0, payload))
         elif kind == GOAWAY:
             raise GrpcFailure(None, "the service closed the connection")
         elif stream != 1:
@@ -63,7 +77,7 @@ def call_unary(
                 found |= {str(name): str(value) for name, value in decoder.decode(gathered)}
                 gathered = b""
         elif kind == DATA:
-            reply += _unpadded(flags & ~PRIORITY, payload)
+            reply += _unpadded(flags & ~HAS_PRIORITY, payload)
             if len(reply) > MOST:
                 raise GrpcFailure(None, "the answer is too long")
         if kind in (HEADERS, DATA) and flags & END_STREAM:
@@ -82,22 +96,18 @@ def _reply(headers: dict[str, str], reply: bytes) -> bytes:
     return reply[5:]
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
 def _frames(connection: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
     with connection.makefile("rb") as file:
         while len(head := file.read(9)) == 9:
-            kind, flags, stream = struct.unpack(">BBI", head[3:])
-            length = int.from_bytes(head[:3], "big")
+            high, low, kind, flags, stream = FRAME_HEAD.unpack(head)
+            length = high << 8 | low
             payload = file.read(length)
             if len(payload) < length:
                 return
-            yield kind, flags, stream & 0x7FFFFFFF, payload
+            yield kind, flags, stream & MAX_WINDOW, payload
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:
     if flags & PADDED:
         payload = payload[1 : len(payload) - payload[0]]
-    return payload[5:] if flags & PRIORITY else payload
+    return payload[5:] if flags & HAS_PRIORITY else payload

@@ -16,7 +16,7 @@ from typing import Any
 
 import httptools
 
-from ratebound.service.connections import Connections
+from ratebound.service.connections import Connections, peer_of
 
 log = logging.getLogger("ratebound.service")
 
@@ -129,9 +129,9 @@ class Http1Connection(asyncio.Protocol):
         "_left",
         "_lingers",
         "_loop",
-        "_now",
         "_parser",
         "_peer",
+        "_ready",
         "_received",
         "_target",
         "_transport",
@@ -147,7 +147,7 @@ class Http1Connection(asyncio.Protocol):
         self._peer: str | None = None
         # Answers in the order of their requests: bytes, or a task that will return them.
         self._answers: deque[bytes | asyncio.Task[bytes]] = deque()
-        self._now: list[bytes] = []  # answers to write when this read is over
+        self._ready: list[bytes] = []  # answers to write when this read is over
         self._closing = False  # after the answers that are left
         self._lingers = False  # the peer may still be sending what was refused
         self._is_paused = False  # the peer does not read its answers
@@ -163,7 +163,7 @@ class Http1Connection(asyncio.Protocol):
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._has_head = False
-        self._received = 0  # bytes of the reads since the last request, whatever the parser made of them
+        self._received = 0  # bytes of the reads since the last request
         self._is_old = False  # HTTP/1.0, whose peers have to be told that a connection is kept
         self._head_size = 0
         self._body: list[bytes] = []
@@ -174,8 +174,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin a connection, or refuse it."""
         self._transport = transport
-        address = transport.get_extra_info("peername")
-        self._peer = address[0] if isinstance(address, tuple) else None
+        self._peer = peer_of(transport)
         if not self._connections.add(self):
             transport.write(problem(503, "Too many connections.", [("connection", "close"), ("retry-after", "1")]))
             transport.close()
@@ -239,7 +238,7 @@ class Http1Connection(asyncio.Protocol):
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _check_received(self) -> None:
-        """Refuse a request of which too much was received: the parser keeps a header until it is whole."""
+        """Refuse a request that is too long so far: the parser keeps a header until it is complete."""
         bounds = self._connections.bounds
         if not self._has_head:
             raise _Refused(431, f"The headers are longer than {bounds.head} bytes.")
@@ -353,7 +352,7 @@ class Http1Connection(asyncio.Protocol):
             if self._answers:
                 self._answers.append(answer)
             else:
-                self._now.append(answer)
+                self._ready.append(answer)
         if not keeps:
             self._closing = True
             self._lingers = self._connections.is_ending
@@ -361,8 +360,10 @@ class Http1Connection(asyncio.Protocol):
 
     def _count(self, size: int) -> None:
         self._head_size += size
-        if self._head_size > self._connections.bounds.head or len(self._headers) > MAX_HEADERS:
+        if self._head_size > self._connections.bounds.head:
             raise _Refused(431, f"The headers are longer than {self._connections.bounds.head} bytes.")
+        if len(self._headers) > MAX_HEADERS:
+            raise _Refused(431, f"There are more than {MAX_HEADERS} lines of headers.")
 
     # Answers
 
@@ -381,7 +382,7 @@ class Http1Connection(asyncio.Protocol):
         else:
             log.error("a request could not be handled", exc_info=cause)
             answer = problem(500, "The request could not be handled.", [("connection", "close")])
-        (self._answers if self._answers else self._now).append(answer)
+        (self._answers if self._answers else self._ready).append(answer)
 
     def _answered(self, task: asyncio.Task[bytes]) -> None:
         """Write the answers that are ready, in order."""
@@ -391,27 +392,27 @@ class Http1Connection(asyncio.Protocol):
         while self._answers:
             first = self._answers[0]
             if isinstance(first, bytes):
-                self._now.append(first)
+                self._ready.append(first)
             elif not first.done():
                 break
             else:
                 error = asyncio.CancelledError() if first.cancelled() else first.exception()
                 if error is not None:
                     log.error("a request could not be answered", exc_info=error)
-                self._now.append(first.result() if error is None else problem(500, "The request was not answered."))
+                self._ready.append(first.result() if error is None else problem(500, "The request was not answered."))
             self._answers.popleft()
         self._write()
         self._read_on()
 
     def _write(self) -> None:
-        if self._now:
-            self._transport.write(self._now[0] if len(self._now) == 1 else b"".join(self._now))
-            self._now.clear()
+        if self._ready:
+            self._transport.write(self._ready[0] if len(self._ready) == 1 else b"".join(self._ready))
+            self._ready.clear()
         if self._closing and not self._answers:
             self._end()
 
     def _end(self) -> None:
-        """Close. A peer that still sends what was refused would lose the answer: for some time it is only not read."""
+        """Close. While the peer still sends what was refused, read and ignore that: a reset would lose the answer."""
         if not self._lingers or not self._transport.can_write_eof():
             self._transport.close()
         else:

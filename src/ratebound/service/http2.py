@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ratebound.service.connections import Connections
+from ratebound.service.connections import Connections, peer_of
 from ratebound.service.http2_frames import (
     ACK,
     CANCEL,
@@ -231,8 +231,7 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin a connection, or refuse it."""
         self._transport = transport
-        address = transport.get_extra_info("peername")
-        self._peer = address[0] if isinstance(address, tuple) else None
+        self._peer = peer_of(transport)
         bounds = self._bounds
         self._out.append(
             settings(
@@ -512,7 +511,7 @@ class Http2Connection(asyncio.Protocol):
         self._received = 0
 
     def _complete(self, stream_id: int, stream: _Stream, data: bytes) -> None:
-        """Answer a request of which `data` is the end."""
+        """Answer a request that ends with `data`."""
         if stream.body:
             self._held -= len(stream.body)
             data = bytes(stream.body) + data
@@ -662,7 +661,7 @@ class Http2Connection(asyncio.Protocol):
         if stream_id == 0:
             raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY without a stream")
         if len(payload) != 5:
-            if self._is_idle(stream_id):  # which nobody may reset
+            if self._is_idle(stream_id):  # RST_STREAM is not allowed there
                 raise ConnectionFault(FRAME_SIZE_ERROR, "PRIORITY has a wrong length")
             raise StreamFault(FRAME_SIZE_ERROR, "PRIORITY has a wrong length")
         self._count(PRIORITY)

@@ -16,8 +16,8 @@ import msgspec
 
 from ratebound.arguments import in_parts, refuse_shared_counts
 from ratebound.clock import SECOND
-from ratebound.decision import Decision
-from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit, InvalidValue, StorageError
+from ratebound.decision import Decision, Plan
+from ratebound.errors import InvalidCost, InvalidLimit, InvalidValue, StorageError
 from ratebound.extras import extras_of
 from ratebound.flow import run_at_once
 from ratebound.http import Headers, parse_address
@@ -67,7 +67,7 @@ from ratebound.slots import slots_of
 from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage, usage_ask, usages_of
 from ratebound.web.passed import joined_decision
-from ratebound.web.verdict_response import verdict_response, whole_decision
+from ratebound.web.verdict_response import shadows_of, told_decision, verdict_response
 
 JSON = ("content-type", "application/json")
 PROBLEM = ("content-type", "application/problem+json")
@@ -375,11 +375,11 @@ class HttpApi:
         settle: Any = msgspec.UNSET
         release: Any = msgspec.UNSET
         text: Any = msgspec.UNSET
+        decision = told_decision(verdict)
         if verdict.allowed:
-            decision = whole_decision(verdict)
             made = [one for one in verdict.decisions if one.allowed] if settles else []
             if made:
-                shadows = [shadow.decision for shadow in _shadows_of(verdict)]
+                shadows = [shadow.decision for shadow in shadows_of(verdict)]
                 enforced = [not any(one is shadow for shadow in shadows) for one in made]
                 if any(enforced):
                     settle = self._tokens.make("settle", made, LIFETIME, enforced)
@@ -387,7 +387,6 @@ class HttpApi:
             if holding:
                 release = self._tokens.make_release(holding)
         else:
-            decision = verdict.decision
             text = body.decode("utf-8", "replace")
         shown = None if decision is None else self._shown_decision(decision)
         headers: dict[str, str] = {}
@@ -574,7 +573,7 @@ async def _all_of(replies: list[Any]) -> list[ApiReply]:
 # What a call asks for
 
 
-def _plan(limits: str, field: str) -> Any:
+def _plan(limits: str, field: str) -> Plan:
     try:
         return plan_of(limits)
     except InvalidLimit as error:
@@ -638,7 +637,6 @@ def _group_of(call: PeekCall) -> Group:
 
 
 FIELDS: Mapping[type[Exception], str] = {
-    InvalidKey: "key",
     InvalidLimit: "limits",
     InvalidCost: "cost",
     InvalidValue: "values",
@@ -689,9 +687,3 @@ def view_of(call: DecideCall) -> RequestView:
         route=call.route,
         body=None if call.body is None else call.body.encode(),
     )
-
-
-def _shadows_of(verdict: Verdict) -> list[Any]:
-    """Return the decisions in shadow of both stages."""
-    earlier = [] if verdict.earlier is None else _shadows_of(verdict.earlier)
-    return [*earlier, *verdict.shadows]

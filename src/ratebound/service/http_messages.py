@@ -1,4 +1,4 @@
-"""The messages of the HTTP API: what a caller may send, and what it is answered. openapi.py describes them.
+"""The messages of the HTTP API: calls and answers. openapi.py describes them.
 
 A call has exactly these fields: a field that is misspelled is refused, and not ignored. msgspec checks the types;
 http_api.py checks what they mean.
@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ratebound.service.engine import MAX_LIMITS_TEXT
 
-MAX_KEY = 1024  # characters
+MAX_KEY = 1024  # characters: the token of a reservation of 100 checks has all keys, and must fit in a body
 MAX_CHECKS = 100  # that are decided together
 MAX_LIFETIME = 86_400  # seconds
 END = r"$(?!\n)"  # of a pattern: in Python a $ also stands before a last line break
@@ -28,7 +28,7 @@ Limits = Annotated[
     ),
 ]
 Cost = Annotated[int, Meta(description="Units to charge, from 1 to 10^12.", examples=[1])]
-FinalCost = Annotated[int, Meta(description="Units that it has cost in fact, from 0 to 10^12.", examples=[250])]
+FinalCost = Annotated[int, Meta(description="The real cost in units, from 0 to 10^12.", examples=[250])]
 FinalCosts = Annotated[
     FinalCost | list[FinalCost],
     Meta(description="One number, or one for each check of the call that the token comes from."),

@@ -100,7 +100,7 @@ def _tcp(listen: Listen) -> socket.socket:
 
 
 def _unix(path: str) -> socket.socket:
-    """Return a Unix socket that its user and its group may use. One that nobody serves any more is replaced."""
+    """Return a Unix socket that its user and its group may use. A left-over socket without a server is replaced."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise OSError(None, "there is a file of this name that is no socket")

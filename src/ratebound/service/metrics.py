@@ -93,12 +93,7 @@ class WorkerMetrics:
                 for sample in metric.samples
                 if not sample.name.endswith("_created")
             ]
-            families[name] = {
-                "name": name,
-                "type": metric.type,
-                "help": metric.documentation,
-                "samples": samples,
-            }
+            families[name] = family(name, metric.type, metric.documentation, samples)
         for sample in _samples_of(self._decisions):
             name = sample[0]
             for end in ("_bucket", "_count", "_sum"):
@@ -112,8 +107,8 @@ class WorkerMetrics:
         opened = [("ratebound_service_connections", {"wire": wire}, many) for wire, many in connections.items()]
         return [
             *families.values(),
-            _family("ratebound_service_requests_total", "counter", "Answered requests, by wire format", requests),
-            _family("ratebound_service_connections", "gauge", "Open connections, by wire format", opened),
+            family("ratebound_service_requests_total", "counter", "Answered requests, by wire format", requests),
+            family("ratebound_service_connections", "gauge", "Open connections, by wire format", opened),
         ]
 
     def _counts_of(self, wire: str) -> dict[bytes, int]:
@@ -142,7 +137,8 @@ class CountedCommands:
         return found
 
 
-def _family(name: str, kind: str, text: str, samples: list[Any]) -> dict[str, Any]:
+def family(name: str, kind: str, text: str, samples: list[Any]) -> dict[str, Any]:
+    """Return a family of samples, as JSON can hold it."""
     return {"name": name, "type": kind, "help": text, "samples": samples}
 
 

@@ -128,7 +128,7 @@ OPERATIONS = {
     ),
     "/v1/commit": Operation(
         "commit",
-        "Make a reservation have cost what was used in fact, and release its slots.",
+        "Settle a reservation by its real cost, and release its slots.",
         CommitCall,
         DecisionAnswer,
         {"reservation": TOKEN, "cost": 17},
@@ -146,7 +146,7 @@ OPERATIONS = {
     ),
     "/v1/settle": Operation(
         "settle",
-        "Make a hit or a decision have cost something else.",
+        "Correct the cost of a hit or a decision.",
         SettleCall,
         DecisionAnswer,
         {"settle": TOKEN, "cost": 250},
@@ -172,7 +172,7 @@ EITHER: dict[str, list[list[str]]] = {
 
 
 def openapi(bounds: Bounds | None = None) -> Document:
-    """Return the OpenAPI 3.1 document of the data plane, as JSON. `bounds` are those of the service."""
+    """Return the OpenAPI 3.1 document of the data plane, as JSON. `bounds` has the largest array."""
     batch = (bounds or Bounds()).batch
     kinds = [kind for one in OPERATIONS.values() for kind in (one.call, one.answer)]
     unique = list(dict.fromkeys([*kinds, ProblemAnswer]))
@@ -192,8 +192,10 @@ def openapi(bounds: Bounds | None = None) -> Document:
         },
         "paths": {
             **{path: {"post": _operation(one, batch)} for path, one in OPERATIONS.items()},
-            "/healthz": {"get": _probe("healthz", "Tell that the worker runs.", {})},
-            "/readyz": {"get": _probe("readyz", "Tell whether the worker can decide.", {"503": "It cannot."})},
+            "/healthz": {"get": _probe("healthz", "Say that the worker runs.", {"200": "It runs."})},
+            "/readyz": {
+                "get": _probe("readyz", "Say whether the worker can decide.", {"200": "It can.", "503": "It cannot."})
+            },
         },
         "components": {
             "schemas": schemas,
@@ -235,12 +237,11 @@ def _operation(one: Operation, batch: int) -> Document:
     }
 
 
-def _probe(name: str, summary: str, others: dict[str, str]) -> Document:
+def _probe(name: str, summary: str, answers: dict[str, str]) -> Document:
     content = {"text/plain": {"schema": {"type": "string"}}}
-    found = {"200": "It does.", **others} if name == "healthz" else {"200": "It can.", **others}
     return {
         "operationId": name,
         "summary": summary,
         "security": [],
-        "responses": {status: {"description": text, "content": content} for status, text in found.items()},
+        "responses": {status: {"description": text, "content": content} for status, text in answers.items()},
     }

@@ -53,7 +53,7 @@ NAMES: Final = (
 )
 PLACES: Final = {name.lower().encode(): place for place, name in enumerate(NAMES)}
 NOTHING: Final[list[bytes | None]] = [None] * len(NAMES)
-# The headers of which there must be one line, by description. Their bits are set in `_doubled`.
+# Headers that may have only one line, by description.
 SINGLE: Final = {
     NGINX: (ORIGINAL_URI, ORIGINAL_METHOD, REAL_IP, HOST, FORWARDED_PROTO, TOKEN),
     FORWARDED: (FORWARDED_URI, FORWARDED_METHOD, FORWARDED_HOST, FORWARDED_PROTO, HOST, TOKEN),
@@ -75,7 +75,7 @@ SET_HEADERS: Final = "Set check_headers to nginx, forwarded or path."
 
 
 class BadDescription(Exception):
-    """A check from which the client's request cannot be told. Its text is a sentence for the operator."""
+    """A check that does not describe one request. Its text is a sentence for the operator."""
 
     def __init__(self, detail: str, status: int = 400) -> None:
         super().__init__(detail)

@@ -4,8 +4,8 @@ A token holds all that settling has to know. So no instance has to remember it, 
 for a token only once it is used. It is signed, and not encrypted: a caller can read the keys and limits in it, and can
 change nothing.
 
-A token is used once, whoever uses it and wherever: its use is a spend of a limit of one unit, in the storage, before
-anything is settled. If a worker dies between the two, the token is used, and what was charged stays charged.
+A token works once, at all instances together: using it spends a limit of one unit in the storage, before anything is
+settled. If a worker dies between the two, the token is used, and what was charged stays charged.
 """
 
 import hmac
@@ -33,7 +33,7 @@ from ratebound.settling import Settlement, restated
 from ratebound.slots import slots_of
 
 PREFIX = "rb1."  # the version of the form
-MIN_SECRET = 16  # bytes
+MIN_SECRET = 32  # bytes
 MAX_USED = 10_000  # tokens of this process's own decisions that are remembered as used
 
 Purpose = Literal["settle", "reservation", "release"]
@@ -49,7 +49,7 @@ class UsedToken(Exception):
 
 
 class ExpiredToken(Exception):
-    """A token that was used too late."""
+    """A token that has expired."""
 
 
 class SignedLimit(Struct, array_like=True, frozen=True):
@@ -94,7 +94,7 @@ class SignedDecision(Struct, array_like=True, frozen=True):
 class SignedDecisions(Struct, array_like=True, frozen=True):
     """The content of a token. `expires` and `lifetime` are in microseconds, by the storage's clock.
 
-    `maker` names the process that decided, because one that decided without the storage alone can correct that.
+    `maker` names the process that decided. A decision without the storage can be corrected by that process only.
     """
 
     purpose: Purpose
@@ -190,7 +190,7 @@ class TokenUse:
         self._used: dict[bytes, int] = {}  # of decisions that this process made without the storage: when they expire
 
     async def settle(self, content: SignedDecisions, cost: int | Sequence[int], strike: bool = False) -> list[Decision]:
-        """Make the decisions have cost `cost`, one for all asks or one for each. Return the enforced ones after that.
+        """Settle the decisions by `cost`, one for all asks or one for each. Return the enforced ones as settled.
 
         With one cost for each ask, rules in shadow stay charged as they are. Raises ValueError for another number of
         costs, UsedToken, ExpiredToken, and StorageError if the storage cannot say whether the token was used.
@@ -254,7 +254,7 @@ class TokenUse:
             raise ExpiredToken
 
     def _use_here(self, content: SignedDecisions) -> None:
-        """Note the use of a token of which this process alone knows: the storage may be out of reach."""
+        """Note the use of a token that only this process can settle: the storage may be out of reach."""
         now = time.time_ns() // 1000
         if content.id in self._used:
             raise UsedToken
@@ -280,7 +280,7 @@ def costs_of(content: SignedDecisions, cost: int | Sequence[int]) -> list[list[i
 
 @lru_cache(maxsize=256)
 def _once(lifetime: int) -> Limit:
-    """Return the limit of which a token spends the only unit. Its state lasts longer than the token."""
+    """Return a limit of one unit, which a token spends. Its state lasts longer than the token."""
     return Limit(1, lifetime, 1, "gcra", name="token", failure="raise")
 
 

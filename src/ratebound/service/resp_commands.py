@@ -25,14 +25,14 @@ from ratebound.policy import RequestView, Verdict
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.engine import MAX_LIMITS_TEXT, SHORT_LIMITS_TEXT, Engine, plan_of
 from ratebound.usage import usage_ask
-from ratebound.web.passed import joined_decision
-from ratebound.web.rejected import rejection_of
+from ratebound.web.verdict_response import told_decision, verdict_response
 
 log = logging.getLogger("ratebound.service")
 
 RespAnswer = bytes | Coroutine[Any, Any, bytes]
 Ask = Callable[[Any], Coroutine[Any, Any, Any]]  # of the engine
 Value = bytes | str | int | None | Sequence[tuple[str, Any]]
+Told = list[tuple[str, Any]]  # names and values of an answer, in order
 
 REDIS_VERSION = "7.4.0"  # the version whose commands clients may expect
 MAX_KEY = 8192  # bytes
@@ -50,6 +50,18 @@ WRONG_PASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\
 NO_PASS_NEEDED = (
     b"-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration"
     b" is correct?\r\n"
+)
+DECISION_FIELDS = (
+    "allowed",
+    "limit",
+    "remaining",
+    "retry_after",
+    "retry_after_ms",
+    "reset_after",
+    "reset_after_ms",
+    "delay_ms",
+    "name",
+    "degraded",
 )
 THROTTLE_USAGE = "Usage: CL.THROTTLE <key> <max_burst> <count per period> <period> [<quantity>]"
 HIT_USAGE = "Usage: {} <key> <limits> [COST <n>] [VALUES <name> <value> ...]"
@@ -561,40 +573,35 @@ def _facts(facts: RespCommandFacts) -> bytes:
     return head + b":%d\r\n:%d\r\n:%d\r\n" % (facts.key, facts.key, 1 if facts.key else 0)
 
 
-def _decision_pairs(decision: Decision) -> list[tuple[str, Any]]:
+def _decision_pairs(decision: Decision) -> Told:
     """Return a decision as RB commands tell it."""
     waits = [row[2] for row in decision.rows if not row[0]]
-    wait = -1 if None in waits else max(filter(None, waits), default=0)
+    wait = None if None in waits else max(filter(None, waits), default=0)
     reset = round(decision.reset_after * SECOND)
-    return [
-        ("allowed", int(decision.allowed)),
-        ("limit", decision.limit.burst),
-        ("remaining", decision.remaining),
-        ("retry_after", -1 if wait < 0 else -(-wait // SECOND)),
-        ("retry_after_ms", -1 if wait < 0 else -(-wait // MILLISECOND)),
-        ("reset_after", -(-reset // SECOND)),
-        ("reset_after_ms", -(-reset // MILLISECOND)),
-        ("delay_ms", -(-round(decision.delay * SECOND) // MILLISECOND)),
-        ("name", decision.limit.name),
-        ("degraded", int(decision.degraded is not None)),
-    ]
+    values = (
+        int(decision.allowed),
+        decision.limit.burst,
+        decision.remaining,
+        *_wait(wait),
+        -(-reset // SECOND),
+        -(-reset // MILLISECOND),
+        -(-round(decision.delay * SECOND) // MILLISECOND),
+        decision.limit.name,
+        int(decision.degraded is not None),
+    )
+    return list(zip(DECISION_FIELDS, values, strict=True))
+
+
+def _wait(wait: int | None) -> tuple[int, int]:
+    """Return a time to wait in seconds and in milliseconds; -1 if no wait helps."""
+    return (-1, -1) if wait is None else (-(-wait // SECOND), -(-wait // MILLISECOND))
 
 
 @lru_cache(maxsize=4096)
 def _allowed_form(protocol: int, burst: int, name: str) -> bytes:
     """Return the answer of an allowed decision, with places for remaining, both resets and the delay."""
-    pairs: list[tuple[str, Any]] = [
-        ("allowed", 1),
-        ("limit", burst),
-        ("remaining", b"REMAINING"),
-        ("retry_after", 0),
-        ("retry_after_ms", 0),
-        ("reset_after", b"RESET"),
-        ("reset_after_ms", b"RESET_MS"),
-        ("delay_ms", b"DELAY_MS"),
-        ("name", name),
-        ("degraded", 0),
-    ]
+    values = (1, burst, b"REMAINING", 0, 0, b"RESET", b"RESET_MS", b"DELAY_MS", name, 0)
+    pairs = list(zip(DECISION_FIELDS, values, strict=True))
     form = _map(protocol, pairs).replace(b"%", b"%%")
     for place in (b"REMAINING", b"RESET", b"RESET_MS", b"DELAY_MS"):
         form = form.replace(_bulk(place), b":%d\r\n", 1)
@@ -619,31 +626,14 @@ def _writer(protocol: int) -> Callable[[Decision], bytes]:
 _WRITERS = {2: _writer(2), 3: _writer(3)}
 
 
-def _verdict_pairs(verdict: Verdict, view: RequestView) -> list[tuple[str, Any]]:
+def _verdict_pairs(verdict: Verdict, view: RequestView) -> Told:
     """Return a verdict as RB.DECIDE tells it: the decision, and the response that the client should get."""
-    decision = verdict.decision
-    if verdict.earlier is not None:
-        decision = joined_decision(verdict.earlier.decision, decision)
-    status, headers, body = 200, [] if decision is None else verdict.policy.response_headers.pairs(decision), b""
-    retry: int | None = 0
-    if not verdict.allowed:
-        rejected = rejection_of(verdict, view, {})
-        status, headers, body = rejected.status, rejected.headers, rejected.body
-        wait = rejected.retry_after
-        retry = None if wait is None else round(wait * SECOND)
+    status, headers, body = verdict_response(verdict, view)
+    decision = told_decision(verdict)
     if decision is None:
-        pairs: list[tuple[str, Any]] = [
-            ("allowed", int(verdict.allowed)),
-            ("limit", None),
-            ("remaining", None),
-            ("retry_after", -1 if retry is None else -(-retry // SECOND)),
-            ("retry_after_ms", -1 if retry is None else -(-retry // MILLISECOND)),
-            ("reset_after", 0),
-            ("reset_after_ms", 0),
-            ("delay_ms", 0),
-            ("name", None),
-            ("degraded", 0),
-        ]
+        wait = _wait(0 if verdict.allowed else verdict.block_wait)
+        values = (int(verdict.allowed), None, None, *wait, 0, 0, 0, None, 0)
+        pairs: Told = list(zip(DECISION_FIELDS, values, strict=True))
     else:
         pairs = _decision_pairs(decision)
         pairs[0] = ("allowed", int(verdict.allowed))
@@ -657,5 +647,5 @@ def _verdict_pairs(verdict: Verdict, view: RequestView) -> list[tuple[str, Any]]
     ]
 
 
-def _header_pairs(headers: Pairs) -> list[tuple[str, Any]]:
+def _header_pairs(headers: Pairs) -> Told:
     return [(name.lower(), value) for name, value in headers]

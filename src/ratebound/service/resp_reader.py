@@ -1,9 +1,9 @@
 """Commands out of the bytes of a RESP connection: arrays of bulk strings, or lines of words.
 
-hiredis reads whatever is a whole number of commands, which is nearly always everything that one read brought. It was
-written for clients, which trust their server: it allocates what a header announces, accepts values of every type, and
-does not say where a command ends. So bytes that announce too much, that hold something else or that end within a
-command are read by the strict reader below instead. Both return the same commands for the same bytes.
+hiredis reads data that is a whole number of commands, as nearly every read is. It was written for clients, which trust
+their server: it allocates what a header announces, accepts values of every type, and does not say where a command ends.
+So bytes that announce too much, that hold something else or that end within a command are read by the strict reader
+below instead. Both return the same commands for the same bytes.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The routes of the HTTP data plane: which path is answered by what, and who may ask."""
+"""The routes of the HTTP data plane: which function answers a path, and who may ask."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,8 +14,8 @@ class ServiceRoutes:
     """All routes of a worker.
 
     `api` has the calls of programs, by path. They are POST requests, and need a token if there are tokens. `check`
-    answers proxies, for every method and for each path below /v1/check; it knows by itself whom it trusts. `is_ready`
-    says whether the worker can decide now.
+    answers proxies, for every method and for each path below /v1/check; it checks by itself which proxies it trusts.
+    `is_ready` returns True if the worker can decide now.
     """
 
     def __init__(

@@ -137,7 +137,7 @@ def _lock(path: Path) -> int | None:
 
 @contextmanager
 def _free(path: Path) -> Iterator[bool]:
-    """Lock a file of this user, if nobody has locked it. The value is False if that was not possible."""
+    """Lock a file of this user. The value is False if another process has locked it, or if it cannot be opened."""
     lock = -1
     try:
         try:

@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from ratebound.errors import RateboundError
+from ratebound.http.client_ip import Proxies
 from ratebound.policy.load.document import parse
 from ratebound.policy.problem import PolicyError
 from ratebound.service.bearer_tokens import BearerTokens
+from ratebound.service.check import LOCAL_PROXIES
 from ratebound.service.connections import Bounds
+from ratebound.service.proxied_request import AUTO, DESCRIPTIONS
+from ratebound.service.reservations import MIN_SECRET
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.urls import check_storage_url
 
@@ -28,8 +32,6 @@ PREFIX = "RATEBOUND_"
 OFF = "off"
 SECRET_IN_URL = re.compile("@|secret=|password=")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-LEAST_SECRET = 32  # characters
-LOCAL_PROXIES = ("127.0.0.0/8", "::1", "unix")
 Environ = Mapping[str, str]
 
 
@@ -162,13 +164,11 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
 
-def _networks(text: str) -> tuple[str, ...]:
-    for word in _words(text):
-        if word != "unix":
-            try:
-                ipaddress.ip_network(word, strict=False)
-            except ValueError:
-                raise ValueError(f"{word!r} is no range: expected for example 10.0.0.0/8, ::1 or unix") from None
+def _proxies(text: str) -> tuple[str, ...]:
+    try:
+        Proxies(_words(text))
+    except ValueError as error:  # it is written for policies, which may count hops instead
+        raise ValueError(str(error).removeprefix("trusted: ").removesuffix(", or set hops")) from None
     return _words(text)
 
 
@@ -181,8 +181,8 @@ def _tokens(text: str) -> tuple[str, ...]:
 
 def _secrets(text: str) -> tuple[str, ...]:
     for word in _words(text):
-        if len(word) < LEAST_SECRET:
-            raise ValueError(f"a secret must have at least {LEAST_SECRET} characters; make one: openssl rand -hex 32")
+        if len(word.encode()) < MIN_SECRET:
+            raise ValueError(f"a secret must have at least {MIN_SECRET} characters; make one: openssl rand -hex 32")
     return _words(text)
 
 
@@ -242,15 +242,15 @@ SETTINGS = (
     Setting("secret_file", _text, "", "FILE", "A file with the secrets that sign reservations, one in each line."),
     Setting(
         "trusted_proxies",
-        _networks,
+        _proxies,
         " ".join(LOCAL_PROXIES),
         "RANGES",
         "The addresses of proxies that may use the check endpoint; unix for Unix sockets.",
     ),
     Setting(
         "check_headers",
-        _choice("auto", "nginx", "forwarded", "path"),
-        "auto",
+        _choice(*DESCRIPTIONS),
+        AUTO,
         "NAME",
         "How proxies describe a request to the check endpoint: auto, nginx, forwarded or path.",
     ),
@@ -315,7 +315,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ServiceSettings:
-    """The settings of one run, checked. Its repr shows no secret: it has none."""
+    """The settings of one run, checked. It has no repr with fields, because some of them are secret."""
 
     policy: Path | None
     functions: str

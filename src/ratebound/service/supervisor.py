@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ratebound.errors import RateboundError
@@ -45,7 +45,7 @@ class _Child:
     """A process that the supervisor keeps running."""
 
     name: str
-    run: Callable[[int, int], None]  # with the pipe for its first sign of life, and with its end of the other pipe
+    run: Callable[[int, int], None]  # takes the pipes `started` and `supervisor` of `run_worker`
     pid: int = 0  # 0: it does not run
     started: int = -1  # the pipe on which it says that it serves
     is_up: bool = False
@@ -53,7 +53,7 @@ class _Child:
     starts: int = 0  # in all
     failures: int = 0  # in a row
     since: float = 0.0
-    due: float = field(default=0.0)  # when to start it
+    due: float = 0.0  # when to start it
 
 
 class Supervisor:

@@ -1,8 +1,10 @@
-"""Rules that the check endpoint cannot keep as an application can: it sees no body, and nobody tells it
-how a request has ended."""
+"""Warnings about rules that the check endpoint cannot apply in full: it sees no body, and no response."""
 
 import logging
-from typing import Any, Final
+from typing import Final
+
+from ratebound.policy import AsyncGate
+from ratebound.policy.runtime.general_path import CompiledPolicy
 
 log = logging.getLogger("ratebound.service")
 
@@ -19,13 +21,13 @@ BODY: Final = (
 
 
 class UnkeptRules:
-    """Warnings in the log about the policy of an engine, now and whenever it is loaded again."""
+    """Warns in the log about the policy of a gate, now and each time it is loaded. The gate holds it weakly."""
 
-    def __init__(self, gate: Any) -> None:
+    def __init__(self, gate: AsyncGate) -> None:
         gate.before_new_policy(self.warn)
         self.warn(gate.current())
 
-    def warn(self, compiled: Any) -> None:
+    def warn(self, compiled: CompiledPolicy) -> None:
         """Warn of the rules of a compiled policy that a check cannot keep."""
         if compiled.may_hold:
             log.warning(SLOTS)

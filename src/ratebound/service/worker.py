@@ -41,6 +41,7 @@ SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
 LAST_ACCEPT = 0.05  # seconds, in which connections are accepted that had arrived before a stop
 LAST_REQUESTS = 0.5  # seconds, in which connections may end with one more answer
+NOT_ASKED = "the storage was not asked yet"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,7 +80,7 @@ class Worker:
         self.connections = {name: Connections(settings.bounds) for name in task.sockets if name != "admin"}
         self.servers: list[asyncio.AbstractServer] = []
         self.is_ready = False
-        self.not_ready = "the storage was not asked yet"
+        self.not_ready = NOT_ASKED
         self._tasks: list[asyncio.Task[None]] = []
 
     def protocols(self) -> dict[str, Callable[[], Any]]:
@@ -116,7 +117,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         protocols = self.protocols()
         await self._look_at_storage()
-        questions = {"metrics": self._metrics, "ready": self._ready, "reload": self._reload}
+        questions = {"metrics": self._metrics, "ready": self._ready}
         path = self.task.folder.worker_socket(self.task.slot)
         if os.path.exists(path):
             os.unlink(path)  # of the worker that was here before
@@ -166,7 +167,7 @@ class Worker:
             is_ready = False
         if self.is_ready and not is_ready:
             log.warning("not ready: the storage does not answer")
-        elif is_ready and not self.is_ready and self.not_ready != "the storage was not asked yet":
+        elif is_ready and not self.is_ready and self.not_ready != NOT_ASKED:
             log.warning("ready again: the storage answers")
         self.is_ready = is_ready
         self.not_ready = "" if is_ready else "the storage does not answer"
@@ -177,12 +178,6 @@ class Worker:
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"process": os.getpid(), "ready": self.is_ready, "reason": self.not_ready}
-
-    async def _reload(self, asked: Mapping[str, Any]) -> bool:
-        policy = self.task.policy
-        if not isinstance(policy, PolicyFile):
-            return False
-        return await asyncio.get_running_loop().run_in_executor(None, policy.reload)
 
 
 def run_worker(task: WorkerTask, started: int, supervisor: int) -> None:

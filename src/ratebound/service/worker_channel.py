@@ -39,7 +39,7 @@ async def _answered(line: bytes, questions: Mapping[str, Question]) -> bytes:
     try:
         asked = json.loads(line)
         answer = {"answer": await questions[asked.pop("ask")](asked)}
-    except Exception as error:  # whatever it is, the one that asks must be told
+    except Exception as error:  # the control plane must be told of any failure
         log.exception("a question of the control plane could not be answered")
         answer = {"error": f"{type(error).__name__}: {error}"}
     return json.dumps(answer).encode() + b"\n"

@@ -3,6 +3,7 @@
 from ratebound.decision import Decision
 from ratebound.http import Response
 from ratebound.policy import RequestView, Verdict
+from ratebound.policy.runtime.verdict import Shadow
 from ratebound.web.passed import joined_decision, passed_headers
 from ratebound.web.rejected import rejection_of
 
@@ -15,11 +16,20 @@ def verdict_response(verdict: Verdict, view: RequestView) -> Response:
     if not verdict.allowed:
         rejected = rejection_of(verdict, view, {})
         return Response(rejected.status, rejected.headers, rejected.body)
-    decision = whole_decision(verdict)
+    decision = told_decision(verdict)
     return Response(200, [] if decision is None else passed_headers(verdict, decision, view.is_scripted), b"")
 
 
-def whole_decision(verdict: Verdict) -> Decision | None:
-    """Return the decisions of both stages as one; None if no limit was asked."""
+def told_decision(verdict: Verdict) -> Decision | None:
+    """Return the decision to tell the caller: the one that denies, or those of both stages as one; None if no limit
+    was asked."""
     earlier = verdict.earlier
-    return verdict.decision if earlier is None else joined_decision(earlier.decision, verdict.decision)
+    if earlier is None or not verdict.allowed:
+        return verdict.decision
+    return joined_decision(earlier.decision, verdict.decision)
+
+
+def shadows_of(verdict: Verdict) -> list[Shadow]:
+    """Return what rules in shadow would have decided, at both stages."""
+    earlier = verdict.earlier
+    return [*(() if earlier is None else earlier.shadows), *verdict.shadows]

@@ -106,6 +106,18 @@ def _read_rate(rate: Any, where: str, draft: Draft) -> tuple[str, str, list[str]
     return (f"{min(count, MAX_COUNT)}/{unit} fixed-window" if count else "deny"), name, replaced
 
 
+def _note_ignored(one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...], draft: Draft) -> None:
+    """Note the keys of a descriptor that have no effect in a policy."""
+    for key in sorted(set(map(str, one)) - DESCRIPTOR):
+        draft.lose(f"{_chain(chain)}: unknown key {key}")
+    if any(one.get(key) for key in REPORTING):
+        draft.lose("detailed_metric, value_to_metric and metadata are left out: they do not change the limits")
+    if is_true(one.get("quota_mode")):
+        draft.lose(
+            f"{_chain(chain)}: quota_mode denies only if all quotas are used up; in this policy each quota denies"
+        )
+
+
 Group = list[tuple[DescriptorEntry, Mapping[str, Any]]]  # the descriptors of one key at one level
 
 
@@ -154,7 +166,7 @@ class _DescriptorReader:
             for entry, one in group:
                 chain = (*above, entry)
                 entries = (*written, _entry_text(entry, shared=is_true(one.get("share_threshold"))))
-                self._note_ignored(one, chain)
+                _note_ignored(one, chain, self.draft)
                 if one.get("rate_limit") is not None:
                     self._limit(one, chain, entries)
                 elif not one.get("descriptors"):
@@ -191,16 +203,6 @@ class _DescriptorReader:
             limits=limits,
             mode=mode,
         )
-
-    def _note_ignored(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...]) -> None:
-        for key in sorted(set(map(str, one)) - DESCRIPTOR):
-            self.draft.lose(f"{_chain(chain)}: unknown key {key}")
-        if any(one.get(key) for key in REPORTING):
-            self.draft.lose("detailed_metric, value_to_metric and metadata are left out: they do not change the limits")
-        if is_true(one.get("quota_mode")):
-            self.draft.lose(
-                f"{_chain(chain)}: quota_mode denies only if all quotas are used up; in this policy each quota denies"
-            )
 
 
 def _entry_text(entry: DescriptorEntry, *, shared: bool) -> Any:
@@ -256,14 +258,7 @@ class _EnvoyReader:
             self.draft.end(f"end {chain[-1].label}", match, since)
 
     def _note_ignored(self, one: Mapping[str, Any], chain: tuple[DescriptorEntry, ...]) -> None:
-        for key in sorted(set(map(str, one)) - DESCRIPTOR):
-            self.draft.lose(f"{_chain(chain)}: unknown key {key}")
-        if any(one.get(key) for key in REPORTING):
-            self.draft.lose("detailed_metric, value_to_metric and metadata are left out: they do not change the limits")
-        if is_true(one.get("quota_mode")):
-            self.draft.lose(
-                f"{_chain(chain)}: quota_mode denies only if all quotas are used up; in this policy each quota denies"
-            )
+        _note_ignored(one, chain, self.draft)
         if one.get("rate_limit") is not None and _limits_below(one):
             self.draft.lose(
                 f"{_chain(chain)} has a limit, and more are nested in it: in Envoy each counts only if a descriptor"

@@ -130,13 +130,17 @@ class _PolicyReader:
         switch = known.get("switch")
         if isinstance(switch, bool):
             known["switch"] = "on" if switch else "off"
+        readers: dict[str, Callable[[Any, Place], Any]] = {
+            "rules": self.rule,
+            "exempt": self.match,
+            "overrides": self.override,
+            "descriptors": self.descriptor,
+        }
         arguments: dict[str, Any] = {}
         for name, value in known.items():
-            read = {"rules": self.rule, "exempt": self.match, "overrides": self.override}.get(name)
+            read = readers.get(name)
             if read is not None:
                 arguments[name] = self.each(value, name, read)
-            elif name == "descriptors":
-                arguments[name] = self.each(value, name, self.descriptor)
             elif name == "identities":
                 arguments[name] = self.identities(value)
             elif name == "by":

@@ -27,7 +27,7 @@ MAX_OVERRIDES = 1024  # plans of one rule
 
 
 class CompiledDescriptor:
-    """A rule for descriptors with its limits as it enforces them. `cost` is that of one hit.
+    """A rule for descriptors with its limits as it enforces them. `cost` is the cost of one hit.
 
     `plan` is 'deny', 'unlimited' or the limits of `of_key`. `counted` are the places of the entries whose values have
     counts of their own. `charges_denied` is True if hits that exceed the limits are charged all the same.
@@ -93,7 +93,7 @@ class CompiledDescriptor:
             if not limit.takes_cost or limit.metered or _unit_of(limit) != unit:
                 continue
             if limit.algorithm == "sliding-log" and count > LOG_COUNT:
-                return None  # a log stores each request, and nobody has said that it may be so long
+                return None  # a log stores each request, and its rule was not written for so many
             plan: Plan = "deny"
             if count:
                 plan = with_failure((replace(limit, count=count, burst=count, large=True),), self._failure)
