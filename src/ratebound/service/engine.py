@@ -53,9 +53,7 @@ class Engine:
         storage = with_collected_calls(storage)
         self.gate = AsyncGate(policy, storage=storage, deadline=deadline, workers=workers, listeners=told)
         self.decider: AsyncDecider = self.gate._decider
-        self.strict_gate = AsyncGate(policy, storage=self.gate.storage, max_delay=0)
-        self.strict_gate._decider.listeners = told  # the storage tells its own events once
-        self.strict_gate._decider._choose_path()
+        self.strict_gate = AsyncGate(policy, storage=self.gate.storage, max_delay=0, listeners=told)
 
     @property
     def never_pauses(self) -> bool:

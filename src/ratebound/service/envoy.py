@@ -14,15 +14,15 @@ from google.protobuf.message import DecodeError
 from ratebound.clock import SECOND
 from ratebound.decision import Decision, most_pressing
 from ratebound.errors import StorageError
-from ratebound.events import Shadowed
 from ratebound.extras import extras_of
 from ratebound.limit import MAX_COUNT, NOT_GIVEN, UNITS, Ask, Group, Limit
 from ratebound.outcome import Row
 from ratebound.policy import Identity, Policy, Rule
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
 from ratebound.policy.runtime.compiled_descriptors import CompiledDescriptor, override_identity
+from ratebound.policy.runtime.gate import tell_verdict, wants_verdicts
 from ratebound.policy.runtime.general_path import CompiledPolicy
-from ratebound.policy.runtime.verdict import Grounds, Judged, Shadow, Verdict
+from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 from ratebound.service.engine import Engine
 from ratebound.service.envoy_messages import (
     METHOD,
@@ -46,7 +46,7 @@ from ratebound.service.grpc import (
 )
 from ratebound.settling import peeked
 from ratebound.switch import switch
-from ratebound.telling import tell, tell_decided
+from ratebound.telling import tell_decided
 
 MAX_DESCRIPTORS: Final = 100  # of one request: Envoy's configuration decides how many it sends
 MAX_REMEMBERED: Final = 4096  # requests that are remembered
@@ -360,11 +360,9 @@ class EnvoyRateLimits:
         policy = matched.compiled.policy
         allowed = asked.denied is None and (decision is None or decision.allowed)
         listeners = self._engine.decider.listeners
-        if listeners or not allowed:
+        if shadows or not allowed or any(map(wants_verdicts, listeners)):
             verdict = _verdict(policy, asked, decision, allowed, shadows)
-            for shadow in shadows:
-                tell(listeners, Shadowed(shadow.rule.name, False, shadow.allowed))
-            tell(listeners, Judged(verdict, seconds))
+            tell_verdict(listeners, verdict, seconds)
             if not allowed:
                 return self._rejection(matched, asked, verdict, rows)
         headers = policy.response_headers.pairs(decision) if decision is not None else ()

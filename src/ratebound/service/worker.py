@@ -156,9 +156,12 @@ class Worker:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP)
-            for connections in self.connections.values():
-                connections.expire(loop.time())
-            await self._look_at_storage()
+            try:
+                for connections in self.connections.values():
+                    connections.expire(loop.time())
+                await self._look_at_storage()
+            except Exception:  # else nothing would expire any more, and nobody would notice
+                log.exception("looking after connections and the storage failed; the next look is in %g s", SWEEP)
 
     async def _look_at_storage(self) -> None:
         try:

@@ -833,10 +833,20 @@ def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> No
     seconds = time.perf_counter() - begin
     if verdict.decision is not None:
         tell_decided(listeners, verdict.decision, seconds)
+    tell_verdict(listeners, verdict, seconds)
+
+
+def wants_verdicts(listener: Listener) -> bool:
+    """Return True if a listener has to be told of verdicts. One that ignores them says so, to save the time."""
+    return not getattr(listener, "ignores_verdicts", False)
+
+
+def tell_verdict(listeners: tuple[Listener, ...], verdict: Verdict, seconds: float) -> None:
+    """Tell every listener of the shadows of a verdict, and of the verdict itself."""
     for shadow in verdict.shadows:
         tell(listeners, Shadowed(shadow.rule.name, shadow.candidate, shadow.allowed))
     for listener in listeners:
-        if not getattr(listener, "ignores_verdicts", False):
+        if wants_verdicts(listener):
             tell((listener,), Judged(verdict, seconds))
 
 
