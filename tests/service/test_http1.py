@@ -1,10 +1,12 @@
 """HTTP/1.1: order, connections that stay open or end, bounds, what looks like smuggling, and peers that misbehave."""
 
 import asyncio
+import gc
 import logging
 import random
 import socket
 import struct
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -698,3 +700,23 @@ def test_no_bytes_break_a_connection(noise: bytes, requests: list[bytes], place:
     transport = InMemory()
     run(lambda: fed(transport, [sent[:place] + noise + sent[place:]]))
     assert b" 500 " not in b"".join(transport.writes)
+
+
+def test_a_request_that_nobody_has_begun_to_answer_is_dropped_without_a_warning() -> None:
+    async def passed_on(answer: Any) -> bytes:
+        found: bytes = await answer
+        return found
+
+    async def lose() -> None:
+        connection = Http1Connection(lambda request: passed_on(_later(request)), Connections(Bounds()))
+        connection.connection_made(asyncio.Transport())
+        connection.data_received(get("/later", "Host: x"))
+        connection.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        asyncio.run(lose())
+        gc.collect()
+    assert not [str(one.message) for one in seen if "never awaited" in str(one.message)]

@@ -257,7 +257,8 @@ class Http1Connection(asyncio.Protocol):
         self._connections.remove(self)
         for answer in self._answers:
             if not isinstance(answer, bytes):
-                answer.cancel()
+                # Not at once: a coroutine that is cancelled before its first step never awaits what it was given.
+                self._loop.call_soon(answer.cancel)
         self._answers.clear()
         self._parser = None
 
