@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from ratebound import AsyncLimiter, Limiter, MemoryStorage
+from ratebound.errors import StorageError
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
@@ -212,6 +213,21 @@ def test_a_loop_that_the_program_blocks_is_no_outage(
             assert cold or not any(answer.degraded for answer in answers), "Redis has answered all of them"
             assert limiter.storage.guard.breaker("").calm  # type: ignore[attr-defined]
             assert (await limiter.hit("k")).degraded is None
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+@LOOPS
+def test_calls_that_are_due_already_are_no_error_of_the_program(loop: Loop, redis_url_server: Server) -> None:
+    async def main() -> None:
+        async with AsyncLimiter("1000/minute", storage=redis_url_server.url) as limiter:
+            await limiter.hit("k")
+            connections = limiter.storage.inner._loop().connections  # type: ignore[attr-defined]
+            now = asyncio.get_running_loop().time()
+            calls = [connections.call(b"*1\r\n$4\r\nPING\r\n", now - late) for late in (0.1, 0.2, 0.0)]
+            for answer in await asyncio.gather(*calls, return_exceptions=True):
+                assert answer == b"PONG" or isinstance(answer, StorageError)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())

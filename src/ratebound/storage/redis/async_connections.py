@@ -36,7 +36,8 @@ class PipelinedConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_since = 0.0  # by the loop's time
         self._reader = hiredis.Reader(replyError=ErrorReply)
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_at = 0.0  # by the loop's time. A handle of uvloop does not tell when it runs if that is now
         # From here on the transport is ours. redis-py's objects would warn or close it when collected.
         self._writer = connection._writer
         connection._writer = connection._reader = None
@@ -59,7 +60,7 @@ class PipelinedConnection(asyncio.Protocol):
             self.loop.call_soon(self._send)
         self._unsent.append(packed)
         self._pending.append((future, due))
-        if self._alarm is None or due < self._alarm.when():
+        if self._alarm is None or due < self._alarm_at:
             self._set_alarm(due)
         return future
 
@@ -142,6 +143,7 @@ class PipelinedConnection(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = self.loop.call_at(due, self._check, due)
+        self._alarm_at = due
 
     def _check(self, due: float) -> None:
         """Close the connection if an answer is overdue, else set the alarm again."""
@@ -155,6 +157,7 @@ class PipelinedConnection(asyncio.Protocol):
             self._set_alarm(first)
         elif self._poll.poll(0) and due < first + LENIENCE:  # the answer has arrived; the loop was too busy to read it
             self._alarm = self.loop.call_later(TURN, self._check, first + LENIENCE)
+            self._alarm_at = now + TURN
         else:
             self.close(NO_ANSWER)
 
