@@ -56,8 +56,12 @@ def main() -> None:
         raise SystemExit(str(error)) from None
     urls = {name: address_of(name, bound, tls=False) for name, bound in supervisor.sockets.items()}
     at = {f"{name}_at": url.rpartition("/")[2] for name, url in urls.items()}
-    print(LOOK.format(**urls, **at, ask=".venv/bin/ratebound ask"), flush=True)
-    raise SystemExit(supervisor.run())
+    try:
+        print(LOOK.format(**urls, **at, ask=".venv/bin/ratebound ask"), flush=True)
+        status = supervisor.run()
+    except KeyboardInterrupt:  # before the supervisor takes signals
+        status = 0
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":

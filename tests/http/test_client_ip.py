@@ -317,7 +317,7 @@ def test_a_peer_that_is_no_address_stands_for_itself_and_that_is_said_once(caplo
                 answer = proxies.client_address("testclient", xff("1.1.1.1"))
                 assert answer == ClientAddress(None, "testclient", "peer")
         assert [record.getMessage() for record in caplog.records] == [
-            "requests from peer 'testclient' have no address, so they all count as one client"
+            "requests come without the address of a client (peer 'testclient'), so they all count as one client"
         ]
 
 

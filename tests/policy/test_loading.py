@@ -84,7 +84,10 @@ def test_the_error_reads_like_a_compilers() -> None:
 
 
 RULE = "  - {name: a, limits: 5/minute}\n"
-FUNCTIONS = "unknown function 'find': load the policy with functions={'find': …}, or write package.module:function"
+FUNCTIONS = (
+    "unknown function 'find': load the policy with functions={'find': …}, name its module with --functions, or write"
+    " module:function"
+)
 
 
 @pytest.mark.parametrize(

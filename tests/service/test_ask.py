@@ -56,6 +56,26 @@ def test_json_is_the_whole_answer(service: RunningService) -> None:
     assert json.loads(out)["overall_code"] == "OK"
 
 
+def test_a_denial_says_which_limit_denies_and_what_the_client_is_told(service: RunningService) -> None:
+    words = ("http", "decide", "--method", "POST", "--path", "/login", "--address", "203.0.113.2")
+    for _ in range(3):
+        status, out, _ = ask(service, *words)
+    assert status == 3
+    assert "limit: 2/hour (login/hour)" in out
+    assert '"detail":"Too many requests: try again in ' in out
+
+
+def test_a_descriptor_without_a_rule_is_said_to_have_none(service: RunningService) -> None:
+    status, out, _ = ask(service, "grpc", "edge", "a=b")
+    assert (status, out) == (0, "allowed\n  OK, no rule limits this descriptor\n")
+
+
+def test_tls_with_a_service_that_has_none_is_an_error_that_says_so(service: RunningService) -> None:
+    status, _, error = ask(service, "http", "hit", "a", "1/hour", "--tls")
+    assert status == 2
+    assert f"{service.address('http')} does not use TLS: " in error
+
+
 @pytest.mark.parametrize(
     "words", [("http", "hit", "a", "1/hour"), ("grpc", "edge", "a=b"), ("resp", "hit", "a", "1/s")]
 )
@@ -63,8 +83,11 @@ def test_a_wrong_or_missing_token_is_an_error(service: RunningService, words: tu
     for token in ("", "wrong-token-wrong"):
         status, out, error = ask(service, *words, token=token)
         assert (status, out) == (2, "")
-        assert error
+        assert "Set RATEBOUND_TOKEN or --token-file." in error
         assert "wrong-token" not in error
+    assert service.log.count(f"{words[0]}: a caller was refused, because it sent no valid token") == 1
+    if words[0] == "grpc":
+        assert service.metrics()['ratebound_service_requests_total{result="16",wire="grpc"}'] == 2
 
 
 def test_a_token_may_be_in_a_file(service: RunningService, tmp_path: Path) -> None:

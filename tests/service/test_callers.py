@@ -134,7 +134,7 @@ def test_express_does_as_it_is_told_when_the_service_is_away(
     with application(free_port(), tmp_path, whenAway=when_away) as app:
         assert [app.get("/orders")[0] for _ in statuses] == statuses
         assert app.process.stdout is not None
-        assert app.process.stdout.readline().startswith("Ratebound does not answer: ")
+        assert app.process.stdout.readline().startswith("Ratebound gave no decision: ")
 
 
 def test_express_does_not_wait_for_a_service_that_hangs(tmp_path: Path) -> None:

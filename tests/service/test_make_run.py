@@ -26,6 +26,8 @@ def printed() -> Iterator[str]:
                 lines.append(line)
                 if line.startswith("Ctrl-C"):
                     break
+            assert process.stderr is not None
+            assert lines, process.stderr.read()
             yield "".join(lines)
             process.send_signal(signal.SIGINT)
             _, error = process.communicate(timeout=20)
@@ -57,6 +59,7 @@ def test_the_policy_decides(printed: str) -> None:
 
 def test_limits_of_your_own_are_shared_by_all_wire_formats(printed: str) -> None:
     curl, http, resp = commands(printed, "limits of your own")
+    curl, http, resp = (command.replace("user:42", "user:44") for command in (curl, http, resp))
     assert json.loads(run(curl))["remaining"] == 1
     assert "remaining: 0" in run(http)
     assert run(resp, status=3).startswith("denied\n")
@@ -74,6 +77,7 @@ def test_the_others_are_answered(printed: str) -> None:
 def test_the_control_plane_answers(printed: str) -> None:
     ready, metrics = commands(printed, "is it ready?")
     assert json.loads(run(ready))["ready"] is True
+    run(commands(printed, "limits of your own")[0])  # without a decision there is nothing to count
     assert "ratebound_decisions_total{" in run(metrics)
 
 

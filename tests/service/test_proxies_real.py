@@ -245,6 +245,13 @@ SENT_TOKENS = {  # the changes in each example that make its proxy send the toke
     "envoy": [("headers_to_add: []  # - {", "headers_to_add: [{"), (f"{WRITTEN}}}", f"{TOKEN!r}}}]")],
     "caddy": [("# header_up X-Ratebound-Token", "header_up X-Ratebound-Token"), (WRITTEN, TOKEN)],
     "haproxy": [("local TOKEN = nil", f"local TOKEN = {TOKEN!r}")],
+    "traefik": [
+        ("[ratebound]  # if the service has tokens: [", "["),
+        ("# send-token:", "send-token:"),
+        ("# drop-token:", "drop-token:"),
+        ("#   headers:", "  headers:"),
+        (WRITTEN, repr(TOKEN)),
+    ],
 }
 
 
@@ -255,6 +262,7 @@ def test_a_proxy_sends_the_token_that_the_service_wants(name: str, tmp_path: Pat
         guess = [("X-Ratebound-Token", "a client's own")]
         assert [edge.ask("/limited/a", source=address, headers=guess).status for _ in range(3)] == [200, 200, 429]
         assert not any(TOKEN in str(seen) for seen in edge.service.engine.seen)
+        assert not any(TOKEN in str(request.headers) for request in edge.application.requests)
         edge.service.use(tokens=BearerTokens(["another token of it".replace(" ", "-")]))
         assert edge.ask("/x", source=address).status in (403, 500)
 

@@ -43,7 +43,7 @@ def test_redis_cli_reads_answers_and_errors(server: RespServer) -> None:
     assert cli(server, "-3", "RB.HIT", "cli", "5/minute as short", "COST", "2").startswith(
         "allowed 1\nlimit 5\nremaining 3"
     )
-    assert cli(server, "GET", "x") == "ERR unknown command 'GET'\n\n"
+    assert cli(server, "GET", "x").startswith("ERR unknown command 'GET'. This is Ratebound, which knows CL.THROTTLE")
     typed = b'RB.HIT cli2 "5/minute as short" COST 2\nRB.PEEK cli2 "5/minute as short"\n'
     assert cli(server, sent=typed).count("remaining\n3") == 2
 

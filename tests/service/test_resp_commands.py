@@ -12,7 +12,7 @@ from ratebound import Limiter, MemoryStorage
 from ratebound.policy import read_policy
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.engine import Engine
-from ratebound.service.resp_commands import MAX_KEY, RespCommands
+from ratebound.service.resp_commands import KNOWN, MAX_KEY, RespCommands
 from ratebound.testing import FakeClock
 from tests.service.resp_server import POLICY, TOKEN
 
@@ -403,10 +403,10 @@ def test_rb_decide_describes_the_whole_request() -> None:
         (["HELLO", 3, "SETNAME"], "ERR syntax error in HELLO option 'SETNAME'"),
         (["HELLO", 3, "AUTH", "x"], "ERR syntax error in HELLO option 'AUTH'"),
         (["HELLO", 3, "FOO"], "ERR syntax error in HELLO option 'FOO'"),
-        (["GET", "x"], "ERR unknown command 'GET'"),
-        ([b"\r\n\x00x"], "ERR unknown command '???x'"),
-        (["x" * 1000], f"ERR unknown command '{'x' * 128}...'"),
-        ([b""], "ERR unknown command ''"),
+        (["GET", "x"], f"ERR unknown command 'GET'. {KNOWN}"),
+        ([b"\r\n\x00x"], f"ERR unknown command '???x'. {KNOWN}"),
+        (["x" * 1000], f"ERR unknown command '{'x' * 128}...'. {KNOWN}"),
+        ([b""], f"ERR unknown command ''. {KNOWN}"),
         (
             ["AUTH", "x"],
             "ERR AUTH <password> called without any password configured for the default user."

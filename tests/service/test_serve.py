@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -121,6 +122,14 @@ def test_mistakes_end_with_status_2_and_the_message_alone(options: list[str], ex
     done = CliRunner().invoke(serve, options)
     assert (done.exit_code, type(done.exception)) == (2, SystemExit)
     assert expected in done.stderr
+
+
+def test_a_storage_whose_package_is_missing_is_one_message() -> None:
+    code = "import sys; sys.modules['redis'] = None; from ratebound.cli.serve import serve; serve()"
+    options = ["--http", "0", "--admin", "off", "--storage", "redis://127.0.0.1:1"]
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, timeout=60)
+    expected = 'redis-py is not installed. Run: pip install "ratebound[redis]"\n'
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
 def test_a_worker_that_cannot_start_ends_the_service() -> None:
@@ -482,6 +491,10 @@ def test_all_listeners_use_tls_if_there_is_a_certificate(tmp_path: Path) -> None
         ):
             done = CliRunner().invoke(ask, [wire, *words, "--to", service.address(wire), "--ca", str(ca)])
             assert (done.exit_code, done.stderr) == (0, ""), wire
+            done = CliRunner().invoke(ask, [wire, *words, "--to", service.address(wire), "--tls"])
+            assert "is not valid here: " in done.stderr
+            done = CliRunner().invoke(ask, [wire, *words, "--to", service.address(wire)])
+            assert (done.exit_code, "If it uses TLS, add --tls" in done.stderr) == (2, True), done.stderr
         for wire, sent in (("http", b"GET /healthz HTTP/1.1\r\n\r\n"), ("resp", b"PING\r\n")):
             host, _, port = service.address(wire).rpartition(":")
             with socket.create_connection((host, int(port)), 10) as raw:

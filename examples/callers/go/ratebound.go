@@ -1,6 +1,7 @@
 // Package ratebound limits an Echo application by asking the Ratebound service before each request.
 //
 //	e := echo.New()
+//	e.IPExtractor = echo.ExtractIPDirect() // no proxy in front; behind one: echo.ExtractIPFromXFFHeader(…)
 //	e.Use(ratebound.Middleware(ratebound.Config{
 //		URL:      "http://127.0.0.1:4290",
 //		Token:    os.Getenv("RATEBOUND_TOKEN"),
@@ -129,7 +130,7 @@ func (l *limiter) decide(c *echo.Context) (*answer, error) {
 	found, err := l.ask(c)
 	if err != nil && c.Request().Context().Err() == nil { // the client itself did not go away
 		l.awayUntil.Store(time.Now().Add(pause).UnixNano())
-		slog.Warn("Ratebound does not answer", "error", err)
+		slog.Warn("Ratebound gave no decision", "error", err)
 	}
 	return found, err
 }

@@ -30,10 +30,14 @@ import org.springframework.web.filter.OncePerRequestFilter;
  *
  * <pre>
  * ratebound.url=http://127.0.0.1:4290
- * ratebound.token=${RATEBOUND_TOKEN}
- * ratebound.when-away=share    # open lets requests pass, closed answers 503, share counts in this process
- * ratebound.headers=X-Api-Key  # request headers that the policy needs; no others are sent
+ * ratebound.token=${RATEBOUND_TOKEN:}
+ * # Without an answer: open lets requests pass, closed answers 503, share counts in this process.
+ * ratebound.when-away=share
+ * # The request headers that the policy needs. No others are sent.
+ * ratebound.headers=X-Api-Key
  * </pre>
+ *
+ * It runs after Spring Security, so that the policy can count by user.
  */
 @Component
 public class RateboundFilter extends OncePerRequestFilter {
@@ -139,7 +143,7 @@ public class RateboundFilter extends OncePerRequestFilter {
                 return new Answer(false, 400, Map.of("Content-Type", "text/plain"), "Bad request.\n", null);
             }
             awayUntil = System.nanoTime() + PAUSE.toNanos();
-            log.warn("Ratebound does not answer: {}", error.getMessage());
+            log.warn("Ratebound gave no decision: {}", error.getMessage());
             return null;
         }
     }

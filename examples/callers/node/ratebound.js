@@ -10,7 +10,7 @@
 // pause     milliseconds for which the service is not asked again after a failure
 // headers   request headers that the policy needs; no others leave this process
 // user      a function of the request that returns the id of the authenticated user
-// log       is called with a message when the service does not answer
+// log       is called with a message when the service gives no decision
 
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -67,7 +67,7 @@ export function ratebound({
         answer = await decide(req);
       } catch (error) {
         awayUntil = Date.now() + pause;
-        log(`Ratebound does not answer: ${error.message}`);
+        log(`Ratebound gave no decision: ${error.cause?.message || error.message}`); // fetch hides its reason in the cause
       }
     }
     if (!answer) {

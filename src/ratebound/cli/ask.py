@@ -20,6 +20,8 @@ from ratebound.cli.serve import service_module
 from ratebound.errors import RateboundError
 
 DENIED = 3
+SET_TOKEN = "Set RATEBOUND_TOKEN or --token-file."
+UNAUTHENTICATED = 16  # the status of gRPC
 ALIASES = {"throttle": "CL.THROTTLE", "hit": "RB.HIT", "peek": "RB.PEEK", "reset": "RB.RESET", "decide": "RB.DECIDE"}
 # The defaults of `ratebound serve`; its table of settings needs packages that are not needed to show the help.
 HTTP = "127.0.0.1:4290"
@@ -66,6 +68,15 @@ class _Service:
             if protocols:
                 self._context.set_alpn_protocols(list(protocols))
             return self._context.wrap_socket(plain, server_hostname=listen.host or "localhost")
+        except ssl.SSLCertVerificationError as error:
+            raise RateboundError(
+                f"the certificate of {listen} is not valid here: {error.verify_message}. Name the authority that signed"
+                " it with --ca FILE, and an address that the certificate has with --to"
+            ) from None
+        except ssl.SSLError as error:
+            raise RateboundError(
+                f"{listen} does not use TLS: {error.reason}. Leave out --tls and --ca, or give another address by --to"
+            ) from None
         except OSError as error:
             reason = getattr(error, "strerror", None) or error
             raise RateboundError(
@@ -226,7 +237,8 @@ def over_grpc(domain: str, entries: tuple[str, ...], hits: int, as_json: bool, *
                 )
             except client.GrpcFailure as error:
                 status = "" if error.status is None else f" (gRPC status {error.status})"
-                raise RateboundError(f"the service did not decide: {error}{status}") from None
+                hint = f"\n{SET_TOKEN}" if error.status == UNAUTHENTICATED else _tls_hint(service, error.status is None)
+                raise RateboundError(f"the service did not decide: {error}{status}{hint}") from None
             except OSError as error:
                 raise _no_answer(service, error) from None
     answer = messages.RateLimitResponse.FromString(raw)
@@ -261,6 +273,8 @@ def _show_grpc(answer: Any, names: dict[int, str], is_denied: bool, as_json: boo
             parts.append(f"{status['remaining']} of {limit['requests_per_unit']} remain{f' of {name}' if name else ''}")
         if "reset_after" in status:
             parts.append(f"reset after {status['reset_after']} s")
+        if not limit:
+            parts.append("no rule limits this descriptor")
         click.echo(f"  {', '.join(parts)}")
 
 
@@ -283,23 +297,24 @@ def over_resp(command: str, arguments: tuple[str, ...], as_json: bool, **given: 
             reader = hiredis.Reader(encoding="utf-8", errors="replace")
             try:
                 if service.token:
-                    _exchange(connection, reader, ["AUTH", service.token])
-                answer = _exchange(connection, reader, words)
+                    _exchange(service, connection, reader, ["AUTH", service.token])
+                answer = _exchange(service, connection, reader, words)
             except OSError as error:
                 raise _no_answer(service, error) from None
     _show_resp(words[0].upper(), answer, as_json)
 
 
-def _exchange(connection: socket.socket, reader: Any, words: Sequence[str]) -> Any:
+def _exchange(service: _Service, connection: socket.socket, reader: Any, words: Sequence[str]) -> Any:
     encoded = [word.encode() for word in words]
     connection.sendall(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(one), one) for one in encoded))
     while (answer := reader.gets()) is False:
         received = connection.recv(65536)
         if not received:
-            raise RateboundError("the service closed the connection without an answer")
+            raise RateboundError(f"{service.listen} closed the connection without an answer{_tls_hint(service)}")
         reader.feed(received)
     if isinstance(answer, Exception):
-        raise RateboundError(f"the service answered: {answer}")
+        hint = f"\n{SET_TOKEN}" if str(answer).startswith(("NOAUTH", "WRONGPASS")) else ""
+        raise RateboundError(f"the service answered: {answer}{hint}")
     return answer
 
 
@@ -363,10 +378,18 @@ def _show_http(answer: Any) -> None:
     click.echo(("allowed" if answer["allowed"] else "denied") + status)
     decision = answer.get("decision", answer) or {}
     limit = decision.get("limit")
-    shown = {"limit": limit.get("text") if isinstance(limit, dict) else limit}
+    shown = {"limit": _limit_text(limit) if isinstance(limit, dict) else limit}
     shown |= {name: decision.get(name) for name in ("remaining", "retry_after", "reset_after", "delay", "degraded")}
     _show_fields({name: value for name, value in shown.items() if name == "remaining" or value})
     _show_fields(answer.get("headers") or {})
+    if answer.get("body"):
+        click.echo(f"  {answer['body']}")
+
+
+def _limit_text(limit: dict[str, Any]) -> str:
+    """Return a limit as text, with its name if that says more: the name of a rule."""
+    text, name = limit.get("text", ""), limit.get("name", "")
+    return f"{text} ({name})" if name and name not in text else text
 
 
 def _show_fields(fields: dict[str, Any]) -> None:
@@ -385,7 +408,7 @@ def _problem(status: int, answer: Any) -> str:
             if line.strip() not in lines[0]:  # the detail of one mistake has it already
                 lines.append(line)
     if status == 401:
-        lines.append("Set RATEBOUND_TOKEN or --token-file.")
+        lines.append(SET_TOKEN)
     return "\n".join(lines)
 
 
@@ -393,4 +416,8 @@ def _no_answer(service: _Service, error: Exception) -> RateboundError:
     if isinstance(error, TimeoutError):
         return RateboundError(f"{service.listen} did not answer within {service.timeout:g} s")
     reason = getattr(error, "strerror", None) or error or type(error).__name__
-    return RateboundError(f"{service.listen} gave no answer: {reason}")
+    return RateboundError(f"{service.listen} gave no answer: {reason}{_tls_hint(service)}")
+
+
+def _tls_hint(service: _Service, is_closed: bool = True) -> str:
+    return ". If it uses TLS, add --tls, or --ca FILE" if is_closed and not service.tls else ""

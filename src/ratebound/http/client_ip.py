@@ -134,7 +134,9 @@ class Proxies:
         else:
             client = self._walked(place, client, text, told)
         if client.ip is None:
-            self._tell_once("requests from peer %r have no address, so they all count as one client", client.text)
+            self._tell_once(
+                "requests come without the address of a client (peer %r), so they all count as one client", client.text
+            )
         return client
 
     def _walked(self, place: Place, client: ClientAddress, text: str, told: Told) -> ClientAddress:

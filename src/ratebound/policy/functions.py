@@ -40,7 +40,9 @@ def find_function(given: Any, functions: Functions) -> Callable[..., Any]:
     if not colon:
         near = difflib.get_close_matches(given[:80], [*functions, *BUILT_IN], 1)
         hint = f"did you mean '{near[0]}'?" if near else f"load the policy with functions={{{given!r}: …}}"
-        raise ValueError(f"unknown function {given!r}: {hint}, or write package.module:function")
+        raise ValueError(
+            f"unknown function {given!r}: {hint}, name its module with --functions, or write module:function"
+        )
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # an import runs the user's code: it may fail in any way

@@ -1,8 +1,11 @@
 """The tokens that callers of the service must know. They are compared in constant time, and never shown."""
 
 import hmac
+import logging
 from collections.abc import Iterable
 from hashlib import sha256
+
+log = logging.getLogger("ratebound.service")
 
 
 class BearerTokens:
@@ -18,6 +21,7 @@ class BearerTokens:
                 )
         self._digests = [_digest(token.encode()) for token in found]
         self.is_required = bool(found)
+        self._told: set[str] = set()
 
     def __repr__(self) -> str:
         return f"BearerTokens({len(self._digests)} tokens)"
@@ -36,6 +40,12 @@ class BearerTokens:
             return True
         scheme, _, token = (value or b"").partition(b" ")
         return scheme.lower() == b"bearer" and self.accepts(token.strip())
+
+    def log_refusal(self, wire: str, where: str) -> None:
+        """Log that a caller had no valid token, once for each wire format: many callers go on without an answer."""
+        if wire not in self._told:
+            self._told.add(wire)
+            log.warning("%s: a caller was refused, because it sent no valid token. It belongs into %s", wire, where)
 
 
 def _digest(token: bytes) -> bytes:

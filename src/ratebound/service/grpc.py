@@ -110,8 +110,10 @@ def encode_text(message: str) -> bytes:
 BAD_TIMEOUT = status_only(INTERNAL, "grpc-timeout must be up to 8 digits and one of H, M, S, m, u, n.")
 TOO_LATE = status_only(DEADLINE_EXCEEDED, "The deadline has passed.")
 
-Route = tuple[Method | None, Http2Response | None]
-"""The method that a head asks for, or the answer that refuses it."""
+Refusal = tuple[bytes, Http2Response]
+"""The status of a call that is refused, and its answer."""
+Route = tuple[Method | None, Refusal | None]
+"""The method that a head asks for, or its refusal."""
 
 
 class GrpcServer:
@@ -119,23 +121,31 @@ class GrpcServer:
 
     A method returns the reply message, or a coroutine that does. It may raise GrpcError. A coroutine is cancelled when
     the caller's deadline has passed or the caller has gone. Callers need one of `tokens`, if there are any.
+    `refusals` gets a count, by status, of the calls that reach no method.
     """
 
-    def __init__(self, methods: Mapping[bytes, Method], tokens: BearerTokens) -> None:
+    def __init__(
+        self,
+        methods: Mapping[bytes, Method],
+        tokens: BearerTokens,
+        refusals: dict[bytes, int] | None = None,
+    ) -> None:
         self._methods = methods
         self._tokens = tokens
+        self._refusals = {} if refusals is None else refusals
         self._routes: dict[tuple[bytes | None, ...], Route] = {}
 
     def handle(self, request: Http2Request) -> Http2Answer:
         """Answer a request: at once, or with a coroutine."""
         head = request.head
-        meaning: tuple[GrpcServer, Method | None, float | None, Http2Response | None] = head.meaning
+        meaning: tuple[GrpcServer, Method | None, float | None, Refusal | None] = head.meaning
         if meaning is None or meaning[0] is not self:
             meaning = head.meaning = self._meaning(head)
         _, method, timeout, refusal = meaning
         if method is None:
             assert refusal is not None
-            return refusal
+            self._refusals[refusal[0]] = self._refusals.get(refusal[0], 0) + 1
+            return refusal[1]
         body = request.body
         # One byte says whether the message is compressed, four how long it is.
         if len(body) < 5 or body[0] or int.from_bytes(body[1:5], "big") != len(body) - 5:
@@ -148,7 +158,7 @@ class GrpcServer:
             return GRPC_HEAD, b"\0" + len(answer).to_bytes(4, "big") + answer, OK_TRAILERS
         return _awaited(answer, timeout)
 
-    def _meaning(self, head: RequestHead) -> "tuple[GrpcServer, Method | None, float | None, Http2Response | None]":
+    def _meaning(self, head: RequestHead) -> "tuple[GrpcServer, Method | None, float | None, Refusal | None]":
         """Return this server, and what a head asks of it. Few headers matter: the others may differ with every call."""
         found = dict(reversed(head.headers))  # the first line of each name
         get = found.get
@@ -166,28 +176,33 @@ class GrpcServer:
             return self, method, None, refusal
         timeout = timeout_of(text)
         if timeout is None:
-            return self, None, None, BAD_TIMEOUT
+            return self, None, None, (b"%d" % INTERNAL, BAD_TIMEOUT)
         if timeout <= 0:
-            return self, None, None, TOO_LATE
+            return self, None, None, (b"%d" % DEADLINE_EXCEEDED, TOO_LATE)
         return self, method, timeout, None
 
     def _route(
         self, verb: bytes, path: bytes, content_type: bytes | None, te: bytes | None, token: bytes | None
     ) -> Route:
         if verb != b"POST":
-            return None, (HeaderBlock([(b":status", b"405"), (b"allow", b"POST")]), b"", None)
+            return None, (b"405", (HeaderBlock([(b":status", b"405"), (b"allow", b"POST")]), b"", None))
         if content_type is None or not CONTENT_TYPE.fullmatch(content_type):
-            return None, (HeaderBlock([(b":status", b"415")]), b"", None)
+            return None, (b"415", (HeaderBlock([(b":status", b"415")]), b"", None))
         if te is None:
             text = "The header `te: trailers` is missing: a proxy on the way may not know gRPC."
-            return None, status_only(INTERNAL, text)
+            return None, _refusal(INTERNAL, text)
         if not path.startswith(HEALTH) and not self._tokens.accepts_header(token):
             text = "This call needs a valid token: metadata authorization: Bearer TOKEN."
-            return None, status_only(UNAUTHENTICATED, text)
+            self._tokens.log_refusal("grpc", "the metadata authorization: Bearer TOKEN")
+            return None, _refusal(UNAUTHENTICATED, text)
         method = self._methods.get(path)
         if method is None:
-            return None, status_only(UNIMPLEMENTED, "There is no such method.")
+            return None, _refusal(UNIMPLEMENTED, "There is no such method.")
         return method, None
+
+
+def _refusal(status: int, text: str) -> Refusal:
+    return b"%d" % status, status_only(status, text)
 
 
 def timeout_of(text: bytes) -> float | None:

@@ -479,7 +479,8 @@ class HttpApi:
 def _check_type(request: HttpRequest) -> None:
     given = request.header(b"content-type")
     if given is not None and given.partition(b";")[0].strip().lower() != b"application/json":
-        raise RefusedCall(415, "The body must be JSON: Content-Type: application/json.")
+        shown = given[:64].decode("ascii", "replace")
+        raise RefusedCall(415, f"The content type must be application/json, not {shown}. curl sends it with --json.")
 
 
 def _decoded(decode: Callable[[Any], Any], body: Any) -> Any:

@@ -37,7 +37,7 @@ class WorkerMetrics:
 
     def counted(self, handle: Handle) -> Handle:
         """Return a handle of HTTP requests that counts its answers by their status."""
-        counts = self._counts_of("http")
+        counts = self.counts_of("http")
 
         async def awaited(answer: Coroutine[Any, Any, bytes]) -> bytes:
             found = await answer
@@ -55,7 +55,7 @@ class WorkerMetrics:
 
     def counted_method(self, method: Method) -> Method:
         """Return a gRPC method that counts its replies, by the number of their status."""
-        counts = self._counts_of("grpc")
+        counts = self.counts_of("grpc")
 
         async def awaited(answer: Coroutine[Any, Any, bytes]) -> bytes:
             try:
@@ -81,7 +81,7 @@ class WorkerMetrics:
 
     def counted_commands(self, commands: C) -> C:
         """Return commands of RESP that count their answers: ok or error."""
-        return cast(C, CountedCommands(commands, self._counts_of("resp")))
+        return cast(C, CountedCommands(commands, self.counts_of("resp")))
 
     def snapshot(self, connections: dict[str, int]) -> list[dict[str, Any]]:
         """Return all samples by family, as JSON can hold them."""
@@ -111,7 +111,8 @@ class WorkerMetrics:
             family("ratebound_service_connections", "gauge", "Open connections, by wire format", opened),
         ]
 
-    def _counts_of(self, wire: str) -> dict[bytes, int]:
+    def counts_of(self, wire: str) -> dict[bytes, int]:
+        """Return the counts of a wire format, by result: to be added to."""
         return self._requests.setdefault(wire, defaultdict(int))
 
 

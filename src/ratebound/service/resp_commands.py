@@ -41,6 +41,7 @@ MILLISECOND = 1000
 NUMBER = re.compile(rb"-?[0-9]{1,19}")
 OK = b"+OK\r\n"
 NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
+KNOWN = "This is Ratebound, which knows CL.THROTTLE, RB.HIT, RB.PEEK, RB.RESET and RB.DECIDE"
 NO_AUTH = b"-NOAUTH Authentication required.\r\n"
 NO_HELLO = (
     b"-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user>"
@@ -164,9 +165,10 @@ class RespCommands:
         """Answer a command: with bytes if that needs no pause, else with a coroutine. Never raises."""
         run = self._commands.get(command[0]) or self._commands.get(command[0].lower())
         if not session.is_allowed and run not in self._without_token:
+            self._tokens.log_refusal("resp", "AUTH TOKEN, the password of a Redis client")
             return NO_AUTH
         if run is None:
-            return _error(f"unknown command '{_shown(command[0])}'")
+            return _error(f"unknown command '{_shown(command[0])}'. {KNOWN}")
         try:
             return run(session, command)
         except Exception as error:

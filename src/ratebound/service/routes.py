@@ -35,6 +35,7 @@ class ServiceRoutes:
             if request.method != "POST":
                 return problem(405, "This path takes POST requests only.", [("allow", "POST")])
             if not self._tokens.accepts_header(request.header(b"authorization")):
+                self._tokens.log_refusal("http", "the header Authorization: Bearer TOKEN")
                 return problem(401, NO_TOKEN, [("www-authenticate", "Bearer")])
             return handle(request)
         if path == b"/healthz":

@@ -212,7 +212,13 @@ BOUNDS = Bounds()
 MEGABYTE = 1024 * 1024
 
 SETTINGS = (
-    Setting("policy", _text, "", "FILE", "The policy that decides described requests. Without one they are unlimited."),
+    Setting(
+        "policy",
+        _text,
+        "",
+        "FILE",
+        "The policy file, which decides described requests. Without one they are unlimited.",
+    ),
     Setting("functions", _text, "", "MODULE", "The Python module of the functions that the policy names."),
     Setting(
         "storage",
@@ -268,47 +274,61 @@ SETTINGS = (
         _whole(1, 1_000_000),
         str(BOUNDS.connections),
         "NUMBER",
-        "Open connections of each worker and wire format.",
+        "The most open connections of each worker and wire format.",
     ),
     Setting(
         "idle_timeout",
         _seconds(1, 86400),
         f"{BOUNDS.idle:g}",
         "SECONDS",
-        "How long a connection may be open without a request.",
+        "How long a connection may be open without a request, in seconds.",
     ),
     Setting(
         "request_timeout",
         _seconds(0.1, 3600),
         f"{BOUNDS.request:g}",
         "SECONDS",
-        "How long a peer may take to send a request, or to read its answers.",
+        "How long a peer may take to send a request, or to read its answers, in seconds.",
     ),
-    Setting("max_head", _whole(1024, MEGABYTE), str(BOUNDS.head), "BYTES", "The headers of one request."),
-    Setting("max_body", _whole(1024, 64 * MEGABYTE), str(BOUNDS.body), "BYTES", "The body of one request."),
-    Setting("max_batch", _whole(1, 100), str(BOUNDS.batch), "NUMBER", "Decisions in one call."),
+    Setting(
+        "max_head", _whole(1024, MEGABYTE), str(BOUNDS.head), "BYTES", "The longest headers of one request, in bytes."
+    ),
+    Setting(
+        "max_body", _whole(1024, 64 * MEGABYTE), str(BOUNDS.body), "BYTES", "The longest body of one request, in bytes."
+    ),
+    Setting("max_batch", _whole(1, 100), str(BOUNDS.batch), "NUMBER", "The most decisions in one call."),
     Setting(
         "max_pending",
         _whole(1, 100_000),
         str(BOUNDS.pending),
         "NUMBER",
-        "Requests of one connection that are not answered yet.",
+        "The most requests of one connection that are not answered yet.",
     ),
     Setting(
         "deadline",
         _seconds(0.001, 60),
         "",
         "SECONDS",
-        "How long a decision may wait for the storage at most. By default the storage's own timeout (timeout= in its"
-        " URL, else 0.25), which ends a decision in any case.",
+        "How long a decision may wait for the storage at most, in seconds. By default the storage's own timeout"
+        " (timeout= in its URL, else 0.25), which ends a decision in any case.",
     ),
     Setting(
         "negative_hits", _flag, "no", "YES|NO", "Accept negative hits of Envoy's rate limit service, which refund."
     ),
-    Setting("grace", _seconds(0, 3600), "10", "SECONDS", "How long accepted requests may take after a stop."),
-    Setting("reload", _seconds_or_off(0.1, 3600), "1", "SECONDS", "How often the policy file is looked at, or off."),
+    Setting(
+        "grace", _seconds(0, 3600), "10", "SECONDS", "How long accepted requests may take after a stop, in seconds."
+    ),
+    Setting(
+        "reload",
+        _seconds_or_off(0.1, 3600),
+        "1",
+        "SECONDS",
+        "How often the policy file is checked for changes, in seconds, or off.",
+    ),
     Setting("log_format", _choice("text", "json"), "text", "FORMAT", "The format of log lines: text or json."),
-    Setting("log_level", _choice(*LOG_LEVELS), "info", "LEVEL", f"The least level: {', '.join(LOG_LEVELS)}."),
+    Setting(
+        "log_level", _choice(*LOG_LEVELS), "info", "LEVEL", f"The lowest level that is logged: {', '.join(LOG_LEVELS)}."
+    ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 

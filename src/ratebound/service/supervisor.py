@@ -28,6 +28,7 @@ from ratebound.service.run_folder import RunFolder, make_run_folder
 from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker import WorkerTask, run_worker
 from ratebound.storage.secrecy import hidden, split_url
+from ratebound.storage.urls import check_storage_is_installed
 
 log = logging.getLogger("ratebound.service")
 
@@ -66,6 +67,10 @@ class Supervisor:
             self.policy = read_policy(WITHOUT_POLICY)
         else:
             self.policy = PolicyFile(settings.policy, functions=functions, every=0)
+        try:
+            check_storage_is_installed(settings.storage or self.policy_now.storage)
+        except ModuleNotFoundError as error:
+            raise StartError(str(error)) from None
         for name in settings.listens:
             tls_context(settings, name)
         self.sockets = bind_all(settings.listens)

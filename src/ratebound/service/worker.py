@@ -104,7 +104,8 @@ class Worker:
             methods = EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
             counted = {path: metrics.counted_method(method) for path, method in methods.items()}
             services = [path.decode().split("/")[1] for path in methods]
-            server = GrpcServer({**counted, **health_methods(lambda: self.is_ready, services)}, self.tokens)
+            methods = {**counted, **health_methods(lambda: self.is_ready, services)}
+            server = GrpcServer(methods, self.tokens, metrics.counts_of("grpc"))
             made["grpc"] = lambda: Http2Connection(server.handle, grpc)
         resp = self.connections.get("resp")
         if resp is not None:

@@ -38,6 +38,12 @@ def check_storage_url(url: str) -> None:
         _max_keys(url)
 
 
+def check_storage_is_installed(url: str) -> None:
+    """Raise ModuleNotFoundError, which says what to install, if a URL needs a package that is not there."""
+    if _is_redis(url):
+        _redis()
+
+
 def check_is_made(url: str) -> None:
     """Raise StorageError if a URL names a zone that no application has made, and ValueError if it cannot be read.
 
