@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratebound import AsyncLimiter, Limiter
+from ratebound.clock import SECOND
 from ratebound.decider import AsyncDecider
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
@@ -25,6 +27,7 @@ from ratebound.service.reservations import (
     SignedTokens,
     TokenUse,
     UsedToken,
+    _once,
 )
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock
@@ -346,6 +349,24 @@ def test_another_process_never_gives_back_what_the_storage_was_not_charged() -> 
                 (after,) = await TokenUse(limiter._decider, b"another").settle(content, final)
                 assert after.remaining == remaining
                 assert (await limiter.peek("k")).remaining == remaining
+
+    run(main)
+
+
+def test_a_caller_cannot_reset_the_use_of_a_token() -> None:
+    """A caller can read what is in a token, and may reset any key."""
+
+    async def main() -> None:
+        async with AsyncLimiter("100/minute", storage=MemoryStorage(clock=FakeClock())) as limiter:
+            made = tokens()
+            token = made.make("settle", [await limiter.hit("k")], 60)
+            use = TokenUse(limiter._decider, made.maker)
+            await use.settle(made.read("settle", token), 4)
+            payload = base64.urlsafe_b64decode(token[4:] + "=" * (-len(token[4:]) % 4))[32:]
+            seen = msgspec.msgpack.decode(payload)[1]
+            await limiter.reset(f"ratebound:token:{seen.hex()}", limits=_once(60 * SECOND))
+            with pytest.raises(UsedToken):
+                await use.settle(made.read("settle", token), 4)
 
     run(main)
 

@@ -162,10 +162,11 @@ class SignedTokens:
         except ValueError:
             raise InvalidToken("this token is damaged: send it as the answer has given it") from None
         mac, payload = raw[: sha256().digest_size], raw[sha256().digest_size :]
-        is_ours = False
+        signer = None
         for key in self._keys:
-            is_ours |= hmac.compare_digest(self._mac(key, payload), mac)
-        if not is_ours:
+            if hmac.compare_digest(self._mac(key, payload), mac):
+                signer = key
+        if signer is None:
             raise InvalidToken("this token is damaged, or was signed with a secret that this service does not know")
         try:
             content = self._decoder.decode(payload)
@@ -175,7 +176,8 @@ class SignedTokens:
             raise InvalidToken("this token cannot be read: another version of the service has made it") from None
         if content.purpose != purpose:
             raise InvalidToken(f"this token is for /v1/{_path(content.purpose)}")
-        return content
+        # Its key in the storage cannot be found out from the token: a caller could reset the state, and use it again.
+        return msgspec.structs.replace(content, id=self._mac(signer, b"id:" + content.id)[: len(content.id)])
 
     def _mac(self, key: bytes, payload: bytes) -> bytes:
         return hmac.digest(key, PREFIX.encode() + payload, "sha256")
