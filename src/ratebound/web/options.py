@@ -199,6 +199,7 @@ FOR_ALL_ELSEWHERE = {
     "rate": FIRST,
     "limiter": FIRST,
     "default_limits": FIRST,
+    "descriptors": "write them in a policy file: they are for Envoy, which asks the service",
     "application_limits": "use a rule of a policy: Policy(rules=[Rule('all', '1000/minute')])",
     "default_limits_per_method": "use per_method=True at each view",
     "default_limits_exempt_when": "use default_limits=RouteLimit(limits='5/minute', exempt_when=function)",
