@@ -17,8 +17,10 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Bounds, Connections
 from ratebound.service.http1 import PART, Answer, Http1Connection, HttpRequest, response
+from ratebound.service.routes import ServiceRoutes
 from tests.service.http_calls import HOST, Loops, Running, exchanged, listening, run
 
 
@@ -295,6 +297,24 @@ def test_a_trailer_or_an_extension_that_never_ends_is_refused() -> None:
         pieces = [sent[place : place + 500] for place in range(0, len(sent), 500)]
         run(partial(fed, transport, pieces, Bounds(head=500, body=1000)))
         assert statuses(b"".join(transport.writes)) == [413]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [(["Authorization: Bearer 0123456789abcdef"], 200), (["Authorization: Bearer 0123456789abcdeX"], 401), ([], 401)],
+)
+def test_a_large_body_is_read_only_with_a_token(lines: list[str], status: int) -> None:
+    tokens = BearerTokens(["0123456789abcdef"])
+    small, large = b"a" * 16_384, b"a" * 16_385
+    head = get("/a", *lines, "Transfer-Encoding: chunked", method="POST")
+    in_chunks = [head, b"2000\r\n", large[:8192], b"\r\n2001\r\n", large[8192:], b"\r\n0\r\n\r\n"]
+    for pieces in ([post("/a", large, *lines)], in_chunks):
+        transport = InMemory()
+        run(partial(fed, transport, pieces, None, tokens))
+        assert statuses(b"".join(transport.writes)) == [status]
+    transport = InMemory()
+    run(partial(fed, transport, [post("/a", small)], None, tokens))
+    assert statuses(b"".join(transport.writes)) == [200], "who has no token is told by the path that needs one"
 
 
 def test_bodies_that_are_too_long_are_413() -> None:
@@ -641,10 +661,13 @@ class InMemory(asyncio.Transport):
         self.closed = True
 
 
-async def fed(transport: InMemory, pieces: list[bytes], bounds: Bounds | None = None) -> None:
+async def fed(
+    transport: InMemory, pieces: list[bytes], bounds: Bounds | None = None, tokens: BearerTokens | None = None
+) -> None:
     """Feed a connection piece by piece, and let it answer."""
     connections = Connections(bounds or Bounds())
-    connection = Http1Connection(echo, connections)
+    routes = ServiceRoutes({}, echo, tokens or BearerTokens(), lambda: True)
+    connection = Http1Connection(echo, connections, routes.has_token)
     connection.connection_made(transport)
     for piece in pieces:
         if not transport.closed:

@@ -22,6 +22,7 @@ log = logging.getLogger("ratebound.service")
 
 Answer = bytes | Coroutine[Any, Any, bytes]
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+MOST_WITHOUT_TOKEN = 16 * 1024  # bytes of a body
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 MAX_HEADERS = 200  # lines
 MAX_DIGITS = 20  # of a Content-Length: zeros in front count too
@@ -59,6 +60,7 @@ class HttpRequest:
 
 
 Handle = Callable[[HttpRequest], Answer]
+HasToken = Callable[[list[tuple[bytes, bytes]]], bool]
 Lines = Sequence[tuple[str, str]]
 
 
@@ -109,7 +111,10 @@ def problem(status: int, detail: str, headers: Lines = ()) -> bytes:
 
 
 class Http1Connection(asyncio.Protocol):
-    """One connection. `handle` answers its requests, and must not raise."""
+    """One connection. `handle` answers its requests, and must not raise.
+
+    `has_token` returns True if the headers of a request have a token. Without one, only small bodies are read.
+    """
 
     __slots__ = (
         "_answers",
@@ -120,6 +125,7 @@ class Http1Connection(asyncio.Protocol):
         "_connections",
         "_handle",
         "_has_head",
+        "_has_token",
         "_head_size",
         "_headers",
         "_is_old",
@@ -138,9 +144,10 @@ class Http1Connection(asyncio.Protocol):
         "_upgrade",
     )
 
-    def __init__(self, handle: Handle, connections: Connections) -> None:
+    def __init__(self, handle: Handle, connections: Connections, has_token: HasToken | None = None) -> None:
         self._handle = handle
         self._connections = connections
+        self._has_token = has_token
         self._loop = asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
@@ -306,6 +313,8 @@ class Http1Connection(asyncio.Protocol):
             if name == b"content-length":
                 if len(value) > MAX_DIGITS or int(value) > self._connections.bounds.body:
                     raise _Refused(413, f"The body is longer than {self._connections.bounds.body} bytes.")
+                if int(value) > MOST_WITHOUT_TOKEN:
+                    self._check_token()
             elif name == b"expect":
                 expects = value.lower() == b"100-continue" and not self._is_old
             elif name == b"transfer-encoding":
@@ -322,10 +331,17 @@ class Http1Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
+        if self._body_size <= MOST_WITHOUT_TOKEN < self._body_size + len(body):
+            self._check_token()
         self._body_size += len(body)
         if self._body_size > self._connections.bounds.body:
             raise _Refused(413, f"The body is longer than {self._connections.bounds.body} bytes.")
         self._body.append(body)
+
+    def _check_token(self) -> None:
+        """Refuse a body that is not small if there is no token: it would be kept until the request is complete."""
+        if self._has_token is not None and not self._has_token(self._headers):
+            raise _Refused(401, f"A body of more than {MOST_WITHOUT_TOKEN} bytes needs a valid token.")
 
     def on_message_complete(self) -> None:
         """Answer a request."""

@@ -26,6 +26,11 @@ class ServiceRoutes:
         self._tokens = tokens
         self._is_ready = is_ready
 
+    def has_token(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Return True if the headers of a request have a valid token, or if none is needed."""
+        found = [value for name, value in headers if name == b"authorization"]
+        return self._tokens.accepts_header(found[0] if found else None)
+
     def __call__(self, request: HttpRequest) -> Answer:
         path = request.target.partition(b"?")[0]
         if path == CHECK or path.startswith(b"/v1/check/"):

@@ -97,8 +97,9 @@ class Worker:
                 denied_status=settings.check_denied_status,
                 tokens=self.tokens,
             )
-            routes = metrics.counted(ServiceRoutes(api.routes, check, self.tokens, lambda: self.is_ready))
-            made["http"] = lambda: Http1Connection(routes, http)
+            routes = ServiceRoutes(api.routes, check, self.tokens, lambda: self.is_ready)
+            handle = metrics.counted(routes)
+            made["http"] = lambda: Http1Connection(handle, http, routes.has_token)
         grpc = self.connections.get("grpc")
         if grpc is not None:
             methods = EnvoyRateLimits(engine, negative_hits=settings.negative_hits).methods
