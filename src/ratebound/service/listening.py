@@ -7,8 +7,8 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from ratebound.errors import RateboundError
 from ratebound.service.settings import BY_NAME, Listen, ServiceSettings
@@ -84,18 +84,12 @@ def _no_password() -> str:
 def _tcp(listen: Listen) -> socket.socket:
     found = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
+    with _listening(family) as bound:
         if os.name == "posix":
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6 and listen.host == "::":
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind(address)
-        bound.listen(BACKLOG)
-    except BaseException:
-        bound.close()
-        raise
-    bound.setblocking(False)
     return bound
 
 
@@ -112,16 +106,23 @@ def _unix(path: str) -> socket.socket:
                 os.unlink(path)
             else:
                 raise OSError(None, "another program serves it")
-    bound = socket.socket(socket.AF_UNIX)
-    try:
+    with _listening(socket.AF_UNIX) as bound:
         before = os.umask(0o117)
         try:
             bound.bind(path)
         finally:
             os.umask(before)
+    return bound
+
+
+@contextmanager
+def _listening(family: int) -> Iterator[socket.socket]:
+    """Make a socket that the body binds. It listens at the end, and is closed if the body fails."""
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        yield bound
         bound.listen(BACKLOG)
     except BaseException:
         bound.close()
         raise
     bound.setblocking(False)
-    return bound

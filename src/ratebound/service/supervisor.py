@@ -100,12 +100,12 @@ class Supervisor:
         """Serve until a signal says otherwise. Return the exit status."""
         settings = self.settings
         set_up_logs("supervisor", settings.log_level, settings.log_format)
-        self._say_how()
+        self._log_start()
         for descriptor in self._signals:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._signals[1], warn_on_full_buffer=False)
         for number in SIGNALS:
-            signal.signal(number, _noted)
+            signal.signal(number, _leave_to_the_pipe)
         for slot in range(settings.workers):
             self._children.append(_Child(f"worker {slot}", self._worker(slot)))
         if "admin" in self.sockets:
@@ -140,7 +140,7 @@ class Supervisor:
         """The policy in force."""
         return self.policy.policy if isinstance(self.policy, PolicyFile) else self.policy
 
-    def _say_how(self) -> None:
+    def _log_start(self) -> None:
         if self.settings.policy is None:
             log.warning("there is no policy: described requests are unlimited. Set --policy FILE")
         if not self.settings.secrets:
@@ -189,7 +189,7 @@ class Supervisor:
             pid = os.fork()
             if pid == 0:
                 os.close(pipe[0])
-                self._be(child, pipe[1])
+                self._run_child(child, pipe[1])
             child.pid, child.started = pid, pipe[0]
             os.close(pipe[1])
         except OSError as error:  # too many processes or files, or no memory
@@ -200,7 +200,7 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
-    def _be(self, child: _Child, started: int) -> None:
+    def _run_child(self, child: _Child, started: int) -> None:
         """Run a child's part in the forked process. Does not return."""
         status = 1
         try:
@@ -369,5 +369,5 @@ def _has_terminal() -> bool:
     return any(os.isatty(descriptor) for descriptor in (0, 1, 2))
 
 
-def _noted(number: int, frame: object) -> None:
+def _leave_to_the_pipe(number: int, frame: object) -> None:
     """Do nothing: the number of the signal is in the pipe."""
