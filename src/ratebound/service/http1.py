@@ -30,6 +30,14 @@ PART = 16 * 1024  # bytes of a read that are parsed before the bounds are looked
 CHUNKED = 8  # a body in chunks of one byte is sent as six bytes for each, and some more for extensions and trailers
 
 
+def first_line(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    """Return the first line of a header; None if there is none. `name` is in lower case."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
 class HttpRequest:
     """One request. Names of headers are in lower case; values and the target are as received.
 
@@ -53,10 +61,7 @@ class HttpRequest:
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first line of a header; None if there is none. `name` is in lower case."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return first_line(self.headers, name)
 
 
 Handle = Callable[[HttpRequest], Answer]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from ratebound.service.bearer_tokens import BearerTokens
-from ratebound.service.http1 import Answer, Handle, HttpRequest, problem, response
+from ratebound.service.http1 import Answer, Handle, HttpRequest, first_line, problem, response
 
 CHECK = b"/v1/check"
 NO_TOKEN = "This request needs a valid token: Authorization: Bearer TOKEN."
@@ -28,8 +28,7 @@ class ServiceRoutes:
 
     def has_token(self, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return True if the headers of a request have a valid token, or if none is needed."""
-        found = [value for name, value in headers if name == b"authorization"]
-        return self._tokens.accepts_header(found[0] if found else None)
+        return self._tokens.accepts_header(first_line(headers, b"authorization"))
 
     def __call__(self, request: HttpRequest) -> Answer:
         path = request.target.partition(b"?")[0]
