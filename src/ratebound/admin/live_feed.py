@@ -64,7 +64,7 @@ class LiveFeed:
 
     @property
     def readers(self) -> int:
-        """How many look now."""
+        """The number of those who look now."""
         return len(self._readers)
 
     async def join(self) -> LiveReader:

@@ -1,4 +1,4 @@
-"""Who is asking: operators with tokens and cookies, or those that the application around the site knows.
+"""Sign-in: operators with tokens and cookies, or those that the application around the site knows.
 
 A token is sent as a bearer token, or exchanged for a signed cookie. The cookie names the operator, the role, when it
 ends, a random id, and a digest of its token: a token that is removed from the configuration takes its cookies with it.

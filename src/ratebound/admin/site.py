@@ -35,7 +35,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class OperatorCalls(Protocol):
-    """What carries out the calls of operators: `Operations` in this process, or something that asks other processes.
+    """Carries out the calls of operators: `Operations` in this process, or something that asks other processes.
 
     `is_blocking` may be True if its steps block their thread.
     """
