@@ -62,7 +62,10 @@ class NodeCounts:
 
 
 class ShadowCounts:
-    """What a rule in shadow, or candidate limits, would have decided, and what the rule had counted before."""
+    """What a rule in shadow, or candidate limits, would have decided, and what the rule had counted before.
+
+    If the rule has decided before, the first decision of the shadow is missing in the counts of the rule.
+    """
 
     __slots__ = ("allowed", "denied", "live", "live_allowed", "live_denied", "since")
 
@@ -71,7 +74,9 @@ class ShadowCounts:
         self.denied = 0
         self.since = since
         self.live = live
-        self.live_allowed, self.live_denied = (0, 0) if live is None else (live.allowed, live.denied)
+        self.live_allowed = self.live_denied = 0
+        if live is not None and live.allowed + live.denied > 1:  # one is the decision that this shadow belongs to
+            self.live_allowed, self.live_denied = live.allowed, live.denied
 
     def row(self, live: RuleCounts | None) -> list[Any]:
         """Return the counts of the shadow, and those of the rule since the shadow began."""
