@@ -104,6 +104,13 @@ class Renewals:
                 of_deciders.setdefault(id(held.decider), []).append(held)
         return [batch for each in of_deciders.values() for batch in in_parts(each)]
 
+    def count(self, found: dict[str, int]) -> None:
+        """Add how many slots are held to `found`, by the names of their limits."""
+        for held in self._alive():
+            for ask in held.slots:
+                for limit in ask[1]:
+                    found[limit.name] = found.get(limit.name, 0) + 1
+
     def _alive(self) -> list[Held]:
         """Return what is still held, and drop the rest."""
         found: list[Held] = []

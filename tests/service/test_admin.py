@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ratebound import Limiter
 from ratebound.events import Degraded, Event
+from ratebound.observe.decision_counts import DecisionCounts
 from ratebound.observe.prometheus import PrometheusListener
-from ratebound.service.decision_counts import DecisionCounts
 from ratebound.service.http1 import Answer, HttpRequest, problem, response
 from ratebound.service.merged_metrics import MergedMetrics
 from ratebound.service.metrics import WorkerMetrics

@@ -7,7 +7,7 @@ small, none is too large by more than its error, no error exceeds N / size, and 
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
@@ -47,21 +47,21 @@ class Sketch:
         self.errors: dict[str, int] = {}
         self.heap: list[tuple[int, str]] = []  # once full, one entry per client; its count may lag behind `counts`
 
-    def add(self, client: str) -> None:
-        """Count one denial of a client."""
+    def add(self, client: str, denials: int = 1) -> None:
+        """Count denials of a client."""
         counts = self.counts
         if client in counts:
-            counts[client] += 1
+            counts[client] += denials
         elif len(counts) < self.size:
-            counts[client] = 1
+            counts[client] = denials
             self.errors[client] = 0
         else:
             least = self.least()
             out = self.heap[0][1]
             del counts[out], self.errors[out]
-            counts[client] = least + 1
+            counts[client] = least + denials
             self.errors[client] = least
-            heapreplace(self.heap, (least + 1, client))
+            heapreplace(self.heap, (least + denials, client))
 
     def least(self) -> int:
         """Return the smallest count and put it on top of the heap; 0 while there is room."""
@@ -111,17 +111,36 @@ class TopListener:
             return
         if event.decision.unavailable or event.decision.shed:  # not the client's fault
             return
-        decision = event.decision
-        clients = [self._name(key) for key in denied_keys(decision)]
-        blocks = (
-            [(self._name(key), limit, wait) for key, limit, wait in _blocks_of(decision)] if decision.blocked else []
-        )
+        self.add(dict.fromkeys(denied_keys(event.decision), 1))
+        if event.decision.blocked:
+            for key, limit, seconds in blocks_of(event.decision):
+                self.note_block(key, limit, seconds)
+
+    def add(self, denials: Mapping[str, int]) -> None:
+        """Count denials, by the keys of clients."""
+        clients = [(self._name(key), many) for key, many in denials.items()]
         with self._lock:
             self._roll()
-            for client in clients:
-                self._running.add(client)
-            for client, limit, wait in blocks:
-                self._note_block(client, limit, wait)
+            for client, many in clients:
+                self._running.add(client, many)
+
+    def note_block(self, key: str, limit: str, seconds: float) -> None:
+        """Note that a penalty blocks a key. If there are too many blocks, drop the one that ends first.
+
+        A block is noted once: later denials tell the same end, give or take the difference of two clocks.
+        """
+        client = self._name(key)
+        with self._lock:
+            now = self._now()
+            while self._ends and self._ends[0][0] <= now:
+                del self._blocks[heappop(self._ends)[1:]]
+            if (client, limit) in self._blocks:
+                return
+            end = now + round(seconds * SECOND)
+            self._blocks[client, limit] = end
+            heappush(self._ends, (end, client, limit))
+            if len(self._ends) > self._size:
+                del self._blocks[heappop(self._ends)[1:]]
 
     def top(self, n: int = 10) -> list[LimitedClient]:
         """Return the `n` most limited clients, by the most possible denials, then by the most certain ones."""
@@ -158,21 +177,6 @@ class TopListener:
         self._blocks, self._ends = {}, []
         self._running, self._before = Sketch(self._size), Sketch(self._size)
 
-    def _note_block(self, client: str, limit: str, wait: int) -> None:
-        """Note the end of a block. If there are too many, drop the one that ends first. The caller holds the lock.
-
-        A block is noted once: later denials tell the same end, give or take the difference of two clocks.
-        """
-        now = self._now()
-        while self._ends and self._ends[0][0] <= now:
-            del self._blocks[heappop(self._ends)[1:]]
-        if (client, limit) in self._blocks:
-            return
-        self._blocks[client, limit] = now + wait
-        heappush(self._ends, (now + wait, client, limit))
-        if len(self._ends) > self._size:
-            del self._blocks[heappop(self._ends)[1:]]
-
     def _now(self) -> int:
         return self._ticks() // 1000 + self._anchor
 
@@ -184,11 +188,11 @@ class TopListener:
             self._begin += passed * self._window
 
 
-def _blocks_of(decision: Decision) -> Iterator[tuple[str, str, int]]:
-    """Yield the key, the name of the penalty and the microseconds that are left of each block that denies."""
+def blocks_of(decision: Decision) -> Iterator[tuple[str, str, float]]:
+    """Yield the key, the name of the penalty and the seconds that are left of each block that denies."""
     rows = iter(decision.rows)
     for key, limits, *_ in decision.asks:
         for limit in limits:
             row = next(rows)
             if limit.is_penalty and not row[0]:
-                yield key, limit.name, row[2] or 0
+                yield key, limit.name, (row[2] or 0) / SECOND

@@ -1,7 +1,7 @@
 """The metrics of one worker: what it has decided and answered, as samples that the control plane adds up.
 
 Names and labels are those of observe/prometheus.py, so that dashboards and alerts work for both. Usual decisions are
-counted in decision_counts.py, unusual events by the Prometheus listener itself. No label holds a key.
+counted in observe/decision_counts.py, unusual events by the Prometheus listener itself. No label holds a key.
 """
 
 from collections import defaultdict
@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from ratebound.events import Listener
+from ratebound.observe.decision_counts import MOST_LIMITS, DecisionCounts, Histogram
 from ratebound.observe.prometheus import PrometheusListener
-from ratebound.service.decision_counts import MOST_LIMITS, DecisionCounts, Histogram
 from ratebound.service.http1 import Answer, Handle, HttpRequest
 
 C = TypeVar("C")
