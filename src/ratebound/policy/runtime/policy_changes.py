@@ -45,7 +45,7 @@ class PolicyChange(NamedTuple):
 
 
 class Consequence(NamedTuple):
-    """What a change does to counts, or that it needs a restart."""
+    """An effect of a change on counts, or the need of a restart."""
 
     where: str
     detail: str
@@ -463,9 +463,9 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value) if one.init}
     if callable(value):
-        name = getattr(value, "__qualname__", type(value).__name__)
-        is_anywhere = "<" in name or not hasattr(value, "__qualname__")
-        return _Named(name, id(value) if is_anywhere else (value.__module__, name))
+        name = getattr(value, "__qualname__", "<")
+        shown = getattr(value, "__name__", f"a {type(value).__name__}")
+        return _Named(shown, id(value) if "<" in name else (value.__module__, name))
     return _Named(f"a {type(value).__name__}", id(value))
 
 
