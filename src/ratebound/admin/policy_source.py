@@ -10,7 +10,8 @@ from ratebound.policy.load.document import SUFFIXES, parse
 from ratebound.policy.load.loader import ANY_FUNCTION, REFERENCE, policy_text, read_policy
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError
-from ratebound.policy.runtime.reload import PolicyFile, changes_between
+from ratebound.policy.runtime.policy_changes import changes_between
+from ratebound.policy.runtime.reload import PolicyFile
 from ratebound.storage.secrecy import hidden
 
 SECRETS = ("storage", "salt")  # keys of a policy
