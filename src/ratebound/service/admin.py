@@ -55,7 +55,7 @@ class ControlPlane:
         self._settings = settings
         self._folder = folder
         self._paths = [folder.worker_socket(slot) for slot in range(settings.workers)]
-        self._tokens = BearerTokens(settings.admin_tokens)
+        self._tokens = BearerTokens(one.token for one in settings.admin_tokens)
         self._metrics = MergedMetrics(folder.retired)
         self._polling = asyncio.Lock()
         self.app = Starlette(
