@@ -47,7 +47,9 @@ def serve(settings: str | None, **given: str | None) -> None:
     try:
         options = {name: text for name, text in given.items() if text is not None}
         chosen = reader.read_settings(options, file=settings)
-        status = supervisor.Supervisor(chosen, _functions(chosen.functions)).run()
+        # A link with a token is for a person. What is no terminal may be a file that others read
+        tell = click.echo if sys.stdout.isatty() else None
+        status = supervisor.Supervisor(chosen, _functions(chosen.functions), tell=tell).run()
     except RateboundError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
