@@ -189,10 +189,14 @@ def test_a_token_of_an_operator_that_cannot_be_used_is_refused(text: str, expect
     assert TOKEN not in found
 
 
-def test_a_token_has_one_role() -> None:
-    given = {"RATEBOUND_ADMIN_TOKENS": f"ann={TOKEN}", "RATEBOUND_ADMIN_READ_TOKENS": f"bob={TOKEN}"}
-    (found,) = mistakes({}, given)
-    assert found.startswith("1 of the tokens that may only read (admin_read_tokens) may also write (admin_tokens)")
+@pytest.mark.parametrize("other", [("RATEBOUND_ADMIN_READ_TOKENS", "ann"), ("RATEBOUND_ADMIN_TOKENS", "bob")])
+def test_a_token_is_of_one_operator_and_has_one_role(other: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"ann={TOKEN}")
+    given, (variable, name) = {"admin_token_file": str(tmp_path / "tokens")}, other
+    (found,) = mistakes(given, {variable: f"{name}={TOKEN}"})
+    assert found.startswith("admin_tokens and admin_read_tokens: two operators or two roles have the same token")
+    same = read_settings(given, environ={"RATEBOUND_ADMIN_TOKENS": f"ann={TOKEN}"})
+    assert same.admin_tokens == (("ann", "write", TOKEN),)
 
 
 def test_a_secret_is_in_no_message_and_has_no_option(tmp_path: Path) -> None:

@@ -549,13 +549,13 @@ class _Reader:
         writing = (self.values["admin_tokens"] or ()) + self.lines_of("admin_token_file", _operator_tokens(WRITE))
         reading = self.values["admin_read_tokens"] or ()
         reading += self.lines_of("admin_read_token_file", _operator_tokens(READ))
-        both = {one.token for one in writing} & {one.token for one in reading}
-        if both:
+        found = tuple(dict.fromkeys((*writing, *reading)))
+        if len({one.token for one in found}) < len(found):
             self.mistakes.append(
-                f"{len(both)} of the tokens that may only read (admin_read_tokens) may also write (admin_tokens): make"
-                " a token for each role"
+                "admin_tokens and admin_read_tokens: two operators or two roles have the same token. Make a token for"
+                " each: openssl rand -hex 32"
             )
-        return (*writing, *reading)
+        return found
 
     def _check_addresses(self, has_tokens: bool, has_admin_tokens: bool) -> None:
         if self.values["http"] is None and self.values["grpc"] is None and self.values["resp"] is None:
