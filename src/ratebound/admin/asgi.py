@@ -1,0 +1,180 @@
+"""The admin site for ASGI servers, without a framework: requests, live figures as server-sent events, and their end."""
+
+import asyncio
+import inspect
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ratebound.admin.calls import Operator
+from ratebound.admin.live_feed import EVERY, LiveFeed
+from ratebound.admin.messages import MAX_BODY, AdminAnswer, AdminRequest, CallError, problem_answer
+from ratebound.admin.site import AdminSite
+from ratebound.flow import Flow
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Any]
+Send = Callable[[Any], Any]
+
+CHECK = 5.0  # seconds after which it is looked up again whether somebody may still look
+HEARTBEAT_AFTER = 15.0  # seconds without an event
+READER = Operator("", "read")  # of the figures that all who look share
+
+
+class AdminAsgi:
+    """The site as an ASGI application: `app.mount("/limits", AdminAsgi(site))`.
+
+    `native` makes the framework's own request of (scope, receive), for the function that signs in; without it that gets
+    the scope. `stop` ends all streams of live figures, so that a server can stop.
+    """
+
+    def __init__(
+        self,
+        site: AdminSite,
+        *,
+        native: Callable[[Any, Receive], Any] | None = None,
+        every: float = EVERY,
+        check: float = CHECK,
+    ) -> None:
+        self.site = site
+        self._native = native
+        self._every = every
+        self._check = check
+        self._is_blocking = bool(getattr(site.calls, "is_blocking", False))
+        self.feed = LiveFeed(self._figures, every=every)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    def stop(self) -> None:
+        """End all streams of live figures. Browsers connect again, unless the server has stopped."""
+        self.feed.close()
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read_body(receive)
+        if body is None:
+            return
+        request = self._request(scope, receive, body)
+        answer = await self._drive(self.site.answer(request))
+        if answer.is_live and scope["method"] != "HEAD":
+            await self._stream(request, answer, receive, send)
+        else:
+            await _send(send, answer)
+
+    def _request(self, scope: Scope, receive: Receive, body: bytes) -> AdminRequest:
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in scope["headers"]:
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            mark = "; " if name == "cookie" else ", "
+            headers[name] = f"{headers[name]}{mark}{value}" if name in headers else value
+        mount = scope.get("root_path", "").rstrip("/")
+        path: str = scope["path"]
+        below = path[len(mount) :] if path == mount or path.startswith(f"{mount}/") else path
+        client = scope.get("client")
+        return AdminRequest(
+            method=scope["method"].upper(),
+            path=None if not below and mount else below.removeprefix("/"),
+            query=scope.get("query_string", b"").decode("latin-1"),
+            headers=headers,
+            body=body,
+            mount=mount,
+            is_secure=scope.get("scheme") == "https",
+            peer=client[0] if client else "",
+            is_live=True,
+            native=scope if self._native is None else self._native(scope, receive),
+        )
+
+    async def _stream(self, request: AdminRequest, answer: AdminAnswer, receive: Receive, send: Send) -> None:
+        try:
+            reader = await self.feed.join()
+        except CallError as error:
+            await _send(send, problem_answer(error))
+            return
+        gone = asyncio.create_task(_disconnected(receive))
+        gone.add_done_callback(lambda _: reader.end())
+        try:
+            await _send_start(send, answer)
+            checked = time.monotonic()
+            while (part := await reader.take(HEARTBEAT_AFTER)) is not None and not _server_stops():
+                if time.monotonic() - checked >= self._check:
+                    await self._drive(self.site.check_again(request))
+                    checked = time.monotonic()
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        except CallError:
+            pass  # signed out, or the role is lost: the browser connects again, and is told so
+        finally:
+            gone.cancel()
+            self.feed.leave(reader)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _figures(self, name: str) -> Any:
+        return await self._drive(self.site.calls.call(name, {}, READER))
+
+    async def _drive(self, flow: Flow[Any]) -> Any:
+        """Drive a flow in this task. Steps that block run in a thread."""
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    value = await asyncio.to_thread(step) if self._is_blocking else step()
+                    if inspect.isawaitable(value):
+                        value = await value
+                except BaseException as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(value)
+        except StopIteration as done:
+            return done.value
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self.stop()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the body, or more than MAX_BODY bytes of one that is longer; None if the client has gone."""
+    parts, length = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        part = message.get("body", b"")
+        if length <= MAX_BODY:
+            parts.append(part)
+            length += len(part)
+        if not message.get("more_body", False) or length > MAX_BODY:
+            return b"".join(parts)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_start(send: Send, answer: AdminAnswer) -> None:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+
+
+async def _send(send: Send, answer: AdminAnswer) -> None:
+    await _send_start(send, answer)
+    await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+
+def _server_stops() -> bool:
+    """Return True if uvicorn has been told to stop. It waits for streams to end, and tells the application only after
+    that; the object that takes its signals knows it before."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True

@@ -1,0 +1,488 @@
+"""The calls of operators, carried out on a gate in this process. Written once as flows, for threads and for tasks.
+
+Fields were checked by the table; what only the gate can know is checked here, and all that is wrong is said at once.
+"""
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Protocol
+
+from ratebound import __version__, compiled
+from ratebound.admin.calls import Operator
+from ratebound.admin.messages import CallError, WrongField
+from ratebound.admin.policy_source import GatePolicySource, PolicySource
+from ratebound.admin.rules_in_force import descriptor_document, limit_text, rule_document
+from ratebound.errors import InvalidCost, InvalidLimit, StorageError
+from ratebound.flow import Flow
+from ratebound.policy.duration_text import read_seconds
+from ratebound.policy.identity.identify import IdentityKinds
+from ratebound.policy.model.rule import read_limits
+from ratebound.policy.problem import PolicyError, nearest
+from ratebound.policy.runtime.operator_blocks import canonical_client
+from ratebound.storage import keeps_documents
+from ratebound.storage.secrecy import hidden
+from ratebound.usage import Usage
+
+log = logging.getLogger("ratebound.admin")
+
+RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
+DOCUMENTS = ("blocks", "overrides", "switches", "audit")
+FRESH = 1.0  # seconds for which versions of documents are not read again
+NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
+UNSEEN = "This instance has not seen that client, or has forgotten it: block it by its name."
+
+
+class Figures(Protocol):
+    """The figures of all processes. What the methods return may have to be awaited."""
+
+    def view(self) -> Any:
+        """Return the figures as they are now, for JSON."""
+
+    def history(self) -> Any:
+        """Return the figures of the last hour, for JSON."""
+
+    def names(self, digests: Sequence[str]) -> Any:
+        """Return the keys of clients by their digests, those that are known."""
+
+
+class Operations:
+    """The calls of operators on a gate: a Gate, an AsyncGate, or one of the web's, which knows rules of endpoints.
+
+    `policy` says where the policy comes from; without it the gate is asked.
+    """
+
+    def __init__(self, gate: Any, figures: Figures, policy: PolicySource | None = None) -> None:
+        self._gate = gate
+        self._core = getattr(gate, "gate", gate)
+        self._figures = figures
+        self._policy = GatePolicySource(self._core) if policy is None else policy
+        self.is_async = inspect.iscoroutinefunction(type(self._core).decide)
+        self.is_blocking = not self.is_async
+        self._revision: tuple[float, str] | None = None
+        self._methods: dict[str, Callable[[dict[str, Any], Operator], Flow[Any]]] = {
+            "figures": self._read_figures,
+            "history": self._read_history,
+            "rules": self._rules,
+            "shadow": self._shadow,
+            "promote": self._promote,
+            "blocks": self._blocks,
+            "block": self._block,
+            "unblock": self._unblock,
+            "overrides": self._overrides,
+            "override": self._override,
+            "remove_override": self._remove_override,
+            "switches": self._switches,
+            "set_switch": self._set_switch,
+            "remove_switch": self._remove_switch,
+            "usage": self._usage,
+            "grant": self._grant,
+            "reset": self._reset,
+            "holders": self._holders,
+            "top": self._top,
+            "changes": self._changes,
+            "policy": self._policy_in_force,
+            "check_policy": self._check_policy,
+            "reload_policy": self._reload_policy,
+            "health": self._health,
+        }
+
+    def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
+        """Carry out a call of the table, and return its answer for JSON. Raises CallError."""
+        try:
+            return (yield from self._methods[name](dict(arguments), operator))
+        except StorageError as error:
+            raise _storage_error(error) from None
+        except PolicyError as error:
+            wrong = [WrongField(problem.where, problem.message) for problem in error.problems]
+            raise CallError(422, str(error), wrong) from None
+        except ValueError as error:
+            raise CallError(422, str(error), [(_field_of(name, error), str(error))]) from None
+
+    # Figures
+
+    def _read_figures(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        view = yield self._figures.view
+        return {**view, "revision": (yield from self._documents_revision())}
+
+    def _read_history(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        return (yield self._figures.history)
+
+    def _shadow(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        view = yield self._figures.view
+        return {"shadow": view["shadow_report"]}
+
+    def _top(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        view = yield self._figures.view
+        top = [dict(one) for one in view["top"]]
+        if arguments.get("names"):
+            yield from self._record("show names", "", f"{len(top)} clients", operator)
+            names = yield partial(self._figures.names, [one["client"] for one in top])
+            for one in top:
+                if one["client"] in names:
+                    one["name"] = names[one["client"]]
+        return {"top": top}
+
+    def _documents_revision(self) -> Flow[str]:
+        """Return a text that changes with every change by an operator. Read once a second, however many look."""
+        storage, now = self._core.storage, time.monotonic()
+        if self._revision is not None and now - self._revision[0] < FRESH:
+            return self._revision[1]
+        versions: list[str] = []
+        if keeps_documents(storage):
+            try:
+                for name in DOCUMENTS:
+                    version, _ = yield partial(storage.read_document, name)
+                    versions.append(str(version))
+            except StorageError:
+                versions = [] if self._revision is None else self._revision[1].split(".")
+        self._revision = now, ".".join(versions)
+        return self._revision[1]
+
+    # Documents of operators
+
+    def _blocks(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        return {"blocks": [_document(one) for one in (yield self._gate.blocks)]}
+
+    def _block(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        client = arguments.get("client")
+        if client is None:
+            client = yield from self._client_of_digest(arguments["digest"])
+        self._check(arguments, client=client)
+        done = yield partial(
+            self._gate.block, client, arguments.get("for"), arguments.get("reason", ""), by=operator.name
+        )
+        return _document(done)
+
+    def _unblock(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        client = arguments["client"]
+        done = yield partial(self._gate.unblock, client, by=operator.name)
+        return {"removed": done}
+
+    def _overrides(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        return {"overrides": [_document(one) for one in (yield self._gate.overrides)]}
+
+    def _override(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        client, rules = arguments["client"], tuple(arguments.get("rules", ()))
+        self._check(arguments, client=client, rules=rules)
+        done = yield partial(
+            self._gate.override,
+            client,
+            limits=arguments.get("limits"),
+            tier=arguments.get("tier"),
+            rules=rules,
+            for_=arguments.get("for"),
+            reason=arguments.get("reason", ""),
+            by=operator.name,
+        )
+        return _document(done)
+
+    def _remove_override(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        client = arguments["client"]
+        rules = tuple(arguments.get("rule", ()))
+        done = yield partial(self._gate.remove_override, client, rules=rules, by=operator.name)
+        return {"removed": done}
+
+    def _switches(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        rules = self._candidates()
+        return {"switches": [_switch_document(one, rules) for one in (yield self._gate.switches)]}
+
+    def _set_switch(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        rule = arguments.get("rule")
+        self._check(arguments, rules=() if rule is None else (rule,), label="rule")
+        done = yield partial(
+            self._gate.set_switch,
+            arguments["state"],
+            rule=rule,
+            for_=arguments.get("for"),
+            reason=arguments.get("reason", ""),
+            by=operator.name,
+        )
+        return _switch_document(done, self._candidates())
+
+    def _remove_switch(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        rule = arguments.get("rule")
+        done = yield partial(self._gate.remove_switch, rule, by=operator.name)
+        return {"removed": done}
+
+    def _promote(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        rule = arguments["rule"]
+        self._check(arguments, rules=(rule,), label="rule")
+        done = yield partial(
+            self._gate.promote,
+            rule,
+            for_=arguments.get("for"),
+            reason=arguments.get("reason", ""),
+            by=operator.name,
+        )
+        return _switch_document(done, self._candidates())
+
+    def _changes(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        self._check_documents()
+        return {"changes": [_document(one) for one in (yield self._gate.changes)]}
+
+    # Clients
+
+    def _usage(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        found = yield partial(
+            self._gate.usage_of, arguments["client"], rule=arguments.get("rule"), tier=arguments.get("tier")
+        )
+        return {"usage": [_usage_document(one) for one in found]}
+
+    def _grant(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        client, units, rule = arguments["client"], arguments["units"], arguments.get("rule")
+        self._core._client_limits(client, None, rule, self._known_rules()).granting(
+            units
+        )  # raises before it is recorded
+        yield from self._record("grant", _joined(client), f"{units} units{_of(rule)}", operator)
+        found = yield partial(self._gate.grant, client, units, rule=rule)
+        return {"usage": [_usage_document(one) for one in found]}
+
+    def _reset(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        client, rule = arguments["client"], arguments.get("rule")
+        self._core._client_limits(client, None, rule, self._known_rules())
+        yield from self._record("reset", _joined(client), _of(rule).strip(), operator)
+        yield partial(self._gate.reset, client, rule=rule)
+        return {"done": True}
+
+    def _holders(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        try:
+            found = yield partial(self._gate.holders, arguments["client"], rule=arguments.get("rule"))
+        except TypeError as error:
+            raise CallError(501, str(error)) from None
+        return {
+            "holders": [
+                {"limit": one.limit.name, "id": str(one.id), "expires_at": _instant(one.expires_at)} for one in found
+            ]
+        }
+
+    def _client_of_digest(self, digest: str) -> Flow[str]:
+        """Return a client of the figures as blocks name it. Raises CallError if that cannot be."""
+        names = yield partial(self._figures.names, [digest])
+        key = names.get(digest)
+        if key is None:
+            raise CallError(404, UNSEEN, [("digest", UNSEEN)])
+        kind, _, value = key.partition(":")
+        if "+" in kind:
+            text = "this client is counted by several identities at once: block one of them by its name"
+            raise CallError(422, f"digest: {text}", [("digest", text)])
+        client = value if kind.partition(".")[0] in ("address", "prefix") else f"{kind.replace('.', ':', 1)}:{value}"
+        try:
+            return canonical_client(client, self._kinds)
+        except ValueError as error:
+            raise CallError(422, f"digest: {error}", [("digest", str(error))]) from None
+
+    # The policy
+
+    def _rules(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        core = self._core
+        switches: dict[str, Any] = {}
+        candidates = self._candidates()
+        if keeps_documents(core.storage) and hasattr(self._gate, "switches"):
+            switches = {one.rule: _switch_document(one, candidates) for one in (yield self._gate.switches)}
+        policy = core.policy
+        for_all = core.switch or (switches[""]["state"] if "" in switches else policy.switch)
+        own = {one.name for one in policy.rules}
+
+        def with_state(found: dict[str, Any]) -> dict[str, Any]:
+            switch = switches.get(found["name"])
+            state = "on" if found["mode"] == "enforce" else "shadow"
+            if switch is not None and not switch["stale"]:
+                state = switch["state"]
+            if for_all == "off" or (for_all == "shadow" and state != "off"):
+                state = for_all
+            return {**found, "state": state, "switch": switch}
+
+        rules = self._known_rules()
+        return {
+            "state": for_all,
+            "switch": switches.get(""),
+            "rules": [with_state(rule_document(one, is_endpoints=one.rule.name not in own)) for one in rules],
+            "descriptors": [with_state(descriptor_document(one)) for one in policy.descriptors],
+        }
+
+    def _policy_in_force(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        origin = yield self._policy.describe
+        return {**origin._asdict(), "storage": hidden(self._core.policy.storage).strip("'\"")}
+
+    def _check_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        try:
+            found = yield partial(self._policy.check, arguments.get("text"), arguments.get("format"))
+        except PolicyError as error:
+            return _wrong_policy(error)
+        return {"valid": True, "problems": [], "changes": [_change(one) for one in found]}
+
+    def _reload_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        try:
+            found = yield self._policy.reload
+        except PolicyError as error:
+            return _wrong_policy(error)
+        yield from self._record("reload", "policy", f"{len(found)} changes", operator)
+        return {"valid": True, "problems": [], "changes": [_change(one) for one in found]}
+
+    def _health(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        view = yield self._figures.view
+        problems = [view["problem"]] if view["problem"] else []
+        problems += [
+            f"The storage{' node ' + node['node'] if node['node'] else ''} is not asked: its breaker is open."
+            for node in view["storage"]["nodes"]
+            if node["is_open"]
+        ]
+        origin = yield self._policy.describe
+        if origin.error:
+            problems.append(f"The policy cannot be used as it is now; the one before it is in force: {origin.error}")
+        return {"healthy": not problems, "problems": problems, "version": __version__, "compiled": compiled}
+
+    # Parts
+
+    @property
+    def _kinds(self) -> IdentityKinds:
+        kinds: IdentityKinds = self._core.policy.kinds
+        return kinds
+
+    def _known_rules(self) -> list[Any]:
+        known = getattr(self._gate, "known_rules", None)
+        return list(self._core.current().rules) if known is None else known()
+
+    def _candidates(self) -> dict[str, str]:
+        """Return the text of the candidate of each rule, "" if it has none."""
+        found = {one.rule.name: _candidate_text(one.rule.candidate) for one in self._known_rules()}
+        return found | {one.name: "" for one in self._core.policy.descriptors}
+
+    def _check_documents(self) -> None:
+        if not keeps_documents(self._core.storage):
+            raise CallError(501, NO_DOCUMENTS)
+
+    def _check(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        client: str | None = None,
+        rules: Sequence[str] = (),
+        label: str = "rules",
+    ) -> None:
+        """Raise CallError with everything that is wrong, as far as it can be known before the gate is called."""
+        wrong: list[WrongField] = []
+
+        def check(field: str, function: Callable[[Any], Any], value: Any) -> None:
+            try:
+                if value is not None:
+                    function(value)
+            except ValueError as error:
+                wrong.append(WrongField(field, str(error)))
+
+        check("client" if "client" in arguments else "digest", partial(canonical_client, kinds=self._kinds), client)
+        check("for", read_seconds, arguments.get("for"))
+        check("limits", read_limits, arguments.get("limits"))
+        tier, tiers = arguments.get("tier"), self._core.policy.tier_names
+        if tier is not None and tier not in tiers:
+            wrong.append(WrongField("tier", f"unknown tier {tier!r}: {nearest(tier, tiers)}"))
+        known = self._candidates() if rules else {}
+        for rule in rules:
+            if rule not in known:
+                wrong.append(WrongField(label, f"unknown rule {rule!r}: {nearest(rule, known)}"))
+        if wrong:
+            raise CallError(422, "; ".join(f"{one.field}: {one.detail}" for one in wrong), wrong)
+
+    def _record(self, action: str, target: str, detail: str, operator: Operator) -> Flow[None]:
+        """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
+        log.info("%s: %s", operator.name or "an operator", action)
+        if keeps_documents(self._core.storage):
+            yield partial(self._gate.record, action, target, detail, by=operator.name)
+
+
+def _storage_error(error: StorageError) -> CallError:
+    """Return the answer for a storage that did not answer, or for a document that others changed all the time."""
+    if not error.outage and "in between" in str(error):
+        return CallError(409, f"{str(error)[:1].upper()}{str(error)[1:]}.", headers=RETRY)
+    return CallError(503, f"The storage could not answer: {error}", headers=RETRY)
+
+
+def _field_of(name: str, error: ValueError) -> str:
+    """Return the field that an error of the gate is about."""
+    text = str(error)
+    if isinstance(error, InvalidCost):
+        return "units"
+    if text.startswith(("unknown rule", "the rule")):
+        return "rule"
+    if text.startswith("unknown tier"):
+        return "tier"
+    if text.startswith("reason"):
+        return "reason"
+    if isinstance(error, InvalidLimit) and name == "override":
+        return "limits"
+    return {"set_switch": "state", "promote": "rule", "remove_switch": "rule"}.get(name, "client")
+
+
+def _document(entry: Any) -> dict[str, Any]:
+    """Return an entry of an operators' document for JSON."""
+    return {name: _plain(value) for name, value in entry._asdict().items()}
+
+
+def _switch_document(switch: Any, candidates: Mapping[str, str]) -> dict[str, Any]:
+    found = _document(switch)
+    rule = found["rule"] or None
+    is_stale = rule is not None and rule not in candidates
+    if switch.state == "candidate" and rule is not None:
+        is_stale = is_stale or candidates.get(rule) != switch.candidate
+    return {**found, "rule": rule, "stale": is_stale}
+
+
+def _candidate_text(candidate: Any) -> str:
+    return "" if candidate is None else str(candidate)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return _instant(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _instant(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _usage_document(usage: Usage) -> dict[str, Any]:
+    return {
+        "rule": usage.rule,
+        "name": usage.name,
+        "limit": limit_text(usage.limit),
+        "quota": usage.quota,
+        "used": usage.used,
+        "remaining": usage.remaining,
+        "granted": usage.granted,
+        "resets_at": _instant(usage.resets_at),
+        "previous": usage.previous,
+        "blocked": usage.blocked,
+        "degraded": usage.degraded,
+    }
+
+
+def _wrong_policy(error: PolicyError) -> dict[str, Any]:
+    problems = [{"where": one.where, "message": one.message, "line": one.line} for one in error.problems]
+    return {"valid": False, "problems": problems, "changes": []}
+
+
+def _change(one: Any) -> Any:
+    return one if isinstance(one, dict) else {name: _plain(value) for name, value in one._asdict().items()}
+
+
+def _joined(client: str | Sequence[str]) -> str:
+    return client if isinstance(client, str) else " + ".join(client)
+
+
+def _of(rule: str | None) -> str:
+    return "" if rule is None else f" of rule {rule}"
