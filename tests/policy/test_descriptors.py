@@ -15,7 +15,7 @@ from ratebound.policy import (
     read_policy,
 )
 from ratebound.policy.runtime.compiled_descriptors import DescriptorTable
-from ratebound.policy.runtime.reload import changes_between
+from ratebound.policy.runtime.policy_changes import changes_between
 from tests.policy.gates import request
 
 EDGE: dict[str, Any] = {"name": "a", "domain": "edge", "entries": ["remote_address"], "limits": "5/minute"}

@@ -22,7 +22,7 @@ from ratebound.policy import (
     Verdict,
     read_policy,
 )
-from ratebound.policy.runtime.reload import changes_between
+from ratebound.policy.runtime.policy_changes import changes_between
 from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, request
 

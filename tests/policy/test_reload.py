@@ -13,7 +13,7 @@ import pytest
 from ratebound import MemoryStorage
 from ratebound.policy import Gate, Policy, PolicyError, PolicyFile, Rule
 from ratebound.policy.runtime.general_path import CompiledPolicy
-from ratebound.policy.runtime.reload import changes_between
+from ratebound.policy.runtime.policy_changes import changes_between
 from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 

@@ -11,7 +11,7 @@ from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.lint.checks import advise
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.path import spellings
-from ratebound.policy.runtime.reload import changes_between
+from ratebound.policy.runtime.policy_changes import changes_between
 from tests.policy.gates import decide, gate_of, request
 
 

@@ -32,9 +32,11 @@ def test_what_the_guide_shows_is_what_is_printed() -> None:
     shown = re.findall(r"^```text\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
     file = "examples/policies/endpoints.yaml"
     check = run("check", str(ROOT / file), width=100).stdout.replace(str(ROOT / file), file)
+    first = "examples/policies/per_address.yaml"
+    diff = run("diff", str(ROOT / first), str(ROOT / file)).stdout.replace(f"{ROOT}/", "")
     explain = run(
         "explain", str(ROOT / file), "--method", "POST", "--path", "/auth/login", "--peer", "203.0.113.7"
     ).stdout
-    for text, printed in zip(shown, (check, explain), strict=True):
+    for text, printed in zip(shown, (check, diff, explain), strict=True):
         for line in text.splitlines():
             assert line.rstrip("… ") in printed, line

@@ -1,5 +1,5 @@
-"""The command `ratebound policy`: check a policy file, explain its answer to a request, import limits of other
-systems."""
+"""The command `ratebound policy`: check a policy file, compare two of them, explain the answer to a request, import
+limits of other systems."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ import click
 
 from ratebound.cli.app import _console, _mistakes_on_stderr
 from ratebound.cli.policy_check import Findings, check_file, show_findings
+from ratebound.cli.policy_diff import changes_as_json, show_changes
 from ratebound.cli.policy_explain import GivenRequest, explain_request, header_pairs, show_answers, stages_of
 from ratebound.cli.policy_functions import functions_from
 from ratebound.errors import RateboundError
@@ -19,6 +20,7 @@ from ratebound.policy.imports import SYSTEMS, import_aws, import_envoy_descripto
 from ratebound.policy.lint.known_mistakes import MISTAKES
 from ratebound.policy.load.loader import load_policy
 from ratebound.policy.model.rule import Stage
+from ratebound.policy.runtime.policy_changes import described_changes
 
 FORMATS = click.Choice(["text", "json"])
 FILE = click.argument("file", type=click.Path(dir_okay=False))
@@ -34,9 +36,9 @@ FUNCTIONS = click.option(
 )
 
 
-@click.group(short_help="Check, explain and import policy files.")
+@click.group(short_help="Check, compare, explain and import policy files.")
 def policy() -> None:
-    """Check, explain and import policy files."""
+    """Check, compare, explain and import policy files."""
 
 
 @policy.command(short_help="Check a file for mistakes and known problems.")
@@ -68,6 +70,31 @@ def check(
         else:
             show_findings(found, _console())
         raise SystemExit(_status(found, strict=strict))
+
+
+@policy.command(short_help="List what differs between two files, and what starts anew.")
+@click.argument("old", type=click.Path(dir_okay=False))
+@click.argument("new", type=click.Path(dir_okay=False))
+@click.option("--strict", is_flag=True, help="Exit with status 1 if a count starts anew.")
+@FORMAT
+@ENVIRON
+@FUNCTIONS
+def diff(old: str, new: str, strict: bool, shape: str, environ: tuple[str, ...], module: str) -> None:
+    """List what NEW changes if it replaces OLD: rules, limits, lists and settings, and which counts start anew.
+
+    Passwords, the salt and credentials in header conditions are not shown.
+
+    For example: ratebound policy diff deployed.yaml policy.yaml
+    """
+    with _mistakes():
+        functions = functions_from(module)
+        before, after = (load_policy(file, functions=functions, environ=_environ(environ)) for file in (old, new))
+        changes = described_changes(before, after)
+        if shape == "json":
+            click.echo(changes_as_json(changes))
+        else:
+            show_changes(old, new, changes, _console())
+        raise SystemExit(1 if strict and any(change.starts_anew for change in changes) else 0)
 
 
 @policy.command(short_help="Explain which rules apply to a request, and why.")

@@ -17,6 +17,7 @@ from ratebound.policy.problem import PolicyError, Problem
 from ratebound.policy.runtime.explain import Explanation, RuleReport, explain
 from ratebound.policy.runtime.gate import AsyncGate, Gate
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.policy_changes import PolicyChange, described_changes
 from ratebound.policy.runtime.reload import PolicyFile
 from ratebound.policy.runtime.verdict import Judged, Shadow, Verdict
 from ratebound.policy.schema import SCHEMA_PATH
@@ -37,6 +38,7 @@ __all__ = [
     "Override",
     "Penalty",
     "Policy",
+    "PolicyChange",
     "PolicyError",
     "PolicyFile",
     "Problem",
@@ -47,6 +49,7 @@ __all__ = [
     "Source",
     "Verdict",
     "canonical_name",
+    "described_changes",
     "explain",
     "load_policy",
     "read_policy",

@@ -11,18 +11,17 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
-from ratebound.limit import Limit
 from ratebound.policy.load.loader import policy_text, read_policy
-from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError, Problem
 from ratebound.policy.runtime.general_path import CompiledPolicy
+from ratebound.policy.runtime.policy_changes import changes_between
 
 log = logging.getLogger("ratebound")
 
@@ -151,77 +150,3 @@ def log_swap(old: Policy, new: Policy) -> tuple[str, ...]:
     count = len(new.rules) + len(new.descriptors)
     log.warning("a new policy is in force: %d rules%s", count, "".join(f"\n    {change}" for change in changes))
     return changes
-
-
-def changes_between(old: Policy, new: Policy) -> Iterator[str]:
-    """Yield what a new policy makes start anew, and what it changes only after a restart."""
-    before, after = _limits_of(old), _limits_of(new)
-    for name, limits in after.items():
-        if name in before:
-            known = {limit.scope: limit for limit in before[name]}
-            metered = {(limit.name, limit.period_us): limit.metered for limit in before[name]}
-            for limit in limits:
-                old_limit = known.get(limit.scope)
-                if old_limit is not None:
-                    yield from _kept(name, old_limit, limit)
-                elif metered.get((limit.name, limit.period_us), limit.metered) != limit.metered:
-                    now = "it is metered now" if limit.metered else "it is no longer metered"
-                    yield f"rule {name}: '{limit.text}' starts anew: {now}"
-                else:
-                    yield f"rule {name}: '{limit.text}' starts anew: its algorithm or its period has changed"
-    for name in before.keys() - after.keys():
-        yield f"rule {name} is gone: what it has counted is forgotten"
-    yield from _penalty_changes(old, new)
-    if old.storage != new.storage:
-        yield "storage: a change takes a restart; the old one stays in use"
-    if old.ipv6 != new.ipv6:
-        yield f"ipv6: clients are told apart by /{new.ipv6} from now on; rules by address start anew for IPv6"
-    if old.concurrent != new.concurrent:
-        yield "concurrent: a change takes a restart"
-    if old.salt != new.salt:
-        yield "salt: fingerprints change; rules that count by them start anew"
-    counted = {rule.name: _counted_values(rule) for rule in old.descriptors}
-    for one in new.descriptors:
-        if counted.get(one.name, _counted_values(one)) != _counted_values(one):
-            yield f"descriptors {one.name}: counts by other entries from now on, and starts anew"
-    for rule in new.rules:
-        if rule.name in old.rule_by and _counts_by(rule.name, old) != _counts_by(rule.name, new):
-            yield f"rule {rule.name}: counts by {rule.by or new.by} from now on, and starts anew"
-
-
-def _penalty_changes(old: Policy, new: Policy) -> Iterator[str]:
-    for name, limit in new.penalty_limits.items():
-        if name in old.penalty_limits and old.penalty_limits[name] != limit:
-            yield f"penalty {name}: keeps its strikes and blocks; '{limit.text}' is for strikes from now on"
-    for name in old.penalty_limits.keys() - new.penalty_limits.keys():
-        yield f"penalty {name} is gone: nobody is blocked by it any more"
-
-
-def _kept(rule: str, old: Limit, new: Limit) -> Iterator[str]:
-    """Yield what is kept although a limit counts in other windows, or has another lease."""
-    if old.calendar != new.calendar:
-        yield f"rule {rule}: '{new.text}' keeps its count: only the beginning and the end of its windows have changed"
-    elif new.has_slots and old.period_us != new.period_us:
-        yield f"rule {rule}: '{new.text}' keeps its slots: the new lease is for those taken or renewed from now on"
-    elif new.is_penalty and old != new:
-        yield f"rule {rule}: '{new.text}' keeps its strikes and blocks, and is for strikes from now on"
-
-
-def _counted_values(rule: DescriptorRule) -> list[str]:
-    return [condition.key for condition in rule.conditions if condition.is_counted]
-
-
-def _counts_by(rule: str, policy: Policy) -> list[list[str]]:
-    return [[kind.name for kind in parts] for parts in policy.rule_by[rule]]
-
-
-def _limits_of(policy: Policy) -> dict[str, list[Limit]]:
-    return {
-        rule.name: [
-            limit
-            for plan in rule.plans_with(policy.counter_windows[rule.name]).values()
-            if isinstance(plan, tuple)
-            for limit in plan
-        ]
-        for rule in policy.rules
-    } | {rule.name: list(rule.plan) if isinstance(rule.plan, tuple) else [] for rule in policy.descriptors}
