@@ -16,7 +16,7 @@ ON_COMPILED := PYTHONPATH=$(CURDIR)/build/compiled RATEBOUND_EXPECT_COMPILED=1
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: .venv/ready  ## start the service with an example policy, and show how to ask it; PORT=5000 takes 5000 to 5003
+run: .venv/ready  ## start the service with an example policy and traffic, and show its dashboard; PORT=5000 takes 5000 to 5003, TRAFFIC=no
 	@$(BIN)/python examples/service/run.py
 
 api: .venv/ready  ## serve an example API that uses the library; PORT=8001 takes another port

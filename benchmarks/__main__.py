@@ -27,6 +27,8 @@ except ModuleNotFoundError as missing:
 from benchmarks.builds import BUILDS, PURE, Done, Worker, chosen, pin_to_one_core
 from benchmarks.bytes_per_key import KINDS, measure_bytes
 from benchmarks.bytes_per_key import steps as bytes_steps
+from benchmarks.dashboard import measure_dashboards
+from benchmarks.dashboard import steps as dashboard_steps
 from benchmarks.fleet import SCENARIOS, measure_fleets
 from benchmarks.fleet import draw as draw_fleets
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
@@ -66,9 +68,10 @@ class Scale(NamedTuple):
     weighed_keys: int
     capacity_rounds: int
     service_rounds: int
+    dashboard_rounds: int
 
 
-SERVED = ("redis", "overload", "fleet", "service")
+SERVED = ("redis", "overload", "fleet", "service", "dashboard")
 
 FULL = Scale(
     rounds=25,
@@ -86,6 +89,7 @@ FULL = Scale(
     weighed_keys=500_000,
     capacity_rounds=11,
     service_rounds=7,
+    dashboard_rounds=5,
 )
 QUICK = Scale(
     rounds=3,
@@ -103,6 +107,7 @@ QUICK = Scale(
     weighed_keys=50_000,
     capacity_rounds=3,
     service_rounds=2,
+    dashboard_rounds=1,
 )
 
 
@@ -210,6 +215,10 @@ def _service_work(results: Results, scale: Scale, builds: Sequence[str]) -> list
     return [Work("service", len(builds) * service_steps(scale.service_rounds), partial(_answer, results, scale))]
 
 
+def _dashboard_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("dashboard", len(builds) * dashboard_steps(scale.dashboard_rounds), partial(_watch, results, scale))]
+
+
 WORK = {
     "memory": _work,
     "redis": _redis_work,
@@ -220,6 +229,7 @@ WORK = {
     "bytes": _bytes_work,
     "fleet": _fleet_work,
     "service": _service_work,
+    "dashboard": _dashboard_work,
 }
 
 
@@ -303,6 +313,11 @@ def _load(results: Results, scale: Scale, workers: Sequence[Worker], done: Done)
 def _answer(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     for worker in workers:
         results.serving.append(measure_service(worker.build, scale.service_rounds, done))
+
+
+def _watch(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        results.watching.append(measure_dashboards(worker.build, scale.dashboard_rounds, done))
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

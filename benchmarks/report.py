@@ -16,6 +16,7 @@ from benchmarks import bytes_per_key
 from benchmarks.builds import FOLDERS, PURE
 from benchmarks.bytes_per_key import Weight
 from benchmarks.cases import REQUIRED
+from benchmarks.dashboard import Watching
 from benchmarks.decision_table import decision_sheet, lines_of
 from benchmarks.fleet import Fleets
 from benchmarks.gate import PEER, Gating
@@ -74,6 +75,7 @@ class Results:
     fleets: Fleets = field(default_factory=Fleets)
     capacity: list[Capacity] = field(default_factory=list)
     serving: list[Serving] = field(default_factory=list)
+    watching: list[Watching] = field(default_factory=list)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -92,6 +94,7 @@ class Results:
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
         judged += self.webbing.verdicts() + self.overloading.verdicts()
         judged += [verdict for serving in self.serving for verdict in serving.verdicts()]
+        judged += [verdict for watching in self.watching for verdict in watching.verdicts()]
         return judged + self.sharing.verdicts() + self.slicing.verdicts() + self.fleets.verdicts()
 
     def as_json(self) -> dict[str, Any]:
@@ -115,6 +118,7 @@ class Results:
             "fleet": self.fleets.as_json(),
             "capacity": [capacity.as_json() for capacity in self.capacity],
             "service": [serving.as_json() for serving in self.serving],
+            "dashboard": [watching.as_json() for watching in self.watching],
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -235,6 +239,7 @@ def sheets(results: Results) -> list[Sheet]:
         *results.fleets.sheets(),
         *(sheet for capacity in results.capacity for sheet in _capacity_sheets(capacity)),
         *(sheet for serving in results.serving for sheet in serving.sheets()),
+        *(sheet for watching in results.watching for sheet in watching.sheets()),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),

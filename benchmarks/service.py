@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -215,7 +215,7 @@ class Server(NamedTuple):
 def _peer(build: str, kind: str, *arguments: str) -> Iterator[Server]:
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.service_peers", kind, str(port), *arguments]
-    with _started(build, command, {HTTP: port, GRPC: port, RESP: port}) as server:
+    with started(build, command, {HTTP: port, GRPC: port, RESP: port}) as server:
         yield server
 
 
@@ -225,18 +225,21 @@ def _service(build: str, folder: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "ratebound", "serve", "--policy", str(folder / "policy.yaml")]
     command += ["--http", f"127.0.0.1:{ports[HTTP]}", "--grpc", f"127.0.0.1:{ports[GRPC]}"]
     command += ["--resp", f"127.0.0.1:{ports[RESP]}", "--admin", f"127.0.0.1:{free_port()}"]
-    with _started(build, command, ports) as server:
+    with started(build, command, ports) as server:
         yield server
 
 
 @contextmanager
-def _started(build: str, command: list[str], ports: dict[str, int]) -> Iterator[Server]:
+def started(
+    build: str, command: list[str], ports: dict[str, int], environ: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a server on the first core, and wait until it listens."""
     cores = sorted(os.sched_getaffinity(0))
     path = f"{FOLDERS[build]}:{ROOT}"
     process = subprocess.Popen(
         ["taskset", "-c", str(cores[0]), *command],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path} | dict(environ or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -278,7 +281,7 @@ def _loaded(load: Load, ports: dict[str, int], folder: Path) -> tuple[int, float
     if load.load.startswith("redis-benchmark"):
         return _redis_benchmark(load, ports[RESP])
     kind = "traced" if load.load == "traceparent" else "same"
-    text = _run([sys.executable, "-m", "benchmarks.grpc_load", str(ports[GRPC]), str(SECONDS), kind])
+    text = run_beside([sys.executable, "-m", "benchmarks.grpc_load", str(ports[GRPC]), str(SECONDS), kind])
     return int(text), 0.0, 0.0
 
 
@@ -298,7 +301,7 @@ def _wrk(load: Load, port: int, folder: Path) -> tuple[int, float, float]:
         )
         command += ["-s", str(script)]
         path = "/v1/hit"
-    text = _run([*command, f"http://127.0.0.1:{port}{path}"])
+    text = run_beside([*command, f"http://127.0.0.1:{port}{path}"])
     if "Non-2xx" in text:
         raise SystemExit(f"{load.name}: not every answer was a 200\n{text}")
     count = int(_one(r"(\d+) requests in", text))
@@ -310,7 +313,7 @@ def _h2load(port: int, folder: Path) -> tuple[int, float, float]:
     log.unlink(missing_ok=True)
     command = ["h2load", "-D", f"{SECONDS:g}", "-c8", "-m32", "-d", str(folder / "call"), f"--log-file={log}"]
     command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    text = _run([*command, f"http://127.0.0.1:{port}{PATH.decode()}"])
+    text = run_beside([*command, f"http://127.0.0.1:{port}{PATH.decode()}"])
     count = int(_one(r"(\d+) succeeded", text))
     times = sorted(int(line.split("\t")[2]) for line in log.read_text().splitlines())
     if not count or not times:
@@ -325,15 +328,20 @@ def _redis_benchmark(load: Load, port: int) -> tuple[int, float, float]:
     pipeline = 16 if "-P 16" in load.load else 1
     count = 400_000 if pipeline > 1 else 60_000
     options = ["-p", str(port), "-c", "50", "-n", str(count), "-P", str(pipeline), "-r", "1000", "--csv"]
-    lines = _run(["redis-benchmark", *options, *command]).splitlines()
+    lines = run_beside(["redis-benchmark", *options, *command]).splitlines()
     cells = [cell.strip('"') for cell in lines[-1].split('","')]
     return count, float(cells[4]), float(cells[6])
 
 
-def _run(command: list[str]) -> str:
-    cores = sorted(os.sched_getaffinity(0))
+def last_core() -> str:
+    """Return the core for what asks a server."""
+    return str(max(os.sched_getaffinity(0)))
+
+
+def run_beside(command: list[str]) -> str:
+    """Run a program on the last core, and return what it prints."""
     done = subprocess.run(
-        ["taskset", "-c", str(cores[-1]), *command], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+        ["taskset", "-c", last_core(), *command], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed\n{done.stdout}{done.stderr}")

@@ -1,7 +1,14 @@
-"""Serve the example policy over HTTP, gRPC and RESP, and show how to ask. PORT=5000 takes 5000 to 5003."""
+"""Serve the example policy over HTTP, gRPC and RESP, and show how to look and how to ask.
+
+PORT=5000 takes 5000 to 5003. TRAFFIC=no leaves out the requests of made-up clients.
+"""
 
 import argparse
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ratebound.errors import RateboundError
@@ -11,8 +18,10 @@ from ratebound.service.supervisor import Supervisor
 
 HERE = Path(__file__).parent
 LOOK = """
+The dashboard{traffic}: {dashboard}
+
 Ratebound serves examples/service/policy.yaml: HTTP on {http}, gRPC on {grpc},
-RESP on {resp}, metrics and health on {admin}. In another terminal:
+RESP on {resp}, the control plane on {admin}. In another terminal:
 
   # the policy decides a described request
   curl -s {http}/v1/decide -H 'Content-Type: application/json' \\
@@ -37,8 +46,25 @@ RESP on {resp}, metrics and health on {admin}. In another terminal:
   curl -s {admin}/readyz
   curl -s {admin}/metrics | grep ^ratebound_decisions_total
 
+  # what the dashboard shows, for programs
+  curl -s {admin}/api/figures -H 'Authorization: Bearer {token}'
+
 Ctrl-C ends it. Next: docs/service.md, docs/http-api.md, docs/proxies.md, docs/callers.md; `make api` for the library.
 """
+
+
+@contextmanager
+def traffic(url: str) -> Iterator[None]:
+    """Send requests to the service meanwhile, from a process of its own; none if there is no URL."""
+    if not url:
+        yield
+        return
+    command = [sys.executable, str(HERE / "traffic.py"), url]
+    sending = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        sending.communicate()  # closes its input, which ends it
 
 
 def main() -> None:
@@ -48,7 +74,7 @@ def main() -> None:
     ports = [first + place if first else 0 for place in range(4)]
     given = {name: str(port) for name, port in zip(("http", "grpc", "resp", "admin"), ports, strict=True)}
     try:
-        settings = read_settings({**given, "policy": str(HERE / "policy.yaml"), "log_level": "warning"})
+        settings = read_settings({**given, "policy": str(HERE / "policy.yaml"), "log_level": "error"})
         supervisor = Supervisor(settings)
     except StartError as error:
         raise SystemExit(f"{error}\nOr take other ports: PORT=5000 make run") from None
@@ -56,9 +82,13 @@ def main() -> None:
         raise SystemExit(str(error)) from None
     urls = {name: address_of(name, bound, tls=False) for name, bound in supervisor.sockets.items()}
     at = {f"{name}_at": url.rpartition("/")[2] for name, url in urls.items()}
+    has_traffic = os.environ.get("TRAFFIC", "yes") != "no"
+    told = {"traffic": ", with made-up traffic" if has_traffic else "", "dashboard": supervisor.dashboard}
+    told |= {"ask": ".venv/bin/ratebound ask", "token": supervisor.run_token or "TOKEN"}
     try:
-        print(LOOK.format(**urls, **at, ask=".venv/bin/ratebound ask"), flush=True)
-        status = supervisor.run()
+        with traffic(urls["http"] if has_traffic else ""):
+            print(LOOK.format(**urls, **at, **told), flush=True)
+            status = supervisor.run()
     except KeyboardInterrupt:  # before the supervisor takes signals
         status = 0
     raise SystemExit(status)

@@ -36,6 +36,11 @@ def printed() -> Iterator[str]:
             process.kill()
 
 
+def test_the_link_to_the_dashboard_comes_first(printed: str) -> None:
+    first = printed.strip().splitlines()[0]
+    assert re.fullmatch(r"The dashboard, with made-up traffic: http://127\.0\.0\.1:\d+/#token=[\w-]{32}", first)
+
+
 def commands(printed: str, title: str) -> list[str]:
     """The commands below a comment, as a user would paste them."""
     section = printed.split(f"  # {title}")[1].split("\n", 1)[1].split("\n\n")[0]
@@ -82,4 +87,4 @@ def test_the_control_plane_answers(printed: str) -> None:
 
 
 def test_every_printed_command_was_tried_here(printed: str) -> None:
-    assert len(re.findall(r"(?m)^  (?:curl|\.venv)", printed)) == 10
+    assert len(re.findall(r"(?m)^  (?:curl|\.venv)", printed)) == 11

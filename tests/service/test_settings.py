@@ -156,7 +156,47 @@ def test_off_loopback_the_control_plane_needs_tokens_of_its_own(tmp_path: Path) 
     assert "RATEBOUND_ADMIN_TOKENS or --admin-token-file" in found
     (tmp_path / "tokens").write_text(f"{TOKEN}\nanother-token-of-16\n")
     given = {"admin": ":1", "admin_token_file": str(tmp_path / "tokens")}
-    assert read_settings(given, environ={}).admin_tokens == (TOKEN, "another-token-of-16")
+    expected = (("admin", "write", TOKEN), ("admin", "write", "another-token-of-16"))
+    assert read_settings(given, environ={}).admin_tokens == expected
+    assert read_settings({"admin": ":1"}, environ={"RATEBOUND_ADMIN_READ_TOKENS": TOKEN})
+
+
+def test_a_token_of_an_operator_has_a_role_and_may_have_a_name(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("grafana=a-token-of-grafana\nc29tZXRoaW5nIGVsc2U==\n")
+    environ = {"RATEBOUND_ADMIN_TOKENS": f"ann@example.org={TOKEN} bob=the-token=of-bob-42"}
+    found = read_settings({"admin_read_token_file": str(tmp_path / "tokens")}, environ=environ).admin_tokens
+    assert found == (
+        ("ann@example.org", "write", TOKEN),
+        ("bob", "write", "the-token=of-bob-42"),
+        ("grafana", "read", "a-token-of-grafana"),
+        ("reader", "read", "c29tZXRoaW5nIGVsc2U=="),
+    )
+    assert TOKEN not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a-name-of-16-or-more=short", "a token must have at least 16"),
+        (f"-ann={TOKEN}", "the name in NAME=TOKEN must have 1 to 64 letters"),
+        (f"={TOKEN}", "the name in NAME=TOKEN must have 1 to 64 letters"),
+        (f"{'a' * 65}={TOKEN}", "the name in NAME=TOKEN must have 1 to 64 letters"),
+    ],
+)
+def test_a_token_of_an_operator_that_cannot_be_used_is_refused(text: str, expected: str) -> None:
+    (found,) = mistakes({}, {"RATEBOUND_ADMIN_TOKENS": text})
+    assert found.startswith(f"environment variable RATEBOUND_ADMIN_TOKENS: {expected}")
+    assert TOKEN not in found
+
+
+@pytest.mark.parametrize("other", [("RATEBOUND_ADMIN_READ_TOKENS", "ann"), ("RATEBOUND_ADMIN_TOKENS", "bob")])
+def test_a_token_is_of_one_operator_and_has_one_role(other: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"ann={TOKEN}")
+    given, (variable, name) = {"admin_token_file": str(tmp_path / "tokens")}, other
+    (found,) = mistakes(given, {variable: f"{name}={TOKEN}"})
+    assert found.startswith("admin_tokens and admin_read_tokens: two operators or two roles have the same token")
+    same = read_settings(given, environ={"RATEBOUND_ADMIN_TOKENS": f"ann={TOKEN}"})
+    assert same.admin_tokens == (("ann", "write", TOKEN),)
 
 
 def test_a_secret_is_in_no_message_and_has_no_option(tmp_path: Path) -> None:
@@ -167,7 +207,12 @@ def test_a_secret_is_in_no_message_and_has_no_option(tmp_path: Path) -> None:
     assert len(found) == 5
     for secret in ("short-secret", "too-short", "short-as-well", "pass-word", "'no"):
         assert not [one for one in found if secret in one]
-    assert {setting.name for setting in SETTINGS if setting.is_secret} == {"tokens", "admin_tokens", "secret"}
+    assert {setting.name for setting in SETTINGS if setting.is_secret} == {
+        "tokens",
+        "admin_tokens",
+        "admin_read_tokens",
+        "secret",
+    }
     assert "pass-word" not in repr(read_settings({}, environ={"RATEBOUND_STORAGE": "redis://:pass-word@localhost"}))
 
 

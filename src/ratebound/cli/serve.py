@@ -35,7 +35,8 @@ def serve(settings: str | None, **given: str | None) -> None:
 
     Each option can also be given as an environment variable (--http as RATEBOUND_HTTP) and in a settings file (http:).
     Options win over the environment, and the environment over the file. Secrets have no options: RATEBOUND_TOKENS or
-    --token-file, RATEBOUND_ADMIN_TOKENS or --admin-token-file, RATEBOUND_SECRET or --secret-file.
+    --token-file, RATEBOUND_ADMIN_TOKENS or --admin-token-file, RATEBOUND_ADMIN_READ_TOKENS or
+    --admin-read-token-file, RATEBOUND_SECRET or --secret-file.
 
     SIGTERM and Ctrl-C stop it when accepted requests are answered, SIGHUP reads the policy file again.
 
@@ -46,7 +47,9 @@ def serve(settings: str | None, **given: str | None) -> None:
     try:
         options = {name: text for name, text in given.items() if text is not None}
         chosen = reader.read_settings(options, file=settings)
-        status = supervisor.Supervisor(chosen, _functions(chosen.functions)).run()
+        # A link with a token is for a person. What is no terminal may be a file that others read
+        tell = click.echo if sys.stdout.isatty() else None
+        status = supervisor.Supervisor(chosen, _functions(chosen.functions), tell=tell).run()
     except RateboundError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None

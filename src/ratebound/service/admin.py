@@ -8,37 +8,41 @@ import asyncio
 import logging
 import os
 import platform
+import re
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from ratebound import __version__, compiled
+from ratebound.service.admin_server import AdminServer, Receive, Send
 from ratebound.service.bearer_tokens import BearerTokens
-from ratebound.service.connections import Bounds
-from ratebound.service.listening import BACKLOG
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
 from ratebound.service.metrics import family
 from ratebound.service.openapi import openapi
 from ratebound.service.run_folder import RunFolder
-from ratebound.service.settings import ServiceSettings
+from ratebound.service.settings import Listen, ServiceSettings
 from ratebound.service.worker_channel import WorkerSilent, ask_worker
 
 log = logging.getLogger("ratebound.service")
 
 OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 POLL = 1.0  # seconds between two looks at the metrics of the workers
-MOST_CONNECTIONS = 100  # open ones: then the one is closed that has been without a request for longest
+RELOAD = signal.SIGUSR1  # to the supervisor. SIGHUP may also mean that its terminal was closed
+OPEN = ("/healthz", "/readyz")  # to anybody: the programs that ask have no token
+NO_TOKEN = "This request needs a token of the control plane: Authorization: Bearer TOKEN."
+WRONG_HOST = (
+    "The control plane has no tokens, so it answers only to names of loopback, such as localhost or 127.0.0.1, in the"
+    " header Host. To use another name, set RATEBOUND_ADMIN_TOKENS or --admin-token-file."
+)
 INDEX = {
     "/healthz": "the control plane runs",
     "/readyz": "all workers decide: the storage answers, and a policy is loaded",
@@ -48,17 +52,30 @@ INDEX = {
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class AdminTask:
+    """Everything that the control plane is given by the supervisor."""
+
+    settings: ServiceSettings
+    folder: RunFolder
+    bound: socket.socket
+    secret: bytes  # of this service
+    run_token: str  # empty if tokens are configured
+
+
 class ControlPlane:
     """The routes of the control plane, and the metrics that it keeps."""
 
-    def __init__(self, settings: ServiceSettings, folder: RunFolder) -> None:
-        self._settings = settings
-        self._folder = folder
-        self._paths = [folder.worker_socket(slot) for slot in range(settings.workers)]
-        self._tokens = BearerTokens(settings.admin_tokens)
-        self._metrics = MergedMetrics(folder.retired)
+    def __init__(self, task: AdminTask) -> None:
+        settings = self._settings = task.settings
+        self._folder = task.folder
+        self._paths = [task.folder.worker_socket(slot) for slot in range(settings.workers)]
+        self._tokens = BearerTokens(one.token for one in settings.admin_tokens)
+        # Without tokens a page of another site must not read from here: its name may lead to loopback (DNS rebinding)
+        self._only_loopback = not settings.admin_tokens and task.bound.family != socket.AF_UNIX
+        self._metrics = MergedMetrics(task.folder.retired)
         self._polling = asyncio.Lock()
-        self.app = Starlette(
+        self._app = Starlette(
             routes=[
                 Route("/", self._with_token(self.index)),
                 Route("/healthz", self.healthz),
@@ -67,6 +84,13 @@ class ControlPlane:
                 Route("/openapi.json", self._with_token(self.openapi)),
             ]
         )
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if self._only_loopback and scope["path"] not in OPEN:
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            if not all(is_loopback(host) for host in hosts):
+                return await problem(421, WRONG_HOST)(scope, receive, send)
+        return await self._app(scope, receive, send)
 
     async def index(self, request: Request) -> Response:
         """Answer with the paths that there are."""
@@ -129,15 +153,21 @@ class ControlPlane:
             given = request.headers.get("authorization", "")
             if self._tokens.accepts_header(given.encode("latin-1")):
                 return await endpoint(request)
-            detail = "This request needs a token of the control plane: Authorization: Bearer TOKEN."
-            return JSONResponse(
-                {"type": "about:blank", "title": "Unauthorized", "status": 401, "detail": detail},
-                401,
-                {"www-authenticate": "Bearer"},
-                "application/problem+json",
-            )
+            return problem(401, NO_TOKEN, {"www-authenticate": "Bearer"})
 
         return checked
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if the value of a Host header is a name or an address of loopback, with or without a port."""
+    name = re.sub(r":[0-9]*\Z", "", host).lower().removesuffix(".")
+    return name.endswith(".localhost") or Listen(name.removeprefix("[").removesuffix("]")).is_local
+
+
+def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    """Return an error as RFC 9457 has it."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return JSONResponse(body, status, headers, "application/problem+json")
 
 
 def _own(name: str, kind: str, text: str, labels: dict[str, str], value: int) -> dict[str, Any]:
@@ -145,125 +175,17 @@ def _own(name: str, kind: str, text: str, labels: dict[str, str], value: int) ->
     return family(full, kind, text, [(full, labels, value)])
 
 
-class _BoundedConnection(HttpToolsProtocol):
-    """A connection of the control plane with the bounds of the data plane, which uvicorn does not have: peers without a
-    token cannot keep others from `/healthz`, or make this process hold what they send."""
-
-    def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], bounds: Bounds) -> None:
-        super().__init__(config, state, app_state, asyncio.get_running_loop())
-        self._bounds = bounds
-        self._since = self.loop.time()  # when it was opened, or its last request was answered
-        self._timer: asyncio.TimerHandle | None = None
-        self._head = 0  # bytes that were received for headers that are not complete
-        self._is_in_head = True
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a connection. If there are too many, close one that does nothing."""
-        super().connection_made(transport)
-        self._give_time()
-        if len(self.connections) > MOST_CONNECTIONS:
-            idle = [one for one in self.connections if isinstance(one, _BoundedConnection) and not one._is_answering]
-            min(idle, key=lambda one: one._since).transport.abort()  # there is one: this one
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection."""
-        self._take_time()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Read what has come, unless the headers are too long."""
-        self._head += len(data)
-        super().data_received(data)
-        if self._is_in_head and self._head > self._bounds.head and not self.transport.is_closing():
-            self.send_400_response(f"The headers are longer than {self._bounds.head} bytes.")
-
-    def on_message_begin(self) -> None:
-        """Begin a request."""
-        self._give_time()
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        """Begin to answer."""
-        self._is_in_head = False
-        super().on_headers_complete()
-
-    def on_response_complete(self) -> None:
-        """Make ready for the next request."""
-        self._take_time()
-        self._since = self.loop.time()
-        self._is_in_head = True
-        self._head = 0
-        super().on_response_complete()
-
-    @property
-    def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _give_time(self) -> None:
-        """Close the connection if its request is not sent and answered in time."""
-        if self._timer is None:
-            self._timer = self.loop.call_later(self._bounds.request, self.transport.abort)
-
-    def _take_time(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-class _AdminServer(uvicorn.Server):
-    """A server that leaves signals to its caller, and gives peers no longer for TLS than for a request."""
-
-    def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
-        super().__init__(config)
-        self._bounds = bounds
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve the sockets."""
-
-        def connect() -> asyncio.Protocol:
-            return _BoundedConnection(self.config, self.server_state, {}, self._bounds)
-
-        loop, tls = asyncio.get_running_loop(), self.config.ssl
-        within = self._bounds.request if tls else None
-        self.servers = [
-            await loop.create_server(connect, sock=bound, ssl=tls, ssl_handshake_timeout=within, backlog=BACKLOG)
-            for bound in sockets or ()
-        ]
-        self.started = True
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-
-def run_admin(
-    settings: ServiceSettings, folder: RunFolder, bound: socket.socket, started: int, supervisor: int
-) -> None:
+def run_admin(task: AdminTask, started: int, supervisor: int) -> None:
     """Serve the control plane until SIGTERM, or until the supervisor has gone; see `run_worker` for the pipes."""
     # Not the loop of asyncio: without free file descriptors, that one writes thousands of lines a second
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, folder, bound, started, supervisor))
+        runner.run(_serve(task, started, supervisor))
 
 
-async def _serve(
-    settings: ServiceSettings, folder: RunFolder, bound: socket.socket, started: int, supervisor: int
-) -> None:
+async def _serve(task: AdminTask, started: int, supervisor: int) -> None:
     loop = asyncio.get_running_loop()
-    plane = ControlPlane(settings, folder)
-    config = uvicorn.Config(
-        plane.app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        timeout_graceful_shutdown=max(1, int(settings.grace)),
-        ssl_certfile=settings.tls_cert or None,
-        ssl_keyfile=settings.tls_key or None,
-    )
-    server = _AdminServer(config, settings.bounds)
+    plane = ControlPlane(task)
+    server = AdminServer(plane, task.settings)
 
     def stop() -> None:
         server.should_exit = True
@@ -276,5 +198,5 @@ async def _serve(
     polling = loop.create_task(plane.keep_polling())
     os.write(started, b"1")
     os.close(started)
-    await server.serve(sockets=[bound])
+    await server.serve(sockets=[task.bound])
     polling.cancel()

@@ -14,11 +14,7 @@ class BearerTokens:
     def __init__(self, tokens: Iterable[str] = ()) -> None:
         found = [token.strip() for token in tokens]
         for token in found:
-            if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-                raise ValueError(
-                    "a token must have at least 16 printable ASCII characters and no blanks; make one with"
-                    " `openssl rand -hex 32`"
-                )
+            check_token(token)
         self._digests = [_digest(token.encode()) for token in found]
         self.is_required = bool(found)
         self._told: set[str] = set()
@@ -46,6 +42,15 @@ class BearerTokens:
         if wire not in self._told:
             self._told.add(wire)
             log.warning("%s: a caller was refused, because it sent no valid token. It belongs into %s", wire, where)
+
+
+def check_token(token: str) -> None:
+    """Raise ValueError if a token is too short or cannot be sent."""
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError(
+            "a token must have at least 16 printable ASCII characters and no blanks; make one with `openssl rand -hex"
+            " 32`"
+        )
 
 
 def _digest(token: bytes) -> bytes:

@@ -6,20 +6,24 @@ shared memory if they have one. A lock that is free belongs to a run that was ki
 """
 
 import fcntl
+import json
 import os
 import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from ratebound.errors import StorageError
 from ratebound.service.listening import StartError
 from ratebound.storage.shared_memory.zone_file import default_directory, drop_zone, zone_name
 
 LOCK = "lock"
+RELOAD = "reload.json"
 OLD = "policy-is-old"  # a file that is there while the policy file cannot be used
 BESIDE = (
     "+run"  # ends the name of the lock beside a zone; a zone is dropped with all files that begin with its name and '+'
@@ -58,6 +62,19 @@ class RunFolder:
             else:
                 (self.path / OLD).unlink(missing_ok=True)
 
+    @property
+    def last_reload(self) -> dict[str, Any]:
+        """What `note_reload` has noted last, or {} if nothing was read again yet."""
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self.path / RELOAD).read_text("utf-8"))
+            return found
+        return {}
+
+    def note_reload(self, found: Mapping[str, Any]) -> None:
+        """Note for all processes what reading the policy again has led to."""
+        with suppress(OSError):  # a full disk: the log says it, too
+            replace_file(self.path / RELOAD, json.dumps(found))
+
     def policy(self, suffix: str) -> Path:
         """Return the path of the policy in force: every worker reads the text that the supervisor has checked."""
         return self.path / f"policy{suffix}"
@@ -86,6 +103,11 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
         for lock in self._locks:
             os.close(lock)
+
+
+def digest_of(text: str) -> str:
+    """Return a short name for the text of a policy: processes compare by it which one they have."""
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def replace_file(path: Path, text: str) -> None:

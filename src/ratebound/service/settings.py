@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ratebound.errors import RateboundError
 from ratebound.http.client_ip import Proxies
@@ -23,6 +23,7 @@ from ratebound.policy.problem import PolicyError
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.check import LOCAL_PROXIES
 from ratebound.service.connections import Bounds
+from ratebound.service.operator_tokens import READ, WRITE, OperatorToken, read_operator_tokens
 from ratebound.service.proxied_request import AUTO, DESCRIPTIONS
 from ratebound.service.reservations import MIN_SECRET
 from ratebound.storage.secrecy import hidden, split_url
@@ -33,6 +34,7 @@ OFF = "off"
 SECRET_IN_URL = re.compile("@|secret=|password=")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 Environ = Mapping[str, str]
+T = TypeVar("T")
 
 
 class SettingsError(RateboundError):
@@ -179,6 +181,15 @@ def _tokens(text: str) -> tuple[str, ...]:
     return _words(text)
 
 
+def _operator_tokens(role: str) -> Callable[[str], tuple[OperatorToken, ...]]:
+    def read(text: str) -> tuple[OperatorToken, ...]:
+        if not _words(text):
+            raise ValueError("expected at least one token")
+        return read_operator_tokens(_words(text), role)
+
+    return read
+
+
 def _secrets(text: str) -> tuple[str, ...]:
     for word in _words(text):
         if len(word.encode()) < MIN_SECRET:
@@ -235,17 +246,34 @@ SETTINGS = (
     Setting("workers", _whole(1, 512), "1", "NUMBER", "The number of processes that decide."),
     Setting("tokens", _tokens, "", "TOKENS", "The tokens of callers, separated by blanks.", is_secret=True),
     Setting("token_file", _text, "", "FILE", "A file with the tokens of callers, one in each line."),
-    Setting("admin_tokens", _tokens, "", "TOKENS", "The tokens of the control plane.", is_secret=True),
-    Setting("admin_token_file", _text, "", "FILE", "A file with the tokens of the control plane."),
+    Setting(
+        "admin_tokens",
+        _operator_tokens(WRITE),
+        "",
+        "TOKENS",
+        "The tokens of operators who may read and write, each TOKEN or NAME=TOKEN.",
+        is_secret=True,
+    ),
+    Setting("admin_token_file", _text, "", "FILE", "A file with the tokens of operators who may read and write."),
+    Setting(
+        "admin_read_tokens",
+        _operator_tokens(READ),
+        "",
+        "TOKENS",
+        "The tokens of operators who may only read, each TOKEN or NAME=TOKEN.",
+        is_secret=True,
+    ),
+    Setting("admin_read_token_file", _text, "", "FILE", "A file with the tokens of operators who may only read."),
     Setting(
         "secret",
         _secrets,
         "",
         "SECRETS",
-        "The secrets that sign reservations: the first signs, all verify. By default random for each start.",
+        "The secrets that sign reservations: the first signs, all verify. The first also signs the cookies of"
+        " operators. By default random for each start.",
         is_secret=True,
     ),
-    Setting("secret_file", _text, "", "FILE", "A file with the secrets that sign reservations, one in each line."),
+    Setting("secret_file", _text, "", "FILE", "A file with the secrets, one in each line."),
     Setting(
         "trusted_proxies",
         _proxies,
@@ -346,7 +374,7 @@ class ServiceSettings:
     admin: Listen | None
     workers: int
     tokens: tuple[str, ...]
-    admin_tokens: tuple[str, ...]
+    admin_tokens: tuple[OperatorToken, ...]  # of both roles
     secrets: tuple[bytes, ...]  # empty: made at the start
     trusted_proxies: tuple[str, ...]
     check_headers: str
@@ -450,7 +478,7 @@ class _Reader:
                 found[str(name)] = text, source
         return found
 
-    def lines_of(self, name: str, read: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
+    def lines_of(self, name: str, read: Callable[[str], tuple[T, ...]]) -> tuple[T, ...]:
         """Return the secrets in the file that a setting names."""
         path = self.values[name]
         if not path:
@@ -471,7 +499,7 @@ class _Reader:
         """Return the settings, after the checks that need several of them. Raises SettingsError."""
         values = self.values
         tokens = (values["tokens"] or ()) + self.lines_of("token_file", _tokens)
-        admin_tokens = (values["admin_tokens"] or ()) + self.lines_of("admin_token_file", _tokens)
+        admin_tokens = self._admin_tokens()
         secrets = (values["secret"] or ()) + self.lines_of("secret_file", _secrets)
         self._check_addresses(bool(tokens), bool(admin_tokens))
         self._check_tls()
@@ -516,6 +544,18 @@ class _Reader:
             log_format=values["log_format"],
             log_level=values["log_level"],
         )
+
+    def _admin_tokens(self) -> tuple[OperatorToken, ...]:
+        writing = (self.values["admin_tokens"] or ()) + self.lines_of("admin_token_file", _operator_tokens(WRITE))
+        reading = self.values["admin_read_tokens"] or ()
+        reading += self.lines_of("admin_read_token_file", _operator_tokens(READ))
+        found = tuple(dict.fromkeys((*writing, *reading)))
+        if len({one.token for one in found}) < len(found):
+            self.mistakes.append(
+                "admin_tokens and admin_read_tokens: two operators or two roles have the same token. Make a token for"
+                " each: openssl rand -hex 32"
+            )
+        return found
 
     def _check_addresses(self, has_tokens: bool, has_admin_tokens: bool) -> None:
         if self.values["http"] is None and self.values["grpc"] is None and self.values["resp"] is None:

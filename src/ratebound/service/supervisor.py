@@ -12,6 +12,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,10 +22,10 @@ from typing import Any
 
 from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
-from ratebound.service.admin import run_admin
+from ratebound.service.admin import RELOAD, AdminTask, run_admin
 from ratebound.service.listening import StartError, address_of, bind_all, close_all, tls_context
 from ratebound.service.logs import set_up_logs
-from ratebound.service.run_folder import RunFolder, make_run_folder
+from ratebound.service.run_folder import RunFolder, digest_of, make_run_folder
 from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker import WorkerTask, run_worker
 from ratebound.storage.secrecy import hidden, split_url
@@ -32,7 +33,7 @@ from ratebound.storage.urls import check_storage_is_installed
 
 log = logging.getLogger("ratebound.service")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RELOAD, signal.SIGCHLD)
 FIRST_PAUSE = 0.1  # seconds before a process that died is started again; doubled each time
 LONGEST_PAUSE = 5.0
 STEADY = 10.0  # seconds after which a process that died is started again as if it were the first time
@@ -58,10 +59,20 @@ class _Child:
 
 
 class Supervisor:
-    """A run of the service. Raises StartError and PolicyError if it cannot start."""
+    """A run of the service. Raises StartError and PolicyError if it cannot start.
 
-    def __init__(self, settings: ServiceSettings, functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
+    `tell` shows the link to the dashboard to the person who has started it. The link has a token if this run made one.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self.settings = settings
+        self._tell = tell
         self.policy: Policy | PolicyFile
         if settings.policy is None:
             self.policy = read_policy(WITHOUT_POLICY)
@@ -87,6 +98,9 @@ class Supervisor:
             self.folder.remove()
             raise
         self.secrets = settings.secrets or (secrets.token_bytes(32),)
+        # Made here, so that it is the same for a control plane that is started again
+        self.run_token = "" if settings.admin_tokens else secrets.token_urlsafe(24)
+        self._reloads = 0
         self._children: list[_Child] = []
         self._alive: tuple[int, int] = os.pipe()
         self._signals: tuple[int, int] = os.pipe()
@@ -140,6 +154,18 @@ class Supervisor:
         """The policy in force."""
         return self.policy.policy if isinstance(self.policy, PolicyFile) else self.policy
 
+    @property
+    def dashboard(self) -> str:
+        """The link to the dashboard; empty if there is none that a browser can open.
+
+        A token of this run stands in the fragment, which browsers send to no server.
+        """
+        bound = self.sockets.get("admin")
+        if bound is None or bound.family == socket.AF_UNIX:
+            return ""
+        url = address_of("admin", bound, tls=bool(self.settings.tls_cert))
+        return f"{url}/#token={self.run_token}" if self.run_token else f"{url}/"
+
     def _log_start(self) -> None:
         if self.settings.policy is None:
             log.warning("there is no policy: described requests are unlimited. Set --policy FILE")
@@ -171,7 +197,8 @@ class Supervisor:
         for name, bound in self.sockets.items():
             if name != "admin":
                 bound.close()
-        run_admin(self.settings, self.folder, self.sockets["admin"], started, supervisor)
+        task = AdminTask(self.settings, self.folder, self.sockets["admin"], self.secrets[0], self.run_token)
+        run_admin(task, started, supervisor)
 
     # Processes
 
@@ -261,11 +288,10 @@ class Supervisor:
                         log.warning("stopped at once by a second signal")
                         raise SystemExit(128 + number)
                     self._stopping = number
-            if signal.SIGHUP in received and self._stopping is None:
-                if self._has_terminal and not _has_terminal():
-                    self._stopping = signal.SIGHUP  # its window was closed: nobody could stop it with Ctrl-C any more
-                else:
-                    self._reload()  # once, however many there were
+            if signal.SIGHUP in received and self._has_terminal and not _has_terminal() and self._stopping is None:
+                self._stopping = signal.SIGHUP  # its window was closed: nobody could stop it with Ctrl-C any more
+            if (signal.SIGHUP in received or RELOAD in received) and self._stopping is None:
+                self._reload()  # once, however many there were
 
     def _reap(self) -> None:
         """Take note of processes that have ended, and of when they are started again."""
@@ -307,6 +333,8 @@ class Supervisor:
         for name, bound in self.sockets.items():
             log.info("%s is served on %s", name, address_of(name, bound, tls=bool(self.settings.tls_cert)))
         log.info("ready, with %d worker%s", self.settings.workers, "" if self.settings.workers == 1 else "s")
+        if self._tell is not None and self.dashboard:
+            self._tell(f"The dashboard: {self.dashboard}")
 
     # Signals
 
@@ -314,6 +342,7 @@ class Supervisor:
         """Read the policy file. If it can be used, tell the workers; else the old policy stays in force everywhere."""
         if isinstance(self.policy, PolicyFile):
             before = self.policy.compiled, self.policy.text
+            problem = ""
             is_used = self.policy.reload()
             if is_used:
                 try:
@@ -322,8 +351,17 @@ class Supervisor:
                 except StartError as error:
                     self.policy.compiled, self.policy.text = before
                     is_used = False
+                    problem = str(error)
                     log.error("%s; the old policy stays in force", error)
             self.folder.note_old_policy(not is_used)
+            self._note_reload(before[0].policy, problem or str(self.policy.error or ""))
+
+    def _note_reload(self, before: Policy, problem: str) -> None:
+        assert isinstance(self.policy, PolicyFile)
+        self._reloads += 1
+        changes = [] if problem else list(self.policy.changes)
+        noted = {"number": self._reloads, "problem": problem, "changes": changes, "digest": digest_of(self.policy.text)}
+        self.folder.note_reload(noted)
 
     def _keep_policy(self) -> None:
         """Keep the text of the policy for the workers: the file may change before they read it. Raises StartError."""

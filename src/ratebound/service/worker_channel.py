@@ -7,7 +7,7 @@ answer is {"answer": VALUE}, or {"error": TEXT}.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 log = logging.getLogger("ratebound.service")
@@ -16,7 +16,11 @@ Question = Callable[[Mapping[str, Any]], Coroutine[Any, Any, Any]]
 
 
 class WorkerSilent(Exception):
-    """A worker did not answer."""
+    """A worker did not answer. `was_asked` is True if it may have read the question, and may have acted on it."""
+
+    def __init__(self, text: str, *, was_asked: bool) -> None:
+        super().__init__(text)
+        self.was_asked = was_asked
 
 
 async def answer_questions(path: str, questions: Mapping[str, Question]) -> asyncio.AbstractServer:
@@ -47,19 +51,41 @@ async def _answered(line: bytes, questions: Mapping[str, Question]) -> bytes:
 
 async def ask_worker(path: str, name: str, seconds: float = 2.0, **arguments: Any) -> Any:
     """Ask a worker, and return its answer. Raises WorkerSilent."""
+    was_asked = False
     try:
         async with asyncio.timeout(seconds):
             reader, writer = await asyncio.open_unix_connection(path, limit=MOST)
             try:
+                was_asked = True
                 writer.write(json.dumps({"ask": name, **arguments}).encode() + b"\n")
                 line = await reader.readline()
             finally:
                 writer.close()
         found = json.loads(line)
     except TimeoutError:
-        raise WorkerSilent(f"no answer within {seconds:g} s") from None
+        raise WorkerSilent(f"no answer within {seconds:g} s", was_asked=was_asked) from None
     except (OSError, ValueError) as error:
-        raise WorkerSilent(f"no answer: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise WorkerSilent(f"no answer: {reason}", was_asked=was_asked) from None
     if "error" in found:
-        raise WorkerSilent(f"failed: {found['error']}")
+        raise WorkerSilent(f"failed: {found['error']}", was_asked=True)
     return found["answer"]
+
+
+async def ask_any_worker(
+    paths: Sequence[str], name: str, seconds: float = 2.0, *, can_repeat: bool, **arguments: Any
+) -> Any:
+    """Ask one worker after the other until one answers, and return its answer. Raises WorkerSilent.
+
+    A question that changes something must not be repeated: without `can_repeat`, the next worker is asked only if this
+    one did not accept the connection.
+    """
+    silent = WorkerSilent("there is no worker", was_asked=False)
+    for path in paths:
+        try:
+            return await ask_worker(path, name, seconds, **arguments)
+        except WorkerSilent as error:
+            silent = error
+            if error.was_asked and not can_repeat:
+                break
+    raise silent
