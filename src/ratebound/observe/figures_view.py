@@ -198,7 +198,13 @@ class FiguresView:
             return
         self._second = second
         is_gap = passed > LONGEST_GAP
-        rates = _sum([process.rates_at(now) for process in self._processes.values()])
+        rates = _sum(
+            [
+                process.rates_at(now)
+                for run, process in self._processes.items()
+                if run in self._present or self._problem  # else it has gone, and perhaps another has taken its place
+            ]
+        )
         for _ in range(min(passed, HOUR * STEP)):
             self._add_second(None if is_gap else rates)
 

@@ -246,9 +246,12 @@ class LiveFigures:
         self._count_clients(event.decision)
 
     def _count_clients(self, decision: Decision) -> None:
-        keys = self._keys
-        keys.extend(denied_keys(decision))
-        if decision.blocked:
+        keys, asks = self._keys, decision.asks
+        if len(asks) == 1:
+            keys.append(asks[0][0])
+        else:
+            keys.extend(denied_keys(decision))
+        if decision.limit.is_penalty:
             for key, limit, wait in blocks_of(decision):
                 self._top.note_block(_short(key), limit, wait)
         if len(keys) >= FOLDED:
@@ -261,7 +264,7 @@ class LiveFigures:
             keys = self._keys
             while keys and len(collected) < 2 * FOLDED:  # one by one: other threads add to them
                 collected.append(keys.popleft())
-        self._top.add(Counter(map(_short, collected)))
+        self._top.add({_short(key): many for key, many in Counter(collected).items()})
 
     def _node(self, node: str) -> NodeCounts:
         return label_of(node_label(node), self._nodes, MOST_NODES, NodeCounts)
