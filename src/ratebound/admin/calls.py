@@ -267,11 +267,16 @@ CALLS: tuple[AdminCall, ...] = (
         "check_policy",
         "POST",
         "api/policy/check",
-        "write",  # it works on a text of any length, in a process that decides
+        "read",
         "Say what a new policy would change. Nothing is changed.",
         answers.POLICY_CHECK,
         (
-            CallField("text", "text", "The text of a policy. Without it, the file or the URL is read again."),
+            CallField(
+                "text",
+                "text",
+                "The text of a policy; it takes the role write. Without it, the file or the URL is read again.",
+                role="write",  # it may be long, and is worked on in a process that decides
+            ),
             CallField("format", "format", "The format of the text."),
         ),
         example={"text": "rules: [{name: all, limits: 100/minute}]", "format": "yaml"},

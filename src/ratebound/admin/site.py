@@ -91,7 +91,7 @@ class AdminSite:
         arguments = self._arguments(request, call)
         for field in call.fields:
             if field.role == "write" and arguments.get(field.name):
-                self._check_role(who, field.role, f"{field.name}=yes")
+                self._check_role(who, field.role, f"the field {field.name}")
                 self._check_csrf(request, who, is_write=False)
         if call.name == "session":
             return json_answer(self._session(request, who))
