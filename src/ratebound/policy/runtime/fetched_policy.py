@@ -121,22 +121,30 @@ class FetchedPolicy:
     def start(self) -> None:
         """Fetch for the first time. If that fails, and there is a copy, say loudly that it is used. Raises FetchError
         or PolicyError if there is none."""
-        if self.url.lower().startswith("http:") and split_policy_url(self.url).hostname not in LOCAL_HOSTS:
-            log.warning("the policy is fetched from %s without TLS: anybody on the way can change it", self.shown)
+        if self.risk:
+            log.warning(self.risk)
         try:
             self.attempt()
         except (FetchError, PolicyError) as error:
-            self.start_without_server(error)
+            log.error(self.use_copy(error))
 
-    def start_without_server(self, error: RateboundError) -> None:
-        """Use the copy because of an error. Raises the error if there is no copy, or if it is of another URL."""
+    @property
+    def risk(self) -> str:
+        """What is unsafe about the URL; empty if nothing is."""
+        if self.url.lower().startswith("https:") or split_policy_url(self.url).hostname in LOCAL_HOSTS:
+            return ""
+        return f"the policy is fetched from {self.shown} without TLS: anybody on the way can change it"
+
+    def use_copy(self, error: RateboundError) -> str:
+        """Note that the copy is used because of an error, and return a message for the log. Raises the error if there
+        is no copy, or if it is of another URL."""
         known = self._notes()
         if self._kept_text() is None or known.get("url", _digest(self.url)) != _digest(self.url):
             raise error
         self._is_new(error)
         since = self.confirmed
         told = "" if since is None else f", which the server last confirmed at {since:%Y-%m-%d %H:%M:%S} UTC"
-        log.error("the policy cannot be fetched, so the copy in %s is used%s:\n%s", self.keep, told, error)
+        return f"the policy cannot be fetched, so the copy in {self.keep} is used{told}:\n{error}"
 
     def _is_new(self, error: RateboundError) -> bool:
         """Note an error. Return True unless one of its kind was noted since the last success."""
