@@ -23,6 +23,7 @@ from ratebound.policy.load.loader import read_policy
 from ratebound.policy.load.url_text import (
     NO_VALIDATORS,
     SECONDS,
+    FetchedText,
     FetchError,
     Validators,
     fetch_text,
@@ -30,6 +31,7 @@ from ratebound.policy.load.url_text import (
     shown_url,
     split_policy_url,
 )
+from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError
 
 log = logging.getLogger("ratebound")
@@ -92,31 +94,31 @@ class FetchedPolicy:
         known = self._notes()
         is_known = kept is not None and known.get("url") == _digest(self.url) and known.get("text") == _digest(kept)
         validators = Validators(str(known.get("etag", "")), str(known.get("modified", "")))
-        found = fetch_text(
-            self.url,
-            self._format,
-            token=_token(),
-            validators=validators if is_known else NO_VALIDATORS,
-            seconds=self._seconds,
-        )
+        found = self._asked(validators if is_known else NO_VALIDATORS)
         try:
             if found is None:
                 os.utime(_notes_file(self.keep))
                 return
             if found.text != kept:
-                read_policy(
-                    found.text,
-                    format=self._format,
-                    file=self.shown,
-                    functions=self._functions,
-                    environ=self._environ,
-                )
+                self._checked(found.text)
                 _replace(self.keep, found.text)
             notes = {"url": _digest(self.url), "text": _digest(found.text), **found.validators._asdict()}
             _replace(_notes_file(self.keep), json.dumps(notes))
         except OSError as error:
             reason = error.strerror or error
             raise FetchError("cannot keep", f"{self.keep}: cannot keep a copy of the policy: {reason}") from None
+
+    def read(self) -> Policy:
+        """Return the policy that the server has now, and leave the copy as it is. Raises FetchError or PolicyError."""
+        found = self._asked(NO_VALIDATORS)
+        assert found is not None  # without validators there is no 304
+        return self._checked(found.text)
+
+    def _asked(self, validators: Validators) -> FetchedText | None:
+        return fetch_text(self.url, self._format, token=_token(), validators=validators, seconds=self._seconds)
+
+    def _checked(self, text: str) -> Policy:
+        return read_policy(text, format=self._format, file=self.shown, functions=self._functions, environ=self._environ)
 
     def start(self) -> None:
         """Fetch for the first time. If that fails, and there is a copy, say loudly that it is used. Raises FetchError

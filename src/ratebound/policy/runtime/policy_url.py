@@ -107,6 +107,16 @@ class PolicyUrl:
             # Another process may have fetched it into the same file
             return (not self._file.is_changed() or self._file.reload()) and is_fetched
 
+    @property
+    def format(self) -> str:
+        """The format of the policy: yaml, json or toml."""
+        return self._file.format
+
+    def read(self) -> Policy:
+        """Fetch the policy and return it, without putting it in force or keeping it. Raises FetchError or
+        PolicyError."""
+        return self._fetched.read()
+
     def renew(self) -> None:
         """Forget the thread in a child process, where it does not run, and its locks."""
         self._lock = threading.Lock()
