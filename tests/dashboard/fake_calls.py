@@ -228,8 +228,13 @@ class FakeCalls:
 
     def on_check_policy(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
         changes = [
-            {"rule": "search", "kind": "limits", "detail": "60/minute becomes 45/minute; counts are kept"},
-            {"rule": "beta", "kind": "added", "detail": "10/minute by user"},
+            {
+                "where": "rule search",
+                "what": "changed",
+                "detail": "limits: 60/minute becomes 45/minute",
+                "starts_anew": False,
+            },
+            {"where": "rule beta", "what": "added", "detail": "as 5 of 5: limits: '10/minute'", "starts_anew": False},
         ]
         return {"valid": True, "problems": [], "changes": changes}
 

@@ -248,7 +248,7 @@ POLICY_CHECK = record(
     "What a policy changes, and what is wrong with it. It is not in force if something is wrong.",
     valid=FLAG,
     problems=listed(record("An error in a policy.", where=TEXT, message=TEXT, line=optional({"type": "integer"}))),
-    changes=listed(record("A change.", is_open=True, rule=TEXT, kind=TEXT, detail=TEXT)),
+    changes=listed(record("A change.", where=TEXT, what=TEXT, detail=TEXT, starts_anew=FLAG)),
 )
 HEALTH = record(
     "Whether the limiter is healthy: `problems` says why not.",

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ratebound.admin.messages import CallError
-from ratebound.policy.load.document import SUFFIXES, parse
-from ratebound.policy.load.loader import ANY_FUNCTION, REFERENCE, policy_text, read_policy
+from ratebound.policy.load.document import parse
+from ratebound.policy.load.loader import ANY_FUNCTION, REFERENCE, read_policy
+from ratebound.policy.load.url_text import FetchError
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError
-from ratebound.policy.runtime.policy_changes import changes_between
-from ratebound.policy.runtime.reload import PolicyFile
+from ratebound.policy.runtime.policy_changes import described_changes
+from ratebound.policy.runtime.policy_url import FollowedPolicy
 from ratebound.storage.secrecy import hidden
 
 SECRETS = ("storage", "salt")  # keys of a policy
@@ -47,14 +48,14 @@ class PolicySource(Protocol):
 
 
 class GatePolicySource:
-    """The origin of the policy of a gate in this process: a PolicyFile, or an object."""
+    """The origin of the policy of a gate in this process: a PolicyFile, a PolicyUrl, or an object."""
 
     def __init__(self, gate: Any) -> None:
         self._gate = gate
 
     @property
-    def _file(self) -> PolicyFile | None:
-        found: PolicyFile | None = self._gate._source.file
+    def _file(self) -> FollowedPolicy | None:
+        found: FollowedPolicy | None = self._gate._source.file
         return found
 
     def describe(self) -> PolicyOrigin:
@@ -62,21 +63,21 @@ class GatePolicySource:
         file = self._file
         if file is None:
             return PolicyOrigin("given as an object", None, "", "", False)
-        format = SUFFIXES.get(file.path.suffix.lower(), "yaml")
         error = "" if file.error is None else str(file.error)
-        return PolicyOrigin(str(file.path), without_secrets(file.text, format), format, error, True)
+        return PolicyOrigin(str(file.path), without_secrets(file.text, file.format), file.format, error, True)
 
     def check(self, text: str | None, format: str | None) -> list[Any]:
-        """Return what a new policy would change: the one in `text`, or the file as it is now."""
+        """Return what a new policy would change: the one in `text`, or the file or URL as it is now."""
         old: Policy = self._gate.policy
         if text is not None:
             return described(old, read_sent(text, format or "yaml", old))
         file = self._file
         if file is None:
             raise CallError(409, AN_OBJECT)
-        read, found = policy_text(file.source)
-        new = read_policy(read, format=found, file=str(file.path), functions=file._functions, environ=file._environ)
-        return described(old, new)
+        try:
+            return described(old, file.read())
+        except FetchError as error:
+            raise CallError(502, str(error)) from None
 
     def reload(self) -> list[Any]:
         """Read the file again, put it in force, and return what has changed."""
@@ -85,15 +86,16 @@ class GatePolicySource:
             raise CallError(409, AN_OBJECT)
         old: Policy = self._gate.policy
         if not file.reload():
-            assert file.error is not None
-            raise file.error
+            if isinstance(file.error, PolicyError):
+                raise file.error
+            raise CallError(502, str(file.error))
         self._gate.current()
         return described(old, file.policy)
 
 
 def described(old: Policy, new: Policy) -> list[Any]:
-    """Return what a new policy changes."""
-    return [{"rule": "", "kind": "", "detail": text} for text in changes_between(old, new)]
+    """Return what a new policy changes, as JSON has it; see `PolicyChange`."""
+    return [change._asdict() for change in described_changes(old, new)]
 
 
 def read_sent(text: str, format: str, old: Policy) -> Policy:

@@ -7,6 +7,7 @@ load/loader.py reads policy files.
 from ratebound.policy.identity.source import Source
 from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.load.loader import ANY_FUNCTION, load_policy, read_policy
+from ratebound.policy.load.url_text import FetchError
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.model.descriptor_rule import DescriptorRule, EntryMatch
@@ -18,6 +19,7 @@ from ratebound.policy.runtime.explain import Explanation, RuleReport, explain
 from ratebound.policy.runtime.gate import AsyncGate, Gate
 from ratebound.policy.runtime.operator_blocks import Block
 from ratebound.policy.runtime.policy_changes import PolicyChange, described_changes
+from ratebound.policy.runtime.policy_url import PolicyUrl
 from ratebound.policy.runtime.reload import PolicyFile
 from ratebound.policy.runtime.verdict import Judged, Shadow, Verdict
 from ratebound.policy.schema import SCHEMA_PATH
@@ -31,6 +33,7 @@ __all__ = [
     "DescriptorRule",
     "EntryMatch",
     "Explanation",
+    "FetchError",
     "Gate",
     "Identity",
     "Judged",
@@ -41,6 +44,7 @@ __all__ = [
     "PolicyChange",
     "PolicyError",
     "PolicyFile",
+    "PolicyUrl",
     "Problem",
     "RequestView",
     "Rule",

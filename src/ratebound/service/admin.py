@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ratebound import __version__, compiled
+from ratebound.policy.runtime.fetched_policy import age_of
 from ratebound.service.admin_server import AdminServer, Receive, Send
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
@@ -35,6 +36,7 @@ from ratebound.service.worker_channel import WorkerSilent, ask_worker
 log = logging.getLogger("ratebound.service")
 
 OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
+NOT_FETCHED = "it cannot be fetched from its URL, see the log; the last good one is in force"
 POLL = 1.0  # seconds between two looks at the metrics of the workers
 RELOAD = signal.SIGUSR1  # to the supervisor. SIGHUP may also mean that its terminal was closed
 OPEN = ("/healthz", "/readyz")  # to anybody: the programs that ask have no token
@@ -105,6 +107,7 @@ class ControlPlane:
         found = await asyncio.gather(*(self._ready(slot) for slot in range(len(self._paths))))
         is_ready = all(worker["ready"] for worker in found)
         policy = OLD_POLICY if self._folder.has_old_policy else "loaded"
+        policy = NOT_FETCHED if self._folder.has_fetch_failed else policy
         return JSONResponse({"ready": is_ready, "policy": policy, "workers": found}, 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -113,10 +116,14 @@ class ControlPlane:
         build = {"version": __version__, "python": platform.python_version(), "compiled": str(compiled).lower()}
         own = [
             _own("build_info", "gauge", "The version of the service", build, 1),
-            _own("policy_is_old", "gauge", "1 while the policy file cannot be used", {}, self._folder.has_old_policy),
+            _own("policy_is_old", "gauge", "1 while the policy cannot be used", {}, self._folder.has_old_policy),
             _own("workers", "gauge", "Processes that decide, as configured", {}, len(self._paths)),
             _own("worker_restarts_total", "counter", "Workers that were started again", {}, self._metrics.restarts),
         ]
+        age = age_of(self._settings.policy) if self._settings.policy_url and self._settings.policy else None
+        if age is not None:
+            told = "Seconds since the server of the policy last confirmed it"
+            own.append(_own("policy_age_seconds", "gauge", told, {}, age))
         return Response(self._metrics.text(own), media_type=CONTENT_TYPE)
 
     async def openapi(self, request: Request) -> Response:
@@ -170,7 +177,7 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> 
     return JSONResponse(body, status, headers, "application/problem+json")
 
 
-def _own(name: str, kind: str, text: str, labels: dict[str, str], value: int) -> dict[str, Any]:
+def _own(name: str, kind: str, text: str, labels: dict[str, str], value: float) -> dict[str, Any]:
     full = f"ratebound_service_{name}"
     return family(full, kind, text, [(full, labels, value)])
 

@@ -24,6 +24,7 @@ from ratebound.storage.shared_memory.zone_file import default_directory, drop_zo
 
 LOCK = "lock"
 RELOAD = "reload.json"
+FETCH = "fetch.json"
 OLD = "policy-is-old"  # a file that is there while the policy file cannot be used
 BESIDE = (
     "+run"  # ends the name of the lock beside a zone; a zone is dropped with all files that begin with its name and '+'
@@ -51,8 +52,8 @@ class RunFolder:
 
     @property
     def has_old_policy(self) -> bool:
-        """True if the policy file cannot be used as it is now, and the policy before it is in force."""
-        return (self.path / OLD).exists()
+        """True if the policy cannot be fetched or used as it is now, and the policy before it is in force."""
+        return (self.path / OLD).exists() or self.has_fetch_failed
 
     def note_old_policy(self, is_old: bool) -> None:
         """Note for all processes whether the policy file cannot be used."""
@@ -74,6 +75,25 @@ class RunFolder:
         """Note for all processes what reading the policy again has led to."""
         with suppress(OSError):  # a full disk: the log says it, too
             replace_file(self.path / RELOAD, json.dumps(found))
+
+    @property
+    def has_fetch_failed(self) -> bool:
+        """True if the last fetch of the policy from its URL has failed."""
+        return bool(self.last_fetch.get("problem"))
+
+    @property
+    def last_fetch(self) -> dict[str, Any]:
+        """The result of the last fetch of the policy: its `problem`, or "", and how many fetches were `asked` for."""
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self.path / FETCH).read_text("utf-8"))
+            return found
+        return {}
+
+    def note_fetch(self, problem: str, *, is_asked: bool = False) -> None:
+        """Note for all processes the result of a fetch of the policy from its URL."""
+        asked = self.last_fetch.get("asked", 0) + is_asked
+        with suppress(OSError):  # a full disk: the log says it, too
+            replace_file(self.path / FETCH, json.dumps({"problem": problem, "asked": asked}))
 
     def policy(self, suffix: str) -> Path:
         """Return the path of the policy in force: every worker reads the text that the supervisor has checked."""

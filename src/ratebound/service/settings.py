@@ -19,7 +19,9 @@ from typing import Any, TypeVar
 from ratebound.errors import RateboundError
 from ratebound.http.client_ip import Proxies
 from ratebound.policy.load.document import parse
+from ratebound.policy.load.url_text import is_url
 from ratebound.policy.problem import PolicyError
+from ratebound.policy.runtime.fetched_policy import kept_file
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.check import LOCAL_PROXIES
 from ratebound.service.connections import Bounds
@@ -227,8 +229,18 @@ SETTINGS = (
         "policy",
         _text,
         "",
+        "FILE|URL",
+        "The policy file, or its URL, which decides described requests. Without one they are unlimited.",
+    ),
+    Setting(
+        "policy_keep",
+        _text,
+        "",
         "FILE",
-        "The policy file, which decides described requests. Without one they are unlimited.",
+        "Where the policy of a URL is kept, for a start without its server. By default in the user's cache folder.",
+    ),
+    Setting(
+        "policy_every", _seconds(0.1, 86400), "30", "SECONDS", "How often the policy of a URL is fetched, in seconds."
     ),
     Setting("functions", _text, "", "MODULE", "The Python module of the functions that the policy names."),
     Setting(
@@ -365,7 +377,9 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 class ServiceSettings:
     """The settings of one run, checked. It has no repr with fields, because some of them are secret."""
 
-    policy: Path | None
+    policy: Path | None  # of a URL: the file in which it is kept
+    policy_url: str  # empty: it is a file of the operator's
+    policy_every: float
     functions: str
     storage: str  # empty: the policy's
     http: Listen | None
@@ -503,6 +517,7 @@ class _Reader:
         secrets = (values["secret"] or ()) + self.lines_of("secret_file", _secrets)
         self._check_addresses(bool(tokens), bool(admin_tokens))
         self._check_tls()
+        policy = self._policy()
         storage = values["storage"] or ""
         if values["workers"] > 1 and storage and split_url(storage).scheme == "memory":
             self.mistakes.append(
@@ -512,7 +527,9 @@ class _Reader:
         if self.mistakes:
             raise SettingsError(self.mistakes)
         return ServiceSettings(
-            policy=Path(values["policy"]) if values["policy"] else None,
+            policy=policy,
+            policy_url=values["policy"] if is_url(values["policy"]) else "",
+            policy_every=values["policy_every"],
             functions=values["functions"] or "",
             storage=storage,
             http=values["http"],
@@ -556,6 +573,19 @@ class _Reader:
                 " each: openssl rand -hex 32"
             )
         return found
+
+    def _policy(self) -> Path | None:
+        """Return the policy file, or the file in which the policy of a URL is kept."""
+        given, keep = self.values["policy"], self.values["policy_keep"]
+        if keep and not is_url(given):
+            self.mistakes.append(f"{self.sources['policy_keep']}: it is for a policy from a URL: leave it out")
+        if not is_url(given):
+            return Path(given) if given else None
+        try:
+            return kept_file(given, keep)
+        except ValueError as error:
+            self.mistakes.append(f"{self.sources['policy']}: {error}: set policy_keep or policy")
+            return None
 
     def _check_addresses(self, has_tokens: bool, has_admin_tokens: bool) -> None:
         if self.values["http"] is None and self.values["grpc"] is None and self.values["resp"] is None:

@@ -22,9 +22,11 @@ from typing import Any
 
 from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
+from ratebound.policy.runtime.fetched_policy import FetchedPolicy
 from ratebound.service.admin import RELOAD, AdminTask, run_admin
 from ratebound.service.listening import StartError, address_of, bind_all, close_all, tls_context
 from ratebound.service.logs import set_up_logs
+from ratebound.service.policy_poller import first_fetch, run_policy_poller
 from ratebound.service.run_folder import RunFolder, digest_of, make_run_folder
 from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker import WorkerTask, run_worker
@@ -39,6 +41,8 @@ LONGEST_PAUSE = 5.0
 STEADY = 10.0  # seconds after which a process that died is started again as if it were the first time
 MOST_STARTS = 6  # of one process in a row that do not come up
 AFTER_GRACE = 2.0  # seconds for a process to end by itself after its grace
+POLLER = "policy"  # the process that fetches the policy
+LOOK_AT_COPY = 0.5  # seconds between two looks at the file that it writes
 WITHOUT_POLICY = {"rules": [{"name": "everything", "default": True, "limits": "unlimited"}]}
 
 
@@ -74,9 +78,14 @@ class Supervisor:
         self.settings = settings
         self._tell = tell
         self.policy: Policy | PolicyFile
+        self._fetched: FetchedPolicy | None = None  # of a URL
+        self._warnings: list[str] = []  # for the log, once there is one
+        self._asked = 0  # fetches that a signal has asked for, and that are done
         if settings.policy is None:
             self.policy = read_policy(WITHOUT_POLICY)
         else:
+            if settings.policy_url:
+                self._fetch_first(FetchedPolicy(settings.policy_url, settings.policy, functions=functions))
             self.policy = PolicyFile(settings.policy, functions=functions, every=0)
         try:
             check_storage_is_installed(settings.storage or self.policy_now.storage)
@@ -124,6 +133,8 @@ class Supervisor:
             self._children.append(_Child(f"worker {slot}", self._worker(slot)))
         if "admin" in self.sockets:
             self._children.append(_Child("admin", self._admin))
+        if self._fetched is not None:
+            self._children.append(_Child(POLLER, self._poller))
         try:
             for child in self._children:
                 self._start(child)
@@ -166,7 +177,17 @@ class Supervisor:
         url = address_of("admin", bound, tls=bool(self.settings.tls_cert))
         return f"{url}/#token={self.run_token}" if self.run_token else f"{url}/"
 
+    def _fetch_first(self, fetched: FetchedPolicy) -> None:
+        """Fetch the policy, or use the copy of the last good one. Raises FetchError if there is none."""
+        self._fetched = fetched
+        error = first_fetch(fetched)
+        self._warnings = [fetched.risk] if fetched.risk else []
+        if error is not None:
+            self._warnings.append(fetched.use_copy(error))
+
     def _log_start(self) -> None:
+        for warning in self._warnings:
+            log.warning(warning)
         if self.settings.policy is None:
             log.warning("there is no policy: described requests are unlimited. Set --policy FILE")
         if not self.settings.secrets:
@@ -199,6 +220,11 @@ class Supervisor:
                 bound.close()
         task = AdminTask(self.settings, self.folder, self.sockets["admin"], self.secrets[0], self.run_token)
         run_admin(task, started, supervisor)
+
+    def _poller(self, started: int, supervisor: int) -> None:
+        close_all(self.sockets)
+        assert self._fetched is not None
+        run_policy_poller(self._fetched, self.settings.policy_every, self.folder, started, supervisor)
 
     # Processes
 
@@ -291,7 +317,7 @@ class Supervisor:
             if signal.SIGHUP in received and self._has_terminal and not _has_terminal() and self._stopping is None:
                 self._stopping = signal.SIGHUP  # its window was closed: nobody could stop it with Ctrl-C any more
             if (signal.SIGHUP in received or RELOAD in received) and self._stopping is None:
-                self._reload()  # once, however many there were
+                self._reload_or_fetch()  # once, however many there were
 
     def _reap(self) -> None:
         """Take note of processes that have ended, and of when they are started again."""
@@ -338,6 +364,15 @@ class Supervisor:
 
     # Signals
 
+    def _reload_or_fetch(self) -> None:
+        """Read the policy file, or have the policy of a URL fetched now."""
+        if self._fetched is None:
+            self._reload()
+        for child in self._children:
+            if child.name == POLLER and child.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGHUP)
+
     def _reload(self) -> None:
         """Read the policy file. If it can be used, tell the workers; else the old policy stays in force everywhere."""
         if isinstance(self.policy, PolicyFile):
@@ -372,9 +407,14 @@ class Supervisor:
                 raise StartError(f"cannot write into {self.folder.path}: {error.strerror or error}") from None
 
     def _look_at_policy(self, now: float) -> None:
-        if self.settings.reload and now >= self._next_look and isinstance(self.policy, PolicyFile):
-            self._next_look = now + self.settings.reload
-            if self.policy.is_changed():
+        every = LOOK_AT_COPY if self._fetched is not None else self.settings.reload
+        if every and now >= self._next_look and isinstance(self.policy, PolicyFile):
+            self._next_look = now + every
+            fetch = self.folder.last_fetch if self._fetched is not None else {}
+            is_asked, self._asked = fetch.get("asked", 0) != self._asked, fetch.get("asked", 0)
+            if is_asked and fetch["problem"]:
+                self._note_reload(self.policy_now, fetch["problem"])
+            elif is_asked or self.policy.is_changed():
                 self._reload()
 
     def _send(self, number: int) -> None:

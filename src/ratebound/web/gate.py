@@ -18,13 +18,15 @@ from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.flow import run, run_async
 from ratebound.limit import Limit
-from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, RequestView, Rule, read_policy
+from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, PolicyUrl, RequestView, Rule, read_policy
+from ratebound.policy.load.url_text import is_url
 from ratebound.policy.model.charge_by_result import Charge
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.policy_url import FollowedPolicy
 from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.policy.schema import KEYS
 from ratebound.slots import Holder
@@ -47,20 +49,25 @@ DECIDE_BY = (Gate.decide_by, AsyncGate.decide_by)
 UNLISTED = Rule("unlisted", "unlimited", default=True)  # where only endpoints have limits
 
 
-def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | PolicyFile:
-    """Return the policy that was given: as an object, a file, a mapping or limits. Limits apply where no endpoint has
-    its own. Raises PolicyError for a wrong policy, and TypeError for settings that do not go with it."""
+def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | FollowedPolicy:
+    """Return the policy that was given: as an object, a file, a URL, a mapping or limits. Limits apply where no
+    endpoint has its own. Raises PolicyError for a wrong policy, FetchError for one that cannot be fetched, and
+    TypeError for settings that do not go with it."""
     if "rules" in settings:
         raise TypeError("unknown option 'rules': give the whole policy as one dict, policy={'rules': […], …}")
     check_options(settings)
-    is_file = isinstance(policy, os.PathLike) or (isinstance(policy, str) and Path(policy).suffix in SUFFIXES)
+    is_file = (
+        is_url(policy)
+        or isinstance(policy, os.PathLike)
+        or (isinstance(policy, str) and Path(policy).suffix in SUFFIXES)
+    )
     is_tree = isinstance(policy, Mapping) and not is_by_tier(policy, settings.get("tiers", ()))
-    if settings and (is_file or is_tree or isinstance(policy, Policy | PolicyFile)):
+    if settings and (is_file or is_tree or isinstance(policy, Policy | FollowedPolicy)):
         raise TypeError(f"{', '.join(settings)}: write it in the policy; settings go with limits as text")
-    if isinstance(policy, Policy | PolicyFile):
+    if isinstance(policy, Policy | FollowedPolicy):
         return policy
     if is_file:
-        return PolicyFile(policy)
+        return PolicyUrl(policy) if is_url(policy) else PolicyFile(policy)
     if is_tree:
         return read_policy(policy)
     return Policy(rules=[UNLISTED if policy is None else Rule("default", policy, default=True)], **settings)
@@ -184,7 +191,8 @@ class _GateBase:
 
 class WebGate(_GateBase):
     """A gate for a web framework. `policy` is a Policy, a PolicyFile, the path of a file (read again when it changes),
-    a dict with the keys of a file, limits as text or by tier, or None if only endpoints have limits.
+    a PolicyUrl, the URL of a policy (fetched again and again), a dict with the keys of a file, limits as text or by
+    tier, or None if only endpoints have limits.
 
     `max_delay` is how many seconds a request is held back at most by a leaky bucket; beyond that it is rejected, and
     charged nothing. `charge` gives rules of the policy, by name, a cost that depends on the result of a request.

@@ -18,11 +18,12 @@ from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import Rejection, RejectionFormat
 from ratebound.limit import Limit
-from ratebound.policy import Computed, Match, Override, Policy, PolicyFile, RequestView
+from ratebound.policy import Computed, Match, Override, Policy, RequestView
 from ratebound.policy.model.charge_by_result import Charge, Strike
 from ratebound.policy.model.policy import Switch
 from ratebound.policy.model.rule import Failure, Mode, Priority
 from ratebound.policy.problem import nearest
+from ratebound.policy.runtime.policy_url import FollowedPolicy
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +40,7 @@ AnyLimits = Limits | Computed | Function
 AnyViewLimits = Limits | Computed | ViewFunction
 By = str | Function | Sequence[str | Function]
 ViewBy = str | ViewFunction | Sequence[str | ViewFunction]
-AnyPolicy = Policy | PolicyFile | PlainLimits | PathLike[str] | Mapping[str, Any]
+AnyPolicy = Policy | FollowedPolicy | PlainLimits | PathLike[str] | Mapping[str, Any]
 
 
 class HeaderOptions(TypedDict, total=False):

@@ -96,7 +96,7 @@ export class PolicyPanel {
     const problems = found.problems.map(({ where, message, line }) =>
       [line !== null && `line ${line}`, where, message].filter(Boolean).join(": "),
     );
-    const lines = found.changes.map(({ rule, kind, detail }) => [rule, kind, detail].filter(Boolean).join(": "));
+    const lines = found.changes.map(({ where, what, detail }) => `${where}${what === "changed" ? "" : ` ${what}`}: ${detail}`);
     const list = (texts, name) => make("ul", { class: name }, ...texts.map((text) => make("li", {}, text)));
     const parts = [];
     if (problems.length) parts.push(make("p", { class: "problem" }, "The new policy cannot be used:"), list(problems, "report bad"));

@@ -39,7 +39,8 @@ from ratebound.policy.runtime.operator_blocks import (
     removing,
 )
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
-from ratebound.policy.runtime.reload import PolicyFile, Preparations, log_swap
+from ratebound.policy.runtime.policy_url import FollowedPolicy
+from ratebound.policy.runtime.reload import Preparations, log_swap
 from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.settling import Settlement
@@ -60,15 +61,15 @@ class _Source(PolicyInForce):
     __slots__ = ("__weakref__", "_checked", "_refused", "blocking", "forget", "preparations")
 
     compiled: CompiledPolicy
-    file: PolicyFile | None
+    file: FollowedPolicy | None
     switch: Switch | None
 
-    def __init__(self, policy: Policy | PolicyFile | Mapping[str, Any], *, blocking: bool) -> None:
+    def __init__(self, policy: Policy | FollowedPolicy | Mapping[str, Any], *, blocking: bool) -> None:
         if isinstance(policy, Mapping):
             policy = read_policy(policy)
-        if not isinstance(policy, Policy | PolicyFile):
+        if not isinstance(policy, Policy | FollowedPolicy):
             raise TypeError(f"expected a Policy or a PolicyFile, not {policy!r}: load_policy('policy.yaml') makes one")
-        file = policy if isinstance(policy, PolicyFile) else None
+        file = None if isinstance(policy, Policy) else policy
         super().__init__(CompiledPolicy(policy) if isinstance(policy, Policy) else policy.compiled, file)
         self.blocking = blocking
         self.forget: Callable[[], None] = _nothing  # called when another policy has come into force
@@ -147,7 +148,7 @@ class _PolicyGate:
     """The part of a gate that does no I/O: the policy in force, the switch above it, and how long a queue may be."""
 
     def __init__(
-        self, policy: Policy | PolicyFile | Mapping[str, Any], max_delay: Duration | None, *, blocking: bool
+        self, policy: Policy | FollowedPolicy | Mapping[str, Any], max_delay: Duration | None, *, blocking: bool
     ) -> None:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=blocking)
@@ -219,7 +220,7 @@ class _PolicyGate:
 class Gate(_PolicyGate):
     """A policy at work, for threads: `Gate(load_policy("policy.yaml")).decide(request)`.
 
-    `policy` is a Policy, a PolicyFile, or a dict with the keys of a file.
+    `policy` is a Policy, a PolicyFile, a PolicyUrl, or a dict with the keys of a file.
 
     `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
     changes is in force soon after. `max_delay` is how long, in seconds or as a timedelta, a leaky bucket may hold a
@@ -229,7 +230,7 @@ class Gate(_PolicyGate):
 
     def __init__(
         self,
-        policy: Policy | PolicyFile | Mapping[str, Any],
+        policy: Policy | FollowedPolicy | Mapping[str, Any],
         *,
         storage: Any = None,
         deadline: Duration | None = None,
@@ -525,7 +526,7 @@ class AsyncGate(_PolicyGate):
 
     def __init__(
         self,
-        policy: Policy | PolicyFile | Mapping[str, Any],
+        policy: Policy | FollowedPolicy | Mapping[str, Any],
         *,
         storage: Any = None,
         deadline: Duration | None = None,

@@ -17,6 +17,7 @@ from typing import Any
 
 from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
+from ratebound.policy.load.document import SUFFIXES
 from ratebound.policy.load.loader import policy_text, read_policy
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError, Problem
@@ -123,6 +124,15 @@ class PolicyFile:
             self.changes = log_swap(self.compiled.policy, policy)
             self.compiled, self.text, self.error, self._stamp = compiled, text, None, stamp
             return True
+
+    @property
+    def format(self) -> str:
+        """The format of the file: yaml, json or toml."""
+        return SUFFIXES[self.path.suffix.lower()]
+
+    def read(self) -> Policy:
+        """Return the policy as it is in the file now, without putting it in force. Raises PolicyError."""
+        return self._load()[0]
 
     def renew(self) -> None:
         """Replace the lock in a child process: the thread that may hold it is not there to release it."""

@@ -19,9 +19,10 @@ from django.utils.module_loading import import_string
 
 from ratebound.duration import Duration
 from ratebound.flow import Flow, run, run_async
-from ratebound.policy import Policy, PolicyFile
+from ratebound.policy import Policy
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.policy_url import FollowedPolicy
 from ratebound.slots import Holder
 from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage
@@ -68,7 +69,7 @@ class DjangoLimits:
             check_takes(self._user, "the HttpRequest", option="user")
         gate_options = {name: options.pop(name) for name in GATE_OPTIONS if name in options}
         sleep = {"sleep": options.pop("sleep")} if "sleep" in options else {}
-        self._policy: Policy | PolicyFile = as_policy(policy, options)
+        self._policy: Policy | FollowedPolicy = as_policy(policy, options)
         is_async_sleep = bool(sleep) and inspect.iscoroutinefunction(sleep["sleep"])
         self.gate = WebGate(self._policy, **gate_options, **({} if is_async_sleep else sleep))
         self.gate.read_endpoints = partial(self._read_views, self.gate)
