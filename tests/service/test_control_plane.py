@@ -1,15 +1,26 @@
-"""The control plane in real processes: who may ask it what, and the link to the dashboard."""
+"""The control plane in real processes: who may ask it what, the link to the dashboard, and calls that workers carry
+out."""
 
+import asyncio
+import json
 import os
 import re
+import signal
+import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from ratebound.service.admin import is_loopback
+from ratebound.service.admin import is_loopback, problem
+from ratebound.service.admin_server import MOST_STREAMS, AdminServer, EventStreams, Receive, Scope, Send
+from ratebound.service.settings import read_settings
+from tests.servers import wait_until
 from tests.service.running_service import CLIENT, COMMAND, RunningService, running_service
 
 WRITE, READ = "a-token-that-may-write", "a-token-that-may-read"
@@ -72,37 +83,327 @@ def test_with_tokens_both_roles_may_read_under_any_name() -> None:
                 assert get(service, path, host="dashboard.example", **bearer(token)).status_code == 200
 
 
+def test_a_browser_gets_the_page_and_a_program_the_paths() -> None:
+    with running_service(environ=TOKENS) as service:
+        page = get(service, "/", accept="text/html,application/xhtml+xml,*/*;q=0.8")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+        assert get(service, "/", accept="text/html", host="another.example").status_code == 200
+        assert get(service, "/", accept="*/*", **bearer(READ)).json()["service"] == "ratebound"
+
+
+def test_a_read_token_cannot_write_and_without_one_nothing_is_shown() -> None:
+    with running_service(environ=TOKENS) as service:
+        for path in ("/api/figures", "/api/history", "/api/rules", "/api/live", "/api/changes", "/api/policy"):
+            assert get(service, path).status_code == 401
+        for path, body in (("policy/reload", {}), ("blocks", {"client": "192.0.2.1"}), ("resets", {"client": "a"})):
+            answer = CLIENT.post(f"{service.url('admin')}/api/{path}", json=body, headers=bearer(READ))
+            assert answer.status_code == 403
+        assert get(service, "/api/figures", **bearer(READ)).status_code == 200
+
+
+def test_the_secret_keeps_operators_signed_in_when_the_control_plane_dies() -> None:
+    with running_service(environ=TOKENS) as service:
+        url = service.url("admin")
+        with httpx.Client(trust_env=False, headers={"origin": url}) as browser:
+            session = browser.post(f"{url}/api/session", json={"token": WRITE}).json()
+            assert (session["name"], session["role"]) == ("ann", "write")
+            (admin,) = set(service.children()) - set(service.workers())
+            os.kill(admin, signal.SIGKILL)
+            service.wait_for("admin was ended by SIGKILL; it is started again")
+            eventually(lambda: browser.get(f"{url}/api/session").status_code == 200, "the session")
+
+
+def eventually(condition: Any, what: str) -> None:
+    def held() -> bool:
+        try:
+            return bool(condition())
+        except httpx.HTTPError:
+            return False
+
+    wait_until(held, 20, what)
+
+
 # The link
 
 
-def test_the_link_with_the_token_of_the_run_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
+@contextmanager
+def on_terminal(home: Path, **environ: str) -> Iterator[str]:
+    """Run a service on a terminal, and give what it shows there until it has shown the link."""
     master, slave = os.openpty()
-    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "RUNTIME_DIRECTORY": ""}
+    given = {**os.environ, **environ, "XDG_RUNTIME_DIR": str(home), "RUNTIME_DIRECTORY": ""}
     command = [*COMMAND, "serve", "--http", "0", "--grpc", "off", "--resp", "off", "--admin", "0"]
-    with subprocess.Popen(command, env=environ, preexec_fn=partial(os.login_tty, slave)) as process:
+    with subprocess.Popen(command, env=given, preexec_fn=partial(os.login_tty, slave)) as process:
         os.close(slave)
         shown = b""
         while b"The dashboard: " not in shown or not shown.endswith(b"\n"):
             shown += os.read(master, 4096)
+        yield shown.decode()
         os.close(master)
         assert process.wait(20) == 0
-    assert re.search(rb"The dashboard: http://127\.0\.0\.1:\d+/#token=[\w-]{32}\r\n", shown)
-    assert shown.count(b"token=") == 1
+
+
+def test_the_link_with_the_token_of_the_run_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
+    with on_terminal(tmp_path) as shown:
+        found = re.search(r"The dashboard: (http://127\.0\.0\.1:\d+/)#token=([\w-]{32})\r\n", shown)
+        assert found
+        assert shown.count("token=") == 1
+        assert CLIENT.get(f"{found[1]}metrics").status_code == 200
+        assert CLIENT.get(f"{found[1]}api/figures").status_code == 401
+        assert CLIENT.get(f"{found[1]}api/figures", headers=bearer(found[2])).status_code == 200
+        session = CLIENT.get(f"{found[1]}api/session", headers=bearer(found[2])).json()
+        assert (session["name"], session["role"]) == ("admin", "write")
+        given = {**bearer(found[2]), "host": "rebound.example"}
+        assert CLIENT.get(f"{found[1]}api/figures", headers=given).status_code == 421
     with running_service() as service:
         assert "token=" not in service.log
         assert "dashboard" not in service.log
 
 
 def test_the_link_has_no_token_that_was_configured(tmp_path: Path) -> None:
-    master, slave = os.openpty()
-    environ = {**os.environ, **TOKENS, "XDG_RUNTIME_DIR": str(tmp_path), "RUNTIME_DIRECTORY": ""}
-    command = [*COMMAND, "serve", "--http", "0", "--grpc", "off", "--resp", "off", "--admin", "0"]
-    with subprocess.Popen(command, env=environ, preexec_fn=partial(os.login_tty, slave)) as process:
-        os.close(slave)
-        shown = b""
-        while b"The dashboard: " not in shown or not shown.endswith(b"\n"):
-            shown += os.read(master, 4096)
-        os.close(master)
-        assert process.wait(20) == 0
-    assert re.search(rb"The dashboard: http://127\.0\.0\.1:\d+/\r\n", shown)
-    assert WRITE.encode() not in shown
+    with on_terminal(tmp_path, **TOKENS) as shown:
+        assert re.search(r"The dashboard: http://127\.0\.0\.1:\d+/\r\n", shown)
+        assert WRITE not in shown
+
+
+# Figures
+
+
+def hit(service: RunningService, key: str = "a") -> None:
+    service.ask("/v1/hit", {"key": key, "limits": "1/hour"})
+
+
+def figures(service: RunningService) -> dict[str, Any]:
+    found: dict[str, Any] = get(service, "/api/figures", **bearer(READ)).json()
+    return found
+
+
+def test_the_figures_are_those_of_all_workers() -> None:
+    with running_service("--workers", "2", environ=TOKENS) as service:
+
+        def both_have_denied() -> bool:
+            hit(service, "somebody")
+            view = figures(service)
+            return [one["is_local"] for one in view["processes"]] == [True, True] and view["total"]["denied"] > 0
+
+        eventually(both_have_denied, "denials of two workers")
+        (top,) = figures(service)["top"]
+        assert "somebody" not in json.dumps(figures(service))
+        named = get(service, "/api/top?names=yes", **bearer(WRITE)).json()["top"]
+        assert [(one["client"], one["name"]) for one in named] == [(top["client"], "somebody")]
+        assert get(service, "/api/top?names=yes", **bearer(READ)).status_code == 403
+        points = get(service, "/api/history", **bearer(READ)).json()["recent"]["points"]
+        assert [point for point in points if point]
+
+
+def test_figures_name_a_worker_that_hangs() -> None:
+    with running_service("--workers", "2", environ=TOKENS) as service:
+        stopped = service.workers()[1]
+        os.kill(stopped, signal.SIGSTOP)
+        eventually(lambda: "Worker 1 does not answer" in figures(service)["problem"], "a word on the worker")
+        assert not get(service, "/api/health", **bearer(READ)).json()["healthy"]
+        os.kill(stopped, signal.SIGCONT)
+        eventually(lambda: figures(service)["problem"] == "", "a worker that answers")
+
+
+# Streams
+
+
+def test_a_stream_lasts_longer_than_a_request_and_ends_with_the_service() -> None:
+    with running_service("--request-timeout", "0.5", environ=TOKENS) as service:
+        url = service.url("admin") + "/api/live"
+        with CLIENT.stream("GET", url, headers=bearer(READ)) as stream:
+            lines = stream.iter_lines()
+            events: list[str] = []
+            while events.count("event: figures") < 3:
+                events.append(next(lines))
+            assert "event: history" in events
+            service.send(signal.SIGTERM)
+            with suppress(httpx.HTTPError):
+                assert len(list(lines)) < 100
+        assert service.process.wait(20) == 0
+        assert "ERROR" not in service.log
+        assert "Traceback" not in service.log
+
+
+class Endless:
+    """An ASGI application whose streams have no end. `size` is that of one part, and `pause` the time to the next."""
+
+    def __init__(self, size: int, pause: float) -> None:
+        self._size = size
+        self._pause = pause
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_stream = scope["path"] == "/live"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while is_stream:
+            await send({"type": "http.response.body", "body": b"x" * self._size, "more_body": True})
+            await asyncio.sleep(self._pause)
+            if scope["state"]["connection"].transport.is_closing():
+                return
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@contextmanager
+def admin_server(app: Endless) -> Iterator[tuple[AdminServer, socket.socket]]:
+    bound = socket.create_server(("127.0.0.1", 0))
+    settings = read_settings({"request_timeout": "0.2"}, environ={})
+    yield AdminServer(EventStreams(app, lambda path: path == "/live", problem(503, "too many")), settings), bound
+    bound.close()
+
+
+async def opened(bound: socket.socket, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(*bound.getsockname(), limit=1024)
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    return reader, writer
+
+
+def test_a_peer_that_does_not_read_its_stream_is_closed() -> None:
+    async def main() -> None:
+        with admin_server(Endless(1 << 20, 0.001)) as (server, bound):
+            serving = asyncio.create_task(server.serve([bound]))
+            _, writer = await opened(bound, "/live")  # its buffer is small, and nobody reads
+            while not server.server_state.connections:
+                await asyncio.sleep(0.01)
+            while server.server_state.connections:
+                await asyncio.sleep(0.01)
+            writer.transport.abort()
+            server.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_streams_leave_connections_to_others() -> None:
+    async def main() -> None:
+        with admin_server(Endless(1, 0.1)) as (server, bound), ExitStack() as stack:
+            serving = asyncio.create_task(server.serve([bound]))
+            for _ in range(MOST_STREAMS):
+                reader, writer = await opened(bound, "/live")
+                stack.callback(writer.close)
+                assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            for path, status in (("/live", b"503"), ("/healthz", b"200")):
+                reader, writer = await opened(bound, path)
+                stack.callback(writer.close)
+                assert (await reader.readline()).split()[1] == status
+            server.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+# Calls
+
+
+def post(service: RunningService, path: str, body: Any = None) -> httpx.Response:
+    return CLIENT.post(f"{service.url('admin')}/api/{path}", json=body or {}, headers=bearer(WRITE))
+
+
+def test_a_change_is_made_by_a_worker_and_logged_with_the_name_of_the_operator() -> None:
+    with running_service("--log-format", "json", environ=TOKENS) as service:
+        hostile = "a\nb\u2028<script>"
+        answer = post(service, "blocks", {"client": f"user:{hostile}", "for": 60, "reason": "no"})
+        assert answer.status_code == 200, answer.text
+        lines = [json.loads(line) for line in service.log.splitlines()]
+        (line,) = [one for one in lines if one["logger"] == "ratebound.audit"]
+        assert (line["by"], line["action"], line["arguments"]["client"]) == ("ann", "block", f"user:{hostile}")
+        assert post(service, "blocks", {"client": ""}).status_code == 422
+        assert service.log.count("ratebound.audit") == 1
+        (found,) = get(service, "/api/blocks", **bearer(READ)).json()["blocks"]
+        assert (found["by"], found["reason"]) == ("ann", "no")
+
+
+def test_a_client_is_blocked_by_its_digest_whichever_worker_has_denied_it() -> None:
+    with running_service("--workers", "3", environ=TOKENS) as service:
+        described = {"method": "POST", "path": "/login", "address": "203.0.113.7"}
+
+        def is_seen() -> bool:
+            service.ask("/v1/decide", described)
+            return bool(figures(service)["top"])
+
+        eventually(is_seen, "a denied client")
+        digest = figures(service)["top"][0]["client"]
+        assert post(service, "blocks", {"digest": digest}).json()["client"] == "203.0.113.7"
+        assert post(service, "blocks", {"digest": "0123456789"}).status_code == 404
+
+
+def test_the_next_worker_is_asked_if_one_is_away() -> None:
+    with running_service("--workers", "2", "--request-timeout", "2", environ=TOKENS) as service:
+        first = service.workers()[0]
+        os.kill(first, signal.SIGSTOP)
+        assert get(service, "/api/rules", **bearer(READ)).status_code == 200  # read again, by the other
+        answer = post(service, "blocks", {"client": "192.0.2.1"})
+        assert answer.status_code == 503
+        assert "may have been carried out" in answer.json()["detail"]
+        for path in service.folder.glob("ratebound-*/run-*/worker-0"):
+            path.unlink()
+        assert post(service, "blocks", {"client": "192.0.2.2"}).status_code == 200
+        os.kill(first, signal.SIGCONT)
+
+
+def test_without_a_worker_nothing_is_changed_and_the_answer_says_so() -> None:
+    with running_service("--request-timeout", "2", environ=TOKENS) as service:
+        for path in service.folder.glob("ratebound-*/run-*/worker-0"):
+            path.unlink()
+        answer = post(service, "blocks", {"client": "192.0.2.2"})
+        assert answer.status_code == 503
+        assert "Nothing was changed." in answer.json()["detail"]
+        assert get(service, "/api/health", **bearer(READ)).json()["healthy"] is False
+
+
+# The policy
+
+
+OLD = "rules: [{name: a, default: true, limits: 1/hour}]"
+NEW = "rules: [{name: a, default: true, limits: 7/hour}]"
+
+
+def limits_of(service: RunningService) -> set[str]:
+    path = service.url("http") + "/v1/decide"
+    found = (CLIENT.post(path, json={"path": "/", "address": "192.0.2.1"}).json() for _ in range(8))
+    return {one["decision"]["limit"]["text"] for one in found}
+
+
+def test_a_reload_answers_when_all_workers_use_the_new_policy(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(OLD)
+    options = ("--policy", str(file), "--workers", "2", "--reload", "off")
+    with running_service(*options, environ=TOKENS) as service:
+        assert post(service, "policy/check").json() == {"valid": True, "problems": [], "changes": []}
+        file.write_text(NEW)
+        checked = post(service, "policy/check").json()
+        assert "7/hour" in json.dumps(checked["changes"])
+        assert limits_of(service) == {"1/hour"}
+        reloaded = post(service, "policy/reload").json()
+        assert reloaded == checked
+        assert limits_of(service) == {"7/hour"}
+        assert post(service, "policy/reload").json()["changes"] == []
+        text = post(service, "policy/check", {"text": OLD, "format": "yaml"}).json()
+        assert "1/hour" in json.dumps(text["changes"])
+        assert limits_of(service) == {"7/hour"}
+        changes = get(service, "/api/changes", **bearer(READ)).json()["changes"]
+        assert [(one["by"], one["action"]) for one in changes] == [("ann", "reload")] * 2
+
+
+def test_a_policy_that_is_refused_is_told_with_everything_that_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(OLD)
+    with running_service("--policy", str(file), "--workers", "2", "--reload", "off", environ=TOKENS) as service:
+        file.write_text("rules:\n- {name: a, limits: 1/houx}\n- {name: b, limit: 1/hour}\n")
+        for path in ("policy/check", "policy/reload"):
+            found = post(service, path).json()
+            assert found["valid"] is False
+            assert {one["line"] for one in found["problems"]} == {2, 3}
+        assert limits_of(service) == {"1/hour"}
+        health = get(service, "/api/health", **bearer(READ)).json()
+        assert "1/houx" in health["problems"][0]
+        assert "1/houx" in get(service, "/api/policy", **bearer(READ)).json()["error"]
+        file.write_text(NEW)
+        assert post(service, "policy/reload").json()["valid"] is True
+        assert get(service, "/api/health", **bearer(READ)).json()["healthy"] is True
+
+
+def test_without_a_policy_file_there_is_nothing_to_reload() -> None:
+    with running_service("--policy", "", environ=TOKENS) as service:
+        for path in ("policy/check", "policy/reload"):
+            assert post(service, path).status_code == 409

@@ -161,7 +161,7 @@ def test_no_acknowledged_change_is_lost_when_a_process_is_killed(server: Server,
             workers = set(first.workers())
             pid = chosen.choice([*workers] if victim == "worker" else [*set(first.children()) - workers])
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda gone=pid: gone not in first.children(), "the end of a process")  # type: ignore[misc]
+            eventually(lambda gone=pid: gone not in first.children(), "the end of a process")
         writer.wait_for(10)
         writer.__exit__()
         kept(second, writer)
@@ -207,5 +207,5 @@ def test_changes_go_on_after_a_failover() -> None:
             eventually(lambda: not allows(first, "/", after), "a block after the failover")
             for service in (first, second):
                 assert not allows(service, "/", before)
-                eventually(lambda at=service: all(allows(at, "/login", "192.0.2.9") for _ in range(4)), "a switch")  # type: ignore[misc]
+                eventually(lambda at=service: all(allows(at, "/login", "192.0.2.9") for _ in range(4)), "a switch")
                 assert {one["client"] for one in call(service, "GET", "blocks")["blocks"]} == {before, after}

@@ -1,4 +1,4 @@
-"""The control plane: health, readiness, metrics and the description of the API, on a port of its own.
+"""The control plane: dashboard, admin API, health, readiness and metrics, on a port of its own.
 
 It is a process of its own, with Starlette on uvicorn, so that a scrape never delays a decision. It asks the workers
 over their sockets (worker_channel.py).
@@ -11,7 +11,7 @@ import platform
 import re
 import signal
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -20,36 +20,44 @@ import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from ratebound import __version__, compiled
+from ratebound.admin.asgi import AdminAsgi
+from ratebound.admin.sign_in import TokenSignIn
+from ratebound.admin.site import AdminSite
 from ratebound.policy.runtime.fetched_policy import age_of
-from ratebound.service.admin_server import AdminServer, Receive, Send
+from ratebound.service.admin_server import MOST_STREAMS, AdminServer, EventStreams, Receive, Scope, Send
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
 from ratebound.service.metrics import family
-from ratebound.service.openapi import openapi
+from ratebound.service.openapi import service_openapi
+from ratebound.service.operator_calls import OperatorCalls
+from ratebound.service.operator_tokens import UNNAMED, WRITE, OperatorToken
 from ratebound.service.run_folder import RunFolder
 from ratebound.service.settings import Listen, ServiceSettings
-from ratebound.service.worker_channel import WorkerSilent, ask_worker
+from ratebound.service.worker_channel import WorkerSilent, ask_any_worker, ask_worker
 
 log = logging.getLogger("ratebound.service")
 
 OLD_POLICY = "the file cannot be used, see the log; the policy before it is in force"
 NOT_FETCHED = "it cannot be fetched from its URL, see the log; the last good one is in force"
 POLL = 1.0  # seconds between two looks at the metrics of the workers
-RELOAD = signal.SIGUSR1  # to the supervisor. SIGHUP may also mean that its terminal was closed
 OPEN = ("/healthz", "/readyz")  # to anybody: the programs that ask have no token
 NO_TOKEN = "This request needs a token of the control plane: Authorization: Bearer TOKEN."
 WRONG_HOST = (
     "The control plane has no tokens, so it answers only to names of loopback, such as localhost or 127.0.0.1, in the"
     " header Host. To use another name, set RATEBOUND_ADMIN_TOKENS or --admin-token-file."
 )
+CALL_SHARE = 0.8  # of the time that a request may take: for the worker that carries it out
+LIVE = "/api/live"
+TOO_MANY = f"{MOST_STREAMS} dashboards are open. Close some, or ask /api/figures once a second."
 INDEX = {
+    "/": "the dashboard, for browsers",
     "/healthz": "the control plane runs",
     "/readyz": "all workers decide: the storage answers, and a policy is loaded",
     "/metrics": "metrics of all workers, for Prometheus",
-    "/openapi.json": "the description of the HTTP API",
+    "/openapi.json": "the description of the HTTP API and the admin API",
 }
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -66,7 +74,7 @@ class AdminTask:
 
 
 class ControlPlane:
-    """The routes of the control plane, and the metrics that it keeps."""
+    """The control plane as an ASGI application, and the metrics and figures that it keeps."""
 
     def __init__(self, task: AdminTask) -> None:
         settings = self._settings = task.settings
@@ -76,23 +84,36 @@ class ControlPlane:
         # Without tokens a page of another site must not read from here: its name may lead to loopback (DNS rebinding)
         self._only_loopback = not settings.admin_tokens and task.bound.family != socket.AF_UNIX
         self._metrics = MergedMetrics(task.folder.retired)
+        self._figures: list[Any] = [None] * settings.workers  # of each worker, None if it is silent
         self._polling = asyncio.Lock()
-        self._app = Starlette(
+        self._calls = OperatorCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
+        operators = settings.admin_tokens or (OperatorToken(UNNAMED[WRITE], WRITE, task.run_token),)
+        self._site = AdminAsgi(AdminSite(self._calls, TokenSignIn(operators, task.secret)))
+        self._routes = Starlette(
             routes=[
                 Route("/", self._with_token(self.index)),
                 Route("/healthz", self.healthz),
                 Route("/readyz", self.readyz),
                 Route("/metrics", self._with_token(self.metrics)),
                 Route("/openapi.json", self._with_token(self.openapi)),
+                Mount("/", self._site),
             ]
         )
+        refuse = problem(503, TOO_MANY, {"retry-after": "10"})
+        self._app = EventStreams(self._route, lambda path: path == LIVE, refuse)
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._only_loopback and scope["path"] not in OPEN:
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
             if not all(is_loopback(host) for host in hosts):
                 return await problem(421, WRONG_HOST)(scope, receive, send)
         return await self._app(scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. Browsers get the dashboard at `/`, and programs a list of paths."""
+        accepted = b"".join(value for name, value in scope["headers"] if name == b"accept")
+        is_page = scope["path"] == "/" and b"text/html" in accepted
+        await (self._site if is_page else self._routes)(scope, receive, send)
 
     async def index(self, request: Request) -> Response:
         """Answer with the paths that there are."""
@@ -127,26 +148,46 @@ class ControlPlane:
         return Response(self._metrics.text(own), media_type=CONTENT_TYPE)
 
     async def openapi(self, request: Request) -> Response:
-        """Answer with the OpenAPI document of the HTTP API."""
-        return JSONResponse(openapi(self._settings.bounds))
+        """Answer with the OpenAPI document of the HTTP API and of the admin API."""
+        return JSONResponse(service_openapi(self._settings.bounds))
 
-    async def poll(self) -> None:
-        """Take the metrics of all workers that answer."""
+    async def poll(self) -> list[str | None]:
+        """Take the metrics and figures of all workers that answer. Return why each of the others does not."""
         async with self._polling:
-            await asyncio.gather(*(self._poll(slot, path) for slot, path in enumerate(self._paths)))
+            return await asyncio.gather(*(self._poll(slot, path) for slot, path in enumerate(self._paths)))
 
     async def keep_polling(self) -> None:
-        """Look at the metrics again and again, so that little is lost when a worker is killed."""
+        """Look at all workers again and again: for the history, and so that little is lost when a worker is killed."""
+        loop = asyncio.get_running_loop()
+        at = loop.time()
         while True:
-            await self.poll()
-            await asyncio.sleep(POLL)
+            try:
+                silent, (others, problem) = await asyncio.gather(self.poll(), self._read_others())
+                told = [f"Worker {slot} does not answer: {why}." for slot, why in enumerate(silent) if why]
+                own = [one for one in self._figures if one is not None]
+                self._calls.take(own, others, " ".join([*told, *([problem] if problem else [])]))
+            except Exception:  # else nothing would be counted any more, and nobody would notice
+                log.exception("looking at the workers failed; the next look is in %g s", POLL)
+            at = max(at + POLL, loop.time())
+            await asyncio.sleep(at - loop.time())
 
-    async def _poll(self, slot: int, path: str) -> None:
+    async def _poll(self, slot: int, path: str) -> str | None:
+        self._figures[slot] = None
         try:
-            found = await ask_worker(path, "metrics")
-        except WorkerSilent:
-            return
+            found = await ask_worker(path, "report")
+        except WorkerSilent as error:
+            return str(error)
         self._metrics.take(slot, found["generation"], found["families"])
+        self._figures[slot] = found["figures"]
+        return None
+
+    async def _read_others(self) -> tuple[list[Any], str]:
+        """Return the figures of processes that are not of this run, and what keeps them from being read."""
+        try:
+            found = await ask_any_worker(self._paths, "others", can_repeat=True)
+        except WorkerSilent:
+            return [], ""  # which is told of the worker itself
+        return found["others"], found["problem"]
 
     async def _ready(self, slot: int) -> dict[str, Any]:
         try:

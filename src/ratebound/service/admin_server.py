@@ -20,10 +20,11 @@ from ratebound.service.settings import ServiceSettings
 MOST_CONNECTIONS = 100  # open ones: then the one is closed that has been without a request for longest
 MOST_STREAMS = 80  # of these connections: the others are for `/healthz` and for single requests
 
+Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class EventStreams:
@@ -36,7 +37,7 @@ class EventStreams:
         self._refuse = refuse
         self._open = 0
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_stream(scope["path"]):
             return await self._app(scope, receive, send)
         if self._open >= MOST_STREAMS:

@@ -45,3 +45,4 @@ def set_up_logs(process: str, level: str, format: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("ratebound").setLevel(level.upper())
+    logging.getLogger("ratebound.audit").setLevel(logging.INFO)  # whatever else is wanted

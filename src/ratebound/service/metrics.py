@@ -23,7 +23,7 @@ Sample = tuple[str, Labels, float]
 
 
 class WorkerMetrics:
-    """All metrics of a worker. `listeners` are for its engine.
+    """All metrics of a worker. `listeners` are for its engine. `decisions` has the counts of usual decisions.
 
     `log` receives what is unusual, and with `logs_denials` every denial.
     """
@@ -31,8 +31,8 @@ class WorkerMetrics:
     def __init__(self, log: Listener, *, logs_denials: bool = False) -> None:
         self._registry = CollectorRegistry()
         self.prometheus = PrometheusListener(self._registry, max_limits=MOST_LIMITS)
-        self._decisions = DecisionCounts(self.prometheus, log, denials=log if logs_denials else None)
-        self.listeners: Sequence[Listener] = (self._decisions,)
+        self.decisions = DecisionCounts(self.prometheus, log, denials=log if logs_denials else None)
+        self.listeners: Sequence[Listener] = (self.decisions,)
         self._requests: dict[str, dict[bytes, int]] = {}  # by wire format and result
 
     def counted(self, handle: Handle) -> Handle:
@@ -94,7 +94,7 @@ class WorkerMetrics:
                 if not sample.name.endswith("_created")
             ]
             families[name] = family(name, metric.type, metric.documentation, samples)
-        for sample in _samples_of(self._decisions):
+        for sample in _samples_of(self.decisions):
             name = sample[0]
             for end in ("_bucket", "_count", "_sum"):
                 name = name.removesuffix(end)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ratebound import __version__
+from ratebound.admin.openapi import openapi as admin_openapi
 from ratebound.service.connections import Bounds
 from ratebound.service.http_messages import (
     CancelCall,
@@ -203,6 +204,28 @@ def openapi(bounds: Bounds | None = None) -> Document:
         },
         "security": [{"bearer": []}, {}],
     }
+
+
+def service_openapi(bounds: Bounds | None = None) -> Document:
+    """Return one document for the data plane and the admin API. They are served on two ports, which tags tell apart."""
+    document, admin = openapi(bounds), admin_openapi()
+    for tag, found in (("decisions", document), ("administration", admin)):
+        for methods in found["paths"].values():
+            for operation in methods.values():
+                operation["tags"] = [tag]
+    for methods in admin["paths"].values():
+        for operation in methods.values():  # `usage` and `reset` are calls of both
+            operation["operationId"] = f"admin_{operation['operationId']}"
+            operation.setdefault("security", admin["security"])
+    document["info"]["description"] += f" The admin API is served on the admin port. {admin['info']['description']}"
+    document["tags"] = [
+        {"name": "decisions", "description": "Calls of programs, on the HTTP port."},
+        {"name": "administration", "description": "Calls of operators, on the admin port."},
+    ]
+    document["paths"] |= admin["paths"]
+    document["components"]["schemas"] |= admin["components"]["schemas"]
+    document["components"]["securitySchemes"] |= admin["components"]["securitySchemes"]
+    return document
 
 
 def _ref(kind: type[Any]) -> Document:

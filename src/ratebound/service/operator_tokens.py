@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from ratebound.admin.calls import Role
 from ratebound.service.bearer_tokens import check_token
 
-READ, WRITE = "read", "write"
-UNNAMED = {READ: "reader", WRITE: "admin"}
+READ: Final = "read"
+WRITE: Final = "write"
+UNNAMED: dict[Role, str] = {READ: "reader", WRITE: "admin"}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 
@@ -15,19 +17,19 @@ class OperatorToken(NamedTuple):
     """A token of the control plane. `role` is read or write. `name` says in the audit log who made a change."""
 
     name: str
-    role: str
+    role: Role
     token: str
 
     def __repr__(self) -> str:
         return f"OperatorToken({self.name!r}, {self.role!r})"
 
 
-def read_operator_tokens(words: Iterable[str], role: str) -> tuple[OperatorToken, ...]:
+def read_operator_tokens(words: Iterable[str], role: Role) -> tuple[OperatorToken, ...]:
     """Return the tokens in words like TOKEN or NAME=TOKEN. Raises ValueError, without a token in its message."""
     return tuple(_read(word, role) for word in words)
 
 
-def _read(word: str, role: str) -> OperatorToken:
+def _read(word: str, role: Role) -> OperatorToken:
     name, _, token = word.partition("=")
     if not token.strip("="):  # no name: a token in base64 may end with = or ==
         name, token = UNNAMED[role], word

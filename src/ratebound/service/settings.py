@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ratebound.admin.calls import Role
 from ratebound.errors import RateboundError
 from ratebound.http.client_ip import Proxies
 from ratebound.policy.load.document import parse
@@ -183,7 +184,7 @@ def _tokens(text: str) -> tuple[str, ...]:
     return _words(text)
 
 
-def _operator_tokens(role: str) -> Callable[[str], tuple[OperatorToken, ...]]:
+def _operator_tokens(role: Role) -> Callable[[str], tuple[OperatorToken, ...]]:
     def read(text: str) -> tuple[OperatorToken, ...]:
         if not _words(text):
             raise ValueError("expected at least one token")

@@ -20,16 +20,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ratebound.admin.policy_source import described
 from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
 from ratebound.policy.runtime.fetched_policy import FetchedPolicy
-from ratebound.service.admin import RELOAD, AdminTask, run_admin
+from ratebound.service.admin import AdminTask, run_admin
 from ratebound.service.listening import StartError, address_of, bind_all, close_all, tls_context
 from ratebound.service.logs import set_up_logs
 from ratebound.service.policy_poller import first_fetch, run_policy_poller
 from ratebound.service.run_folder import RunFolder, digest_of, make_run_folder
 from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker import WorkerTask, run_worker
+from ratebound.service.worker_operations import RELOAD
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.urls import check_storage_is_installed
 
@@ -110,6 +112,7 @@ class Supervisor:
         # Made here, so that it is the same for a control plane that is started again
         self.run_token = "" if settings.admin_tokens else secrets.token_urlsafe(24)
         self._reloads = 0
+        self._pid = os.getpid()
         self._children: list[_Child] = []
         self._alive: tuple[int, int] = os.pipe()
         self._signals: tuple[int, int] = os.pipe()
@@ -209,6 +212,7 @@ class Supervisor:
                 self.folder,
                 slot,
                 child.starts - 1,
+                self._pid,
             )
             run_worker(task, started, supervisor)
 
@@ -389,14 +393,24 @@ class Supervisor:
                     problem = str(error)
                     log.error("%s; the old policy stays in force", error)
             self.folder.note_old_policy(not is_used)
-            self._note_reload(before[0].policy, problem or str(self.policy.error or ""))
+            self._note_reload(before[0].policy, problem)
 
     def _note_reload(self, before: Policy, problem: str) -> None:
+        """Note what a reload has led to, for the operator who may have asked for it."""
         assert isinstance(self.policy, PolicyFile)
+        error = self.policy.error
+        problems = [] if error is None else error.problems
+        problem = problem or str(error or "")
         self._reloads += 1
-        changes = [] if problem else list(self.policy.changes)
-        noted = {"number": self._reloads, "problem": problem, "changes": changes, "digest": digest_of(self.policy.text)}
-        self.folder.note_reload(noted)
+        self.folder.note_reload(
+            {
+                "number": self._reloads,
+                "problem": problem,
+                "problems": problems,
+                "changes": [] if problem else described(before, self.policy.policy),
+                "digest": digest_of(self.policy.text),
+            }
+        )
 
     def _keep_policy(self) -> None:
         """Keep the text of the policy for the workers: the file may change before they read it. Raises StartError."""

@@ -15,6 +15,9 @@ from typing import Any
 
 import uvloop
 
+from ratebound.errors import StorageError
+from ratebound.flow import run_async
+from ratebound.observe.gate_figures import GateFigures, problem_of
 from ratebound.observe.logging import LogListener
 from ratebound.policy import Policy, PolicyFile
 from ratebound.service.bearer_tokens import BearerTokens
@@ -31,9 +34,10 @@ from ratebound.service.metrics import WorkerMetrics
 from ratebound.service.resp import RespConnection
 from ratebound.service.resp_commands import RespCommands
 from ratebound.service.routes import ServiceRoutes
-from ratebound.service.run_folder import RunFolder
+from ratebound.service.run_folder import RunFolder, digest_of
 from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker_channel import answer_questions
+from ratebound.service.worker_operations import ServicePolicy, WorkerOperations
 
 log = logging.getLogger("ratebound.service")
 
@@ -56,6 +60,7 @@ class WorkerTask:
     folder: RunFolder
     slot: int  # 0, 1, … : the place of this worker
     generation: int  # how often this place was filled before
+    supervisor: int  # its process
 
 
 class Worker:
@@ -75,6 +80,9 @@ class Worker:
             workers=settings.workers,
             listeners=self.metrics.listeners,
         )
+        self.figures = GateFigures(self.engine.gate, counts=self.metrics.decisions, keeps_view=False)
+        policy = ServicePolicy(self.engine.gate, task.policy, task.folder, task.supervisor)
+        self.operations = WorkerOperations(self.engine.gate, policy)
         with suppress(ValueError):  # Redis knows its own size
             self.metrics.prometheus.watch(self.engine.gate, name="service")
         self.connections = {name: Connections(settings.bounds) for name in task.sockets if name != "admin"}
@@ -119,7 +127,13 @@ class Worker:
         loop = asyncio.get_running_loop()
         protocols = self.protocols()
         await self._look_at_storage()
-        questions = {"metrics": self._metrics, "ready": self._ready}
+        questions = {
+            "call": self.operations.call,
+            "names": self._names,
+            "others": self._others,
+            "ready": self._ready,
+            "report": self._report,
+        }
         path = self.task.folder.worker_socket(self.task.slot)
         if os.path.exists(path):
             os.unlink(path)  # of the worker that was here before
@@ -133,6 +147,7 @@ class Worker:
                 )
             )
         self._tasks.append(loop.create_task(self._sweep()))
+        self.figures.begin()
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was received, and close the storage."""
@@ -147,6 +162,8 @@ class Worker:
             task.cancel()
         await asyncio.gather(*(connections.wind_down(min(grace, LAST_REQUESTS)) for connections in every))
         await asyncio.gather(*(connections.stop(grace) for connections in every))
+        with suppress(StorageError, TimeoutError):  # else others stop to show this worker after 10 s
+            await asyncio.wait_for(run_async(self.figures.leaving()), READY_WITHIN)
         await self.engine.close()
 
     def reload(self) -> None:
@@ -177,12 +194,34 @@ class Worker:
         self.is_ready = is_ready
         self.not_ready = "" if is_ready else "the storage does not answer"
 
-    async def _metrics(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def _report(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the control plane looks at every second: metrics and figures."""
         opened = {wire: len(connections) for wire, connections in self.connections.items()}
-        return {"generation": self.task.generation, "families": self.metrics.snapshot(opened)}
+        return {
+            "generation": self.task.generation,
+            "families": self.metrics.snapshot(opened),
+            "figures": self.figures.own(),
+        }
+
+    async def _others(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the figures of all other processes that use the storage, or why they cannot be read."""
+        try:
+            return {"others": await run_async(self.figures.others()), "problem": ""}
+        except StorageError as error:
+            return {"others": [], "problem": problem_of(error)}
+
+    async def _names(self, asked: Mapping[str, Any]) -> dict[str, str]:
+        """Return the keys of clients that this worker knows, by their digests."""
+        return self.figures.names(asked["digests"])
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return {"process": os.getpid(), "ready": self.is_ready, "reason": self.not_ready}
+        policy = self.task.policy
+        return {
+            "process": os.getpid(),
+            "ready": self.is_ready,
+            "reason": self.not_ready,
+            "policy": digest_of(policy.text) if isinstance(policy, PolicyFile) else "",
+        }
 
 
 def run_worker(task: WorkerTask, started: int, supervisor: int) -> None:

@@ -49,7 +49,7 @@ async def _answered(line: bytes, questions: Mapping[str, Question]) -> bytes:
     return json.dumps(answer).encode() + b"\n"
 
 
-async def ask_worker(path: str, name: str, seconds: float = 2.0, **arguments: Any) -> Any:
+async def ask_worker(path: str, question: str, seconds: float = 2.0, /, **arguments: Any) -> Any:
     """Ask a worker, and return its answer. Raises WorkerSilent."""
     was_asked = False
     try:
@@ -57,7 +57,7 @@ async def ask_worker(path: str, name: str, seconds: float = 2.0, **arguments: An
             reader, writer = await asyncio.open_unix_connection(path, limit=MOST)
             try:
                 was_asked = True
-                writer.write(json.dumps({"ask": name, **arguments}).encode() + b"\n")
+                writer.write(json.dumps({"ask": question, **arguments}).encode() + b"\n")
                 line = await reader.readline()
             finally:
                 writer.close()
@@ -73,7 +73,7 @@ async def ask_worker(path: str, name: str, seconds: float = 2.0, **arguments: An
 
 
 async def ask_any_worker(
-    paths: Sequence[str], name: str, seconds: float = 2.0, *, can_repeat: bool, **arguments: Any
+    paths: Sequence[str], question: str, seconds: float = 2.0, /, *, can_repeat: bool, **arguments: Any
 ) -> Any:
     """Ask one worker after the other until one answers, and return its answer. Raises WorkerSilent.
 
@@ -83,7 +83,7 @@ async def ask_any_worker(
     silent = WorkerSilent("there is no worker", was_asked=False)
     for path in paths:
         try:
-            return await ask_worker(path, name, seconds, **arguments)
+            return await ask_worker(path, question, seconds, **arguments)
         except WorkerSilent as error:
             silent = error
             if error.was_asked and not can_repeat:

@@ -1,0 +1,131 @@
+"""The calls of operators in the control plane: figures are answered here, all else by a worker.
+
+If a worker does not accept the connection, the next one is asked. A call that was sent is not sent again: if no answer
+comes, it may have been carried out, and the operator is told so.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ratebound import __version__, compiled
+from ratebound.admin.calls import CALLS, Operator
+from ratebound.admin.messages import CallError
+from ratebound.flow import Flow
+from ratebound.observe.figures_view import FiguresView
+from ratebound.service.run_folder import RunFolder
+from ratebound.service.worker_channel import WorkerSilent, ask_any_worker, ask_worker
+from ratebound.service.worker_operations import LOOK, RELOAD_WITHIN
+
+CAN_REPEAT = {call.name for call in CALLS if not call.is_write} | {"check_policy"}
+RETRY = {"Retry-After": "1"}
+UNSURE = "The worker has not answered: {reason}. The call may have been carried out: look before you repeat it."
+NO_WORKER = "No worker could be asked: {reason}. Nothing was changed."
+NO_ANSWER = "No worker answers: {reason}."
+
+
+class OperatorCalls:
+    """The calls of operators in a service, for its admin site. It keeps the figures of all workers.
+
+    `paths` are the sockets of the workers. A call may take `seconds`.
+    """
+
+    def __init__(self, paths: Sequence[str], folder: RunFolder, seconds: float) -> None:
+        self._paths = paths
+        self._folder = folder
+        self._seconds = seconds
+        self._figures = FiguresView()
+        self._view = self._figures.view()
+        self._last_revision: dict[str, Any] = {"revision": ""}
+
+    def take(self, own: Iterable[Any], others: Iterable[Any], problem: str) -> None:
+        """Take the figures of all workers and of other processes, once a second."""
+        self._figures.take(own, others, problem)
+        self._view = self._figures.view()
+
+    def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
+        """Carry out a call of the table. Raises CallError."""
+        return (yield partial(self._call, name, dict(arguments), operator))
+
+    async def _call(self, name: str, arguments: dict[str, Any], operator: Operator) -> Any:
+        if name == "figures":
+            return {**self._view, **await self._revision(operator)}
+        if name == "history":
+            return self._figures.history()
+        if name == "shadow":
+            return {"shadow": self._view["shadow_report"]}
+        if name == "health":
+            return await self._health(operator)
+        if name == "top":
+            if not arguments.get("names"):
+                return {"top": self._view["top"]}
+            names = await self._names([one["client"] for one in self._view["top"]])
+            return await self._forward(name, arguments, operator, view={"top": self._view["top"]}, names=names)
+        if name == "block" and "digest" in arguments:
+            return await self._forward(name, arguments, operator, names=await self._names([arguments["digest"]]))
+        found = await self._forward(name, arguments, operator)
+        if name == "reload_policy" and found["valid"]:
+            await self._wait_for_policy()
+        return found
+
+    async def _forward(self, name: str, arguments: dict[str, Any], operator: Operator, **figures: Any) -> Any:
+        """Let a worker carry out a call."""
+        can_repeat = name in CAN_REPEAT and not arguments.get("names")  # that these were shown is recorded
+        given: dict[str, Any] = {"name": name, "arguments": arguments, "operator": operator}
+        if figures:
+            given["figures"] = figures
+        try:
+            found = await ask_any_worker(self._paths, "call", self._seconds, can_repeat=can_repeat, **given)
+        except WorkerSilent as error:
+            text = NO_ANSWER if can_repeat else UNSURE if error.was_asked else NO_WORKER
+            raise CallError(503, text.format(reason=error), headers=RETRY) from None
+        if "problem" in found:
+            raise CallError(*found["problem"])
+        return found["value"]
+
+    async def _revision(self, operator: Operator) -> dict[str, Any]:
+        """Return the field of the figures that changes with every change by an operator."""
+        with suppress(CallError):  # the figures say that the workers are silent
+            self._last_revision = await self._forward("figures", {}, operator)
+        return self._last_revision
+
+    async def _names(self, digests: list[str]) -> dict[str, str]:
+        """Return the keys of clients, by their digests: each worker knows those that it has denied."""
+        known: dict[str, str] = {}
+        found = await asyncio.gather(
+            *(ask_worker(path, "names", digests=digests) for path in self._paths), return_exceptions=True
+        )
+        for one in found:
+            if isinstance(one, dict):
+                known |= one
+            elif not isinstance(one, WorkerSilent):
+                assert isinstance(one, BaseException)
+                raise one
+        return known
+
+    async def _health(self, operator: Operator) -> Any:
+        view = {"problem": self._view["problem"], "storage": self._view["storage"]}
+        try:
+            return await self._forward("health", {}, operator, view=view)
+        except CallError as error:
+            return {"healthy": False, "problems": [error.detail], "version": __version__, "compiled": compiled}
+
+    async def _wait_for_policy(self) -> None:
+        """Wait until all workers use the policy that the supervisor has read. Raises CallError."""
+        try:
+            async with asyncio.timeout(RELOAD_WITHIN):
+                await asyncio.gather(*(self._wait_for_worker(path) for path in self._paths))
+        except TimeoutError:
+            text = "The policy was read, but not every worker uses it yet. See /readyz."
+            raise CallError(503, text, headers=RETRY) from None
+
+    async def _wait_for_worker(self, path: str) -> None:
+        while True:
+            try:
+                if (await ask_worker(path, "ready"))["policy"] == self._folder.last_reload.get("digest"):
+                    return
+            except WorkerSilent:  # it is started again, with the new policy
+                pass
+            await asyncio.sleep(LOOK)

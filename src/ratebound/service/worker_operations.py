@@ -1,0 +1,124 @@
+"""The calls of operators in a worker: its gate carries them out, and the supervisor reads the policy again."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ratebound.admin.audit_log import log_call
+from ratebound.admin.calls import Operator
+from ratebound.admin.messages import CallError
+from ratebound.admin.operations import Operations
+from ratebound.admin.policy_source import AN_OBJECT, GatePolicySource, PolicyOrigin, described
+from ratebound.flow import run_async
+from ratebound.policy import AsyncGate, PolicyError, PolicyFile, read_policy
+from ratebound.policy.load.loader import policy_text
+from ratebound.policy.problem import Problem
+from ratebound.service.run_folder import RunFolder, digest_of
+
+RELOAD = signal.SIGUSR1  # to the supervisor. SIGHUP may also mean that its terminal was closed
+RELOAD_WITHIN = 5.0  # seconds, for the supervisor and the workers
+LOOK = 0.02  # seconds between two looks at what a reload has led to
+NOT_RELOADED = "The supervisor has not read the policy within 5 s. It may do so later."
+Answer = dict[str, Any]
+
+
+class GivenFigures:
+    """The figures that the control plane sends with a call: it keeps those of all workers."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self._found = found
+
+    def view(self) -> Any:
+        """Return the figures, or a part of them."""
+        return self._found.get("view", {})
+
+    def history(self) -> Any:
+        """Return the history. The control plane answers by itself who asks for it."""
+        return self._found.get("history", {})
+
+    def names(self, digests: Sequence[str]) -> dict[str, str]:
+        """Return the keys of clients that any worker knows."""
+        names: dict[str, str] = self._found.get("names", {})
+        return {digest: names[digest] for digest in digests if digest in names}
+
+
+class ServicePolicy:
+    """The origin of the policy of a service. `supervisor` is its process, which reads the file."""
+
+    def __init__(self, gate: AsyncGate, policy: object, folder: RunFolder, supervisor: int) -> None:
+        self._gate = gate
+        self._file = policy if isinstance(policy, PolicyFile) else None
+        self._origin = GatePolicySource(gate)
+        self._folder = folder
+        self._supervisor = supervisor
+
+    def describe(self) -> PolicyOrigin:
+        """Return the policy in force, and what is wrong with the file that the supervisor has refused."""
+        error = str(self._folder.last_reload.get("problem", "")) if self._folder.has_old_policy else ""
+        return self._origin.describe()._replace(error=error)
+
+    async def check(self, text: str | None, format: str | None) -> list[Any]:
+        """Return what a policy would change: the one in `text`, or the file as it is now."""
+        if text is not None:
+            return await asyncio.to_thread(self._origin.check, text, format)
+        return await asyncio.to_thread(self._check_file)
+
+    def _check_file(self) -> list[Any]:
+        file = self._file
+        if file is None:
+            raise CallError(409, AN_OBJECT)
+        text, format = policy_text(file.path)  # not the copy in the folder of the run, which is in force
+        new = read_policy(text, format=format, file=str(file.path), functions=file._functions, environ=file._environ)
+        return described(self._gate.policy, new)
+
+    async def reload(self) -> list[Any]:
+        """Let the supervisor read the policy, and wait until this worker uses it. Return what has changed."""
+        file = self._file
+        if file is None:
+            raise CallError(409, AN_OBJECT)
+        before = self._folder.last_reload.get("number", 0)
+        if os.getppid() != self._supervisor:
+            raise CallError(503, "The service is stopping.")
+        os.kill(self._supervisor, RELOAD)
+        try:
+            async with asyncio.timeout(RELOAD_WITHIN):
+                while (found := self._folder.last_reload).get("number", 0) == before:
+                    await asyncio.sleep(LOOK)
+                if found["problem"]:
+                    problems = [Problem(tuple(place), text, line) for place, text, line in found["problems"]]
+                    raise PolicyError(problems or [Problem((), found["problem"])], str(file.path))
+                while digest_of(file.text) != self._folder.last_reload["digest"]:
+                    await asyncio.sleep(LOOK)
+        except TimeoutError:
+            raise CallError(503, NOT_RELOADED) from None
+        changes: list[Any] = found["changes"]
+        return changes
+
+
+class WorkerOperations:
+    """The calls of operators, for the control plane to ask."""
+
+    def __init__(self, gate: AsyncGate, policy: ServicePolicy) -> None:
+        self._gate = gate
+        self._policy = policy
+        self._operations = Operations(gate, GivenFigures({"view": {}}), policy)  # kept: it remembers revisions
+
+    async def call(self, asked: Mapping[str, Any]) -> Answer:
+        """Carry out a call. The answer has a `value`, or a `problem` for the operator."""
+        name, arguments = asked["name"], asked["arguments"]
+        operator = Operator(*asked["operator"])
+        operations = self._operations
+        if "figures" in asked:
+            operations = Operations(self._gate, GivenFigures(asked["figures"]), self._policy)
+        status = 500
+        try:
+            value = await run_async(operations.call(name, arguments, operator))
+            status = 200
+        except CallError as error:
+            status = error.status
+            return {"problem": [error.status, error.detail, error.errors, error.headers]}
+        finally:
+            log_call(name, arguments, operator, status)
+        return {"value": value}
