@@ -28,7 +28,7 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One browser for this folder, not for the session: the event loop of its driver would be in the way of other tests."""
+    """One browser for this folder. Not for the session: the event loop of its driver would disturb other tests."""
     needs("chromium")
     with sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)

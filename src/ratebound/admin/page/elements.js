@@ -91,7 +91,7 @@ export class Table {
   /** Move the focus of a row that has gone to the next one, or to the heading of the card. */
   keepFocus(place) {
     const rows = this.body.children;
-    const button = rows[Math.min(place, rows.length - 1)]?.querySelector("button");
+    const button = rows[Math.min(place, rows.length - 1)]?.querySelector("button:not([hidden])");
     const heading = this.table.closest("section")?.querySelector("h2");
     if (button) return button.focus();
     heading?.setAttribute("tabindex", "-1");
