@@ -1,4 +1,4 @@
-"""Calls of the administration with figures that a real service rarely has at once: an outage, overload, hostile names."""
+"""Answers of all calls, with figures that a real service rarely has at once: an outage, overload, hostile names."""
 
 import math
 import random
@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ratebound.admin.calls import Operator
+
 from ratebound.flow import Flow
 from ratebound.policy.duration_text import read_seconds
 
@@ -41,6 +42,7 @@ class FakeCalls:
         }
         self.revision = 0
         self.random = random.Random(7)
+        self.is_young = False  # without a history
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
         """Answer a call of the table at once."""
@@ -119,22 +121,30 @@ class FakeCalls:
         chosen = random.Random(3)
         allowed = sum(one[1] for one in RULES.values())
 
-        def points(step: int, size: int) -> list[list[float | None]]:
-            found: list[list[float | None]] = []
+        def points(step: int, size: int) -> list[list[float] | None]:
+            found: list[list[float] | None] = []
             for i in range(size):
                 at = now - (size - 1 - i) * step
                 wave = wobble(at, "") * chosen.uniform(0.97, 1.03)
                 burst = 90 * math.exp(-(((now - at - 1300) / 260) ** 2)) + 30 * math.exp(-(((now - at - 45) / 12) ** 2))
-                found.append([allowed * wave, 14.5 * wave**2 + burst * chosen.uniform(0.8, 1.2), 0.0, 0.0, 0.0009])
+                found.append(
+                    None
+                    if self.is_young
+                    else [allowed * wave, 14.5 * wave**2 + burst * chosen.uniform(0.8, 1.2), 0.0, 0.0, 0.0009]
+                )
             return found
 
-        lines = {
-            name: [
-                [rate * wobble(now - (359 - i) * 10, name), denied * wobble(now - (359 - i) * 10, name) ** 4]
-                for i in range(360)
-            ]
-            for name, (_, rate, denied, _) in RULES.items()
-        }
+        lines = (
+            {}
+            if self.is_young
+            else {
+                name: [
+                    [rate * wobble(now - (359 - i) * 10, name), denied * wobble(now - (359 - i) * 10, name) ** 4]
+                    for i in range(360)
+                ]
+                for name, (_, rate, denied, _) in RULES.items()
+            }
+        )
         return {
             "recent": {"step": 1, "end": now, "points": points(1, 120)},
             "hour": {"step": 10, "end": now, "points": points(10, 360)},

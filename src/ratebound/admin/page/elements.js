@@ -19,13 +19,23 @@ function filled(element, attributes, children) {
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  const wanted = children.filter((child) => child !== null && child !== undefined);
+  element.append(...wanted.map((child) => (child instanceof Node ? child : visible(String(child)))));
   return element;
+}
+
+// Controls, and marks that turn or hide the text around them: a name must not be able to look like another one.
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Return a text with every invisible character written as its number. */
+export function visible(text) {
+  return text.replace(INVISIBLE, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /** Set a text only if it differs: a screen reader and a selection are left alone. */
 export function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = visible(text);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 export function setShown(element, isShown) {
@@ -81,7 +91,7 @@ export class Table {
   /** Move the focus of a row that has gone to the next one, or to the heading of the card. */
   keepFocus(place) {
     const rows = this.body.children;
-    const button = rows[Math.min(place, rows.length - 1)]?.querySelector("button");
+    const button = rows[Math.min(place, rows.length - 1)]?.querySelector("button:not([hidden])");
     const heading = this.table.closest("section")?.querySelector("h2");
     if (button) return button.focus();
     heading?.setAttribute("tabindex", "-1");

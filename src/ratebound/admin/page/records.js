@@ -19,7 +19,7 @@ export class ChangesPanel {
         { heading: "When", kind: "when", fill: (cell, change) => fillText(cell, ago(change.at), fullTime(change.at)) },
         { heading: "Who", fill: (cell, change) => fillText(cell, change.by || "–") },
         { heading: "Did", fill: (cell, change) => fillText(cell, change.action) },
-        { heading: "What", kind: "client", fill: (cell, change) => fillText(cell, change.target || "all rules") },
+        { heading: "What", kind: "client", fill: (cell, change) => fillText(cell, change.target || (change.action.endsWith("switch") ? "all rules" : "–")) },
         { heading: "Detail", kind: "long", fill: (cell, change) => fillText(cell, change.detail || "–") },
       ],
     });
