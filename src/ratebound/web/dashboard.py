@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
 from ratebound.admin.asgi import AdminAsgi
-from ratebound.admin.calls import Operator, Role
+from ratebound.admin.calls import Operator as Operator
+from ratebound.admin.calls import Role
 from ratebound.admin.operations import Operations
 from ratebound.admin.sign_in import GivenSignIn
 from ratebound.admin.site import AdminSite
@@ -25,8 +26,8 @@ Found = Operator | Role | None
 Auth = Callable[P, Found | Awaitable[Found]]
 
 NO_AUTH = (
-    "the dashboard needs auth=, a function that says who may look at it: it returns None for nobody, 'read', 'write', or"
-    " Operator(name, 'write')"
+    "the dashboard needs auth=, a function that says who may look at it: it returns None for nobody, 'read', 'write',"
+    " or Operator(name, 'write')"
 )
 
 _lock = threading.Lock()
@@ -50,9 +51,10 @@ def needing_auth(function: Callable[Q, T]) -> Callable[Q, T]:
 def figures_of(gate: WebGate | AsyncWebGate) -> GateFigures:
     """Return the figures of a gate, which counts them from the first call on."""
     with _lock:
-        if gate.figures is None:
-            gate.figures = GateFigures(gate, is_async=isinstance(gate, AsyncWebGate))
-        return gate.figures
+        found: GateFigures | None = gate.figures
+        if found is None:
+            found = gate.figures = GateFigures(gate, is_async=isinstance(gate, AsyncWebGate))
+        return found
 
 
 def dashboard_site(gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any]) -> AdminSite:

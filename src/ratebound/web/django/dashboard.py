@@ -10,12 +10,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
 from django.urls import URLPattern, path
 
-from ratebound.admin.calls import Operator
 from ratebound.admin.messages import AdminRequest
 from ratebound.flow import run
 from ratebound.policy.functions import check_takes
 from ratebound.web.body import django_body
 from ratebound.web.dashboard import Auth, needing_auth
+from ratebound.web.dashboard import Operator as Operator
 from ratebound.web.django.calling import at_once
 from ratebound.web.django.configuration import BODY_ERRORS, DASHBOARDS, configured_limits
 from ratebound.web.django.request import visit_of
@@ -35,14 +35,15 @@ def dashboard(*, auth: Auth[[Any]]) -> tuple[list[URLPattern], str, str]:
     def find_operator(request: Any) -> Any:
         return at_once(auth, request)
 
-    def dashboard_view(request: Any, path: str) -> Any:
-        return _answer(request, path, find_operator)
+    def dashboard_view(request: Any, dashboard_path: str, **_: Any) -> Any:
+        return _answer(request, dashboard_path, find_operator)
 
     # Django's token would have to be in the page. The dashboard demands a header that no other site can send, and a
     # request from its own origin.
     dashboard_view.csrf_exempt = True  # type: ignore[attr-defined]
     DASHBOARDS.add(dashboard_view)
-    urls = [path("", dashboard_view, {"path": ""}, name="dashboard"), path("<path:path>", dashboard_view)]
+    page = path("", dashboard_view, {"dashboard_path": ""}, name="dashboard")
+    urls = [page, path("<path:dashboard_path>", dashboard_view)]
     return urls, NAME, NAME
 
 

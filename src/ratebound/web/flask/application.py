@@ -261,10 +261,10 @@ class LimitedFlask:
         finds_user = self._finds_user(rules) or (options.user is not None and self.gate.blocks_name_users())
         if finds_user or options.exempt_when is not None:
             self.gate.current().note_client(view)
-        if options.exempt_when is not None and self._finished(options.exempt_when(view)):
+        if options.exempt_when is not None and self.finished(options.exempt_when(view)):
             return view, True
         if options.user is not None and finds_user:
-            view.user = user_id(self._finished(options.user(view)))
+            view.user = user_id(self.finished(options.user(view)))
         return view, False
 
     def _template(self, rule: str) -> str:
@@ -372,14 +372,14 @@ class LimitedFlask:
         find = self._options.user
         if user is None and find is not None:
             self.gate.current().note_client(view)
-            user = self._finished(find(view))
+            user = self.finished(find(view))
         view.user = user_id(user)
         return view
 
     def reject(self, rejected: Rejected, breach: Callable[..., Any] | None = None) -> Any:
         """Return the response of `on_breach`, or raise an error that Flask knows how to answer."""
         for words in (breach or rejected.breach, self._options.on_breach):
-            response = None if words is None else self._finished(words(rejected))
+            response = None if words is None else self.finished(words(rejected))
             if response is not None:
                 return response
         known = default_exceptions.get(rejected.status, default_exceptions[429])
@@ -393,7 +393,7 @@ class LimitedFlask:
         finally:
             del error  # its traceback would be a cycle
 
-    def _finished(self, answer: Any) -> Any:
+    def finished(self, answer: Any) -> Any:
         """Return the result of a function of the extension, also if it is async."""
         return self._app.ensure_sync(_awaited)(answer) if is_awaitable(answer) else answer
 

@@ -22,11 +22,14 @@ def dashboard_blueprint(name: str, auth: Callable[[Any], Any]) -> tuple[flask.Bl
     """Return a blueprint with the dashboard of the application in which it is registered, and its view."""
     blueprint = flask.Blueprint(name, __name__)
 
-    def dashboard(path: str | None = None) -> Any:
-        return _answer(limited_application(), path, auth)
+    def find_operator(request: Any) -> Any:
+        return limited_application().finished(auth(request))
+
+    def dashboard(dashboard_path: str | None = None, **_: Any) -> Any:
+        return _answer(limited_application(), dashboard_path, find_operator)
 
     def register(state: BlueprintSetupState) -> None:
-        rules: dict[str, dict[str, Any]] = {"/": {"path": ""}, "/<path:path>": {}}
+        rules: dict[str, dict[str, Any]] = {"/": {"dashboard_path": ""}, "/<path:dashboard_path>": {}}
         if state.url_prefix and state.url_prefix != "/":
             rules[""] = {}  # without the slash at the end: Flask's own redirect would name a host
         for rule, defaults in rules.items():
