@@ -4,6 +4,7 @@ visit.py has the life of a request.
 Each framework is imported by the folder or file that is named for it; asgi.py and wsgi.py need none.
 """
 
+from ratebound.admin.calls import Operator
 from ratebound.policy.model.charge_by_result import Charge, FinishedResponse
 from ratebound.web.gate import AsyncWebGate, WebGate
 from ratebound.web.passed import Passed
@@ -15,6 +16,7 @@ __all__ = [
     "Charge",
     "Endpoint",
     "FinishedResponse",
+    "Operator",
     "Passed",
     "Rejected",
     "RouteLimit",

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 from ratebound.flow import run_async
 from ratebound.policy import RequestView
+from ratebound.policy.functions import check_takes
 from ratebound.policy.match.reading import Paths, configured_prefixes, is_configured, read_paths, with_or_without
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.policy.model.rule import Stage
@@ -20,9 +21,11 @@ from ratebound.web.asgi_plain_path import enter_plain, is_scripted, peer_of
 from ratebound.web.asgi_response import AsgiResponse, as_fields, break_off, leave
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
+from ratebound.web.dashboard import Auth, asgi_dashboard, needing_auth
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.load_meter import METERED, meter_asgi
+from ratebound.web.mounts import AsgiMount
 from ratebound.web.options import AnyPolicy, AsyncOptions, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
@@ -183,6 +186,22 @@ class RateLimitMiddleware:
             return await self.gate.usage_after((scope.get("state") or {}).get(STATE))
         known = self.user(scope) if user is None else user_id(user)
         return await self.gate.usage(request_view(scope, known, None, self._wire))
+
+    @needing_auth
+    def dashboard(self, *, auth: Auth[[Scope]]) -> App:
+        """Return the dashboard of these limits as an application, to be mounted in front of this one: see
+        `with_dashboard`. Behind the middleware its requests would be limited.
+
+        `auth` is a function of the scope, which may be async. It returns None, "read", "write", or an Operator.
+        """
+        check_takes(auth, "the scope", option="auth")
+        return asgi_dashboard(self.gate, auth)
+
+    @needing_auth
+    def with_dashboard(self, path: str, *, auth: Auth[[Scope]]) -> AsgiMount:
+        """Return this application with the dashboard in front of it: `app = limited.with_dashboard("/limits", auth=…)`.
+        Requests for the dashboard are not limited."""
+        return AsgiMount(self, path, self.dashboard(auth=auth))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
         kind, gate = scope["type"], self.gate

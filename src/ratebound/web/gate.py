@@ -116,6 +116,7 @@ class _GateBase:
         self._closes = not hasattr(storage, "evaluate")
         concurrent = gate.policy.concurrent
         self.meter = None if concurrent is None else LoadMeter(gate, InFlight(**concurrent))
+        self.figures: Any = None  # that its dashboards show; None if it has no dashboard
         self.read_endpoints: Callable[[], object] = lambda: None  # set by adapters that know endpoints in advance
 
     @property
@@ -183,6 +184,14 @@ class _GateBase:
     @switch.setter
     def switch(self, value: Switch | None) -> None:
         self.gate.switch = value
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of everything from now on, as if it had been among `listeners`."""
+        self.gate._decider.listen(listener)
+
+    def _stop_figures(self) -> None:
+        if self.figures is not None:
+            self.figures.stop()
 
     def use(self, policy: Policy) -> None:
         """Decide by this policy from now on, and by the limits of endpoints."""
@@ -306,6 +315,7 @@ class WebGate(_GateBase):
 
     def close(self) -> None:
         """Close the storage, unless it was given as an object."""
+        self._stop_figures()
         if self._closes:
             self.gate.close()
 
@@ -417,5 +427,6 @@ class AsyncWebGate(_GateBase):
 
     async def close(self) -> None:
         """Close the storage, unless it was given as an object."""
+        self._stop_figures()
         if self._closes:
             await self.gate.close()

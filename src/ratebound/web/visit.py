@@ -52,6 +52,7 @@ class Visit:
     failed: bool | None = None  # the handler's judgement, before anything was decided
     measured_by: Any = None  # the pressure that waits for the result, until it is told
     passed_at: float = 0.0  # by time.perf_counter, if it is measured
+    is_spared: bool = False  # it is routed to the dashboard, so that early rules were not checked
     reached_cors: bool = False  # a preflight has reached a middleware that answers all of them
     _pending: dict[Any, Any] | None = None
 

@@ -8,12 +8,15 @@ from urllib.parse import quote
 from ratebound.flow import run
 from ratebound.http.header_plan import Pairs
 from ratebound.policy import RequestView
+from ratebound.policy.functions import check_takes
 from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_configured, read_paths
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.usage import Usage
 from ratebound.web.body import wsgi_body
+from ratebound.web.dashboard import Auth, needing_auth, wsgi_dashboard
 from ratebound.web.gate import WebGate
 from ratebound.web.load_meter import METERED, LoadMeter, meter_wsgi
+from ratebound.web.mounts import WsgiMount
 from ratebound.web.options import AnyPolicy, Options, checked_gate
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
@@ -135,6 +138,22 @@ class RateLimitMiddleware:
             return self.gate.usage_after(environ.get(PASSED))
         known = self.user(environ) if user is None else user_id(user)
         return self.gate.usage(request_view(environ, known, None, self._wire))
+
+    @needing_auth
+    def dashboard(self, *, auth: Auth[[Environ]]) -> Application:
+        """Return the dashboard of these limits as an application, to be mounted in front of this one: see
+        `with_dashboard`. Behind the middleware its requests would be limited.
+
+        `auth` is a function of the environ. It returns None, "read", "write", or an Operator.
+        """
+        check_takes(auth, "the environ", option="auth")
+        return wsgi_dashboard(self.gate, auth)
+
+    @needing_auth
+    def with_dashboard(self, path: str, *, auth: Auth[[Environ]]) -> WsgiMount:
+        """Return this application with the dashboard in front of it:
+        `application = limited.with_dashboard("/limits", auth=…)`. Requests for the dashboard are not limited."""
+        return WsgiMount(self, path, self.dashboard(auth=auth))
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         gate, around = self.gate, environ.get(PASSED)

@@ -8,6 +8,7 @@ block leave the event loop.
 try:
     from ratebound.web.django import checks  # noqa: F401 - registers itself
     from ratebound.web.django.configuration import Settings, aclose, client_address, close, configured_limits
+    from ratebound.web.django.dashboard import Operator, dashboard, staff_operator
     from ratebound.web.django.decorator import exempt, limit
     from ratebound.web.django.middleware import RateLimitMiddleware
     from ratebound.web.django.usage_page import usage_page
@@ -17,13 +18,16 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError('Django is not installed. Run: pip install "ratebound[django]"') from None
 
 __all__ = [
+    "Operator",
     "RateLimitMiddleware",
     "Settings",
     "aclose",
     "client_address",
     "close",
     "configured_limits",
+    "dashboard",
     "exempt",
     "limit",
+    "staff_operator",
     "usage_page",
 ]

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured, RequestDataTooBig, SynchronousOnlyOperation
 from django.core.signals import setting_changed
 from django.http import RawPostDataException, UnreadablePostError
-from django.urls import get_resolver, get_urlconf
+from django.urls import Resolver404, get_resolver, get_urlconf
 from django.utils.functional import LazyObject, empty
 from django.utils.module_loading import import_string
 
@@ -27,6 +28,7 @@ from ratebound.slots import Holder
 from ratebound.uncancelled import uncancelled
 from ratebound.usage import Usage
 from ratebound.web.body import django_body
+from ratebound.web.dashboard import dashboard_site, figures_of
 from ratebound.web.django.calling import apart, at_once, awaited
 from ratebound.web.django.flows import Caller
 from ratebound.web.django.request import at_hand, paths_of, request_view, visit_of
@@ -42,6 +44,7 @@ from ratebound.web.visit import Visit
 
 GATE_OPTIONS = tuple(GateOptions.__annotations__)
 STORAGE_OPTIONS = ("storage", "deadline", "workers")
+DASHBOARDS: "WeakSet[Callable[..., Any]]" = WeakSet()  # their views
 BODY_ERRORS = (RawPostDataException, RequestDataTooBig, UnreadablePostError)
 
 
@@ -77,6 +80,7 @@ class DjangoLimits:
         self._task_options = {**gate_options, **(sleep if is_async_sleep else {})}
         self._tasks: Caller | None = None
         self.views = ViewLimits(_root_urlconf, _urlconf, _views, self.forget)
+        self._sites: dict[Any, Any] = {}
 
     @property
     def tasks(self) -> Caller:
@@ -93,6 +97,8 @@ class DjangoLimits:
                     made.hold_slots = self.gate.hold_slots  # type: ignore[method-assign]
                     made.release_slots = _in_thread(self.gate.release_slots)
                     made.undo = _in_thread(self.gate.undo)
+                    if self.gate.figures is not None:
+                        self._share_figures(made)
                     self._tasks = Caller(self, made, apart, self.find_user_async, is_task=True)
         gate, own = self._tasks.gate, self.gate
         if gate.gate.switch != own.gate.switch:
@@ -121,6 +127,8 @@ class DjangoLimits:
             _check_handler429()
         except Exception as error:  # an import runs the site's code: it may fail in any way
             found[f"handler429 of the root URLconf: {error}"] = None
+        if not DASHBOARDS.isdisjoint(views):
+            self.watch_dashboard()
         for view in views:
             for method in METHODS:
                 try:
@@ -142,6 +150,36 @@ class DjangoLimits:
             if found is not None and found.route is not None:
                 visit.view.route = self.views.template(found.route)
         return rules
+
+    def watch_dashboard(self) -> None:
+        """Count what the dashboard shows from now on: the site has one."""
+        if self.gate.figures is None:
+            figures_of(self.gate)
+            if self._tasks is not None:
+                self._share_figures(self._tasks.gate)
+
+    def _share_figures(self, gate: AsyncWebGate) -> None:
+        """Count the decisions of the gate for tasks, too."""
+        gate.listen(self.gate.figures.live.counts)
+        gate.listen(self.gate.figures)
+
+    def dashboard_site(self, auth: Callable[[Any], Any]) -> Any:
+        """Return the site of the dashboard, for an `auth` of the request."""
+        self.watch_dashboard()
+        if auth not in self._sites:
+            self._sites[auth] = dashboard_site(self.gate, auth)
+        return self._sites[auth]
+
+    def leads_to_dashboard(self, request: Any) -> bool:
+        """Return True if a request will be routed to a dashboard, as far as can be told before all middleware has
+        seen it."""
+        if not DASHBOARDS:
+            return False
+        try:
+            found = get_resolver(getattr(request, "urlconf", None) or _root_urlconf()).resolve(request.path_info)
+        except Resolver404:
+            return False
+        return found.func in DASHBOARDS
 
     def usage(self, request: Any, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
         """Return what the client of a request has used of each limit that the request was checked against. Charges

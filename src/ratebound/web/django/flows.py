@@ -13,6 +13,7 @@ from django.http import HttpResponse
 
 from ratebound.flow import Flow, Step, run, run_async
 from ratebound.http.caching import CACHING
+from ratebound.policy.model.rule import Stage
 from ratebound.uncancelled import uncancelled
 from ratebound.web.asgi_types import STATE
 from ratebound.web.django.calling import in_loop, status_of
@@ -40,7 +41,9 @@ class Caller(NamedTuple):
 def respond(request: Any, visit: Visit, caller: Caller, get_response: Callable[[Any], Any]) -> Flow[Any]:
     """Return the response to a request: early rules, then the view, which is behind the late rules."""
     rules = caller.gate.rules_for(None)
-    if rules.has_early:
+    if rules.has_early and caller.limits.leads_to_dashboard(request):
+        visit.is_spared = True
+    elif rules.has_early:
         if rules.has_paths:
             visit.view.reread(paths_of(request))
         response = yield from check_early(request, visit, caller, rules)
@@ -74,7 +77,8 @@ def check_early(request: Any, visit: Visit, caller: Caller, rules: EndpointRules
 def check_late(request: Any, visit: Visit, caller: Caller, rules: EndpointRules) -> Flow[Any]:
     """Check all rules but the early ones. Return the response of a rejection, or None."""
     with at_hand(request, is_task=caller.is_task):
-        answer = yield from visit.check(caller.gate, rules, visit.view, "late", **_sources(request, caller))
+        stage: Stage | None = None if visit.is_spared else "late"  # None: its route leads to something else after all
+        answer = yield from visit.check(caller.gate, rules, visit.view, stage, **_sources(request, caller))
     request.ratebound = answer
     if isinstance(answer, Rejected):
         return (yield from word_rejection(request, answer, caller))

@@ -5,10 +5,10 @@ foreseen, because the router or a decorator hides it, or only a dependency knows
 """
 
 try:
-    from ratebound.web.fastapi.limits import Passed, RateLimitExceeded, RateLimits, Rejected, RequestView
+    from ratebound.web.fastapi.limits import Operator, Passed, RateLimitExceeded, RateLimits, Rejected, RequestView
 except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] not in ("anyio", "starlette"):
         raise
     raise ModuleNotFoundError('Starlette is not installed. Run: pip install "ratebound[fastapi]"') from None
 
-__all__ = ["Passed", "RateLimitExceeded", "RateLimits", "Rejected", "RequestView"]
+__all__ = ["Operator", "Passed", "RateLimitExceeded", "RateLimits", "Rejected", "RequestView"]

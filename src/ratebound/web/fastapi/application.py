@@ -40,6 +40,7 @@ class InstalledLimits(Protocol):
     current: Current
     lives: set[object]
     has_user_function: bool
+    dashboards: list[Any]
 
     @property
     def user(self) -> Any:
@@ -128,6 +129,10 @@ class LimitedApplication:
         if found:
             self.limits.names.note(route.endpoint)
         return [limit for limit, is_foreseen in found if is_foreseen]
+
+    def is_dashboard(self, app: object) -> bool:
+        """Return True if this application is a dashboard of these limits."""
+        return any(app is dashboard for dashboard in self.limits.dashboards)
 
     def named(self, function: Any, index: int, limit: RouteLimit, where: str) -> Endpoint:
         """Return one limit of a function as an endpoint of its own."""

@@ -18,13 +18,16 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from ratebound.flow import run_async
 from ratebound.policy import Computed, RequestView
+from ratebound.policy.functions import check_takes
 from ratebound.policy.match.reading import apart
 from ratebound.switch import switch
 from ratebound.usage import Usage
 from ratebound.web.asgi import messages_endpoint, reject, request_view, user_of
 from ratebound.web.asgi_types import STATE, VISIT, Receive, Scope, Send
 from ratebound.web.body import starlette_body
+from ratebound.web.dashboard import Auth, Operator, asgi_dashboard, needing_auth
 from ratebound.web.fastapi.application import ROUTED, LimitedApplication
+from ratebound.web.fastapi.dashboard import DashboardEntrance, MountedDashboard
 from ratebound.web.fastapi.middleware import InnermostMiddleware, OutermostMiddleware
 from ratebound.web.fastapi.running_request import Current, EndpointCheck, RunningRequest, was_checked
 from ratebound.web.fastapi.wrapped_endpoint import (
@@ -97,6 +100,7 @@ class RateLimits:
         self.lives: set[object] = set()
         self.names = FunctionNames()
         self.current: Current = ContextVar("ratebound", default=None)
+        self.dashboards: list[MountedDashboard] = []
         self.keeps_body = False  # True if a limit that reads the body may be checked late
         self._mark = object()
         self.gate.read_endpoints = self._read_new_routes
@@ -121,7 +125,7 @@ class RateLimits:
         self.applications.append(application)
         app.user_middleware.append(Middleware(InnermostMiddleware, application=application))
         build = app.build_middleware_stack
-        app.build_middleware_stack = lambda: OutermostMiddleware(build(), application)
+        app.build_middleware_stack = lambda: self._admitting(OutermostMiddleware(build(), application), application)
         app.exception_handlers.setdefault(RateLimitExceeded, answer_rejection)
 
     @checking_call
@@ -186,6 +190,25 @@ class RateLimits:
 
         usage_page.__signature__ = _page_signature(user)  # type: ignore[attr-defined]
         return self.exempt(usage_page)
+
+    @needing_auth
+    def dashboard(self, *, auth: Auth[[Request]]) -> MountedDashboard:
+        """Return the dashboard of these limits as an application: `app.mount("/limits", limits.dashboard(auth=…))`.
+
+        `auth` is a function of the Request, which may be async. It returns None, "read", "write", or an Operator. What
+        it raises is for the application's own handlers of exceptions. Requests for the dashboard are not limited.
+        """
+        check_takes(auth, "the Request", option="auth")
+        dashboard = MountedDashboard(asgi_dashboard(self.gate, functools.partial(_called_with_request, auth)), self)
+        self.dashboards.append(dashboard)
+        for application in self.applications:
+            application.app.middleware_stack = self._admitting(application.app.middleware_stack, application)
+        return dashboard
+
+    def _admitting(self, stack: Any, application: LimitedApplication) -> Any:
+        """Return a stack of middleware that lets requests for the dashboards of these limits pass, if there are any."""
+        is_ours = bool(self.dashboards) and isinstance(stack, OutermostMiddleware)
+        return DashboardEntrance(stack, application) if is_ours else stack
 
     def _client_view(self, scope: Scope, user: Any) -> RequestView:
         """Return a request whose handler runs, for rules that do not look at its path."""
@@ -492,6 +515,10 @@ async def answer_rejection(connection: HTTPConnection, error: Exception) -> Resp
     return response
 
 
+async def _called_with_request(function: Callable[..., Any], scope: Scope) -> Any:
+    return await _called(function, Request(scope))
+
+
 async def _called(function: Callable[..., Any], *args: Any) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(*args)
@@ -499,4 +526,4 @@ async def _called(function: Callable[..., Any], *args: Any) -> Any:
     return await value if isinstance(value, Awaitable) else value
 
 
-__all__ = ["Passed", "RateLimitExceeded", "RateLimits", "Rejected", "RequestView"]
+__all__ = ["Operator", "Passed", "RateLimitExceeded", "RateLimits", "Rejected", "RequestView"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from ratebound.flow import run_async
 from ratebound.policy import RequestView
+from ratebound.policy.model.rule import Stage
 from ratebound.web.asgi import check_with_body, close_logged, reject, request_view, respond
 from ratebound.web.asgi_plain_path import peer_of
 from ratebound.web.asgi_response import START, AsgiResponse, break_off, leave, send_nothing, with_our_headers
@@ -20,7 +21,7 @@ from ratebound.web.body import KeptBody
 from ratebound.web.fastapi.application import LimitedApplication
 from ratebound.web.fastapi.plain_path import begin_plain
 from ratebound.web.fastapi.running_request import RunningRequest
-from ratebound.web.load_meter import METERED, meter_asgi
+from ratebound.web.load_meter import METERED, LoadMeter, meter_asgi
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.visit import Visit
@@ -45,11 +46,7 @@ class OutermostMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, gate = scope["type"], self.gate
         if gate.meter is not None and kind == "http" and METERED not in scope:
-            entered = gate.meter.enter(partial(request_view, scope, None, None, self.application.wire))
-            if isinstance(entered, Rejected):
-                await reject(entered, scope, send)
-            else:
-                await meter_asgi(entered, self, scope, receive, send)
+            await _meter(gate.meter, self, scope, receive, send)
             return
         begun = begin_plain(gate, self._key, scope, send) if kind == "http" else None
         if begun is not None:
@@ -162,6 +159,12 @@ class InnermostMiddleware:
                 await self._enter(earlier, visit, request_view(scope), scope, receive, send)
                 return
         found = application.find(scope)
+        if found.is_dashboard and kind == "http":
+            await self.app(scope, receive, send)
+            return
+        if visit.is_spared and gate.meter is not None and METERED not in scope:  # a middleware has changed the path
+            await _meter(gate.meter, self, scope, receive, send)
+            return
         user = limits.user(scope) if limits.has_user_function or "user" in scope else None
         if kind == "websocket":
             view = request_view({**scope}, user, found.template, application.wire)  # the router changes its scope
@@ -176,7 +179,8 @@ class InnermostMiddleware:
             if isinstance(answer, Passed) and answer.delay:
                 await gate.sleep(answer)
         else:
-            answer, receive = await check_with_body(visit, gate, rules, view, receive, "late")
+            stage: Stage | None = None if visit.is_spared else "late"
+            answer, receive = await check_with_body(visit, gate, rules, view, receive, stage)
         if around is not None and around is not earlier:
             silence(around)
         if isinstance(answer, Rejected):
@@ -210,6 +214,17 @@ class InnermostMiddleware:
             await self._enter(visit.passed, visit, view, scope, receive, send)
 
         return entered
+
+
+async def _meter(
+    meter: LoadMeter, middleware: OutermostMiddleware | InnermostMiddleware, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Call a middleware again if there is a place for the request, and reject the request otherwise."""
+    entered = meter.enter(partial(request_view, scope, None, None, middleware.application.wire))
+    if isinstance(entered, Rejected):
+        await reject(entered, scope, send)
+    else:
+        await meter_asgi(entered, middleware, scope, receive, send)
 
 
 def _watch_cors(app: Any, key: str) -> None:
@@ -262,8 +277,9 @@ class SendBetween:
         limits, found, earlier = application.limits, application.find(scope), visit.answer
         gate, is_http = limits.gate, scope["type"] == "http"
         view = request_view(scope, self._user(), found.template, application.answered_wire)
-        # Nothing was checked for a connection yet.
-        answer = await run_async(visit.check(gate, gate.rules_for(found.endpoint), view, "late" if is_http else None))
+        # Nothing was checked yet for a connection, nor for a request that was routed to the dashboard.
+        stage: Stage | None = "late" if is_http and not visit.is_spared else None
+        answer = await run_async(visit.check(gate, gate.rules_for(found.endpoint), view, stage))
         if earlier is None:
             silence(scope["state"].get(STATE))
         scope["state"][STATE] = answer

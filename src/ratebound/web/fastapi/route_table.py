@@ -21,10 +21,12 @@ VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY")  #
 
 
 class FoundRoute(NamedTuple):
-    """The limits of an endpoint, and the template of its path."""
+    """The limits of an endpoint, and the template of its path. `is_dashboard` is True if the dashboard of these limits
+    is mounted there."""
 
     endpoint: Endpoint | None = None
     template: str | None = None
+    is_dashboard: bool = False
 
 
 NOTHING = FoundRoute()
@@ -35,6 +37,9 @@ class RouteReader(Protocol):
 
     def depended(self, route: Any) -> Sequence[RouteLimit]:
         """Return the limits that a route has as dependencies."""
+
+    def is_dashboard(self, app: object) -> bool:
+        """Return True if this application is the dashboard of the limits of this reader."""
 
     def marks(self, function: Any) -> Sequence[RouteLimit | None]:
         """Return the limits of a function that this reader checks."""
@@ -89,6 +94,8 @@ class RouteTable:
         for route in self._routes:
             if route.of_host is not None:
                 match = route.of_host.match(host)
+                if match is not None and route.is_dashboard:
+                    return route, True, [(route, match)]
                 if match is not None:
                     return _LOST if route.below is None else _below(route, match, kind, method, path, host)
                 continue
@@ -139,6 +146,7 @@ class TableRoute:
         # A class of the application's own may match in its own way.
         self.decides_itself = getattr(matches, "__module__", "starlette").partition(".")[0] not in FRAMEWORKS
         is_mount = not hasattr(plain, "endpoint")
+        self.is_dashboard = is_mount and reader.is_dashboard(getattr(plain, "_base_app", getattr(plain, "app", None)))
         self.kind = "" if is_mount else "http" if hasattr(plain, "methods") else "websocket"
         self.template = _template(prefix + path + ("/{path:path}" if is_mount else ""))
         self._convertors: dict[str, Any] = {**(getattr(route, "param_convertors", None) or {})}
@@ -157,7 +165,7 @@ class TableRoute:
         verb = method if method in self._verbs() else ""  # a method that a client invents is not remembered
         known = self._found.get(verb)
         if known is None:
-            known = self._found[verb] = FoundRoute(self._endpoint(verb), self.template)
+            known = self._found[verb] = FoundRoute(self._endpoint(verb), self.template, self.is_dashboard)
         return known
 
     def endpoints(self) -> Iterable[Endpoint]:

@@ -5,10 +5,10 @@ blueprints and of the application. A rejection is Flask's own 429, which an erro
 """
 
 try:
-    from ratebound.web.flask.limits import RateLimits
+    from ratebound.web.flask.limits import Operator, RateLimits
 except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] not in ("flask", "werkzeug"):
         raise
     raise ModuleNotFoundError('Flask is not installed. Run: pip install "ratebound[flask]"') from None
 
-__all__ = ["RateLimits"]
+__all__ = ["Operator", "RateLimits"]

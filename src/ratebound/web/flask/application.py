@@ -6,7 +6,7 @@ hook. A rejection inside of a view counts as one only if it leaves the view: a r
 
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, NoReturn, Protocol
 from weakref import WeakSet
@@ -20,10 +20,12 @@ from ratebound.policy import RequestView, Verdict
 from ratebound.policy.functions import is_awaitable
 from ratebound.usage import Usage
 from ratebound.web.body import flask_body
+from ratebound.web.dashboard import dashboard_site, figures_of
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.flask.plain_path import LimitedRoute, PlainRequests
 from ratebound.web.flask.routes import METHODS, OTHER, Key, Routes
 from ratebound.web.gate import WebGate
+from ratebound.web.load_meter import LoadMeter
 from ratebound.web.passed import Passed, silence
 from ratebound.web.rejected import Rejected
 from ratebound.web.request_limits import PartEndpoints
@@ -33,7 +35,7 @@ from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 from ratebound.web.user import user_id
 from ratebound.web.visit import Visit, release_part
 from ratebound.web.wsgi import PASSED, WIRE, metered, request_view
-from ratebound.web.wsgi_response import Environ
+from ratebound.web.wsgi_response import Application, Environ
 
 BLOCKS = "ratebound.blocks"  # the key in an environ of the blocks that the view has entered and not left
 CHECKING = "ratebound.checking"  # the key in an environ of the limit whose functions are called
@@ -63,6 +65,7 @@ class ExtensionOptions(Protocol):
     exempt_when: Callable[..., Any] | None
     on_breach: Callable[[Rejected], Any] | None
     per_method: WeakSet[RouteLimit]
+    dashboards: dict[Any, Callable[..., Any]]  # blueprints and their views
 
 
 class LimitedPart:
@@ -108,15 +111,49 @@ class LimitedFlask:
         self.plain = PlainRequests(gate, self.key, self.wire, self._table)
         self._check_request = _checking_hook(self, self._table)
         self._is_watching = False
+        self._sites: dict[Any, Any] = {}
         gate.read_endpoints = self._read_routes_once
         self._watch()
         app.before_request(self._check_request)
         responding = self.plain.responding(app.wsgi_app)
-        app.wsgi_app = responding if gate.meter is None else partial(metered, gate.meter, responding)  # type: ignore[method-assign]
+        app.wsgi_app = responding if gate.meter is None else partial(self._metered, gate.meter, responding)  # type: ignore[method-assign]
         app.handle_user_exception = self._noting_rejections(app.handle_user_exception)  # type: ignore[method-assign]
         app.make_default_options_response = self._answering_options(  # type: ignore[method-assign]
             app.make_default_options_response
         )
+
+    def watch_dashboard(self) -> None:
+        """Count what the dashboard shows from now on: the application has one."""
+        figures_of(self.gate)
+        self._watch()
+
+    def dashboard_site(self, auth: Callable[[Any], Any]) -> Any:
+        """Return the site of the dashboard, for an `auth` of the request."""
+        if auth not in self._sites:
+            self._sites[auth] = dashboard_site(self.gate, auth)
+        return self._sites[auth]
+
+    def _is_dashboard(self, endpoint: str | None) -> bool:
+        """Return True if an endpoint of Flask is a dashboard of these limits: the very view, wherever it stands."""
+        dashboards = self._options.dashboards
+        if not dashboards or endpoint is None:
+            return False
+        view = self._app.view_functions.get(endpoint)
+        return any(view is one for one in dashboards.values())
+
+    def _metered(self, meter: LoadMeter, app: Application, environ: Environ, start_response: Any) -> Iterable[bytes]:
+        """Call the application if there is a place for the request, or if it is routed to the dashboard."""
+        if self._options.dashboards and self._is_dashboard(self._routed(environ)):
+            return app(environ, start_response)
+        return metered(meter, app, environ, start_response)
+
+    def _routed(self, environ: Environ) -> str | None:
+        """Return the endpoint that Flask will find for a request."""
+        adapter = self._app.create_url_adapter(self._app.request_class(environ))
+        try:
+            return None if adapter is None else str(adapter.match()[0])
+        except HTTPException:
+            return None
 
     def _noting_rejections(self, ordinary: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap Flask's handling of exceptions: one may be the rejection of a part that nobody has caught."""
@@ -149,17 +186,22 @@ class LimitedFlask:
         """
         hooks = self._app.before_request_funcs.get(None) or [self._check_request]
         is_first = hooks[0] is self._check_request and not self._app.url_value_preprocessors
-        if self._is_watching or (is_first and not self.gate.has_early):
+        if self._is_watching or (is_first and not self.gate.has_early and not self._options.dashboards):
             return
         self._is_watching = True
         ordinary = self._app.preprocess_request
 
         def check_unless_checked() -> Any:
             visit = self.visit_of(current_request().environ)
-            return None if visit.is_late or isinstance(visit.answer, Rejected) else self._check_request()
+            if visit.is_late or isinstance(visit.answer, Rejected):
+                return None
+            return self._check_answered(visit) if visit.is_spared else self._check_request()
 
         def preprocess(*context: Any) -> Any:
-            rejection = self._check_early() if self.gate.has_early else None
+            is_dashboard = self._is_dashboard(current_request().endpoint)
+            if is_dashboard:
+                self.visit_of(current_request().environ).is_spared = True
+            rejection = self._check_early() if self.gate.has_early and not is_dashboard else None
             if rejection is not None:
                 return rejection
             try:
@@ -219,10 +261,10 @@ class LimitedFlask:
         finds_user = self._finds_user(rules) or (options.user is not None and self.gate.blocks_name_users())
         if finds_user or options.exempt_when is not None:
             self.gate.current().note_client(view)
-        if options.exempt_when is not None and self._finished(options.exempt_when(view)):
+        if options.exempt_when is not None and self.finished(options.exempt_when(view)):
             return view, True
         if options.user is not None and finds_user:
-            view.user = user_id(self._finished(options.user(view)))
+            view.user = user_id(self.finished(options.user(view)))
         return view, False
 
     def _template(self, rule: str) -> str:
@@ -246,6 +288,14 @@ class LimitedFlask:
             return None
         silence(request.environ.get(PASSED))
         return self.reject(answer)
+
+    def _check_answered(self, visit: Visit) -> Any:
+        """Check a request for the dashboard that a hook has answered instead: it is not spared."""
+        request = current_request()
+        visit.is_late, rules = True, self.gate.rules_for()
+        view, _ = self._view(request, rules)
+        answer = _note(run(visit.check(self.gate, rules, view, read_body=partial(flask_body, request))))
+        return self.reject(answer) if isinstance(answer, Rejected) else None
 
     def check_late(self, route: LimitedRoute, request: flask.Request, visit: Visit) -> Passed | Rejected:
         """Check a request that needs more than its address, or for which something was decided before: by a gate around
@@ -322,14 +372,14 @@ class LimitedFlask:
         find = self._options.user
         if user is None and find is not None:
             self.gate.current().note_client(view)
-            user = self._finished(find(view))
+            user = self.finished(find(view))
         view.user = user_id(user)
         return view
 
     def reject(self, rejected: Rejected, breach: Callable[..., Any] | None = None) -> Any:
         """Return the response of `on_breach`, or raise an error that Flask knows how to answer."""
         for words in (breach or rejected.breach, self._options.on_breach):
-            response = None if words is None else self._finished(words(rejected))
+            response = None if words is None else self.finished(words(rejected))
             if response is not None:
                 return response
         known = default_exceptions.get(rejected.status, default_exceptions[429])
@@ -343,7 +393,7 @@ class LimitedFlask:
         finally:
             del error  # its traceback would be a cycle
 
-    def _finished(self, answer: Any) -> Any:
+    def finished(self, answer: Any) -> Any:
         """Return the result of a function of the extension, also if it is async."""
         return self._app.ensure_sync(_awaited)(answer) if is_awaitable(answer) else answer
 
@@ -374,6 +424,8 @@ def _checking_hook(limited: LimitedFlask, table: dict[Key, LimitedRoute]) -> Cal
         if route.rules.base is not current_policy():
             route = limited.find(request.endpoint, method)
         visit = environ.get(key) or limited.visit_of(environ)
+        if visit.is_spared:
+            return None
         visit.is_late, visit.checked = True, route.declared
         is_direct = route.is_plain and route.rules.is_direct and not (has_users and gate.blocks_name_users())
         if is_direct and visit.answer is None and PASSED not in environ:

@@ -16,7 +16,9 @@ from ratebound.policy.functions import check_takes
 from ratebound.policy.runtime.operator_blocks import Block
 from ratebound.slots import Holder
 from ratebound.usage import Usage
+from ratebound.web.dashboard import Auth, Operator, needing_auth
 from ratebound.web.flask.application import LimitedFlask, LimitedPart, current_request, limited_application
+from ratebound.web.flask.dashboard import dashboard_blueprint
 from ratebound.web.flask.routes import Routes, listed
 from ratebound.web.functions import taking_request
 from ratebound.web.gate import WebGate, log
@@ -89,6 +91,7 @@ class RateLimits:
         self.exempted: set[Any] = set()
         self.per_method: WeakSet[RouteLimit] = WeakSet()  # weak: a view may make limits for each request
         self.limited: WeakSet[Callable[..., Any]] = WeakSet()
+        self.dashboards: dict[flask.Blueprint, Callable[..., Any]] = {}  # and their views
         self._applications: list[LimitedFlask] = []
         self._default = listed(default_limits)
         self._common = listed(application_limits, "application")
@@ -120,6 +123,8 @@ class RateLimits:
         self._check([*of_each, *of_all, *self._declared()], gate)
         made = app.extensions["ratebound"] = LimitedFlask(self, app, gate, Routes(app, self, of_each, of_all))
         self._applications.append(made)
+        if any(one in self.dashboards for one in app.blueprints.values()):
+            made.watch_dashboard()
 
     @property
     def gate(self) -> WebGate:
@@ -177,6 +182,19 @@ class RateLimits:
             return limited_application().usage_page(current_request())
 
         return mark_exempt(usage_page)
+
+    @needing_auth
+    def dashboard(self, *, auth: Auth[[]], name: str = "ratebound_dashboard") -> flask.Blueprint:
+        """Return the dashboard of these limits as a blueprint:
+        `app.register_blueprint(limits.dashboard(auth=…), url_prefix="/limits")`.
+
+        `auth` is a function without arguments, which looks at `flask.request`, `flask.session` or `flask.g`. It returns
+        None, "read", "write", or an Operator. What it raises is for the application's own handlers of errors. `name` is
+        the name of the blueprint. Requests for the dashboard are not limited.
+        """
+        blueprint, view = dashboard_blueprint(name, taking_request(auth, "auth", "the request"))
+        self.dashboards[blueprint] = view
+        return blueprint
 
     @checking_call
     def limit(
@@ -305,3 +323,6 @@ def _in_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+__all__ = ["Operator", "RateLimits"]

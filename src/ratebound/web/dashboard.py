@@ -1,0 +1,72 @@
+"""The dashboard of a web gate, for all adapters: its figures, the calls of operators, and who may call them.
+
+It adds a listener to the gate. So requests leave the plain path of plain_path.py, which is for gates without listeners.
+"""
+
+import functools
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+from ratebound.admin.asgi import AdminAsgi
+from ratebound.admin.calls import Operator as Operator
+from ratebound.admin.calls import Role
+from ratebound.admin.operations import Operations
+from ratebound.admin.sign_in import GivenSignIn
+from ratebound.admin.site import AdminSite
+from ratebound.admin.wsgi import AdminWsgi
+from ratebound.web.gate import AsyncWebGate, WebGate
+from ratebound.web.gate_figures import GateFigures
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+T = TypeVar("T")
+
+Found = Operator | Role | None
+Auth = Callable[P, Found | Awaitable[Found]]
+
+NO_AUTH = (
+    "the dashboard needs auth=, a function that says who may look at it: it returns None for nobody, 'read', 'write',"
+    " or Operator(name, 'write')"
+)
+
+_lock = threading.Lock()
+
+
+def needing_auth(function: Callable[Q, T]) -> Callable[Q, T]:
+    """Make `dashboard()` raise a TypeError that says what `auth` is, where Python's own would only name it."""
+
+    @functools.wraps(function)
+    def called(*args: Q.args, **options: Q.kwargs) -> T:
+        auth = options.get("auth")
+        if auth is None:
+            raise TypeError(NO_AUTH)
+        if not callable(auth):
+            raise TypeError(f"{NO_AUTH}; not {auth!r}")
+        return function(*args, **options)
+
+    return called
+
+
+def figures_of(gate: WebGate | AsyncWebGate) -> GateFigures:
+    """Return the figures of a gate, which counts them from the first call on."""
+    with _lock:
+        found: GateFigures | None = gate.figures
+        if found is None:
+            found = gate.figures = GateFigures(gate, is_async=isinstance(gate, AsyncWebGate))
+        return found
+
+
+def dashboard_site(gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any]) -> AdminSite:
+    """Return the site of a gate's dashboard. `auth` is called with the framework's own request."""
+    return AdminSite(Operations(gate, figures_of(gate)), GivenSignIn(auth))
+
+
+def asgi_dashboard(gate: AsyncWebGate, auth: Callable[[Any], Any]) -> AdminAsgi:
+    """Return the dashboard of a gate as an ASGI application. `auth` is called with the scope."""
+    return AdminAsgi(dashboard_site(gate, auth))
+
+
+def wsgi_dashboard(gate: WebGate, auth: Callable[[Any], Any]) -> AdminWsgi:
+    """Return the dashboard of a gate as a WSGI application. `auth` is called with the environ."""
+    return AdminWsgi(dashboard_site(gate, auth))
