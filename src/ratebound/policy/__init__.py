@@ -17,6 +17,9 @@ from ratebound.policy.problem import PolicyError, Problem
 from ratebound.policy.runtime.explain import Explanation, RuleReport, explain
 from ratebound.policy.runtime.gate import AsyncGate, Gate
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.operator_documents import Change
+from ratebound.policy.runtime.operator_overrides import ClientOverride
+from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.policy.runtime.reload import PolicyFile
 from ratebound.policy.runtime.verdict import Judged, Shadow, Verdict
 from ratebound.policy.schema import SCHEMA_PATH
@@ -26,6 +29,8 @@ __all__ = [
     "SCHEMA_PATH",
     "AsyncGate",
     "Block",
+    "Change",
+    "ClientOverride",
     "Computed",
     "DescriptorRule",
     "EntryMatch",
@@ -43,6 +48,7 @@ __all__ = [
     "RequestView",
     "Rule",
     "RuleReport",
+    "RuleSwitch",
     "Shadow",
     "Source",
     "Verdict",
