@@ -18,12 +18,13 @@ from ratebound.policy.runtime.operator_documents import (
     Change,
     DocumentDraft,
     DocumentKind,
+    after,
     changing,
+    checked_length,
     checked_line,
     described,
     listing_entries,
     read_common,
-    until_of,
     write_common,
 )
 
@@ -70,10 +71,10 @@ def adding(
 ) -> Flow[Block]:
     """Block a client. Return the block. Raises ValueError for a client, a time or a text that cannot be stored."""
     name, why = canonical_client(client, kinds), checked_line("reason", reason, MAX_REASON)
-    who = checked_line("by", by, MAX_BY)
+    who, length = checked_line("by", by, MAX_BY), checked_length(for_, "a block")
 
     def change(draft: DocumentDraft[Block], now: datetime) -> tuple[Block, Change]:
-        block = Block(name, now, until_of(for_, now, "a block"), why, who)
+        block = Block(name, now, after(now, length), why, who)
         draft.entries = [one for one in draft.entries if one.client != name]
         draft.check_room("unblock some, or block a range of addresses that contains them")
         draft.entries.append(block)

@@ -249,10 +249,10 @@ def holding(entries: Iterable[E], now: datetime) -> list[E]:
     return [entry for entry in entries if entry.until is None or entry.until > now]
 
 
-def until_of(for_: object, now: datetime, what: str) -> datetime | None:
-    """Return when something ends that lasts for a time; None if no time is given. Raises ValueError.
+def checked_length(for_: object, what: str) -> int | None:
+    """Return a time in microseconds; None if none is given. Raises ValueError if it cannot be stored.
 
-    `what` names the thing in the message, such as 'a block'.
+    `what` names the thing that lasts so long, such as 'a block'.
     """
     if for_ is None:
         return None
@@ -260,9 +260,14 @@ def until_of(for_: object, now: datetime, what: str) -> datetime | None:
     if not 0 < length <= MAX_PERIOD:
         raise ValueError(
             f"{what} lasts more than 0 seconds and at most {MAX_PERIOD // SECOND}, not {shown(for_)}: leave the time"
-            f" out for one that lasts until it is removed"
+            " out for one that lasts until it is removed"
         )
-    return utc_datetime(microseconds_of(now) + length)
+    return length
+
+
+def after(now: datetime, length: int | None) -> datetime | None:
+    """Return the end of something that lasts for this many microseconds; None if it does not end by itself."""
+    return None if length is None else utc_datetime(microseconds_of(now) + length)
 
 
 def checked_line(name: str, given: object, most: int) -> str:

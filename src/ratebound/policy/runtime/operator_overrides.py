@@ -18,12 +18,13 @@ from ratebound.policy.runtime.operator_documents import (
     Change,
     DocumentDraft,
     DocumentKind,
+    after,
     changing,
+    checked_length,
     checked_line,
     described,
     listing_entries,
     read_common,
-    until_of,
     write_common,
 )
 
@@ -86,10 +87,11 @@ def overriding(
         raise ValueError(f"limits must be text like '100/minute', 'deny' or 'unlimited', not {shown(limits)}")
     text = None if limits is None else checked_line("limits", limits, MAX_LIMITS)
     named = None if tier is None else checked_line("tier", tier, MAX_LIMITS)
+    length = checked_length(for_, "an override")
     Override(name, text, named, names)
 
     def change(draft: DocumentDraft[ClientOverride], now: datetime) -> tuple[ClientOverride, Change]:
-        override = ClientOverride(name, text, named, names, now, until_of(for_, now, "an override"), why, who)
+        override = ClientOverride(name, text, named, names, now, after(now, length), why, who)
         check(override)
         draft.entries = [one for one in draft.entries if not _is_of(one, name, names)]
         draft.check_room("remove some, or write them in the policy")

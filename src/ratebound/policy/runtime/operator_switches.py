@@ -16,12 +16,13 @@ from ratebound.policy.runtime.operator_documents import (
     Change,
     DocumentDraft,
     DocumentKind,
+    after,
     changing,
+    checked_length,
     checked_line,
     described,
     listing_entries,
     read_common,
-    until_of,
     write_common,
 )
 
@@ -91,9 +92,10 @@ def switching(
     name = _checked_rule(rule)
     turned = check_choice("state", state, STATES if name else STATES_OF_ALL)
     why, who = checked_line("reason", reason, MAX_REASON), checked_line("by", by, MAX_BY)
+    length = checked_length(for_, "a switch")
 
     def change(draft: DocumentDraft[RuleSwitch], now: datetime) -> tuple[RuleSwitch, Change]:
-        switch = check(RuleSwitch(name, turned, now, until_of(for_, now, "a switch"), why, who))
+        switch = check(RuleSwitch(name, turned, now, after(now, length), why, who))
         checked_line("candidate", switch.candidate, MAX_CANDIDATE)
         draft.entries = [one for one in draft.entries if one.rule != name]
         draft.check_room("remove some, or change the policy")
