@@ -33,7 +33,6 @@ class Visit:
     `answer` is the decision so far. `part` is the rejection of a part of the handler, and `part_status` the status of
     its response: the response of the request shows whether the application answers with it or without it. `checked` has
     the declared limits that were checked in advance. `is_watched` is True if an adapter sees the end of the response.
-    `holds` is True if the request has taken slots: then the adapter calls `leave` where the response ends.
 
     Adapters keep a visit in their request. A view that reads from that request is not kept in the visit longer than the
     request runs, or each request would be a cycle that only the collector finds.
@@ -48,12 +47,12 @@ class Visit:
     is_begun: bool = False  # early rules were checked
     is_late: bool = False  # all rules were checked, not only the early ones
     is_watched: bool = False
-    holds: bool = False
     failed: bool | None = None  # the handler's judgement, before anything was decided
     measured_by: Any = None  # the pressure that waits for the result, until it is told
     passed_at: float = 0.0  # by time.perf_counter, if it is measured
     reached_cors: bool = False  # a preflight has reached a middleware that answers all of them
     _pending: dict[Any, Any] | None = None
+    _holds: bool = False
 
     @property
     def pending(self) -> dict[Any, Any]:
@@ -61,6 +60,12 @@ class Visit:
         if self._pending is None:
             self._pending = {}
         return self._pending
+
+    @property
+    def holds(self) -> bool:
+        """True if the request has taken slots: then the adapter calls `leave` where the response ends."""
+        answer = self.answer
+        return self._holds or (isinstance(answer, Passed) and answer.may_settle and bool(answer.slots))
 
     @property
     def passed(self) -> Passed | None:
@@ -95,7 +100,7 @@ class Visit:
             self.is_late = self.is_late or stage != "early"
             self.note(answer)
             if isinstance(answer, Passed):
-                self.holds = self.holds or bool(answer.slots)
+                self._holds = self._holds or bool(answer.slots)
                 if answer.delay:
                     yield partial(gate.sleep, answer)
                 if rules.measured_by is not None and answer.verdict.kind != "exempt":  # it may be a poll that lasts
@@ -116,7 +121,7 @@ class Visit:
         """Measure the time from now until the response starts."""
         self.measured_by = pressure
         self.passed_at = perf_counter()
-        self.holds = passed.may_settle = True  # so that adapters show the start, and an exception instead of it
+        self._holds = passed.may_settle = True  # so that adapters show the start, and an exception instead of it
 
     def note_result(self, status: int) -> None:
         """Tell the pressure that measures the request, if any, that its response starts with this status."""
@@ -139,7 +144,7 @@ class Visit:
         answer: Answer = rules.answer(view, [(yield partial(gate.decide_by, rules.compiled, view, "late"))])
         if isinstance(answer, Passed) and answer.slots:
             if self._sees_end:
-                self.holds = True
+                self._holds = True
                 gate.hold_slots(answer)
             else:
                 yield from release_slots(gate, answer)
