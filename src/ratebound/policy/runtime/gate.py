@@ -973,6 +973,9 @@ class AsyncGate(_PolicyGate):
     def in_force_now(self) -> CompiledPolicy | None:
         """Return the policy in force as operators have switched it; None if their documents have to be read first: then
         await `in_force`."""
+        path = self._decider.fast_path
+        if path.states is not None and path.states.documents is path.unblocked:
+            return self._source.current()
         if self._copy_to_read() is not None:
             return None
         compiled, measures = self._source.current(), self._known_measures()

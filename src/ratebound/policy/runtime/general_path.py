@@ -152,16 +152,23 @@ class CompiledPolicy:
     """
 
     def __init__(
-        self, policy: Policy, below: "CompiledPolicy | None" = None, off: frozenset[str] = frozenset()
+        self,
+        policy: Policy,
+        below: "CompiledPolicy | None" = None,
+        *,
+        off: frozenset[str] = frozenset(),
+        alike: Iterable[CompiledRule] = (),
     ) -> None:
         self.policy = policy
         self.origin = self
         self.off = off
         self._layer: tuple[CompiledPolicy, Sequence[Rule], dict[str, bool]] | None = None  # if `layered` has made it
         self._switched: tuple[RuleSwitches, CompiledPolicy] | None = None  # the last one
+        reused = {rule.rule: rule for rule in alike}  # compiled for the same policy, but for other rules
         known: dict[Rule, CompiledRule] = {} if below is None else {rule.rule: rule for rule in below.rules}
         self.rules: list[CompiledRule] = [
-            known.get(rule) or compile_rule(policy, place) for place, rule in enumerate(policy.rules)
+            known.get(rule) or reused.get(rule) or compile_rule(policy, place)
+            for place, rule in enumerate(policy.rules)
         ]
         new = [rule for rule in self.rules if rule.rule not in known]
         by_stage = {name: [rule for rule in new if rule.rule.stage == name] for name in ("early", "late")}
@@ -230,7 +237,7 @@ class CompiledPolicy:
         try:
             if self._layer is None:
                 policy = switched_policy(self.policy, switches)
-                made = self if policy is self.policy else CompiledPolicy(policy, off=switches.off)
+                made = self if policy is self.policy else CompiledPolicy(policy, off=switches.off, alike=self.rules)
             else:
                 base, rules, options = self._layer
                 below, own = base.switched(switches), switched_rules(rules, switches)
