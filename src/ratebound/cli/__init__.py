@@ -9,9 +9,11 @@ def main() -> None:
         from ratebound.cli.app import app
         from ratebound.cli.ask import ask
         from ratebound.cli.blocks import blocks
+        from ratebound.cli.overrides import overrides
         from ratebound.cli.policy import policy
         from ratebound.cli.serve import serve
         from ratebound.cli.state import state
+        from ratebound.cli.switches import switches
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("click", "rich"):
             raise
@@ -26,7 +28,9 @@ def main() -> None:
         app.add_command(zone)
     app.add_command(ask)
     app.add_command(blocks)
+    app.add_command(overrides)
     app.add_command(policy)
     app.add_command(state)
+    app.add_command(switches)
     app.add_command(serve)
     app(prog_name="ratebound")

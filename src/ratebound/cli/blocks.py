@@ -1,31 +1,18 @@
 """The command `ratebound blocks`: list, add and remove the clients that operators block, in the storage of an
 application."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import click
-from rich.box import SIMPLE
-from rich.table import Table
-from rich.text import Text
 
-from ratebound.cli.app import _console
-from ratebound.cli.policy import FORMAT, _mistakes
-from ratebound.cli.state import _shared
-from ratebound.errors import RateboundError, StorageError
+from ratebound.cli.operator_options import BY, FOR, JSON, REASON, STORAGE, opened, operator, show
+from ratebound.cli.policy import FORMAT
 from ratebound.flow import run
 from ratebound.policy.runtime.operator_blocks import Block, adding, listing, removing
-from ratebound.storage.guard.guarded import GuardedStorage
-from ratebound.storage.urls import open_storage
 
-STORAGE = click.option("--storage", metavar="URL", help="The storage of the application.")
+INSTEAD = "gate.blocks()"
 OF_PENALTIES = (
     "Blocks by penalties are not in this list: ratebound state usage CLIENT --policy FILE shows them, and ratebound"
     " state reset lifts them."
 )
-JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 
 
 @click.group(short_help="List, add and remove clients that operators block.")
@@ -49,87 +36,46 @@ def list_blocks(storage: str | None, shape: str) -> None:
 
     For example: ratebound blocks list --storage redis://localhost
     """
-    with _opened(storage) as opened:
-        _show(run(listing(opened)), shape)
+    with opened(storage, INSTEAD) as (where, _):
+        _show(run(listing(where)), shape)
 
 
 @blocks.command(short_help="Block a client.")
 @click.argument("client")
-@click.option("--for", "length", metavar="TIME", help="How long: 90 seconds, 1h. Without it until it is removed.")
-@click.option("--reason", default="", metavar="TEXT", help="A reason for other operators. Clients never see it.")
+@FOR
+@REASON
+@BY
 @STORAGE
 @FORMAT
 @JSON
-def add(client: str, length: str | None, reason: str, storage: str | None, shape: str) -> None:
+def add(client: str, length: str | None, reason: str, by: str | None, storage: str | None, shape: str) -> None:
     """Block CLIENT before any rule, and show the block. A client that is blocked gets the new time and reason.
 
     For example: ratebound blocks add 203.0.113.7 --for 1h --reason "scans for .env" --storage redis://localhost
     """
-    with _opened(storage) as opened:
-        _show([run(adding(opened, client, length, reason))], shape)
+    with opened(storage, INSTEAD) as (where, _):
+        _show([run(adding(where, client, length, reason, by=operator(by)))], shape)
 
 
 @blocks.command(short_help="Remove the block of a client.")
 @click.argument("client")
+@BY
 @STORAGE
-def remove(client: str, storage: str | None) -> None:
+def remove(client: str, by: str | None, storage: str | None) -> None:
     """Remove the block of CLIENT. Exits with status 1 if no operator blocks it.
 
     For example: ratebound blocks remove 203.0.113.7 --storage redis://localhost
     """
-    with _opened(storage) as opened:
-        if not run(removing(opened, client)):
+    with opened(storage, INSTEAD) as (where, _):
+        if not run(removing(where, client, by=operator(by))):
             click.echo(f"no operator blocks {client}\n{OF_PENALTIES}", err=True)
             raise SystemExit(1)
         click.echo(f"{client} is no longer blocked")
 
 
-@contextmanager
-def _opened(storage: str | None) -> Iterator[GuardedStorage]:
-    """Open the storage for one command. A mistake exits with status 2, and a storage that fails with status 1."""
-    with _mistakes():
-        opened = None
-        try:
-            opened = GuardedStorage(open_storage(_shared(storage, "gate.blocks()")))
-            yield opened
-        except StorageError as error:
-            click.echo(f"the storage could not be reached: {error}", err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise RateboundError(str(error)) from None
-        finally:
-            if opened is not None:
-                opened.close()
-
-
 def _show(found: list[Block], shape: str) -> None:
-    if shape == "json":
-        document = [_document(block) for block in found]
-        is_printable = all(block.client.isprintable() and block.reason.isprintable() for block in found)
-        click.echo(json.dumps(document, ensure_ascii=not is_printable, indent=2))
-    elif not found:
+    if found or shape == "json":
+        show(found, ("client", "since", "until", "by", "reason"), shape)
+    else:
         click.echo("operators block nobody")
         click.echo(OF_PENALTIES, err=True)
-    else:
-        table = Table(box=SIMPLE, pad_edge=False)
-        table.add_column("client", overflow="fold")
-        for name in ("since (UTC)", "until (UTC)"):
-            table.add_column(name, no_wrap=True)
-        table.add_column("reason", overflow="fold")
-        for block in found:
-            until = "removed" if block.until is None else f"{block.until:%Y-%m-%d %H:%M:%S}"
-            table.add_row(_shown(block.client), f"{block.since:%Y-%m-%d %H:%M:%S}", until, _shown(block.reason))
-        _console().print(table)
-
-
-def _shown(text: str) -> Text:
-    """Return text for a cell, with escapes if it cannot be printed. It is a Text, because rich would read words in
-    brackets as styles."""
-    return Text(text if text.isprintable() else ascii(text))
-
-
-def _document(block: Block) -> dict[str, Any]:
-    until = None if block.until is None else block.until.isoformat()
-    return {"client": block.client, "since": block.since.isoformat(), "until": until, "reason": block.reason}

@@ -191,6 +191,8 @@ class MatchedRequests:
             return None
         entries = [(entry.key, entry.value) for entry in descriptor.entries]
         compiled = table.find(domain, entries)
+        if compiled is not None and compiled.is_off:
+            return None
         if descriptor.HasField("limit"):
             unit = UNIT_NAMES.get(descriptor.limit.unit)
             if unit is None:
@@ -258,7 +260,9 @@ class EnvoyRateLimits:
         Raises GrpcError if the message is not a valid request.
         """
         gate = self._engine.gate
-        compiled = gate.current()
+        compiled = gate.in_force_now()
+        if compiled is None:
+            return self._after_reading(call)
         turned = gate.switch or compiled.policy.switch
         matched = self._matched
         if matched.compiled is not compiled or matched.turned != turned:
@@ -271,6 +275,12 @@ class EnvoyRateLimits:
         elif not (asked.spends or asked.checks or asked.refunds or asked.shadows or asked.denied):
             return response(OK, FREE * len(asked.found))
         return self._engine.now(self._decide(matched, asked, call))
+
+    async def _after_reading(self, call: GrpcCall) -> bytes:
+        """Answer one call after operators' documents were read."""
+        await self._engine.gate.in_force()
+        answer = self.should_rate_limit(call)
+        return answer if isinstance(answer, bytes) else await answer
 
     def _decide_now(self, asked: DescribedRequest) -> Decision | None:
         """Spend plain limits without a pause; None, having changed nothing, if that is not possible."""

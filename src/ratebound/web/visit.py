@@ -33,7 +33,6 @@ class Visit:
     `answer` is the decision so far. `part` is the rejection of a part of the handler, and `part_status` the status of
     its response: the response of the request shows whether the application answers with it or without it. `checked` has
     the declared limits that were checked in advance. `is_watched` is True if an adapter sees the end of the response.
-    `holds` is True if the request has taken slots: then the adapter calls `leave` where the response ends.
 
     Adapters keep a visit in their request. A view that reads from that request is not kept in the visit longer than the
     request runs, or each request would be a cycle that only the collector finds.
@@ -48,13 +47,13 @@ class Visit:
     is_begun: bool = False  # early rules were checked
     is_late: bool = False  # all rules were checked, not only the early ones
     is_watched: bool = False
-    holds: bool = False
     failed: bool | None = None  # the handler's judgement, before anything was decided
     measured_by: Any = None  # the pressure that waits for the result, until it is told
     passed_at: float = 0.0  # by time.perf_counter, if it is measured
     is_spared: bool = False  # it is routed to the dashboard, so that early rules were not checked
     reached_cors: bool = False  # a preflight has reached a middleware that answers all of them
     _pending: dict[Any, Any] | None = None
+    _holds: bool = False
 
     @property
     def pending(self) -> dict[Any, Any]:
@@ -62,6 +61,12 @@ class Visit:
         if self._pending is None:
             self._pending = {}
         return self._pending
+
+    @property
+    def holds(self) -> bool:
+        """True if the request has taken slots: then the adapter calls `leave` where the response ends."""
+        answer = self.answer
+        return self._holds or (isinstance(answer, Passed) and answer.may_settle and bool(answer.slots))
 
     @property
     def passed(self) -> Passed | None:
@@ -96,7 +101,7 @@ class Visit:
             self.is_late = self.is_late or stage != "early"
             self.note(answer)
             if isinstance(answer, Passed):
-                self.holds = self.holds or bool(answer.slots)
+                self._holds = self._holds or bool(answer.slots)
                 if answer.delay:
                     yield partial(gate.sleep, answer)
                 if rules.measured_by is not None and answer.verdict.kind != "exempt":  # it may be a poll that lasts
@@ -117,7 +122,7 @@ class Visit:
         """Measure the time from now until the response starts."""
         self.measured_by = pressure
         self.passed_at = perf_counter()
-        self.holds = passed.may_settle = True  # so that adapters show the start, and an exception instead of it
+        self._holds = passed.may_settle = True  # so that adapters show the start, and an exception instead of it
 
     def note_result(self, status: int) -> None:
         """Tell the pressure that measures the request, if any, that its response starts with this status."""
@@ -140,7 +145,7 @@ class Visit:
         answer: Answer = rules.answer(view, [(yield partial(gate.decide_by, rules.compiled, view, "late"))])
         if isinstance(answer, Passed) and answer.slots:
             if self._sees_end:
-                self.holds = True
+                self._holds = True
                 gate.hold_slots(answer)
             else:
                 yield from release_slots(gate, answer)
@@ -198,7 +203,7 @@ def learn(
     gate: Any, rules: EndpointRules, view: RequestView, find_user: Step | None, read_body: Step | None
 ) -> Flow[None]:
     """Find the user and read the body, if a rule needs them. Operators' blocks may need the user as well."""
-    if find_user is not None and (rules.wants_user or (yield gate.blocks_name_users)):
+    if find_user is not None and (rules.wants_user or (yield gate.operators_name_users)):
         view.user = yield find_user
     if read_body is not None and rules.reads_body and view.body is None:
         view.body = yield read_body

@@ -1,0 +1,122 @@
+"""What the commands for operators share: their options, the storage that they open, and how they show entries."""
+
+import getpass
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import click
+from rich.box import SIMPLE
+from rich.table import Table
+from rich.text import Text
+
+from ratebound.cli.app import _console
+from ratebound.cli.policy import _environ, _mistakes
+from ratebound.cli.policy_functions import functions_from
+from ratebound.cli.state import _shared
+from ratebound.errors import RateboundError, StorageError
+from ratebound.policy import Gate
+from ratebound.policy.load.loader import load_policy
+from ratebound.storage.guard.guarded import GuardedStorage
+from ratebound.storage.urls import open_storage
+
+STORAGE = click.option("--storage", metavar="URL", help="The storage of the application.")
+STORAGE_OR_POLICYS = click.option(
+    "--storage", metavar="URL", help="The storage of the application; by default that of the policy."
+)
+POLICY = click.option(
+    "--policy", "file", type=click.Path(dir_okay=False), help="The policy of the application, to check what is set."
+)
+JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
+FOR = click.option("--for", "length", metavar="TIME", help="How long: 90 seconds, 1h. Without it until it is removed.")
+REASON = click.option(
+    "--reason", default="", metavar="TEXT", help="A reason for other operators. Clients never see it."
+)
+BY = click.option("--by", metavar="NAME", help="Who does it, for the audit log; by default the login name.")
+
+
+class Opened(NamedTuple):
+    """The storage of one command, and a gate if there is a policy."""
+
+    storage: GuardedStorage
+    gate: Gate | None
+
+
+@contextmanager
+def opened(
+    storage: str | None,
+    instead: str,
+    file: str | None = None,
+    environ: tuple[str, ...] = (),
+    module: str | None = None,
+) -> Iterator[Opened]:
+    """Open the storage for one command. A mistake exits with status 2, and a storage that fails with status 1.
+
+    `instead` is what an application with memory calls. `file` is its policy.
+    """
+    with _mistakes():
+        found = None
+        try:
+            policy = None
+            if file is not None:
+                policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+                storage = storage or policy.storage
+            found = GuardedStorage(open_storage(_shared(storage, instead)))
+            yield Opened(found, None if policy is None else Gate(policy, storage=found))
+        except StorageError as error:
+            click.echo(f"the storage could not be reached: {error}", err=True)
+            raise SystemExit(1) from None
+        except RateboundError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise RateboundError(str(error)) from None
+        finally:
+            if found is not None:
+                found.close()
+
+
+def operator(by: str | None) -> str:
+    """Return who does it: the name that was given, or the login name; "" if there is none."""
+    if by is not None:
+        return by
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
+
+
+def show(found: Sequence[Any], columns: Sequence[str], shape: str) -> None:
+    """Show entries of a document, as JSON or as a table with these of their fields."""
+    if shape == "json":
+        document = [{name: _plain(value) for name, value in entry._asdict().items()} for entry in found]
+        is_printable = all(_cell(value).isprintable() for entry in found for value in entry)
+        click.echo(json.dumps(document, ensure_ascii=not is_printable, indent=2))
+        return
+    table = Table(box=SIMPLE, pad_edge=False)
+    for name in columns:
+        is_time = name in ("since", "until")
+        table.add_column(f"{name} (UTC)" if is_time else name, no_wrap=is_time, overflow="fold")
+    for entry in found:
+        cells = [(name, getattr(entry, name)) for name in columns]
+        table.add_row(
+            *(_shown("removed" if name == "until" and value is None else _cell(value)) for name, value in cells)
+        )
+    _console().print(table)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else list(value) if isinstance(value, tuple) else value
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return ", ".join(value) if isinstance(value, tuple) else "" if value is None else str(value)
+
+
+def _shown(text: str) -> Text:
+    """Return text for a cell, with escapes if it cannot be printed. It is a Text, because rich would read words in
+    brackets as styles."""
+    return Text(text if text.isprintable() else ascii(text))
