@@ -12,6 +12,7 @@ def main() -> None:
         from ratebound.cli.policy import policy
         from ratebound.cli.serve import serve
         from ratebound.cli.state import state
+        from ratebound.cli.top import top
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("click", "rich"):
             raise
@@ -29,4 +30,5 @@ def main() -> None:
     app.add_command(policy)
     app.add_command(state)
     app.add_command(serve)
+    app.add_command(top)
     app(prog_name="ratebound")
