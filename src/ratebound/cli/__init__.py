@@ -14,6 +14,7 @@ def main() -> None:
         from ratebound.cli.serve import serve
         from ratebound.cli.state import state
         from ratebound.cli.switches import switches
+        from ratebound.cli.top import top
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("click", "rich"):
             raise
@@ -33,4 +34,5 @@ def main() -> None:
     app.add_command(state)
     app.add_command(switches)
     app.add_command(serve)
+    app.add_command(top)
     app(prog_name="ratebound")

@@ -50,12 +50,12 @@ FOLDED: Final = 1_000  # denials that are collected before they are counted by c
 
 
 class NodeCounts:
-    """The calls to one node of the storage."""
+    """The calls to one node of the storage. The shards of a zone of shared memory are one node."""
 
-    __slots__ = ("calls", "errors", "is_open", "seconds")
+    __slots__ = ("away", "calls", "errors", "seconds")
 
     def __init__(self, name: str) -> None:
-        self.is_open = False
+        self.away: set[str] = set()  # what is out of reach
         self.calls = 0
         self.errors = 0
         self.seconds = Histogram(SECONDS)
@@ -152,7 +152,7 @@ class LiveFigures:
             "shadows": self._shadow_rows(candidate=False),
             "candidates": self._shadow_rows(candidate=True),
             "nodes": {
-                node: [one.is_open, one.calls, one.errors, list(one.seconds.counts)]
+                node: [bool(one.away), one.calls, one.errors, list(one.seconds.counts)]
                 for node, one in list(self._nodes.items())
             },
             "keys": None if self._memory is None else [self._memory.keys, self._memory.max_keys, self._is_shared],
@@ -202,9 +202,9 @@ class LiveFigures:
         elif isinstance(event, BlockBegan):
             self._top.note_block(_short(event.key), event.limit.name, event.seconds)
         elif isinstance(event, Degraded):
-            self._node(event.node).is_open = True
+            self._node(event.node).away.add(event.node)
         elif isinstance(event, Recovered):
-            self._node(event.node).is_open = False
+            self._node(event.node).away.discard(event.node)
         elif isinstance(event, PressureChanged):
             self._factors = dict(event.factors)
         elif isinstance(event, RequestShed):
@@ -267,7 +267,8 @@ class LiveFigures:
         self._top.add({_short(key): many for key, many in Counter(collected).items()})
 
     def _node(self, node: str) -> NodeCounts:
-        return label_of(node_label(node), self._nodes, MOST_NODES, NodeCounts)
+        name = node_label("" if self._memory is not None else node)
+        return label_of(name, self._nodes, MOST_NODES, NodeCounts)
 
     def _shadowed(self, event: Shadowed) -> None:
         shadow = self._shadows.get((event.rule, event.candidate))
