@@ -132,7 +132,7 @@ class FetchedPolicy:
 
     @property
     def risk(self) -> str:
-        """What is unsafe about the URL; empty if nothing is."""
+        """A warning, if the URL is unsafe; else empty."""
         if self.url.lower().startswith("https:") or split_policy_url(self.url).hostname in LOCAL_HOSTS:
             return ""
         return f"the policy is fetched from {self.shown} without TLS: anybody on the way can change it"

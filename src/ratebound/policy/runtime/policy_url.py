@@ -83,7 +83,7 @@ class PolicyUrl:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What the last change of the policy made start anew, and what it could not change."""
+        """The things that the last change of the policy made start anew, and those that it could not change."""
         return self._file.changes
 
     def refresh(self) -> None:
