@@ -213,6 +213,7 @@ class Supervisor:
                 slot,
                 child.starts - 1,
                 self._pid,
+                self._fetched,
             )
             run_worker(task, started, supervisor)
 
@@ -426,7 +427,7 @@ class Supervisor:
             self._next_look = now + every
             fetch = self.folder.last_fetch if self._fetched is not None else {}
             is_asked, self._asked = fetch.get("asked", 0) != self._asked, fetch.get("asked", 0)
-            if is_asked and fetch["problem"]:
+            if is_asked and fetch.get("problem"):
                 self._note_reload(self.policy_now, fetch["problem"])
             elif is_asked or self.policy.is_changed():
                 self._reload()
