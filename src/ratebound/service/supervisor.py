@@ -87,7 +87,9 @@ class Supervisor:
             self.policy = read_policy(WITHOUT_POLICY)
         else:
             if settings.policy_url:
-                self._fetch_first(FetchedPolicy(settings.policy_url, settings.policy, functions=functions))
+                fetched = FetchedPolicy(settings.policy_url, settings.policy, functions=functions)
+                self._fetch_first(fetched)
+                functions = fetched.functions
             self.policy = PolicyFile(settings.policy, functions=functions, every=0)
         try:
             check_storage_is_installed(settings.storage or self.policy_now.storage)
