@@ -425,6 +425,29 @@ def test_a_folder_that_cannot_be_made_is_told_at_the_start(server: PolicyServer,
         policy_url(server, tmp_path / "file" / "policy.yaml")
 
 
+def test_a_policy_from_a_server_cannot_choose_which_code_runs(server: PolicyServer, keep: Path) -> None:
+    server.text = "rules: [{name: a, limits: 5/minute, cost: {call: 'antigravity:fly'}}]"
+    with pytest.raises(PolicyError, match="'antigravity:fly' would be imported, and a policy from a URL cannot import"):
+        policy_url(server, keep)
+    assert "antigravity" not in sys.modules
+    keep.parent.mkdir(exist_ok=True)
+    keep.write_text(server.text)
+    with pytest.raises(PolicyError, match="cannot import"):
+        policy_url(server, keep)
+
+
+def test_a_policy_from_a_server_names_functions_of_the_program(server: PolicyServer, keep: Path) -> None:
+    def double(view: RequestView) -> int:
+        return 2
+
+    server.text = "rules: [{name: a, by: global, limits: 6/minute, cost: {call: double}}]"
+    policy = PolicyUrl(server.url, keep=keep, every=0, functions={"double": double})
+    assert passes(gate_on(policy), request()) == 3
+    server.text = server.text.replace("double", "triple")
+    assert not policy.reload()
+    assert "unknown function 'triple'" in str(policy.error)
+
+
 # Starts without the server
 
 

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+from tests.policy.policy_server import respond, serving
 from tests.policy_cli.commands import run, written
 
 OLD = """
@@ -52,6 +53,19 @@ def test_programs_get_json(tmp_path: Path) -> None:
         "starts_anew": False,
     }
     assert "hunter" not in result.output
+
+
+def test_a_file_is_compared_with_what_is_deployed(tmp_path: Path) -> None:
+    new = written(tmp_path, NEW, "new.yaml")
+    with serving(OLD) as server:
+        result = run("diff", server.url, new)
+        assert "~ rule search: limits: '10/second' -> '20/second'" in result.output
+        server.answer = lambda handler: respond(handler, 404)
+        result = run("diff", server.url, new)
+        assert (result.exit_code, result.stderr) == (2, f"{server.url}: the server answers with status 404\n")
+    result = run("diff", "https://user:hunter2@host/policy.yaml", new)
+    assert result.exit_code == 2
+    assert "hunter2" not in result.output
 
 
 def test_a_file_with_a_mistake_is_named(tmp_path: Path) -> None:

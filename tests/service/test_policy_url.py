@@ -14,6 +14,8 @@ from tests.policy.policy_server import PolicyServer, respond, serving, tls_serve
 from tests.servers import free_port, wait_until
 from tests.service.running_service import CLIENT, RunningService, running_service
 
+TOKEN = "0123456789abcdef0123456789abcdef"
+
 
 def rules(limits: str) -> str:
     return f"rules: [{{name: a, default: true, limits: {limits}}}]\n"
@@ -140,6 +142,35 @@ def test_tls_and_a_token(tmp_path: Path) -> None:
             assert limits_of(service) == {"5/hour"}
             assert "hunter2" not in service.log
         assert server.asked[0]["authorization"] == "Bearer hunter2"
+
+
+def test_operators_see_check_and_fetch_the_policy(server: PolicyServer, tmp_path: Path) -> None:
+    environ = {"RATEBOUND_ADMIN_TOKENS": f"ann={TOKEN}"}
+    with service_on(server, tmp_path / "policy.yaml", every="3600", environ=environ) as service:
+
+        def call(method: str, path: str, status: int = 200) -> Any:
+            more: dict[str, Any] = {} if method == "GET" else {"json": {}}
+            headers = {"authorization": f"Bearer {TOKEN}"}
+            answer = CLIENT.request(method, f"{service.url('admin')}/api/{path}", headers=headers, **more)
+            assert answer.status_code == status, answer.text
+            return answer.json()
+
+        server.text = rules("7/hour")
+        change = {"where": "rule a", "what": "changed", "detail": "limits: '1/hour' -> '7/hour'", "starts_anew": False}
+        assert call("POST", "policy/check")["changes"] == [change]
+        assert limits_of(service) == {"1/hour"}
+        service.send(signal.SIGHUP)
+        eventually(service, "7/hour")
+        assert call("POST", "policy/check")["changes"] == []
+        server.answer = lambda handler: respond(handler, 500)
+        assert "status 500" in call("POST", "policy/check", 502)["detail"]
+        assert "status 500" in call("POST", "policy/reload", 502)["detail"]
+        found = call("GET", "policy")
+        assert found["source"] == server.url
+        assert "status 500" in found["error"]
+        server.answer, server.text = None, rules("7/houx")
+        assert "7/houx" in call("POST", "policy/check")["problems"][0]["message"]
+        assert limits_of(service) == {"7/hour"}
 
 
 def test_settings_of_a_policy_from_a_url(tmp_path: Path) -> None:

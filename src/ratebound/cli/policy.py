@@ -13,13 +13,15 @@ from ratebound.cli.app import _console, _mistakes_on_stderr
 from ratebound.cli.policy_check import Findings, check_file, show_findings
 from ratebound.cli.policy_diff import changes_as_json, show_changes
 from ratebound.cli.policy_explain import GivenRequest, explain_request, header_pairs, show_answers, stages_of
-from ratebound.cli.policy_functions import functions_from
+from ratebound.cli.policy_functions import Function, functions_from
 from ratebound.errors import RateboundError
-from ratebound.policy import PolicyError, read_policy
+from ratebound.policy import Policy, PolicyError, read_policy
 from ratebound.policy.imports import SYSTEMS, import_aws, import_envoy_descriptors
 from ratebound.policy.lint.known_mistakes import MISTAKES
 from ratebound.policy.load.loader import load_policy
+from ratebound.policy.load.url_text import is_url
 from ratebound.policy.model.rule import Stage
+from ratebound.policy.runtime.fetched_policy import FetchedPolicy
 from ratebound.policy.runtime.policy_changes import described_changes
 
 FORMATS = click.Choice(["text", "json"])
@@ -82,13 +84,14 @@ def check(
 def diff(old: str, new: str, strict: bool, shape: str, environ: tuple[str, ...], module: str) -> None:
     """List what NEW changes if it replaces OLD: rules, limits, lists and settings, and which counts start anew.
 
-    Passwords, the salt and credentials in header conditions are not shown.
+    Each of them is a file or a URL, which gets the token in RATEBOUND_POLICY_TOKEN. Passwords, the salt and
+    credentials in header conditions are not shown.
 
     For example: ratebound policy diff deployed.yaml policy.yaml
     """
     with _mistakes():
         functions = functions_from(module)
-        before, after = (load_policy(file, functions=functions, environ=_environ(environ)) for file in (old, new))
+        before, after = (_loaded(file, functions, _environ(environ)) for file in (old, new))
         changes = described_changes(before, after)
         if shape == "json":
             click.echo(changes_as_json(changes))
@@ -203,6 +206,16 @@ def import_(system: str, file: str, keys: tuple[str, ...], descriptors: bool, ou
             _write(output, imported.text, force=force)
         for lost in imported.lost:
             click.echo(f"note: {lost}", err=True)
+
+
+def _loaded(place: str, functions: Mapping[str, Function], environ: Mapping[str, str]) -> Policy:
+    """Return the policy of a file or a URL."""
+    if not is_url(place):
+        return load_policy(place, functions=functions, environ=environ)
+    try:
+        return FetchedPolicy(place, functions=functions, environ=environ).read()
+    except ValueError as error:
+        raise error if isinstance(error, RateboundError) else RateboundError(str(error)) from None
 
 
 def _status(found: Findings, *, strict: bool) -> int:

@@ -87,7 +87,9 @@ class Supervisor:
             self.policy = read_policy(WITHOUT_POLICY)
         else:
             if settings.policy_url:
-                self._fetch_first(FetchedPolicy(settings.policy_url, settings.policy, functions=functions))
+                fetched = FetchedPolicy(settings.policy_url, settings.policy, functions=functions)
+                self._fetch_first(fetched)
+                functions = fetched.functions
             self.policy = PolicyFile(settings.policy, functions=functions, every=0)
         try:
             check_storage_is_installed(settings.storage or self.policy_now.storage)
@@ -213,6 +215,7 @@ class Supervisor:
                 slot,
                 child.starts - 1,
                 self._pid,
+                self._fetched,
             )
             run_worker(task, started, supervisor)
 
@@ -426,7 +429,7 @@ class Supervisor:
             self._next_look = now + every
             fetch = self.folder.last_fetch if self._fetched is not None else {}
             is_asked, self._asked = fetch.get("asked", 0) != self._asked, fetch.get("asked", 0)
-            if is_asked and fetch["problem"]:
+            if is_asked and fetch.get("problem"):
                 self._note_reload(self.policy_now, fetch["problem"])
             elif is_asked or self.policy.is_changed():
                 self._reload()

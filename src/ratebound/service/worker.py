@@ -20,6 +20,7 @@ from ratebound.flow import run_async
 from ratebound.observe.gate_figures import GateFigures, problem_of
 from ratebound.observe.logging import LogListener
 from ratebound.policy import Policy, PolicyFile
+from ratebound.policy.runtime.fetched_policy import FetchedPolicy
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.check import ProxyCheck
 from ratebound.service.connections import Connections
@@ -61,6 +62,7 @@ class WorkerTask:
     slot: int  # 0, 1, … : the place of this worker
     generation: int  # how often this place was filled before
     supervisor: int  # its process
+    fetched: FetchedPolicy | None = None  # if the policy comes from a URL
 
 
 class Worker:
@@ -81,7 +83,7 @@ class Worker:
             listeners=self.metrics.listeners,
         )
         self.figures = GateFigures(self.engine.gate, counts=self.metrics.decisions, keeps_view=False)
-        policy = ServicePolicy(self.engine.gate, task.policy, task.folder, task.supervisor)
+        policy = ServicePolicy(self.engine.gate, task.policy, task.folder, task.supervisor, task.fetched)
         self.operations = WorkerOperations(self.engine.gate, policy)
         with suppress(ValueError):  # Redis knows its own size
             self.metrics.prometheus.watch(self.engine.gate, name="service")

@@ -14,13 +14,16 @@ from ratebound.admin.policy_source import AN_OBJECT, GatePolicySource, PolicyOri
 from ratebound.flow import run_async
 from ratebound.policy import AsyncGate, PolicyError, PolicyFile, read_policy
 from ratebound.policy.load.loader import policy_text
+from ratebound.policy.load.url_text import SECONDS, FetchError
 from ratebound.policy.problem import Problem
+from ratebound.policy.runtime.fetched_policy import FetchedPolicy
 from ratebound.service.run_folder import RunFolder, digest_of
 
 RELOAD = signal.SIGUSR1  # to the supervisor. SIGHUP may also mean that its terminal was closed
 RELOAD_WITHIN = 5.0  # seconds, for the supervisor and the workers
+FETCH_WITHIN = RELOAD_WITHIN + SECONDS
 LOOK = 0.02  # seconds between two looks at what a reload has led to
-NOT_RELOADED = "The supervisor has not read the policy within 5 s. It may do so later."
+NOT_RELOADED = "The supervisor has not read the policy in time. It may do so later."
 Answer = dict[str, Any]
 
 
@@ -45,22 +48,33 @@ class GivenFigures:
 
 
 class ServicePolicy:
-    """The origin of the policy of a service. `supervisor` is its process, which reads the file."""
+    """The origin of the policy of a service. `supervisor` is its process, which reads the file. `fetched` is the policy
+    of a URL, which another process fetches into that file."""
 
-    def __init__(self, gate: AsyncGate, policy: object, folder: RunFolder, supervisor: int) -> None:
+    def __init__(
+        self,
+        gate: AsyncGate,
+        policy: object,
+        folder: RunFolder,
+        supervisor: int,
+        fetched: FetchedPolicy | None = None,
+    ) -> None:
         self._gate = gate
         self._file = policy if isinstance(policy, PolicyFile) else None
         self._origin = GatePolicySource(gate)
         self._folder = folder
         self._supervisor = supervisor
+        self._fetched = fetched
 
     def describe(self) -> PolicyOrigin:
-        """Return the policy in force, and what is wrong with the file that the supervisor has refused."""
-        error = str(self._folder.last_reload.get("problem", "")) if self._folder.has_old_policy else ""
-        return self._origin.describe()._replace(error=error)
+        """Return the policy in force, and what is wrong with the one that was refused or cannot be fetched."""
+        found = self._folder.last_fetch if self._folder.has_fetch_failed else self._folder.last_reload
+        error = str(found.get("problem", "")) if self._folder.has_old_policy else ""
+        origin = self._origin.describe()._replace(error=error)
+        return origin if self._fetched is None else origin._replace(source=self._fetched.shown)
 
     async def check(self, text: str | None, format: str | None) -> list[Any]:
-        """Return what a policy would change: the one in `text`, or the file as it is now."""
+        """Return what a policy would change: the one in `text`, or the file or URL as it is now."""
         if text is not None:
             return await asyncio.to_thread(self._origin.check, text, format)
         return await asyncio.to_thread(self._check_file)
@@ -69,6 +83,11 @@ class ServicePolicy:
         file = self._file
         if file is None:
             raise CallError(409, AN_OBJECT)
+        if self._fetched is not None:
+            try:
+                return described(self._gate.policy, self._fetched.read())
+            except FetchError as error:
+                raise CallError(502, str(error)) from None
         text, format = policy_text(file.path)  # not the copy in the folder of the run, which is in force
         new = read_policy(text, format=format, file=str(file.path), functions=file._functions, environ=file._environ)
         return described(self._gate.policy, new)
@@ -83,9 +102,11 @@ class ServicePolicy:
             raise CallError(503, "The service is stopping.")
         os.kill(self._supervisor, RELOAD)
         try:
-            async with asyncio.timeout(RELOAD_WITHIN):
+            async with asyncio.timeout(RELOAD_WITHIN if self._fetched is None else FETCH_WITHIN):
                 while (found := self._folder.last_reload).get("number", 0) == before:
                     await asyncio.sleep(LOOK)
+                if self._folder.has_fetch_failed:
+                    raise CallError(502, str(self._folder.last_fetch["problem"]))
                 if found["problem"]:
                     problems = [Problem(tuple(place), text, line) for place, text, line in found["problems"]]
                     raise PolicyError(problems or [Problem((), found["problem"])], str(file.path))

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from ratebound.policy.load.url_text import (
     split_policy_url,
 )
 from ratebound.policy.model.policy import Policy
-from ratebound.policy.problem import PolicyError
+from ratebound.policy.problem import PolicyError, shown
 
 log = logging.getLogger("ratebound")
 
@@ -43,8 +43,9 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 class FetchedPolicy:
     """The policy of a URL, kept in the file `keep`.
 
-    `fetch` asks the server once. `error` is why the last fetch failed, or None. The token is read from the environment
-    variable RATEBOUND_POLICY_TOKEN. Raises ValueError if the URL or the name of the file cannot be used.
+    `functions` are those that the policy may name: it can import none. `fetch` asks the server once. `error` is why the
+    last fetch failed, or None. The token is read from the environment variable RATEBOUND_POLICY_TOKEN. Raises ValueError
+    if the URL or the name of the file cannot be used.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class FetchedPolicy:
         self.keep = kept_file(url, keep)
         self.error: RateboundError | None = None
         self._format = format_of_path(self.keep.name) or ""
-        self._functions = functions
+        self.functions = GivenFunctions({} if functions is None else functions)
         self._environ = environ
         self._seconds = seconds
         self._told: dict[str, str] = {}  # failures that were logged since the last success, by kind
@@ -118,7 +119,7 @@ class FetchedPolicy:
         return fetch_text(self.url, self._format, token=_token(), validators=validators, seconds=self._seconds)
 
     def _checked(self, text: str) -> Policy:
-        return read_policy(text, format=self._format, file=self.shown, functions=self._functions, environ=self._environ)
+        return read_policy(text, format=self._format, file=self.shown, functions=self.functions, environ=self._environ)
 
     def start(self) -> None:
         """Fetch for the first time. If that fails, and there is a copy, say loudly that it is used. Raises FetchError
@@ -132,7 +133,7 @@ class FetchedPolicy:
 
     @property
     def risk(self) -> str:
-        """What is unsafe about the URL; empty if nothing is."""
+        """A warning, if the URL is unsafe; else empty."""
         if self.url.lower().startswith("https:") or split_policy_url(self.url).hostname in LOCAL_HOSTS:
             return ""
         return f"the policy is fetched from {self.shown} without TLS: anybody on the way can change it"
@@ -170,6 +171,31 @@ class FetchedPolicy:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+
+class GivenFunctions(Mapping[str, Callable[..., Any]]):
+    """The functions that a program gives to a policy. Others are refused, where a file of the program's own could
+    import them: a policy server must not choose which code runs."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self._functions = functions
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._functions or (isinstance(name, str) and ":" in name)
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name in self._functions:
+            return self._functions[name]
+        raise ValueError(
+            f"{shown(name)} would be imported, and a policy from a URL cannot import: give the function to the policy,"
+            " with functions={…} or --functions MODULE, and write its name alone"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
 
 
 def kept_file(url: str, keep: str | os.PathLike[str] | None = None) -> Path:

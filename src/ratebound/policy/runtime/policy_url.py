@@ -26,8 +26,8 @@ class PolicyUrl:
 
     It can be used wherever a PolicyFile can. `keep` is the file in which the last good policy is kept, by default one
     in the user's cache folder; a start without the server uses it. `every` is the time between two fetches, in seconds
-    or as a timedelta; with 0 only `reload` fetches. A bearer token is read from the environment variable
-    RATEBOUND_POLICY_TOKEN.
+    or as a timedelta; with 0 only `reload` fetches. `functions` are those that the policy may name: it can import none.
+    A bearer token is read from the environment variable RATEBOUND_POLICY_TOKEN.
 
     Raises FetchError or PolicyError if the policy cannot be fetched and there is no copy, and ValueError for a URL that
     cannot be used.
@@ -46,7 +46,7 @@ class PolicyUrl:
         self.every = as_seconds("every", every)
         self._fetched = FetchedPolicy(url, keep, functions=functions, environ=environ)
         self._fetched.start()
-        self._file = PolicyFile(self._fetched.keep, functions=functions, environ=environ, every=0)
+        self._file = PolicyFile(self._fetched.keep, functions=self._fetched.functions, environ=environ, every=0)
         self.path = self._fetched.shown  # for messages
         self.preparations = self._file.preparations
         self._clock = clock
@@ -83,7 +83,7 @@ class PolicyUrl:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What the last change of the policy made start anew, and what it could not change."""
+        """The things that the last change of the policy made start anew, and those that it could not change."""
         return self._file.changes
 
     def refresh(self) -> None:
