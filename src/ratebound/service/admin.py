@@ -32,9 +32,9 @@ from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
 from ratebound.service.metrics import family
 from ratebound.service.openapi import service_openapi
-from ratebound.service.operator_calls import OperatorCalls
 from ratebound.service.operator_tokens import UNNAMED, WRITE, OperatorToken
 from ratebound.service.run_folder import RunFolder
+from ratebound.service.service_calls import ServiceCalls
 from ratebound.service.settings import Listen, ServiceSettings
 from ratebound.service.worker_channel import WorkerSilent, ask_any_worker, ask_worker
 
@@ -86,7 +86,7 @@ class ControlPlane:
         self._metrics = MergedMetrics(task.folder.retired)
         self._figures: list[Any] = [None] * settings.workers  # of each worker, None if it is silent
         self._polling = asyncio.Lock()
-        self._calls = OperatorCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
+        self._calls = ServiceCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
         operators = settings.admin_tokens or (OperatorToken(UNNAMED[WRITE], WRITE, task.run_token),)
         self._site = AdminAsgi(AdminSite(self._calls, TokenSignIn(operators, task.secret)))
         self._routes = Starlette(

@@ -26,7 +26,7 @@ NO_WORKER = "No worker could be asked: {reason}. Nothing was changed."
 NO_ANSWER = "No worker answers: {reason}."
 
 
-class OperatorCalls:
+class ServiceCalls:
     """The calls of operators in a service, for its admin site. It keeps the figures of all workers.
 
     `paths` are the sockets of the workers. A call may take `seconds`.
