@@ -11,7 +11,7 @@ class MemoryFastPath:
     `quick` is None while the decider is closed, and if its storage has no such states. `states` are the same if the
     storage is memory, and has no methods of its own; otherwise None.
     `may_pause` is True if `quick` is None, or if the general path has to ask a storage where `quick` does not answer.
-    `unblocked` are the documents of these states in which operators block nobody: a gate looks at other ones first.
+    `unblocked` are the documents of these states in which operators change nothing: a gate looks at other ones first.
     """
 
     __slots__ = ("listeners", "may_pause", "quick", "states", "unblocked")

@@ -46,7 +46,7 @@ ONLY_ASYNC: dict[type, set[str]] = {
     AsyncMemoryStorage: {"at_once"},  # a property: the method of the memory itself
     AsyncRedisStorage: {"loops"},
     AsyncDecider: {"spend"},  # only tasks can be cancelled
-    AsyncGate: {"decide_now"},  # threads always may pause
+    AsyncGate: {"decide_now", "in_force_now"},  # threads always may pause
 }
 OTHERWISE = {
     "self",

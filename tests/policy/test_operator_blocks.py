@@ -1,11 +1,9 @@
 """Clients that operators block by hand: who is refused, for how long, and what a gate reads to know it."""
 
-import asyncio
-import inspect
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,10 +13,12 @@ from ratebound import AsyncMemoryStorage, MemoryStorage, StorageError
 from ratebound.clock import utc_datetime
 from ratebound.limit import Group, Mode
 from ratebound.policy import AsyncGate, Gate, Identity, Judged, read_policy
-from ratebound.policy.runtime import operator_blocks
-from ratebound.policy.runtime.operator_blocks import MAX_BLOCKS, Block, BlockedClients, read_blocks, write_blocks
+from ratebound.policy.runtime import operator_clients, operator_documents
+from ratebound.policy.runtime.operator_blocks import BLOCKS, MAX_BLOCKS, Block
+from ratebound.policy.runtime.operator_clients import OperatorClients
 from ratebound.testing import FakeClock, limiting_off
 from tests.policy.gates import request
+from tests.policy.operated import Make, RemoteStorage
 
 CUSTOMERS = {"key-1": Identity("customer", "acme"), "key-2": Identity("customer", "zenith")}
 POLICY: dict[str, Any] = {
@@ -33,116 +33,8 @@ POLICY: dict[str, Any] = {
 PLAIN: dict[str, Any] = {"rules": [{"name": "rest", "limits": "3/minute"}]}
 
 
-class RemoteStorage:
-    """A storage outside the process, which a guard calls: memory that counts reads, and fails when it is told to.
-
-    Gates on it keep copies, as on Redis.
-    """
-
-    deadline = 5.0
-
-    def __init__(self, clock: FakeClock, memory: MemoryStorage | None = None) -> None:
-        self._clock = clock
-        self.memory = memory or MemoryStorage(clock=clock)
-        self.reads = 0
-        self.fails = False
-        self.while_reading: Callable[[], object] = lambda: None
-
-    def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Any]:
-        self._answer()
-        return self.memory.evaluate(groups, mode)
-
-    def reset(self, group: Group) -> None:
-        self.memory.reset(group)
-
-    def close(self) -> None:
-        pass
-
-    def read_document(self, name: str) -> tuple[int, bytes]:
-        self.reads += 1
-        found = self.memory.read_document(name)
-        self.while_reading()
-        self._answer()
-        return found
-
-    def write_document(self, name: str, content: bytes, version: int) -> bool:
-        self._answer()
-        return self.memory.write_document(name, content, version)
-
-    def async_twin(self) -> "AsyncRemoteStorage":
-        return AsyncRemoteStorage(self)
-
-    def _answer(self) -> None:
-        if self.fails:
-            raise StorageError("the server is gone")
-
-
-class AsyncRemoteStorage:
-    deadline = 5.0
-
-    def __init__(self, remote: RemoteStorage) -> None:
-        self._remote = remote
-        self._clock = remote._clock
-
-    async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Any]:
-        return self._remote.evaluate(groups, mode)
-
-    async def reset(self, group: Group) -> None:
-        self._remote.reset(group)
-
-    async def close(self) -> None:
-        pass
-
-    async def read_document(self, name: str) -> tuple[int, bytes]:
-        return self._remote.read_document(name)
-
-    async def write_document(self, name: str, content: bytes, version: int) -> bool:
-        return self._remote.write_document(name, content, version)
-
-
-class Blocked:
-    """A gate of either kind, called from threads."""
-
-    def __init__(self, gate: Gate | AsyncGate, run: Callable[[Any], Any]) -> None:
-        self.gate = gate
-        self._run = run
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any, **more: Any) -> Any:
-            found = getattr(self.gate, name)(*arguments, **more)
-            return self._run(found) if inspect.isawaitable(found) else found
-
-        return call
-
-    def kind(self, *arguments: Any, stage: Any = None, **more: Any) -> str:
-        verdict = self.decide(request(*arguments, **more), stage)
-        return str(verdict.kind)
-
-
-Make = Callable[..., Blocked]
-
-
-@pytest.fixture(params=["threads", "tasks"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    loop = asyncio.new_event_loop()
-
-    def make(policy: Any, storage: Any, **more: Any) -> Blocked:
-        policy = read_policy(policy) if isinstance(policy, dict) else policy
-        kind = Gate if request.param == "threads" else AsyncGate
-        return Blocked(kind(policy, storage=storage, **more), loop.run_until_complete)
-
-    yield make
-    loop.close()
-
-
-@pytest.fixture(params=["memory", "remote"])
-def storage(request: pytest.FixtureRequest, clock: FakeClock) -> Any:
-    return MemoryStorage(clock=clock) if request.param == "memory" else RemoteStorage(clock)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def write_blocks(blocks: Sequence[Block]) -> bytes:
+    return json.dumps({"blocks": [BLOCKS.write(block) for block in blocks]}).encode()
 
 
 def test_a_blocked_address_is_refused_before_any_rule_until_it_is_unblocked(make: Make, storage: Any) -> None:
@@ -295,7 +187,7 @@ def test_blocks_that_have_ended_are_dropped_by_whoever_writes(make: Make, storag
 
 def test_the_document_is_readable_by_people(make: Make, clock: FakeClock) -> None:
     storage = MemoryStorage(clock=clock)
-    make(PLAIN, storage).block("192.0.2.1", 3600, reason="à voir")
+    make(PLAIN, storage).block("192.0.2.1", 3600, reason="à voir", by="ann")
     assert json.loads(storage.read_document("blocks")[1]) == {
         "blocks": [
             {
@@ -303,8 +195,18 @@ def test_the_document_is_readable_by_people(make: Make, clock: FakeClock) -> Non
                 "since": "2023-11-14T22:13:20+00:00",
                 "until": "2023-11-14T23:13:20+00:00",
                 "reason": "à voir",
+                "by": "ann",
             }
-        ]
+        ],
+        "changes": [
+            {
+                "at": "2023-11-14T22:13:20+00:00",
+                "by": "ann",
+                "action": "block",
+                "target": "192.0.2.1",
+                "detail": "until 2023-11-14 23:13:20 UTC: à voir",
+            }
+        ],
     }
 
 
@@ -314,7 +216,7 @@ def test_there_is_room_for_so_many_blocks_and_no_more(make: Make, clock: FakeClo
     first = gate.block("192.0.2.1", "1 minute")
     others = [first._replace(client=f"user:{number}", until=None) for number in range(MAX_BLOCKS - 1)]
     assert storage.write_document("blocks", write_blocks([first, *others]), 1)
-    with pytest.raises(ValueError, match="10000 clients are blocked"):
+    with pytest.raises(ValueError, match="there are 10000 blocks, and no room for another"):
         gate.block("192.0.2.2")
     gate.block("192.0.2.1", "2 minutes")  # instead of its first block
     assert gate.kind(user=str(MAX_BLOCKS - 2)) == "block"
@@ -338,6 +240,7 @@ def test_memory_shows_a_block_at_once_to_every_gate_on_it(make: Make, clock: Fak
 def test_a_gate_reads_once_a_second_and_sees_what_others_have_changed(make: Make, clock: FakeClock) -> None:
     storage = RemoteStorage(clock)
     one, two = make(PLAIN, storage), make(PLAIN, storage)
+    one.kind(peer="192.0.2.7")
     two.kind(peer="192.0.2.7")
     one.block("192.0.2.1")
     reads = storage.reads
@@ -348,9 +251,9 @@ def test_a_gate_reads_once_a_second_and_sees_what_others_have_changed(make: Make
     assert storage.reads == reads
     clock.advance(1)
     assert two.kind() == "block"  # an idle process's first request reads
-    assert storage.reads == reads + 1
+    assert storage.reads == reads + 3  # all documents together
     assert two.kind() == "block"
-    assert storage.reads == reads + 1
+    assert storage.reads == reads + 3
     one.unblock("192.0.2.1")
     clock.advance(1)
     assert two.kind() == "limited"
@@ -411,7 +314,7 @@ def test_a_blocked_client_stays_blocked_while_the_storage_fails(make: Make, cloc
     for second in range(1, 4):
         clock.advance(1)
         assert gate.kind() == gate.kind() == "block"
-        assert storage.reads <= reads + second  # asked once a second
+        assert storage.reads <= reads + 3 * second  # asked once a second
     assert gate.kind(peer="192.0.2.2") == "limited"  # by the failure mode
     for call in (lambda: gate.block("192.0.2.2"), lambda: gate.unblock("192.0.2.1"), gate.blocks):
         with pytest.raises(StorageError):
@@ -456,7 +359,7 @@ def test_a_document_that_is_not_ours_leaves_the_blocks_as_they_were(
     make: Make, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for storage in (MemoryStorage(clock=clock), RemoteStorage(clock)):
-        operator_blocks._log_unreadable.cache_clear()
+        operator_documents.log_unreadable.cache_clear()
         caplog.clear()
         gate = make(PLAIN, storage)
         gate.block("192.0.2.1")
@@ -464,9 +367,9 @@ def test_a_document_that_is_not_ours_leaves_the_blocks_as_they_were(
         contents = (
             b"nonsense",
             b"[]",
-            b'{"blocks": [{"client": "somebody"}]}',
+            b'{"blocks": {}}',
+            b'{"changes": []}',
             b"[" * 100_000,
-            b'{"blocks": [{"client": "::1", "since": "0001-01-01T00:00:00+14:00", "until": null, "reason": ""}]}',
         )
         for content in contents:
             version, _ = storage.read_document("blocks")
@@ -477,7 +380,7 @@ def test_a_document_that_is_not_ours_leaves_the_blocks_as_they_were(
                 gate.block("192.0.2.2")
             with pytest.raises(StorageError, match="not a list of blocks"):
                 gate.blocks()
-        assert caplog.text.count("stay blocked as they were") == len(contents)
+        assert caplog.text.count("What it said before stays in force") == len(contents) - 1  # two are wrong in one way
 
 
 def test_a_client_in_the_document_that_cannot_be_read_leaves_the_others_blocked_and_can_be_removed(
@@ -499,6 +402,43 @@ def test_a_client_in_the_document_that_cannot_be_read_leaves_the_others_blocked_
     assert [block.client for block in gate.blocks()] == ["192.0.2.1", "192.0.2.2"]
     with pytest.raises(ValueError, match="identity like 'user:42'"):
         gate.unblock("somebody")
+
+
+def test_an_entry_that_cannot_be_read_leaves_the_others_in_force_and_is_kept(
+    make: Make, storage: Any, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A person has edited the document, or a later version has written it."""
+    gate = make(PLAIN, storage)
+    good = {"client": "192.0.2.1", "since": "2023-11-14T22:13:20+00:00", "until": None, "reason": "", "ticket": 7}
+    bad = [
+        {"client": "192.0.2.3"},
+        {"client": "::1", "since": "0001-01-01T00:00:00+14:00", "until": None, "reason": ""},
+        {**good, "client": 5},
+        "192.0.2.9",
+        None,
+    ]
+    document = {"blocks": [*bad, good], "later": {"version": 2}}
+    assert storage.write_document("blocks", json.dumps(document).encode(), 0)
+    clock.advance(1)
+    assert gate.kind() == gate.kind() == "block"
+    assert gate.kind(peer="192.0.2.3") == "limited"
+    assert caplog.text.count("cannot be read") == len(bad)
+    gate.block("192.0.2.2")
+    assert gate.unblock("192.0.2.2")
+    written = json.loads(storage.read_document("blocks")[1])
+    assert (written["blocks"], written["later"]) == ([*bad, good], {"version": 2})
+    assert [change["action"] for change in written["changes"]] == ["block", "unblock"]
+
+
+def test_a_document_of_an_earlier_version_is_read(make: Make, storage: Any, clock: FakeClock) -> None:
+    gate = make(PLAIN, storage)
+    entry = {"client": "192.0.2.1", "since": "2023-11-14T22:13:20+00:00", "until": None, "reason": "scans"}
+    assert storage.write_document("blocks", json.dumps({"blocks": [entry]}).encode(), 0)
+    clock.advance(1)
+    assert gate.kind() == "block"
+    (block,) = gate.blocks()
+    assert (block.client, block.reason, block.by) == ("192.0.2.1", "scans", "")
+    assert gate.changes() == []
 
 
 class Undocumented:
@@ -544,7 +484,7 @@ def test_a_storage_without_documents_says_so_and_decides(make: Make, clock: Fake
     for call in (lambda: gate.block("192.0.2.1"), lambda: gate.unblock("192.0.2.1"), gate.blocks):
         with pytest.raises(TypeError, match="Undocumented keeps no shared documents"):
             call()
-    assert gate.blocks_name_users() is False
+    assert gate.operators_name_users() is False
 
 
 def test_a_new_policy_keeps_the_blocks(make: Make, storage: Any) -> None:
@@ -589,11 +529,10 @@ def test_with_the_switch_off_nothing_is_read(make: Make, clock: FakeClock) -> No
     storage = RemoteStorage(clock)
     make(PLAIN, storage).block("192.0.2.1")
     reads = storage.reads
-    assert make({**PLAIN, "switch": "off"}, storage).kind() == "off"
     gate = make(PLAIN, storage)
     gate.gate.switch = "off"
     assert gate.kind() == "off"
-    assert gate.blocks_name_users() is False
+    assert gate.operators_name_users() is False
     assert storage.reads == reads
     gate.gate.switch = None
     assert gate.kind() == "block"
@@ -630,13 +569,13 @@ def test_a_writer_who_never_gets_a_turn_gives_up(make: Make, clock: FakeClock) -
 
 def test_a_user_must_be_known_only_if_a_block_names_one(make: Make, storage: Any) -> None:
     gate = make(PLAIN, storage)
-    assert gate.blocks_name_users() is False
+    assert gate.operators_name_users() is False
     gate.block("192.0.2.1")
-    assert gate.blocks_name_users() is False
+    assert gate.operators_name_users() is False
     gate.block("user:42", 60)
-    assert gate.blocks_name_users() is True
+    assert gate.operators_name_users() is True
     gate.unblock("user:42")
-    assert gate.blocks_name_users() is False
+    assert gate.operators_name_users() is False
 
 
 def test_requests_that_no_block_concerns_stay_on_the_fast_path(
@@ -655,15 +594,15 @@ def test_every_block_is_read_as_it_was_written(clock: FakeClock) -> None:
     gate = Gate(read_policy(PLAIN), storage=MemoryStorage(clock=clock))
     clients = ["192.0.2.1", "192.0.2.0/24", "2001:db8::/32", "user:a:b", "user:\ud800", 'user:"', "user:é"]
     blocks = [gate.block(client, 60 if number % 2 else None) for number, client in enumerate(clients)]
-    assert read_blocks(write_blocks(blocks)) == blocks == gate.blocks()
-    assert read_blocks(b"") == []
+    assert BLOCKS.readable(write_blocks(blocks)) == blocks == gate.blocks()
+    assert BLOCKS.readable(b"") == []
 
 
 def test_ranges_are_found_narrow_or_wide(clock: FakeClock) -> None:
     from ratebound.http.prefix import parse_address
 
     gate = Gate(read_policy(PLAIN), storage=MemoryStorage(clock=clock))
-    listed = BlockedClients([gate.block("10.0.0.0/8"), gate.block("2001:db8::1")], clock)
+    listed = OperatorClients([gate.block("10.0.0.0/8"), gate.block("2001:db8::1")], [], clock)
     assert [listed.has(parse_address(text)) for text in ("10.9.9.9", "11.0.0.1", "2001:db8::1", "2001:db8::2")] == [
         True,
         False,
@@ -675,7 +614,8 @@ def test_ranges_are_found_narrow_or_wide(clock: FakeClock) -> None:
 
 @pytest.fixture(autouse=True)
 def forget_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    operator_blocks._warn_of_name.cache_clear()
+    operator_clients.warn_of_name.cache_clear()
+    operator_documents._log_entry.cache_clear()
     caplog.set_level(logging.INFO)
 
 

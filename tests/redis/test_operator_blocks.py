@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from ratebound import GuardedStorage, StorageError
 from ratebound.cli.blocks import blocks
 from ratebound.policy import AsyncGate, Gate, read_policy
-from ratebound.policy.runtime.operator_blocks import Block, write_blocks
+from ratebound.policy.runtime.operator_blocks import BLOCKS, Block
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import FakeClock
 from tests.policy.gates import request
@@ -195,7 +195,7 @@ def test_a_forked_child_reads_and_writes_blocks(one_url: str, clock: FakeClock) 
     with Gate(read_policy(POLICY), storage=RedisStorage(one_url, clock=clock)) as gate:
         assert gate.decide(request()).kind == "limited"
         gate.block("192.0.2.1")
-        held = gate._blocks._lock  # type: ignore[union-attr]
+        held = gate._operators.copy._lock  # type: ignore[union-attr]
         with held:  # as by another thread at the fork
 
             def work() -> list[int]:
@@ -251,8 +251,8 @@ def test_the_command_shows_what_cannot_be_printed_as_escapes(one_url: str) -> No
     """Nothing that is stored reaches the terminal as a command, also if another program wrote it."""
     since = datetime(2030, 1, 1, tzinfo=UTC)
     storage = RedisStorage(one_url)
-    blocks = write_blocks([Block("user:\x1b[31m\ud800", since, None, "\x1b[2J\x9b31m\ud800 é")])
-    assert storage.write_document("blocks", blocks, 0)
+    block = Block("user:\x1b[31m\ud800", since, None, "\x1b[2J\x9b31m\ud800 é")
+    assert storage.write_document("blocks", json.dumps({"blocks": [BLOCKS.write(block)]}).encode(), 0)
     storage.close()
     for shape in ("text", "json"):
         done = run("list", "--storage", one_url, "--format", shape)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ratebound.storage.shared_memory.cells import Cells, Change, Place
+from ratebound.storage.shared_memory.cells import CellChange, Cells, Place
 from ratebound.storage.shared_memory.layout import (
     BLOCK,
     BUCKET,
@@ -118,14 +118,14 @@ def test_states_that_are_written_together_are_all_written(storage: SharedMemoryS
     cells = cells_of(storage)
     keys = [f"key {number}" for number in range(40)]
     for number, length in enumerate((1, 40, 3, 70, 2)):
-        changes: list[Change] = []
+        changes: list[CellChange] = []
         spare: set[int] = set()
         for key in keys:
             found = place(cells, key)
             if not cells.find(found):
                 assert cells.make_room(found, spare, 1, False)
             spare.add(found.cell)
-            changes.append(Change(found, (number + 1,) * length, number))
+            changes.append(CellChange(found, (number + 1,) * length, number))
         cells.write_together(changes)
         for key in keys:
             found = place(cells, key)

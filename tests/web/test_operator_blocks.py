@@ -8,7 +8,7 @@ import pytest
 from ratebound import MemoryStorage
 from ratebound.policy import Gate
 from ratebound.testing import FakeClock
-from tests.policy.test_operator_blocks import RemoteStorage
+from tests.policy.operated import RemoteStorage
 from tests.web.usage_sites import POLICY, SITES, UsageSite
 
 ANN = {"x_user": "ann"}

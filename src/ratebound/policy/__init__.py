@@ -18,6 +18,9 @@ from ratebound.policy.problem import PolicyError, Problem
 from ratebound.policy.runtime.explain import Explanation, RuleReport, explain
 from ratebound.policy.runtime.gate import AsyncGate, Gate
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.operator_documents import Change
+from ratebound.policy.runtime.operator_overrides import ClientOverride
+from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.policy.runtime.policy_changes import PolicyChange, described_changes
 from ratebound.policy.runtime.policy_url import PolicyUrl
 from ratebound.policy.runtime.reload import PolicyFile
@@ -29,6 +32,8 @@ __all__ = [
     "SCHEMA_PATH",
     "AsyncGate",
     "Block",
+    "Change",
+    "ClientOverride",
     "Computed",
     "DescriptorRule",
     "EntryMatch",
@@ -49,6 +54,7 @@ __all__ = [
     "RequestView",
     "Rule",
     "RuleReport",
+    "RuleSwitch",
     "Shadow",
     "Source",
     "Verdict",

@@ -191,6 +191,8 @@ class MatchedRequests:
             return None
         entries = [(entry.key, entry.value) for entry in descriptor.entries]
         compiled = table.find(domain, entries)
+        if compiled is not None and compiled.is_off:
+            return None
         if descriptor.HasField("limit"):
             unit = UNIT_NAMES.get(descriptor.limit.unit)
             if unit is None:

@@ -11,7 +11,8 @@ answers has all nine fields of `outcome.Row`: compiled code accepts no other. Op
 - `read_document(name)` and `write_document(name, content, version)`: keep a few small documents that all processes
   share, such as operators' blocks. Reading returns (version, content); (0, b"") for a document that was never written.
   Writing stores `content` as version + 1 and returns True, but only if `version` is still the stored one; else it
-  changes nothing and returns False. Documents never expire, and `reset` does not touch them.
+  changes nothing and returns False. Documents never expire, and `reset` does not touch them. `read_documents(names)`
+  returns what `read_document` returns for each name, in one call: gates read several documents every second.
 - For its guard (see guarded.py): `deadline`, the seconds by which every call of it has ended; `nodes_of(group)`, the
   servers that a group is on; `nodes_of_document(name)`, those that a document is on; `loops` of a storage for tasks,
   the event loops in which it has something to close.

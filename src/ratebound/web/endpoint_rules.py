@@ -1,8 +1,8 @@
 """The rules that hold for one endpoint: its own limits, as a layer on the compiled policy."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from ratebound.policy import Policy, RequestView, Rule, Verdict
 from ratebound.policy.model.charge_by_result import ByResult
@@ -44,6 +44,7 @@ class EndpointRules:
     __slots__ = (
         "_breaches",
         "_by_user",
+        "_hold",
         "_made_of",
         "_seen_users",
         "base",
@@ -66,7 +67,7 @@ class EndpointRules:
 
     def __init__(
         self,
-        owner: object,
+        owner: Any,
         base: CompiledPolicy,
         compiled: CompiledPolicy,
         endpoint: Endpoint | None,
@@ -74,6 +75,7 @@ class EndpointRules:
         seen_users: SeenUsers,
     ) -> None:
         self._made_of = (owner, base, compiled, endpoint, charges, seen_users)
+        self._hold: Callable[[Verdict], list[object]] = owner.hold
         policy = compiled.policy
         limits = () if endpoint is None else endpoint.limits
         pairs = [] if endpoint is None else list(zip(endpoint.rules, limits, strict=True))
@@ -124,9 +126,13 @@ class EndpointRules:
             self._note_user(view, verdicts[-1])
         if not verdicts[-1].allowed:
             return self.rejection(view, verdicts[-1])
-        passed = Passed(verdicts, self.terms, delay_of(verdicts) if self.may_queue else 0.0, view.is_scripted)
-        if self.may_hold:
+        is_overridden = any(verdict.grounds.is_overridden for verdict in verdicts)
+        delay = delay_of(verdicts) if self.may_queue or is_overridden else 0.0
+        passed = Passed(verdicts, self.terms, delay, view.is_scripted)
+        if self.may_hold or is_overridden:
             passed.slots = [verdict for verdict in verdicts if verdict.holding]
+            if is_overridden and passed.slots:  # adapters hold slots only where rules may take some
+                passed.held = [held for verdict in passed.slots for held in self._hold(verdict)]
         return passed
 
     def rejection(self, view: RequestView, verdict: Verdict) -> Rejected:

@@ -26,6 +26,9 @@ from ratebound.policy.model.rule import DEFAULT, Stage
 from ratebound.policy.problem import as_texts, nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.operator_documents import Change
+from ratebound.policy.runtime.operator_overrides import ClientOverride
+from ratebound.policy.runtime.operator_switches import RuleSwitch, SwitchState
 from ratebound.policy.runtime.policy_url import FollowedPolicy
 from ratebound.policy.runtime.usage import RuleAsk
 from ratebound.policy.schema import KEYS
@@ -106,7 +109,7 @@ class _GateBase:
         self.settle_each = gate.settle_each
         self.undo = gate.undo
         self.release_slots = gate.release
-        self.blocks_name_users = gate.blocks_name_users
+        self.operators_name_users = gate.operators_name_users
         self._table = EndpointRulesTable(gate, charge)
         self.plain = PlainPath(gate._source, gate.current, gate._decider.fast_path, self._table.full)
         self.decide_by = gate.decide_by
@@ -155,6 +158,10 @@ class _GateBase:
         if isinstance(answer, Rejected) or self.owns(answer):
             return asks_of(answer)
         raise RuntimeError("these limits have not checked this request: install them in the application around it")
+
+    def problem_of(self, entry: Block | ClientOverride | RuleSwitch) -> str:
+        """Return why an operator's measure has no effect, or not on all rules; see `Gate.problem_of`."""
+        return self.gate.problem_of(entry, known=self.known_rules())  # type: ignore[no-any-return]
 
     def hold_slots(self, passed: Passed) -> None:
         """Renew the slots of a request until they are released."""
@@ -296,17 +303,73 @@ class WebGate(_GateBase):
         """Return the slots that a client holds now, of limits of endpoints too; see `Gate.holders`."""
         return self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
-    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
         """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
-        return self.gate.block(client, for_, reason)
+        return self.gate.block(client, for_, reason, by=by)
 
-    def unblock(self, client: str) -> bool:
+    def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
-        return self.gate.unblock(client)
+        return self.gate.unblock(client, by=by)
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
         return self.gate.blocks()
+
+    def override(
+        self,
+        client: str,
+        *,
+        limits: str | None = None,
+        tier: str | None = None,
+        rules: str | Sequence[str] = (),
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> ClientOverride:
+        """Give a client other limits or another tier, also of endpoints; see `Gate.override`."""
+        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
+        return self.gate.override(client, **given, for_=for_, reason=reason, by=by, known=self.known_rules())
+
+    def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
+        """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
+        return self.gate.remove_override(client, rules=rules, by=by)
+
+    def overrides(self) -> list[ClientOverride]:
+        """Return all overrides that operators have set and that hold now; see `Gate.overrides`."""
+        return self.gate.overrides()
+
+    def set_switch(
+        self,
+        state: SwitchState,
+        *,
+        rule: str | None = None,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> RuleSwitch:
+        """Switch a rule of the policy or of an endpoint, or all rules; see `Gate.set_switch`."""
+        known = self.known_rules()
+        return self.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
+
+    def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        return self.gate.remove_switch(rule, by=by)
+
+    def switches(self) -> list[RuleSwitch]:
+        """Return all switches that operators have set and that hold now; see `Gate.switches`."""
+        return self.gate.switches()
+
+    def promote(self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = "") -> RuleSwitch:
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        return self.gate.promote(rule, for_=for_, reason=reason, by=by, known=self.known_rules())
+
+    def changes(self) -> list[Change]:
+        """Return the audit log, the newest change first; see `Gate.changes`."""
+        return self.gate.changes()
+
+    def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
+        """Note in the audit log what an operator has done; see `Gate.record`."""
+        return self.gate.record(action, target, detail, by=by)
 
     def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""
@@ -408,17 +471,75 @@ class AsyncWebGate(_GateBase):
         """Return the slots that a client holds now; see `Gate.holders`."""
         return await self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
-    async def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
-        """Block a client before any rule; see `Gate.block`."""
-        return await self.gate.block(client, for_, reason)
+    async def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
+        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
+        return await self.gate.block(client, for_, reason, by=by)
 
-    async def unblock(self, client: str) -> bool:
-        """End the block of a client; see `Gate.unblock`."""
-        return await self.gate.unblock(client)
+    async def unblock(self, client: str, *, by: str = "") -> bool:
+        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
+        return await self.gate.unblock(client, by=by)
 
     async def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
         return await self.gate.blocks()
+
+    async def override(
+        self,
+        client: str,
+        *,
+        limits: str | None = None,
+        tier: str | None = None,
+        rules: str | Sequence[str] = (),
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> ClientOverride:
+        """Give a client other limits or another tier, also of endpoints; see `Gate.override`."""
+        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
+        return await self.gate.override(client, **given, for_=for_, reason=reason, by=by, known=self.known_rules())
+
+    async def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
+        """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
+        return await self.gate.remove_override(client, rules=rules, by=by)
+
+    async def overrides(self) -> list[ClientOverride]:
+        """Return all overrides that operators have set and that hold now; see `Gate.overrides`."""
+        return await self.gate.overrides()
+
+    async def set_switch(
+        self,
+        state: SwitchState,
+        *,
+        rule: str | None = None,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> RuleSwitch:
+        """Switch a rule of the policy or of an endpoint, or all rules; see `Gate.set_switch`."""
+        known = self.known_rules()
+        return await self.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
+
+    async def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        return await self.gate.remove_switch(rule, by=by)
+
+    async def switches(self) -> list[RuleSwitch]:
+        """Return all switches that operators have set and that hold now; see `Gate.switches`."""
+        return await self.gate.switches()
+
+    async def promote(
+        self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = ""
+    ) -> RuleSwitch:
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        return await self.gate.promote(rule, for_=for_, reason=reason, by=by, known=self.known_rules())
+
+    async def changes(self) -> list[Change]:
+        """Return the audit log, the newest change first; see `Gate.changes`."""
+        return await self.gate.changes()
+
+    async def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
+        """Note in the audit log what an operator has done; see `Gate.record`."""
+        return await self.gate.record(action, target, detail, by=by)
 
     async def sleep(self, passed: Passed) -> None:
         """Hold the request back for its `delay`."""

@@ -198,7 +198,7 @@ def learn(
     gate: Any, rules: EndpointRules, view: RequestView, find_user: Step | None, read_body: Step | None
 ) -> Flow[None]:
     """Find the user and read the body, if a rule needs them. Operators' blocks may need the user as well."""
-    if find_user is not None and (rules.wants_user or (yield gate.blocks_name_users)):
+    if find_user is not None and (rules.wants_user or (yield gate.operators_name_users)):
         view.user = yield find_user
     if read_body is not None and rules.reads_body and view.body is None:
         view.body = yield read_body

@@ -125,6 +125,10 @@ class RateLimitMiddleware:
         self._wire = WIRE if user is user_of else WIRE._replace(no_user=user_is_given)
         self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
         self.block, self.unblock, self.blocks = self.gate.block, self.gate.unblock, self.gate.blocks
+        self.override, self.overrides = self.gate.override, self.gate.overrides
+        self.remove_override, self.remove_switch = self.gate.remove_override, self.gate.remove_switch
+        self.set_switch, self.switches, self.promote = self.gate.set_switch, self.gate.switches, self.gate.promote
+        self.changes, self.record = self.gate.changes, self.gate.record
         self.holders = self.gate.holders
 
     def usage(self, environ: Environ, *, all_rules: bool = False, user: Any = None) -> list[Usage]:

@@ -442,11 +442,7 @@ class Policy:
                 for name in (named or known) if override.limits is not None else ():
                     if name in known:
                         plans[name] = known[name].plan(override.limits, windows[name])
-                        _check_cost(known[name], plans[name])
-                        _check_names(known[name], plans[name])
-                        wrong = choosable(self.rule_by.get(name, ())) if needs_verified(plans[name]) else ""
-                        if wrong:
-                            raise ValueError(f"rule {name!r} cannot have these limits: {wrong}")
+                        check_overridden(known[name], plans[name], self.rule_by.get(name, ()))
             entries.append((override.client, (override, plans)))
         object.__setattr__(
             self, "overridden", ClientList(entries, self.kinds) if not problems.found else ClientList([], self.kinds)
@@ -464,6 +460,15 @@ class Policy:
                     if name in windows:
                         windows[name] |= more
         return windows
+
+
+def check_overridden(rule: Rule, plan: Plan, by: Alternatives) -> None:
+    """Raise ValueError if a rule that counts by `by` cannot have the plan of an override."""
+    _check_cost(rule, plan)
+    _check_names(rule, plan)
+    wrong = choosable(by) if needs_verified(plan) else ""
+    if wrong:
+        raise ValueError(f"rule {rule.name!r} cannot have these limits: {wrong}")
 
 
 def _check_cost(rule: Rule, plan: Plan) -> None:

@@ -30,7 +30,8 @@ class CompiledDescriptor:
     """A rule for descriptors with its limits as it enforces them. `cost` is the cost of one hit.
 
     `plan` is 'deny', 'unlimited' or the limits of `of_key`. `counted` are the places of the entries whose values have
-    counts of their own. `charges_denied` is True if hits that exceed the limits are charged all the same.
+    counts of their own. `charges_denied` is True if hits that exceed the limits are charged all the same. `is_off` is
+    True if an operator has switched the rule off: then limits that a descriptor brings are not asked either.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class CompiledDescriptor:
         "cost",
         "counted",
         "in_shadow",
+        "is_off",
         "of_key",
         "plan",
         "queues",
@@ -57,7 +59,9 @@ class CompiledDescriptor:
         failure: str,
         in_shadow: bool = False,
         charges_denied: bool = False,
+        is_off: bool = False,
     ) -> None:
+        self.is_off = is_off
         self._failure = failure
         self.rule = rule
         self.cost: int = rule.cost if isinstance(rule.cost, int) else 1
@@ -141,12 +145,13 @@ class _Level:
 
 
 class DescriptorTable:
-    """All rules for descriptors of one policy."""
+    """All rules for descriptors of one policy. `off` are the names of those that operators have switched off."""
 
-    __slots__ = ("_domains", "_failure", "_overrides")
+    __slots__ = ("_domains", "_failure", "_off", "_overrides")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, off: frozenset[str] = frozenset()) -> None:
         self._failure: str = policy.failure
+        self._off = off
         self._domains: dict[bytes, _Level] = {}
         self._overrides: dict[tuple[int, str], CompiledDescriptor] = {}
         for one in policy.descriptors:
@@ -163,7 +168,14 @@ class DescriptorTable:
         plan = with_failure(one.plan, SHADOW if in_shadow else self._failure)
         charges = one.over == "charge"
         return CompiledDescriptor(
-            one.rule, plan, counted, one.replaces, failure=self._failure, in_shadow=in_shadow, charges_denied=charges
+            one.rule,
+            plan,
+            counted,
+            one.replaces,
+            failure=self._failure,
+            in_shadow=in_shadow,
+            charges_denied=charges,
+            is_off=one.name in self._off,
         )
 
     def knows(self, domain: bytes) -> bool:

@@ -3,27 +3,34 @@
 `CompiledStage.with_rules` adds the rules of an endpoint to a policy's without indexing those again.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
+from ratebound.errors import InvalidLimit
 from ratebound.http.prefix import Address
-from ratebound.limit import Limit
+from ratebound.limit import LOG_COUNT, Limit
 from ratebound.lowered import STEPS, lowered
 from ratebound.policy.identity.identify import Alternatives, IdentityKind, choosable
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Segments
 from ratebound.policy.match.request import RequestView
-from ratebound.policy.model.policy import Override, Policy, needs_verified
-from ratebound.policy.model.rule import DEFAULT, EXEMPT, Plan, Rule, Window
+from ratebound.policy.model.policy import Override, Policy, check_overridden, needs_verified
+from ratebound.policy.model.rule import DEFAULT, EXEMPT, Plan, Rule, Window, read_limits
+from ratebound.policy.problem import nearest
+from ratebound.policy.runtime.operator_overrides import ClientOverride
+
+log = logging.getLogger("ratebound")
 
 # Where a value of a limit of distinct values comes from.
 CompiledSource = IdentityKind | Callable[[RequestView], Any]
 
 MAX_LOWERED = 1024  # plans of a rule
+MAX_OVERRIDDEN = 1024  # texts of operators' overrides for a rule
 SHADOW = "shadow"  # the failure mode of a shadow's limits: a storage that fails must neither deny nor raise there
 
 
@@ -44,6 +51,7 @@ class CompiledRule:
         "is_straight",
         "lowered_plans",
         "match",
+        "operator_plans",
         "order",
         "penalty",
         "plans",
@@ -68,6 +76,7 @@ class CompiledRule:
         self.failure = SHADOW if rule.mode == "shadow" else failure
         self.counter_windows = counter_windows
         self.lowered_plans: dict[tuple[int, int, int], tuple[Plan, Plan]] = {}  # by identity of a plan, step, cost
+        self.operator_plans: dict[str, Plan | None] = {}  # by the text of an operator's override
         self.penalty = penalty
         self.sources = sources or {}
         self.plans = {tier: self.enforced(plan) for tier, plan in rule.plans_with(counter_windows).items()}
@@ -116,9 +125,53 @@ class CompiledRule:
             raise ValueError(f"rule {self.rule.name!r} cannot have these limits: {wrong}")
         return self.enforced(plan)
 
+    def of_operator(self, limits: str) -> Plan | None:
+        """Return the plan of limits that an operator has given to a client; None if this rule cannot have them, which
+        is logged. It is made once."""
+        if limits not in self.operator_plans:
+            if len(self.operator_plans) >= MAX_OVERRIDDEN:
+                self.operator_plans.clear()
+            try:
+                self.operator_plans[limits] = self.checked_override(limits)
+            except ValueError as error:
+                log.error("an operator's override has no effect on rule %s: %s", self.rule.name, error)
+                self.operator_plans[limits] = None
+        return self.operator_plans[limits]
+
+    def checked_override(self, limits: str) -> Plan:
+        """Return the plan of an operator's override. Raises ValueError if this rule cannot have these limits.
+
+        A limit that is written without an algorithm takes that of the rule's own limit for the same period, if it can,
+        so that the client keeps its count.
+        """
+        plan = self.rule.plan(limits, self.counter_windows)
+        written = read_limits(limits)
+        if isinstance(plan, tuple) and not isinstance(written, str):
+            plans = self.rule.plans_with(self.counter_windows).values()
+            own = {limit.name: limit for plan in plans if isinstance(plan, tuple) for limit in plan}
+            pairs = zip(plan, written, strict=True)
+            plan = tuple(
+                _counted_alike(limit, own.get(limit.name)) if is_open else limit for limit, (_, is_open) in pairs
+            )
+        check_overridden(self.rule, plan, self.by)
+        return self.enforced(plan)
+
     def releases(self, request: RequestView, methods: tuple[str, ...]) -> bool:
         """Return True if this rule, whose match is met, may set the request free from other rules."""
         return releases(self.match, request, methods)
+
+
+def _counted_alike(limit: Limit, own: Limit | None) -> Limit:
+    """Return a limit that shares the count of a rule's own limit, if there is one and its algorithm allows it."""
+    if own is None or own.scope == limit.scope:
+        return limit
+    if own.algorithm == "sliding-log" and limit.count > max(LOG_COUNT, own.count):
+        return limit  # a log stores each request, and its rule was not written for so many
+    try:
+        alike = replace(limit, algorithm=own.algorithm, large=True)
+    except InvalidLimit:
+        return limit
+    return alike if alike.scope == own.scope else limit
 
 
 def compile_rule(policy: Policy, place: int) -> CompiledRule:
@@ -296,6 +349,21 @@ def _remembered(plan: Plan, not_compared: tuple[Any, ...], failure: str) -> Plan
 
 def _fallen(limit: Limit, failure: str) -> Limit:
     return limit if limit.failure == failure else replace(limit, failure=failure, large=True)
+
+
+def override_problem(override: ClientOverride, policy: Policy, rules: Mapping[str, CompiledRule]) -> str:
+    """Return why an operator's override has no effect on these rules, or not on all that it is for; "" if it has."""
+    if override.tier is not None:
+        known = policy.tier_names
+        return "" if override.tier in known else f"unknown tier {override.tier!r}: {nearest(override.tier, known)}"
+    found = [f"unknown rule {name!r}: {nearest(name, rules)}" for name in override.rules if name not in rules]
+    for one in rules.values():
+        try:
+            if override.limits is not None and override.concerns(one.rule.name):
+                one.checked_override(override.limits)
+        except ValueError as error:
+            found.append(str(error))
+    return "; ".join(dict.fromkeys(found))
 
 
 def may_queue(rules: Iterable[Rule], overrides: Iterable[Override]) -> bool:

@@ -13,6 +13,7 @@ from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.runtime.compiled_rules import plan_of
 from ratebound.policy.runtime.fast_path import readings_of
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step
+from ratebound.policy.runtime.operator_clients import OperatorClients
 
 T = TypeVar("T")
 
@@ -45,10 +46,13 @@ def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explan
     return explain_compiled(CompiledPolicy(policy), request, stage)
 
 
-def explain_compiled(compiled: CompiledPolicy, request: RequestView, stage: str) -> Explanation:
-    """Explain what a compiled policy does with a request; see `explain`."""
+def explain_compiled(
+    compiled: CompiledPolicy, request: RequestView, stage: str, named: OperatorClients | None = None
+) -> Explanation:
+    """Explain what a compiled policy does with a request; see `explain`. `named` are the clients that operators have
+    named."""
     policy = compiled.policy
-    verdict = _run(compiled.deliberate(request, stage, policy.switch))
+    verdict = _run(compiled.deliberate(request, stage, policy.switch, None, named))
     if request.found is None:  # off: nothing was looked at
         request.found = RequestIdentities(compiled, policy.proxies.client_address(request.peer, request.headers))
     found: RequestIdentities = request.found
@@ -76,12 +80,12 @@ def explain_compiled(compiled: CompiledPolicy, request: RequestView, stage: str)
                 continue
             identity = None if isinstance(who, PendingVerification) else who
             own = _run(compiled.tier(request, found, identity))
-            plan = next((plans[rule.name] for _, plans in found.overrides if rule.name in plans), None)
+            plan = compiled.overridden_plan(compiled_rule, found.overrides)
             why = "an override for this client" if plan is not None else "matched"
+            if rule.name in compiled.off:
+                why = "matched; an operator has switched it off"
             if plan is None:
                 plan = plan_of(compiled_rule.plans, own, policy.default_tier)
-            else:
-                plan = compiled_rule.enforced(plan)
             cost = rule.cost if isinstance(rule.cost, int) else None
             reports.append(RuleReport(rule, True, why, identity, plan, cost))
     paths = ["/" + "/".join(reading) for reading in readings]

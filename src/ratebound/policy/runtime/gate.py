@@ -20,32 +20,46 @@ from ratebound.limit import MAX_PERIOD, Group
 from ratebound.outcome import Row
 from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
+from ratebound.policy.model.client_list import client_of
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Rule, Stage
 from ratebound.policy.problem import check_choice
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
-from ratebound.policy.runtime.compiled_rules import CompiledRule
+from ratebound.policy.runtime.compiled_rules import CompiledRule, override_problem
 from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step
-from ratebound.policy.runtime.operator_blocks import (
-    DOCUMENT,
-    Block,
-    BlockedClients,
-    CopiedBlocks,
-    MemoryBlocks,
-    adding,
-    blocks_in,
-    listing,
-    removing,
+from ratebound.policy.runtime.operator_blocks import Block, adding, listing, removing
+from ratebound.policy.runtime.operator_clients import OperatorClients
+from ratebound.policy.runtime.operator_documents import Change, listing_changes, reading, recording
+from ratebound.policy.runtime.operator_measures import (
+    DOCUMENTS,
+    CopiedMeasures,
+    MemoryMeasures,
+    OperatorMeasures,
+    measures_in,
+)
+from ratebound.policy.runtime.operator_overrides import (
+    ClientOverride,
+    listing_overrides,
+    overriding,
+    removing_override,
+)
+from ratebound.policy.runtime.operator_switches import (
+    RuleSwitch,
+    SwitchState,
+    listing_switches,
+    removing_switch,
+    switching,
 )
 from ratebound.policy.runtime.policy_in_force import PolicyInForce
 from ratebound.policy.runtime.policy_url import FollowedPolicy
 from ratebound.policy.runtime.reload import Preparations, log_swap
-from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request
+from ratebound.policy.runtime.switched_policy import candidate_text, switch_problem
+from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_request, switched_compiled
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.settling import Settlement
 from ratebound.slots import Holder
-from ratebound.storage import AsyncStorage, Storage, documents_of
+from ratebound.storage import AsyncStorage, Storage
 from ratebound.storage.quick_states import QuickStates
 from ratebound.switch import switch
 from ratebound.telling import tell, tell_decided
@@ -153,7 +167,7 @@ class _PolicyGate:
         self._patience = None if max_delay is None else microseconds(as_seconds("max_delay", max_delay), MAX_PERIOD)
         self._source = _Source(policy, blocking=blocking)
         self.current = self._source.current  # the policy in force, made ready
-        self._blocks: MemoryBlocks | CopiedBlocks | None = None  # of operators; None if the storage keeps no documents
+        self._operators: MemoryMeasures | CopiedMeasures | None = None  # None if the storage keeps no documents
 
     @property
     def policy(self) -> Policy:
@@ -186,35 +200,115 @@ class _PolicyGate:
         self._source.use(policy)
 
     def _client_limits(
-        self, identity: str | Sequence[str], tier: str | None, rule: str | None, rules: Iterable[CompiledRule] | None
+        self,
+        identity: str | Sequence[str],
+        tier: str | None,
+        rule: str | None,
+        rules: Iterable[CompiledRule] | None,
+        measures: OperatorMeasures | None,
     ) -> ClientLimits:
         compiled = self.current()
-        return ClientLimits(compiled.policy, compiled.rules if rules is None else rules, identity, tier=tier, rule=rule)
+        looked_at = compiled.rules if rules is None else rules
+        return ClientLimits(compiled.policy, looked_at, identity, tier=tier, rule=rule, measures=measures)
 
     @property
-    def _is_off(self) -> bool:
-        return (self._source.switch or self._source.compiled.policy.switch) == "off"
+    def _is_unmeasured(self) -> bool:
+        """True if operators' measures have no effect, and need not be read."""
+        return self._operators is None or not switch.limiting or self._source.switch == "off"
 
-    def _blocking(self, storage: Any, client: str, for_: Duration | str | None, reason: str) -> Flow[Block]:
-        return adding(storage, client, for_, reason, self.current().policy.kinds, self._written())
+    def _known_measures(self) -> OperatorMeasures | None:
+        """Return operators' measures as far as they are known without reading, None if there are none."""
+        return None if self._operators is None or self._is_unmeasured else self._operators.look()
 
-    def _written(self) -> Callable[[bytes], None] | None:
-        """Return what to tell of a change of the blocks, so that this gate applies it at once."""
-        return self._blocks.write if isinstance(self._blocks, CopiedBlocks) else None
+    def _copy_to_read(self) -> CopiedMeasures | None:
+        """Return the copy of operators' documents if it is too old; None if nothing has to be read."""
+        operators = self._operators
+        if not isinstance(operators, CopiedMeasures) or self._is_unmeasured:
+            return None
+        return operators if operators.copy.must_read() else None
+
+    def _written(self) -> Callable[[str, bytes], None] | None:
+        """Return what to tell of a document that was written, so that this gate applies it at once."""
+        return self._operators.copy.write if isinstance(self._operators, CopiedMeasures) else None
+
+    def _blocking(self, storage: Any, client: object, for_: object, reason: object, by: object) -> Flow[Block]:
+        return adding(storage, client, for_, reason, self.current().policy.kinds, self._written(), by)
+
+    def _overriding(
+        self,
+        storage: Any,
+        client: object,
+        given: tuple[object, object, object],
+        more: tuple[object, object, object],
+        known: Iterable[CompiledRule] | None,
+    ) -> Flow[ClientOverride]:
+        policy = self.current().policy
+
+        def check(override: ClientOverride) -> None:
+            problem = self.problem_of(override, known=known)
+            if problem:
+                raise ValueError(problem)
+
+        return overriding(storage, client, *given, *more, check, policy.kinds, self._written())
+
+    def _switching(
+        self,
+        storage: Any,
+        state: object,
+        rule: object,
+        more: tuple[object, object, object],
+        known: Iterable[CompiledRule] | None,
+    ) -> Flow[RuleSwitch]:
+        def check(entry: RuleSwitch) -> RuleSwitch:
+            if entry.state == "candidate":
+                rules = self.current().rules if known is None else known
+                found = [candidate_text(one.rule) for one in rules if one.rule.name == entry.rule]
+                entry = entry._replace(candidate=found[0] if found else "")
+            problem = self.problem_of(entry, known=known)
+            if problem:
+                raise ValueError(problem)
+            return entry
+
+        return switching(storage, state, rule, *more, check, self._written())
+
+    def problem_of(
+        self, entry: Block | ClientOverride | RuleSwitch, *, known: Iterable[CompiledRule] | None = None
+    ) -> str:
+        """Return why an operator's block, override or switch has no effect under the policy in force, or not on all
+        rules that it is for; "" if nothing is wrong. `known` are the compiled rules to look at instead of the
+        policy's."""
+        compiled = self.current()
+        policy = compiled.policy
+        rules = {one.rule.name: one for one in (compiled.rules if known is None else known)}
+        if isinstance(entry, RuleSwitch):
+            return switch_problem(entry, [one.rule for one in rules.values()], policy.descriptors)
+        try:
+            client_of(entry.client, policy.kinds)
+        except ValueError as error:
+            return str(error)
+        return override_problem(entry, policy, rules) if isinstance(entry, ClientOverride) else ""
 
     def _usage_flow(
-        self, request: RequestView, all_rules: bool, rules: Sequence[CompiledRule] | None
-    ) -> tuple[CompiledPolicy, Generator[Step, Any, list[RuleAsk]]]:
+        self,
+        request: RequestView,
+        all_rules: bool,
+        rules: Sequence[CompiledRule] | None,
+        measures: OperatorMeasures | None,
+    ) -> Generator[Step, Any, list[RuleAsk]]:
         compiled = self.current()
-        looked_at = (compiled.rules if rules is None else rules) if all_rules else None
+        switches = None if measures is None else measures.switches
+        looked_at = None
+        if all_rules:
+            written = compiled.rules if rules is None else rules
+            looked_at = [switched_compiled(one, switches, compiled.policy.failure) for one in written]
+        if switches is not None:
+            compiled = compiled.switched(switches)
         turned = self._source.switch or compiled.policy.switch
-        return compiled, asks_of_request(compiled, request, turned, looked_at)
+        return asks_of_request(compiled, request, turned, looked_at, None if measures is None else measures.clients)
 
-    def _bounded(self, compiled: CompiledPolicy, groups: Sequence[Group]) -> Sequence[Group]:
+    def _bounded(self, groups: Sequence[Group]) -> Sequence[Group]:
         """Return what to ask the storage: groups whose queues are no longer than `max_delay` allows."""
-        if self._patience is None or not compiled.may_queue:
-            return groups
-        return with_bounded_queues(groups, self._patience)
+        return groups if self._patience is None else with_bounded_queues(groups, self._patience)
 
 
 class Gate(_PolicyGate):
@@ -243,7 +337,7 @@ class Gate(_PolicyGate):
         where = self.policy.storage if storage is None else storage
         self._decider = Decider(where, deadline=deadline, workers=workers, listeners=listeners)
         self._source.forget = self._decider.forget_local
-        self._blocks = blocks_in(self._decider.storage, self._decider.fast_path)
+        self._operators = measures_in(self._decider.storage, self._decider.fast_path)
 
     @property
     def storage(self) -> Storage:
@@ -253,7 +347,7 @@ class Gate(_PolicyGate):
     @storage.setter
     def storage(self, storage: Storage) -> None:
         self._decider.storage = storage
-        self._blocks = blocks_in(storage, self._decider.fast_path)
+        self._operators = measures_in(storage, self._decider.fast_path)
 
     def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match. Early and late rules are two decisions: the early ones are asked first, and
@@ -326,8 +420,7 @@ class Gate(_PolicyGate):
         own, which may look at the name of another client. Shadows are always left out. `rules` are the compiled rules
         to look at, instead of the policy's.
         """
-        compiled, flow = self._usage_flow(request, all_rules, rules)
-        return self.read_usage(self._deliberate(compiled, flow))
+        return self.read_usage(self._deliberate(self._usage_flow(request, all_rules, rules, self._measures())))
 
     def usage_of(
         self,
@@ -347,7 +440,7 @@ class Gate(_PolicyGate):
         `tier`, else the default. `rule` is the only rule to look at. Raises ValueError if no rule counts by the
         identity.
         """
-        return self.read_usage(self._client_limits(identity, tier, rule, rules).usage())
+        return self.read_usage(self._client_limits(identity, tier, rule, rules, self._measures()).usage())
 
     def grant(
         self,
@@ -364,7 +457,7 @@ class Gate(_PolicyGate):
         Raises ValueError if no rule counts by the identity, InvalidLimit if none has a quota, and StorageError, in
         every failure mode, when the storage could not be told.
         """
-        limits = self._client_limits(identity, tier, rule, rules)
+        limits = self._client_limits(identity, tier, rule, rules, self._measures())
         self._decider.force_or_raise(limits.granting(units))
         return self.read_usage(limits.usage())
 
@@ -382,7 +475,7 @@ class Gate(_PolicyGate):
         algorithm. Raises ValueError if no rule counts by the identity, and StorageError, in every failure mode, when
         the storage could not be told.
         """
-        self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
+        self._decider.reset(self._client_limits(identity, None, rule, rules, self._measures()).spent())
 
     def holders(
         self,
@@ -398,29 +491,29 @@ class Gate(_PolicyGate):
         this process granted alone, or raise StorageError if the failure mode of the limit is "raise".
         """
         found: list[Holder] = []
-        for key, limits in self._client_limits(identity, None, rule, rules).slots():
+        for key, limits in self._client_limits(identity, None, rule, rules, self._measures()).slots():
             found += self._decider.holders(key, limits)
         return found
 
-    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
         """Block a client before any rule, in all processes on this storage: `gate.block("203.0.113.7", "1 hour")`.
 
         `client` is written as in the `block` list of a policy: an address, a range, or an identity like "user:42".
         `for_` is a time in seconds, a timedelta, or text like "1 hour"; without it the block lasts until `unblock`. A
         client that is blocked already gets the new time and reason. `reason` is one line for operators: clients never
-        see it. Other processes apply the block within a second.
+        see it. `by` is the name of the operator, for the audit log. Other processes apply the block within a second.
 
-        Raises ValueError if the client, the time or the reason is invalid, or if 10 000 clients are blocked; TypeError
-        if the storage keeps no shared documents; StorageError, in every failure mode, if it could not be told.
+        Raises ValueError if the client, the time or a text is invalid, or if 10 000 clients are blocked; TypeError if
+        the storage keeps no shared documents; StorageError, in every failure mode, if it could not be told.
         """
-        return run(self._blocking(self._decider.storage, client, for_, reason))
+        return run(self._blocking(self._decider.storage, client, for_, reason, by))
 
-    def unblock(self, client: str) -> bool:
+    def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client, which is written as for `block`. Return False if it was not blocked.
 
         Raises like `block`.
         """
-        return run(removing(self._decider.storage, client, self._written()))
+        return run(removing(self._decider.storage, client, self._written(), by))
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now, from the storage itself, the oldest first.
@@ -429,25 +522,116 @@ class Gate(_PolicyGate):
         """
         return run(listing(self._decider.storage))
 
-    def blocks_name_users(self) -> bool:
-        """Return True if operators have blocked a user: then it must be known who the user of a request is."""
-        blocked = self._blocked_clients()
-        return blocked is not None and blocked.name_users
+    def override(
+        self,
+        client: str,
+        *,
+        limits: str | None = None,
+        tier: str | None = None,
+        rules: str | Sequence[str] = (),
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+        known: Iterable[CompiledRule] | None = None,
+    ) -> ClientOverride:
+        """Give a client other limits or another tier, in all processes on this storage:
+        `gate.override("user:42", limits="1000/minute", for_="1 day")`.
 
-    def _blocked_clients(self) -> BlockedClients | None:
-        """Return the clients that operators have blocked, None if there are none. Reads them if the copy is old."""
-        blocks = self._blocks
-        if blocks is None or not switch.limiting or self._is_off:
-            return None
-        if isinstance(blocks, MemoryBlocks):
-            return blocks.look()
-        if blocks.must_read():
-            number = blocks.begin()
+        `limits` are text as in a rule, also 'deny' or 'unlimited'. They are for these `rules`, or for all rules. They
+        win over the overrides of the policy. Limits without an algorithm take that of the rule, so that the client
+        keeps its count where the period is the same. A second override for the same client and the same rules takes the
+        place of the first. `client`, `for_`, `reason` and `by` are as for `block`. `known` are the compiled rules that
+        the override may name, instead of the policy's.
+
+        Raises ValueError, besides the reasons of `block`, if a rule or a tier does not exist, or if one of the rules
+        cannot have these limits.
+        """
+        given, more = (limits, tier, rules), (for_, reason, by)
+        return run(self._overriding(self._decider.storage, client, given, more, known))
+
+    def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
+        """End the override of a client for exactly these rules, or the one for all rules. Return False if there is
+        none. Raises like `block`."""
+        return run(removing_override(self._decider.storage, client, rules, self._written(), by))
+
+    def overrides(self) -> list[ClientOverride]:
+        """Return all overrides that operators have set and that hold now, the oldest first; see `blocks`."""
+        return run(listing_overrides(self._decider.storage))
+
+    def set_switch(
+        self,
+        state: SwitchState,
+        *,
+        rule: str | None = None,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+        known: Iterable[CompiledRule] | None = None,
+    ) -> RuleSwitch:
+        """Switch a rule, or all rules without `rule`, in all processes on this storage:
+        `gate.set_switch("shadow", rule="search")`.
+
+        `state` is 'on' (enforce it, also if the policy has it in shadow), 'off' (it asks nothing, but still matches),
+        'shadow', or 'candidate' (enforce its candidate limits; see `promote`). All rules can be 'on', 'off' or
+        'shadow', which takes the place of the policy's own `switch`; the gate's `switch` wins over both. `for_`,
+        `reason` and `by` are as for `block`. `known` are the compiled rules to choose from, instead of the policy's.
+
+        Raises ValueError, besides the reasons of `block`, if the rule does not exist or has no candidate.
+        """
+        return run(self._switching(self._decider.storage, state, rule, (for_, reason, by), known))
+
+    def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
+        """End the switch of a rule, or the one for all rules. Return False if there is none. Raises like `block`."""
+        return run(removing_switch(self._decider.storage, rule, self._written(), by))
+
+    def switches(self) -> list[RuleSwitch]:
+        """Return all switches that operators have set and that hold now, the oldest first; see `blocks`."""
+        return run(listing_switches(self._decider.storage))
+
+    def promote(
+        self,
+        rule: str,
+        *,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+        known: Iterable[CompiledRule] | None = None,
+    ) -> RuleSwitch:
+        """Enforce the candidate limits of a rule in place of its own, in all processes; see `set_switch`.
+
+        A rule in shadow is switched on. The promotion has no effect once the policy gives the rule another candidate.
+        """
+        return self.set_switch("candidate", rule=rule, for_=for_, reason=reason, by=by, known=known)
+
+    def changes(self) -> list[Change]:
+        """Return the audit log: the last 200 changes of each document of operators, the newest first."""
+        return run(listing_changes(self._decider.storage, DOCUMENTS))
+
+    def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
+        """Note in the audit log what an operator has done besides blocks, overrides and switches. Return the change."""
+        return run(recording(self._decider.storage, action, target, detail, by))
+
+    def operators_name_users(self) -> bool:
+        """Return True if operators have blocked a user or given one other limits: then it must be known who the user of
+        a request is."""
+        measures = self._measures()
+        return measures is not None and measures.clients is not None and measures.clients.name_users
+
+    def in_force(self) -> CompiledPolicy:
+        """Return the policy in force as operators have switched it."""
+        compiled, measures = self._source.current(), self._measures()
+        return compiled if measures is None or measures.switches is None else compiled.switched(measures.switches)
+
+    def _measures(self) -> OperatorMeasures | None:
+        """Return operators' measures, None if there are none. Reads their documents if the copy is old."""
+        operators = self._copy_to_read()
+        if operators is not None:
+            number = operators.copy.begin()
             try:
-                blocks.take(number, documents_of(self._decider.storage).read_document(DOCUMENT)[1])
+                operators.copy.take(number, run(reading(self._decider.storage, DOCUMENTS)))
             except StorageError:
-                blocks.fail()
-        return blocks.listed
+                operators.copy.fail()
+        return self._known_measures()
 
     def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show, from one trip to the storage for every 100 of them."""
@@ -471,17 +655,17 @@ class Gate(_PolicyGate):
         decider = self._decider
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
-        memory, blocked = decider.fast_path.states, None
+        memory, named = decider.fast_path.states, None
         if memory is None or memory.documents is not decider.fast_path.unblocked:
-            blocked = self._blocked_clients()
-            if blocked is not None and not compiled.may_be_blocked(request, stage, blocked):
-                blocked = None
-        ready = compiled.straight(request, stage) if turned is None and blocked is None else None
+            measures = self._measures()
+            if measures is not None:
+                compiled, named = _measured(compiled, request, stage, measures)
+        ready = compiled.straight(request, stage) if turned is None and named is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
             if compiled.pressure is not None and not compiled.pressure.is_calm:
                 compiled.pressure.begin(decider)
-            verdict = self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready, blocked))
+            verdict = self._deliberate(compiled.deliberate(request, stage, turned, ready, named))
             if not verdict.allowed:
                 self.release(verdict)  # slots of rules in shadow
         else:
@@ -491,7 +675,8 @@ class Gate(_PolicyGate):
                 if compiled.may_queue or not switch.limiting or at_once is None:
                     found = _hit_quickly(decider.fast_path.quick, compiled, ready)
                     if found is None:
-                        found = Decision(asks, decider.evaluate(self._bounded(compiled, [asks]))[0])
+                        groups = self._bounded([asks]) if compiled.may_queue else [asks]
+                        found = Decision(asks, decider.evaluate(groups)[0])
                     decision = found
                 else:
                     decision = Decision(asks, at_once(asks)) if states is None else ready.decide(states)
@@ -504,13 +689,13 @@ class Gate(_PolicyGate):
             _tell(decider.listeners, verdict, begin)
         return verdict
 
-    def _deliberate(self, compiled: CompiledPolicy, flow: Generator[Step, Any, T]) -> T:
+    def _deliberate(self, flow: Generator[Step, Any, T]) -> T:
         try:
             step = next(flow)
             while True:
                 try:
                     if isinstance(step, list):
-                        answer = self._decider.evaluate(self._bounded(compiled, step))
+                        answer = self._decider.evaluate(self._bounded(step))
                     else:
                         _refuse_to_await(step)
                 except Exception as error:
@@ -538,7 +723,7 @@ class AsyncGate(_PolicyGate):
         where = self.policy.storage if storage is None else storage
         self._decider = AsyncDecider(where, deadline=deadline, workers=workers, listeners=listeners)
         self._source.forget = self._decider.forget_local
-        self._blocks = blocks_in(self._decider.storage, self._decider.fast_path)
+        self._operators = measures_in(self._decider.storage, self._decider.fast_path)
 
     @property
     def storage(self) -> AsyncStorage:
@@ -548,7 +733,7 @@ class AsyncGate(_PolicyGate):
     @storage.setter
     def storage(self, storage: AsyncStorage) -> None:
         self._decider.storage = storage
-        self._blocks = blocks_in(storage, self._decider.fast_path)
+        self._operators = measures_in(storage, self._decider.fast_path)
 
     async def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match; see `Gate.decide`."""
@@ -583,18 +768,21 @@ class AsyncGate(_PolicyGate):
         decider, source = self._decider, self._source
         compiled = source.current()
         path = decider.fast_path
-        quick, states, blocks = path.quick, path.states, self._blocks
+        quick, states = path.quick, path.states
         if quick is None or source.switch is not None or compiled.has_early or compiled.may_queue:
             return None
         begin = time.perf_counter() if decider.listeners else 0.0
         if states is not None:
             if states.documents is not path.unblocked:
                 return None
-        elif isinstance(blocks, CopiedBlocks) and not self._is_off:
-            if blocks.must_read():
+        elif self._operators is not None:
+            if self._copy_to_read() is not None:
                 return None
-            if blocks.listed is not None and compiled.may_be_blocked(request, "late", blocks.listed):
-                return None
+            measures = self._known_measures()
+            if measures is not None:
+                compiled, named = _measured(compiled, request, "late", measures)
+                if named is not None:
+                    return None
         ready = compiled.straight(request, "late")
         if not isinstance(ready, Asked):
             return None
@@ -644,8 +832,8 @@ class AsyncGate(_PolicyGate):
         self, request: RequestView, *, all_rules: bool = False, rules: Sequence[CompiledRule] | None = None
     ) -> list[Usage]:
         """Return what the client of a request has used of each limit; see `Gate.usage`."""
-        compiled, flow = self._usage_flow(request, all_rules, rules)
-        return await self.read_usage(await self._deliberate(compiled, flow))
+        flow = self._usage_flow(request, all_rules, rules, await self._measures())
+        return await self.read_usage(await self._deliberate(flow))
 
     async def usage_of(
         self,
@@ -656,7 +844,7 @@ class AsyncGate(_PolicyGate):
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
         """Return what a client has used of each limit that counts it; see `Gate.usage_of`."""
-        return await self.read_usage(self._client_limits(identity, tier, rule, rules).usage())
+        return await self.read_usage(self._client_limits(identity, tier, rule, rules, await self._measures()).usage())
 
     async def grant(
         self,
@@ -668,7 +856,7 @@ class AsyncGate(_PolicyGate):
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
         """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
-        limits = self._client_limits(identity, tier, rule, rules)
+        limits = self._client_limits(identity, tier, rule, rules, await self._measures())
         await self._decider.force_or_raise(limits.granting(units))
         return await self.read_usage(limits.usage())
 
@@ -680,7 +868,7 @@ class AsyncGate(_PolicyGate):
         rules: Iterable[CompiledRule] | None = None,
     ) -> None:
         """Forget what a client has spent; see `Gate.reset`."""
-        await self._decider.reset(self._client_limits(identity, None, rule, rules).spent())
+        await self._decider.reset(self._client_limits(identity, None, rule, rules, await self._measures()).spent())
 
     async def holders(
         self,
@@ -691,41 +879,116 @@ class AsyncGate(_PolicyGate):
     ) -> list[Holder]:
         """Return the slots that a client holds now; see `Gate.holders`."""
         found: list[Holder] = []
-        for key, limits in self._client_limits(identity, None, rule, rules).slots():
+        for key, limits in self._client_limits(identity, None, rule, rules, await self._measures()).slots():
             found += await self._decider.holders(key, limits)
         return found
 
-    async def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+    async def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
         """Block a client before any rule; see `Gate.block`."""
-        return await run_async(self._blocking(self._decider.storage, client, for_, reason))
+        return await run_async(self._blocking(self._decider.storage, client, for_, reason, by))
 
-    async def unblock(self, client: str) -> bool:
+    async def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client; see `Gate.unblock`."""
-        return await run_async(removing(self._decider.storage, client, self._written()))
+        return await run_async(removing(self._decider.storage, client, self._written(), by))
 
     async def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
         return await run_async(listing(self._decider.storage))
 
-    async def blocks_name_users(self) -> bool:
-        """Return True if operators have blocked a user; see `Gate.blocks_name_users`."""
-        blocked = await self._blocked_clients()
-        return blocked is not None and blocked.name_users
+    async def override(
+        self,
+        client: str,
+        *,
+        limits: str | None = None,
+        tier: str | None = None,
+        rules: str | Sequence[str] = (),
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+        known: Iterable[CompiledRule] | None = None,
+    ) -> ClientOverride:
+        """Give a client other limits or another tier; see `Gate.override`."""
+        given, more = (limits, tier, rules), (for_, reason, by)
+        return await run_async(self._overriding(self._decider.storage, client, given, more, known))
 
-    async def _blocked_clients(self) -> BlockedClients | None:
-        """Return the clients that operators have blocked, None if there are none. Reads them if the copy is old."""
-        blocks = self._blocks
-        if blocks is None or not switch.limiting or self._is_off:
+    async def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
+        """End the override of a client; see `Gate.remove_override`."""
+        return await run_async(removing_override(self._decider.storage, client, rules, self._written(), by))
+
+    async def overrides(self) -> list[ClientOverride]:
+        """Return all overrides that operators have set and that hold now; see `Gate.overrides`."""
+        return await run_async(listing_overrides(self._decider.storage))
+
+    async def set_switch(
+        self,
+        state: SwitchState,
+        *,
+        rule: str | None = None,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+        known: Iterable[CompiledRule] | None = None,
+    ) -> RuleSwitch:
+        """Switch a rule, or all rules; see `Gate.set_switch`."""
+        return await run_async(self._switching(self._decider.storage, state, rule, (for_, reason, by), known))
+
+    async def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        return await run_async(removing_switch(self._decider.storage, rule, self._written(), by))
+
+    async def switches(self) -> list[RuleSwitch]:
+        """Return all switches that operators have set and that hold now; see `Gate.switches`."""
+        return await run_async(listing_switches(self._decider.storage))
+
+    async def promote(
+        self,
+        rule: str,
+        *,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+        known: Iterable[CompiledRule] | None = None,
+    ) -> RuleSwitch:
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        return await self.set_switch("candidate", rule=rule, for_=for_, reason=reason, by=by, known=known)
+
+    async def changes(self) -> list[Change]:
+        """Return the audit log, the newest change first; see `Gate.changes`."""
+        return await run_async(listing_changes(self._decider.storage, DOCUMENTS))
+
+    async def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
+        """Note in the audit log what an operator has done; see `Gate.record`."""
+        return await run_async(recording(self._decider.storage, action, target, detail, by))
+
+    async def operators_name_users(self) -> bool:
+        """Return True if operators have named a user; see `Gate.operators_name_users`."""
+        measures = await self._measures()
+        return measures is not None and measures.clients is not None and measures.clients.name_users
+
+    async def in_force(self) -> CompiledPolicy:
+        """Return the policy in force as operators have switched it; see `Gate.in_force`."""
+        await self._measures()
+        compiled = self.in_force_now()
+        return self._source.current() if compiled is None else compiled
+
+    def in_force_now(self) -> CompiledPolicy | None:
+        """Return the policy in force as operators have switched it; None if their documents have to be read first: then
+        await `in_force`."""
+        if self._copy_to_read() is not None:
             return None
-        if isinstance(blocks, MemoryBlocks):
-            return blocks.look()
-        if blocks.must_read():
-            number = blocks.begin()
+        compiled, measures = self._source.current(), self._known_measures()
+        return compiled if measures is None or measures.switches is None else compiled.switched(measures.switches)
+
+    async def _measures(self) -> OperatorMeasures | None:
+        """Return operators' measures, None if there are none. Reads their documents if the copy is old."""
+        operators = self._copy_to_read()
+        if operators is not None:
+            number = operators.copy.begin()
             try:
-                blocks.take(number, (await documents_of(self._decider.storage).read_document(DOCUMENT))[1])
+                operators.copy.take(number, await run_async(reading(self._decider.storage, DOCUMENTS)))
             except StorageError:
-                blocks.fail()
-        return blocks.listed
+                operators.copy.fail()
+        return self._known_measures()
 
     async def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
         """Return the usage that asks show; see `Gate.read_usage`."""
@@ -749,17 +1012,17 @@ class AsyncGate(_PolicyGate):
         decider = self._decider
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
-        memory, blocked = decider.fast_path.states, None
+        memory, named = decider.fast_path.states, None
         if memory is None or memory.documents is not decider.fast_path.unblocked:
-            blocked = await self._blocked_clients()
-            if blocked is not None and not compiled.may_be_blocked(request, stage, blocked):
-                blocked = None
-        ready = compiled.straight(request, stage) if turned is None and blocked is None else None
+            measures = await self._measures()
+            if measures is not None:
+                compiled, named = _measured(compiled, request, stage, measures)
+        ready = compiled.straight(request, stage) if turned is None and named is None else None
         if not isinstance(ready, Asked):
             turned = turned or compiled.policy.switch
             if compiled.pressure is not None and not compiled.pressure.is_calm:
                 compiled.pressure.begin(decider)
-            verdict = await self._deliberate(compiled, compiled.deliberate(request, stage, turned, ready, blocked))
+            verdict = await self._deliberate(compiled.deliberate(request, stage, turned, ready, named))
             if not verdict.allowed:
                 await self.release(verdict)  # slots of rules in shadow
         else:
@@ -769,7 +1032,8 @@ class AsyncGate(_PolicyGate):
                 if compiled.may_queue or not switch.limiting or at_once is None:
                     found = _hit_quickly(decider.fast_path.quick, compiled, ready)
                     if found is None:
-                        found = Decision(asks, (await decider.evaluate(self._bounded(compiled, [asks])))[0])
+                        groups = self._bounded([asks]) if compiled.may_queue else [asks]
+                        found = Decision(asks, (await decider.evaluate(groups))[0])
                     decision = found
                 else:
                     decision = Decision(asks, at_once(asks)) if states is None else ready.decide(states)
@@ -782,13 +1046,13 @@ class AsyncGate(_PolicyGate):
             _tell(decider.listeners, verdict, begin)
         return verdict
 
-    async def _deliberate(self, compiled: CompiledPolicy, flow: Generator[Step, Any, T]) -> T:
+    async def _deliberate(self, flow: Generator[Step, Any, T]) -> T:
         try:
             step = next(flow)
             while True:
                 try:
                     if isinstance(step, list):
-                        answer = await self._decider.spend(self._bounded(compiled, step))
+                        answer = await self._decider.spend(self._bounded(step))
                     else:
                         answer = await step
                 except Exception as error:
@@ -810,6 +1074,17 @@ async def _undo(decider: AsyncDecider, made: Sequence[Decision]) -> None:
             await decider.release(decision)
         else:
             await decider.undo(decision)
+
+
+def _measured(
+    compiled: CompiledPolicy, request: RequestView, stage: str, measures: OperatorMeasures
+) -> tuple[CompiledPolicy, OperatorClients | None]:
+    """Return a policy as operators have switched it, and the clients that they have named if they may concern the
+    request."""
+    if measures.switches is not None:
+        compiled = compiled.switched(measures.switches)
+    named = measures.clients
+    return compiled, named if named is not None and compiled.may_be_named(request, stage, named) else None
 
 
 def checked_stage(stage: str) -> str:

@@ -58,7 +58,9 @@ from ratebound.policy.runtime.layered_policy import (
     without_rules,
     written_out,
 )
-from ratebound.policy.runtime.operator_blocks import BlockedClients
+from ratebound.policy.runtime.operator_clients import OperatorClients
+from ratebound.policy.runtime.operator_switches import RuleSwitches
+from ratebound.policy.runtime.switched_policy import switched_policy, switched_rules
 from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratebound")
@@ -73,9 +75,10 @@ RuleValues = Mapping[str, str] | None  # what the limits of distinct values of a
 class RequestCase:
     """The asks of one request. Those of enforced rules are one group, and each shadow is a group of its own."""
 
-    __slots__ = ("asks", "identities", "rules", "shadows")
+    __slots__ = ("asks", "identities", "is_overridden", "rules", "shadows")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_overridden: bool = False) -> None:
+        self.is_overridden = is_overridden
         self.asks: list[Ask] = []
         self.rules: list[Rule] = []
         self.identities: list[Identity] = []
@@ -110,7 +113,8 @@ class RequestCase:
             Shadow(rule, candidate, who, None if ask is None else Decision((ask,), next(answers)))
             for rule, candidate, who, ask in self.shadows
         ]
-        grounds = Grounds("unlimited" if decision is None else "limited", policy, stage, self.rules)
+        kind = "unlimited" if decision is None else "limited"
+        grounds = Grounds(kind, policy, stage, self.rules, is_overridden=self.is_overridden)
         allowed = decision is None or decision.allowed
         return Verdict(grounds, client, allowed, decision, self.identities, tuple(shadows))
 
@@ -143,11 +147,18 @@ class CompiledPolicy:
     """A policy, with everything computed that can be computed before the first request.
 
     `layered` puts rules in front of it. It compiles a policy onto the one `below`: only the rules that this does not
-    have are compiled, and the rest is shared.
+    have are compiled, and the rest is shared. `switched` returns it as operators have switched its rules. Then `origin`
+    is the policy as it was written, and `off` are the names of the rules that are off.
     """
 
-    def __init__(self, policy: Policy, below: "CompiledPolicy | None" = None) -> None:
+    def __init__(
+        self, policy: Policy, below: "CompiledPolicy | None" = None, off: frozenset[str] = frozenset()
+    ) -> None:
         self.policy = policy
+        self.origin = self
+        self.off = off
+        self._layer: tuple[CompiledPolicy, Sequence[Rule], dict[str, bool]] | None = None  # if `layered` has made it
+        self._switched: tuple[RuleSwitches, CompiledPolicy] | None = None  # the last one
         known: dict[Rule, CompiledRule] = {} if below is None else {rule.rule: rule for rule in below.rules}
         self.rules: list[CompiledRule] = [
             known.get(rule) or compile_rule(policy, place) for place, rule in enumerate(policy.rules)
@@ -162,7 +173,7 @@ class CompiledPolicy:
             self.stages = {name: CompiledStage.of(rules) for name, rules in by_stage.items()}
             self.may_queue = may_queue(policy.rules, policy.overrides)
             self.may_hold = may_hold(policy.rules, policy.overrides)
-            self.descriptors = DescriptorTable(policy)
+            self.descriptors = DescriptorTable(policy, off)
             kinds = [*self.clients.kinds, *(kind for parts in policy.alternatives for kind in parts)]
             self._functions = [*_functions_of(new), *(function for kind in kinds for function in kind.functions)]
         else:
@@ -200,11 +211,38 @@ class CompiledPolicy:
         """
         try:
             below = self._without_rules if alone else self._with_defaults_kept if keep_defaults else self
-            return CompiledPolicy(with_rules_in_front(below.policy, rules), below)
+            made = CompiledPolicy(with_rules_in_front(below.policy, rules), below)
+            made._layer = self, rules, {"alone": alone, "keep_defaults": keep_defaults}
+            return made
         except PolicyError as error:
             found = error
         written_out(self.policy, rules, alone=alone, keep_defaults=keep_defaults)  # raises with all that is wrong
         raise found
+
+    def switched(self, switches: RuleSwitches) -> "CompiledPolicy":
+        """Return this policy as operators have switched its rules. It is compiled once for these switches."""
+        known = self._switched
+        if known is None or known[0] is not switches:
+            known = self._switched = switches, self._compile_switched(switches)
+        return known[1]
+
+    def _compile_switched(self, switches: RuleSwitches) -> "CompiledPolicy":
+        try:
+            if self._layer is None:
+                policy = switched_policy(self.policy, switches)
+                made = self if policy is self.policy else CompiledPolicy(policy, off=switches.off)
+            else:
+                base, rules, options = self._layer
+                below, own = base.switched(switches), switched_rules(rules, switches)
+                is_same = below is base and all(new is old for new, old in zip(own, rules, strict=True))
+                made = self if is_same else below.layered(own, **options)
+        except PolicyError:
+            log.exception("operators' switches cannot be combined with the policy, and have no effect on it")
+            return self
+        if made is not self:
+            made.origin, made.off = self, switches.off
+            made.may_queue, made.may_hold = made.may_queue or self.may_queue, made.may_hold or self.may_hold
+        return made
 
     @cached_property
     def _without_rules(self) -> "CompiledPolicy":
@@ -222,14 +260,14 @@ class CompiledPolicy:
         """Return True if there are early rules, and this request has not passed them yet."""
         found = request.found
         return self.has_early and not (
-            isinstance(found, RequestIdentities) and found.owner is self and found.passed_early
+            isinstance(found, RequestIdentities) and found.owner is self.origin and found.passed_early
         )
 
     def passed_early(self, request: RequestView, verdict: Verdict) -> None:
         """Note on the request that an early verdict of this policy allowed it. A request that no rule looked at has
         nothing to note it on, and counts as not passed."""
         found = request.found
-        if verdict.allowed and isinstance(found, RequestIdentities) and found.owner is self:
+        if verdict.allowed and isinstance(found, RequestIdentities) and found.owner is self.origin:
             found.passed_early = True
 
     def line(self, stage: str) -> FastPath | None:
@@ -248,11 +286,11 @@ class CompiledPolicy:
             return matched
         asked = matched.known.get(request.peer) if request.user is None or not matched.by_user else None
         if asked is None:
-            asked = matched.ask(request, self._client(request), self, is_peer=not self.policy.proxies.believes)
+            asked = matched.ask(request, self._client(request), self.origin, is_peer=not self.policy.proxies.believes)
             if asked is None:
                 return matched
         if self.has_early:
-            request.found = RequestIdentities(self, asked.client)
+            request.found = RequestIdentities(self.origin, asked.client)
         return asked
 
     def exempts(self, request: RequestView) -> bool:
@@ -267,18 +305,19 @@ class CompiledPolicy:
         stage: str,
         switch: str,
         matched: MatchedRules | None = None,
-        blocked: BlockedClients | None = None,
+        named: OperatorClients | None = None,
     ) -> Deliberation:
         """Decide one request at one stage: yield what has to be asked or awaited, and return the verdict.
 
-        `matched` has the rules that apply, if `straight` has found them. `blocked` has the clients that operators have
-        blocked, if they may concern this request; then there is no `matched`.
+        `matched` has the rules that apply, if `straight` has found them. `named` has the clients that operators have
+        blocked or given other limits, if they may concern this request; then there is no `matched`.
         """
         policy = self.policy
         if switch == "off":
             return Verdict(Grounds("off", policy, stage), None)
         client = self._client(request)
-        found = request.found = RequestIdentities(self, client)
+        found = request.found = RequestIdentities(self.origin, client)
+        is_overridden = False
         if matched is not None:
             applying = matched.bounds
         else:
@@ -293,10 +332,12 @@ class CompiledPolicy:
                     return _denied_for_doubled(Grounds("deny", policy, stage), client, switch)
                 if self.clients.block.find(found.keys, client.ip):
                     return Verdict(Grounds("block", policy, stage), client, switch == "shadow")
-            if blocked is not None:
-                kinds = blocked.kinds(policy.kinds) if stage == "late" else ()
-                block = blocked.find((yield from _keys_of(kinds, request, found)), client.ip)
-                if is_doubled(kinds, found):
+            keys: Sequence[str] = ()
+            if named is not None:
+                kinds = named.kinds(policy.kinds) if stage == "late" else ()
+                keys = yield from _keys_of(kinds, request, found)
+                block = named.block_of(keys, client.ip)
+                if is_doubled(named.blocks.kinds(policy.kinds) if kinds else (), found):
                     return _denied_for_doubled(Grounds("deny", policy, stage), client, switch)
                 if block is not None:
                     return Verdict(Grounds("block", policy, stage, (), *block), client, switch == "shadow")
@@ -304,12 +345,14 @@ class CompiledPolicy:
                 if self.clients.allow.find(found.keys, client.ip):
                     return Verdict(Grounds("allow", policy, stage), client)
                 found.overrides = policy.overridden.find(found.keys, client.ip)
+            if named is not None:
+                is_overridden = self.note_overrides(found, named, keys)
             rules = self.stages[stage]
             tier = (yield from self.tier(request, found, None)) if rules.wants_tier else None
             applying = rules.applying(request, readings, methods, client.ip, tier)
         if not applying:
             return Verdict(Grounds("unmatched", policy, stage), client)
-        case, pressure = RequestCase(), self.pressure
+        case, pressure = RequestCase(is_overridden=is_overridden), self.pressure
         for compiled in applying:
             rule = compiled.rule
             in_shadow = rule.mode == "shadow" or switch == "shadow"
@@ -373,13 +416,13 @@ class CompiledPolicy:
     def note_client(self, request: RequestView) -> ClientAddress:
         """Return the client's address, and note it on the request: functions may read it before there is a decision."""
         client = self._client(request)
-        request.found = RequestIdentities(self, client)
+        request.found = RequestIdentities(self.origin, client)
         return client
 
     def _client(self, request: RequestView) -> ClientAddress:
         """Return the client's address. The late stage takes it from the early one; identities may differ by then."""
         before = request.found
-        if before is not None and isinstance(before, RequestIdentities) and before.owner is self:
+        if before is not None and isinstance(before, RequestIdentities) and before.owner is self.origin:
             return before.client
         proxies = self.policy.proxies
         return proxies.client_address(request.peer, request.headers if proxies.believes else ())
@@ -388,21 +431,60 @@ class CompiledPolicy:
         """Note the keys of all identities that a list of clients may name."""
         found.keys = yield from _keys_of(self.clients.kinds, request, found)
 
-    def may_be_blocked(self, request: RequestView, stage: str, blocked: BlockedClients) -> bool:
-        """Return True if one of the clients that operators have blocked may be that of this request."""
-        if blocked.has(self._client(request).ip):
+    def note_overrides(self, found: RequestIdentities, named: OperatorClients, keys: Iterable[str]) -> bool:
+        """Put the overrides that operators have given to a client before those of the policy. Return True if there are
+        any. A tier that the policy does not know has no effect."""
+        overrides = [
+            override
+            for override in named.overrides_of(keys, found.client.ip)
+            if override.tier is None or override.tier in self.policy.tier_names or _warn_of_override(override.tier)
+        ]
+        if overrides:
+            found.overrides = [*((override, None) for override in overrides), *found.overrides]
+        return bool(overrides)
+
+    def look_up_named(
+        self, request: RequestView, found: RequestIdentities, named: OperatorClients, stage: str
+    ) -> Generator[Step, Any, None]:
+        """Note the overrides that operators have given to the client of a request."""
+        kinds = named.kinds(self.policy.kinds) if stage == "late" else ()
+        self.note_overrides(found, named, (yield from _keys_of(kinds, request, found)))
+
+    def may_be_named(self, request: RequestView, stage: str, named: OperatorClients) -> bool:
+        """Return True if one of the clients that operators have named may be that of this request."""
+        if named.has(self._client(request).ip):
             return True
-        kinds = blocked.kinds(self.policy.kinds) if stage == "late" else ()
+        kinds = named.kinds(self.policy.kinds) if stage == "late" else ()
         return any(kind.name != "user" or request.user is not None for kind in kinds)
+
+    def overridden_plan(
+        self, compiled: CompiledRule, overrides: Iterable[tuple[Any, Mapping[str, Plan] | None]]
+    ) -> Plan | None:
+        """Return the plan of the first of these overrides that has one for a rule; None if there is none.
+
+        An operator's override has no plans of its own: the rule makes one of its limits.
+        """
+        name = compiled.rule.name
+        if name in self.off:
+            return "unlimited"
+        for override, plans in overrides:
+            if plans is not None:
+                if name in plans:
+                    return compiled.enforced(plans[name])
+            elif override.concerns(name):
+                plan = compiled.of_operator(override.limits)
+                if plan is not None:
+                    return plan
+        return None
 
     def plan_for(
         self, compiled: CompiledRule, request: RequestView, found: RequestIdentities, who: Identity
     ) -> Generator[Step, Any, Plan]:
         """Return what a rule allows the client: by an override, a function, its tier, or to everybody."""
         rule = compiled.rule
-        for _, plans in found.overrides:
-            if rule.name in plans:
-                return compiled.enforced(plans[rule.name])
+        plan = self.overridden_plan(compiled, found.overrides)
+        if plan is not None:
+            return plan
         if compiled.flat is not None:
             return compiled.flat
         if rule.computed is not None:
@@ -446,6 +528,12 @@ class CompiledPolicy:
                     return identity.tier
                 _warn_of_tier("+".join(kind.name for kind in parts), identity.tier, ", ".join(policy.tier_names))
         return policy.default_tier
+
+
+@lru_cache(maxsize=64)
+def _warn_of_override(tier: str) -> bool:
+    log.error("an operator's override gives the tier %r, which the policy does not have: it has no effect", tier)
+    return False
 
 
 @lru_cache(maxsize=64)

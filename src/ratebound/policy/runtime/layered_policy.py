@@ -47,7 +47,7 @@ def with_rules_in_front(policy: Policy, rules: Sequence[Rule]) -> Policy:
     # A policy of the new rules alone shows what is wrong with them. It needs to know the tiers, but not their clients.
     new = _checked(policy, rules=rules, overrides=overrides, tiers=policy.tier_names, exempt=(), allow=(), block=())
     by = {rule.name: policy.alternatives if _counts_as_policy(rule) else new.rule_by[rule.name] for rule in rules}
-    return _changed(
+    return changed_policy(
         policy,
         rules=(*rules, *policy.rules),
         rule_by=ChainMap(by, policy.rule_by),  # type: ignore[arg-type]  # nothing writes to it
@@ -64,7 +64,7 @@ def without_rules(policy: Policy) -> Policy:
         overridden = policy.overridden.mapped(_without_plans)
     else:
         overridden = ClientList([(override.client, (override, {})) for override in kept], policy.kinds)
-    return _changed(policy, rules=(), rule_by={}, counter_windows={}, overrides=kept, overridden=overridden)
+    return changed_policy(policy, rules=(), rule_by={}, counter_windows={}, overrides=kept, overridden=overridden)
 
 
 def with_defaults_kept(policy: Policy) -> Policy:
@@ -73,7 +73,7 @@ def with_defaults_kept(policy: Policy) -> Policy:
     rules = tuple(map(_kept, policy.rules))
     if any(rule.default and rule.final for rule in policy.rules):
         return _checked(policy, rules=rules)
-    return _changed(policy, rules=rules)
+    return changed_policy(policy, rules=rules)
 
 
 def _kept(rule: Rule) -> Rule:
@@ -131,7 +131,7 @@ def _checked(policy: Policy, **changes: Any) -> Policy:
     return replace(policy, **made, **changes)
 
 
-def _changed(policy: Policy, **changes: Any) -> Policy:
+def changed_policy(policy: Policy, **changes: Any) -> Policy:
     """Return the policy with other values, which are known to be right: nothing is checked."""
     changed = copy(policy)
     for name, value in changes.items():

@@ -20,6 +20,10 @@ from ratebound.policy.problem import nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule, plan_of
 from ratebound.policy.runtime.fast_path import readings_of
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step, verified
+from ratebound.policy.runtime.operator_clients import OperatorClients
+from ratebound.policy.runtime.operator_measures import OperatorMeasures
+from ratebound.policy.runtime.operator_switches import RuleSwitches
+from ratebound.policy.runtime.switched_policy import switched_rules
 from ratebound.usage import checked_units, grant_ask, no_quota, quotas_among, usage_ask
 
 CALL = "call."  # the names of identities that a function in a rule finds begin with it
@@ -33,14 +37,18 @@ class RuleAsk(NamedTuple):
 
 
 def asks_of_request(
-    compiled: CompiledPolicy, request: RequestView, switch: str, rules: Sequence[CompiledRule] | None = None
+    compiled: CompiledPolicy,
+    request: RequestView,
+    switch: str,
+    rules: Sequence[CompiledRule] | None = None,
+    named: OperatorClients | None = None,
 ) -> Generator[Step, Any, list[RuleAsk]]:
     """Return the asks that show the usage of a request's client: of the rules that apply to this request, or of all of
     these `rules` that count the client on any request. Yields what must be awaited.
 
     Of `rules`, two kinds are left out, because a client is shown its own usage: those that count all clients together,
     and those that count by a value of the request or by a function in the rule itself, which may be anything that the
-    client sends, such as the name of another account.
+    client sends, such as the name of another account. `named` are the clients that operators have named.
     """
     if isinstance(request, str):
         raise TypeError(f"expected a RequestView, not {shown(request)}: use usage_of({shown(request)})")
@@ -52,7 +60,7 @@ def asks_of_request(
     try:
         asks: list[RuleAsk] = []
         for stage in ("early", "late") if rules is not None or not compiled.exempts(request) else ():
-            for one in (yield from _counting(compiled, request, found, stage, rules)):
+            for one in (yield from _counting(compiled, request, found, stage, rules, named)):
                 try:
                     who = yield from _identified(one, request, found)
                 except UnreadableRequest:
@@ -71,6 +79,7 @@ def _counting(
     found: RequestIdentities,
     stage: str,
     rules: Sequence[CompiledRule] | None,
+    named: OperatorClients | None,
 ) -> Generator[Step, Any, list[CompiledRule]]:
     """Return the enforced rules of a stage that count the client: none if a list blocks or allows it."""
     policy, lists, client = compiled.policy, compiled.clients, found.client
@@ -80,6 +89,8 @@ def _counting(
         if lists.block.find(found.keys, client.ip) or lists.allow.find(found.keys, client.ip):
             return []
         found.overrides = policy.overridden.find(found.keys, client.ip)
+    if named is not None:
+        yield from compiled.look_up_named(request, found, named, stage)
     stage_rules = compiled.stages[stage]
     of_stage = [one for one in rules or () if one.rule.stage == stage]
     tier = None
@@ -115,7 +126,8 @@ def _identified(one: CompiledRule, request: RequestView, found: RequestIdentitie
 class ClientLimits:
     """The limits of the rules that count a named client; see `read_client` for the names.
 
-    `tier` is the client's tier, where no list of the policy names it. `rule` is the only rule to look at.
+    `tier` is the client's tier, where no list of the policy names it. `rule` is the only rule to look at. `rules` are
+    as they were written; `measures` are what operators have changed.
 
     Raises ValueError if a name cannot be read, or if no rule counts by it; also for a tier or a rule that does not
     exist.
@@ -129,23 +141,31 @@ class ClientLimits:
         *,
         tier: str | None = None,
         rule: str | None = None,
+        measures: OperatorMeasures | None = None,
     ) -> None:
         if tier is not None and tier not in policy.tier_names:
             raise ValueError(f"unknown tier {tier!r}: {nearest(tier, policy.tier_names)}")
         self._policy = policy
+        named = None if measures is None else measures.clients
+        switches = None if measures is None else measures.switches
+        self._off: frozenset[str] = frozenset() if switches is None else switches.off
         self._client = read_client(names, policy.kinds)
         known = {one.rule.name: one for one in rules}
         if rule is not None and rule not in known:
             raise ValueError(f"unknown rule {rule!r}: {nearest(rule, known)}")
         chosen = list(known.values()) if rule is None else [known[rule]]
         counted = [(one, identity_in(one.by, self._client)) for one in chosen]
-        self._counted = [(one, who) for one, who in counted if who is not None]
+        self._written = [(one, who) for one, who in counted if who is not None]
+        self._counted = [(switched_compiled(one, switches, policy.failure), who) for one, who in self._written]
         if not self._counted:
             raise ValueError(_not_counted(chosen, self._client, rule, policy))
         keys = [one.key for one in self._client]
         address = next((one.client.ip for one in self._client if one.client is not None), None)
+        given = [] if named is None else named.overrides_of(keys, address)
+        self._given = [override for override in given if override.tier in (None, *policy.tier_names)]
         self._overrides = [override for override, _ in policy.overridden.find(keys, address)]
-        tiers = [override.tier for override in self._overrides if override.tier is not None]
+        tiers = [override.tier for override in self._given if override.tier is not None]
+        tiers += [override.tier for override in self._overrides if override.tier is not None]
         self._tier = next(iter([*tiers, *policy.members.find(keys, address)]), tier)
 
     def usage(self) -> list[RuleAsk]:
@@ -172,11 +192,21 @@ class ClientLimits:
         return group
 
     def spent(self) -> Group:
-        """Return asks for all limits that the client may have spent of, candidates and shadows included."""
-        found = [(who.key, tuple(self._limits(one, one.candidates.values()))) for one, who in self._counted]
+        """Return asks for all limits that the client may have spent of, candidates and shadows included; of rules that
+        operators have switched, before and after."""
+        found = []
+        for (one, who), (written, _) in zip(self._counted, self._written, strict=True):
+            more = [*one.candidates.values(), *written.plans.values(), *written.candidates.values()]
+            found.append((who.key, tuple(self._limits(one, more))))
         return [usage_ask(key, limits) for key, limits in found if limits]
 
     def _plan(self, one: CompiledRule) -> Plan:
+        if one.rule.name in self._off:
+            return "unlimited"
+        for given in self._given:
+            plan = one.of_operator(given.limits) if given.limits and given.concerns(one.rule.name) else None
+            if plan is not None:
+                return plan
         for override in self._overrides:
             if _has_limits(override, one.rule):
                 return _overridden(override, one)
@@ -192,6 +222,15 @@ class ClientLimits:
             for limit in plan if isinstance(plan, tuple) else ():
                 scopes.setdefault(limit.scope, limit)
         yield from scopes.values()
+
+
+def switched_compiled(one: CompiledRule, switches: RuleSwitches | None, failure: str) -> CompiledRule:
+    """Return a compiled rule as operators have switched it. `failure` is the failure mode of the policy."""
+    (rule,) = (one.rule,) if switches is None else switched_rules((one.rule,), switches)
+    if rule is one.rule:
+        return one
+    windows = one.counter_windows | rule.counter_windows
+    return CompiledRule(rule, one.order, one.by, failure, windows, one.penalty if rule.penalty else None, one.sources)
 
 
 def _has_limits(override: Override, rule: Rule) -> bool:

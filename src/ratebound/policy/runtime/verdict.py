@@ -35,6 +35,7 @@ class Grounds(NamedTuple):
     asked: Sequence[Rule] = ()
     block: Block | None = None
     block_wait: int | None = None  # microseconds until that block ends; None if it does not end by itself
+    is_overridden: bool = False  # an operator has given this client other limits, which may have queues or slots
 
 
 class Verdict:

@@ -69,6 +69,13 @@ def _nodes_of_document(inner: Any, name: str) -> tuple[str, ...]:
     return ONE_NODE if find is None else find(name) or ONE_NODE
 
 
+def _reader_of_all(inner: Any, names: Sequence[str]) -> Callable[[Sequence[str]], Any] | None:
+    """Return the storage's `read_documents`; None if it has none, or if the documents are not on the same nodes."""
+    if len({_nodes_of_document(inner, name) for name in names}) != 1:
+        return None
+    return getattr(inner, "read_documents", None)
+
+
 class GuardedStorage:
     """A storage that calls `inner` and answers by the deadline, whatever happens to it.
 
@@ -214,6 +221,15 @@ class GuardedStorage:
         read = documents_of(self.inner).read_document
         call = self.guard.call_on(_nodes_of_document(self.inner, name))
         found: Document = self._call_or_raise(call, partial(read, name))
+        return found
+
+    def read_documents(self, names: Sequence[str]) -> list[Document]:
+        """Return what `read_document` returns for each name, in one call if the storage can do that. Raises like it."""
+        together = _reader_of_all(self.inner, names)
+        if together is None:
+            return [self.read_document(name) for name in names]
+        call = self.guard.call_on(_nodes_of_document(self.inner, names[0]))
+        found: list[Document] = self._call_or_raise(call, partial(together, names))
         return found
 
     def write_document(self, name: str, content: bytes, version: int) -> bool:
@@ -502,6 +518,15 @@ class AsyncGuardedStorage:
         read = documents_of(self.inner).read_document
         call = self.guard.call_on(_nodes_of_document(self.inner, name))
         found: Document = await self._call_or_raise(call, read, name)
+        return found
+
+    async def read_documents(self, names: Sequence[str]) -> list[Document]:
+        """Return what `read_document` returns for each name; see `GuardedStorage.read_documents`."""
+        together = _reader_of_all(self.inner, names)
+        if together is None:
+            return [await self.read_document(name) for name in names]
+        call = self.guard.call_on(_nodes_of_document(self.inner, names[0]))
+        found: list[Document] = await self._call_or_raise(call, together, names)
         return found
 
     async def write_document(self, name: str, content: bytes, version: int) -> bool:

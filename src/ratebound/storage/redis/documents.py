@@ -54,6 +54,13 @@ def document_in(reply: Any) -> Document:
     return int(version), content
 
 
+def documents_in(reply: Any, count: int) -> list[Document]:
+    """Return documents from the reply to MGET for `count` of them. Raises like `document_in`."""
+    if not isinstance(reply, list | tuple) or len(reply) != count:
+        raise NotOurs(NOT_OURS)
+    return [document_in(one) for one in reply]
+
+
 def is_written(reply: Any) -> bool:
     """Return True if the document was written, from the reply to the script. Raises NotOurs."""
     if type(reply) is not int:

@@ -127,7 +127,7 @@ class ScopePlace:
         self.second = int.from_bytes(name[4:], "little")
 
 
-class Change:
+class CellChange:
     """A state that is to be written at a place."""
 
     __slots__ = ("numbers", "place", "worth")
@@ -382,7 +382,7 @@ class Cells:
             at, word = at + COPY_B, place.word_b
         return max(needed - self._chain_at(at)[2], 0) if word & 255 == CHAINED else needed
 
-    def write_together(self, changes: list[Change]) -> None:
+    def write_together(self, changes: list[CellChange]) -> None:
         """Write several states: all of them, or none if the process is killed meanwhile."""
         if len(changes) == 1:
             self.write(changes[0].place, changes[0].numbers, changes[0].worth)

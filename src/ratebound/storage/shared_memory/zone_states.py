@@ -32,8 +32,8 @@ from ratebound.storage.shared_memory.cells import (
     CLEAN,
     DROPPED,
     LINKED,
+    CellChange,
     Cells,
-    Change,
     Damaged,
     Place,
     Spot,
@@ -500,7 +500,7 @@ class Zone:
         Return the indexes of penalties for whose first strike there is no room. Raises ZoneFull.
         """
         cells = self.cells
-        changes: list[Change] = []
+        changes: list[CellChange] = []
         emptied: list[int] = []
         uncounted: list[int] = []
         needed: dict[int, int] = {}
@@ -511,7 +511,7 @@ class Zone:
                 continue
             if numbers is None:  # nothing is left of it: first this is written with the others, then the cell is freed
                 emptied.append(place.cell)
-                changes.append(Change(place, state.pack(limit), 0))
+                changes.append(CellChange(place, state.pack(limit), 0))
                 continue
             if place.cell < 0:
                 if state.expires < now:
@@ -526,7 +526,7 @@ class Zone:
             blocks = cells.new_blocks(place, len(numbers))
             if blocks:
                 needed[place.shard] = needed.get(place.shard, 0) + blocks
-            changes.append(Change(place, numbers, worth_of(limit, state, now, remaining[i], place.worth)))
+            changes.append(CellChange(place, numbers, worth_of(limit, state, now, remaining[i], place.worth)))
         for shard, blocks in needed.items():
             if not cells.make_blocks(shard, blocks, spare, now):
                 raise ZoneFull

@@ -23,6 +23,9 @@ from ratebound.flow import Flow, run, run_async
 from ratebound.policy import Policy
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.operator_documents import Change
+from ratebound.policy.runtime.operator_overrides import ClientOverride
+from ratebound.policy.runtime.operator_switches import RuleSwitch, SwitchState
 from ratebound.policy.runtime.policy_url import FollowedPolicy
 from ratebound.slots import Holder
 from ratebound.uncancelled import uncancelled
@@ -234,21 +237,21 @@ class DjangoLimits:
         """Return what `holders` does, in a task."""
         return await self.tasks.gate.holders(identity, rule)  # type: ignore[no-any-return]
 
-    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
         """Block a client before any rule: `block("user:42", "1 hour")`; see `Gate.block`."""
-        return self.gate.block(client, for_, reason)
+        return self.gate.block(client, for_, reason, by=by)
 
-    async def ablock(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+    async def ablock(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
         """Do what `block` does, in a task."""
-        return await self.tasks.gate.block(client, for_, reason)  # type: ignore[no-any-return]
+        return await self.tasks.gate.block(client, for_, reason, by=by)  # type: ignore[no-any-return]
 
-    def unblock(self, client: str) -> bool:
+    def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
-        return self.gate.unblock(client)
+        return self.gate.unblock(client, by=by)
 
-    async def aunblock(self, client: str) -> bool:
+    async def aunblock(self, client: str, *, by: str = "") -> bool:
         """Do what `unblock` does, in a task."""
-        return await self.tasks.gate.unblock(client)  # type: ignore[no-any-return]
+        return await self.tasks.gate.unblock(client, by=by)  # type: ignore[no-any-return]
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
@@ -257,6 +260,118 @@ class DjangoLimits:
     async def ablocks(self) -> list[Block]:
         """Return what `blocks` does, in a task."""
         return await self.tasks.gate.blocks()  # type: ignore[no-any-return]
+
+    def override(
+        self,
+        client: str,
+        *,
+        limits: str | None = None,
+        tier: str | None = None,
+        rules: str | Sequence[str] = (),
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> ClientOverride:
+        """Give a client other limits or another tier, also of views; see `Gate.override`."""
+        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
+        return self.gate.override(client, **given, for_=for_, reason=reason, by=by)
+
+    async def aoverride(
+        self,
+        client: str,
+        *,
+        limits: str | None = None,
+        tier: str | None = None,
+        rules: str | Sequence[str] = (),
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> ClientOverride:
+        """Do what `override` does, in a task."""
+        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
+        return await self.tasks.gate.override(client, **given, for_=for_, reason=reason, by=by)  # type: ignore[no-any-return]
+
+    def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
+        """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
+        return self.gate.remove_override(client, rules=rules, by=by)
+
+    async def aremove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
+        """Do what `remove_override` does, in a task."""
+        return await self.tasks.gate.remove_override(client, rules=rules, by=by)  # type: ignore[no-any-return]
+
+    def overrides(self) -> list[ClientOverride]:
+        """Return all overrides that operators have set and that hold now; see `Gate.overrides`."""
+        return self.gate.overrides()
+
+    async def aoverrides(self) -> list[ClientOverride]:
+        """Return what `overrides` does, in a task."""
+        return await self.tasks.gate.overrides()  # type: ignore[no-any-return]
+
+    def set_switch(
+        self,
+        state: SwitchState,
+        *,
+        rule: str | None = None,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> RuleSwitch:
+        """Switch a rule of the policy or of a view, or all rules; see `Gate.set_switch`."""
+        return self.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by)
+
+    async def aset_switch(
+        self,
+        state: SwitchState,
+        *,
+        rule: str | None = None,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> RuleSwitch:
+        """Do what `set_switch` does, in a task."""
+        return await self.tasks.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by)  # type: ignore[no-any-return]
+
+    def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        return self.gate.remove_switch(rule, by=by)
+
+    async def aremove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
+        """Do what `remove_switch` does, in a task."""
+        return await self.tasks.gate.remove_switch(rule, by=by)  # type: ignore[no-any-return]
+
+    def switches(self) -> list[RuleSwitch]:
+        """Return all switches that operators have set and that hold now; see `Gate.switches`."""
+        return self.gate.switches()
+
+    async def aswitches(self) -> list[RuleSwitch]:
+        """Return what `switches` does, in a task."""
+        return await self.tasks.gate.switches()  # type: ignore[no-any-return]
+
+    def promote(self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = "") -> RuleSwitch:
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        return self.gate.promote(rule, for_=for_, reason=reason, by=by)
+
+    async def apromote(
+        self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = ""
+    ) -> RuleSwitch:
+        """Do what `promote` does, in a task."""
+        return await self.tasks.gate.promote(rule, for_=for_, reason=reason, by=by)  # type: ignore[no-any-return]
+
+    def changes(self) -> list[Change]:
+        """Return the audit log, the newest change first; see `Gate.changes`."""
+        return self.gate.changes()
+
+    async def achanges(self) -> list[Change]:
+        """Return what `changes` does, in a task."""
+        return await self.tasks.gate.changes()  # type: ignore[no-any-return]
+
+    def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
+        """Note in the audit log what an operator has done; see `Gate.record`."""
+        return self.gate.record(action, target, detail, by=by)
+
+    async def arecord(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
+        """Do what `record` does, in a task."""
+        return await self.tasks.gate.record(action, target, detail, by=by)  # type: ignore[no-any-return]
 
     def usage_flow(self, request: Any, caller: Caller, all_rules: bool, user: Any) -> Flow[list[Usage]]:
         """Find the usage of a client; see `usage`."""

@@ -110,7 +110,7 @@ class RateLimitMiddleware:
                 return None
             if not rules.is_direct:
                 return run(check_late(request, visit, limits.threads, rules))
-            if not rules.wants_user and gate.blocks_name_users():
+            if not rules.wants_user and gate.operators_name_users():
                 view.user = limits.find_user(request)
             answer = rules.answer(view, [gate.decide_by(rules.compiled, view, rules.last_stage)])
         visit.answer = request.ratebound = answer
@@ -147,7 +147,7 @@ class RateLimitMiddleware:
                 return None
             if not rules.is_direct:
                 return await run_async(check_late(request, visit, caller, rules))
-            if not rules.wants_user and await gate.blocks_name_users():
+            if not rules.wants_user and await gate.operators_name_users():
                 view.user = await limits.find_user_async(request)
             answer = rules.answer(view, [await gate.decide_by(rules.compiled, view, rules.last_stage)])
         visit.answer = request.ratebound = answer

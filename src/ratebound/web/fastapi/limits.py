@@ -106,6 +106,10 @@ class RateLimits:
         self.gate.read_endpoints = self._read_new_routes
         self.usage_of, self.grant, self.reset = self.gate.usage_of, self.gate.grant, self.gate.reset
         self.block, self.unblock, self.blocks = self.gate.block, self.gate.unblock, self.gate.blocks
+        self.override, self.overrides = self.gate.override, self.gate.overrides
+        self.remove_override, self.remove_switch = self.gate.remove_override, self.gate.remove_switch
+        self.set_switch, self.switches, self.promote = self.gate.set_switch, self.gate.switches, self.gate.promote
+        self.changes, self.record = self.gate.changes, self.gate.record
         self.holders = self.gate.holders
         if app is not None:
             self.install(app)

@@ -258,7 +258,7 @@ class LimitedFlask:
         options, view = self._options, request_view(request.environ, wire=self.wire)
         if rules.has_paths and request.url_rule is not None:
             view.route = self._template(request.url_rule.rule)
-        finds_user = self._finds_user(rules) or (options.user is not None and self.gate.blocks_name_users())
+        finds_user = self._finds_user(rules) or (options.user is not None and self.gate.operators_name_users())
         if finds_user or options.exempt_when is not None:
             self.gate.current().note_client(view)
         if options.exempt_when is not None and self.finished(options.exempt_when(view)):
@@ -427,7 +427,7 @@ def _checking_hook(limited: LimitedFlask, table: dict[Key, LimitedRoute]) -> Cal
         if visit.is_spared:
             return None
         visit.is_late, visit.checked = True, route.declared
-        is_direct = route.is_plain and route.rules.is_direct and not (has_users and gate.blocks_name_users())
+        is_direct = route.is_plain and route.rules.is_direct and not (has_users and gate.operators_name_users())
         if is_direct and visit.answer is None and PASSED not in environ:
             view, rules = on_demand(wire, environ, method, environ.get("REMOTE_ADDR") or None), route.rules
             answer = visit.answer = rules.answer(view, [decide_by(rules.compiled, view, rules.last_stage)])

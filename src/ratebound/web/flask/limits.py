@@ -14,6 +14,9 @@ from flask.views import View
 from ratebound.duration import Duration
 from ratebound.policy.functions import check_takes
 from ratebound.policy.runtime.operator_blocks import Block
+from ratebound.policy.runtime.operator_documents import Change
+from ratebound.policy.runtime.operator_overrides import ClientOverride
+from ratebound.policy.runtime.operator_switches import RuleSwitch, SwitchState
 from ratebound.slots import Holder
 from ratebound.usage import Usage
 from ratebound.web.dashboard import Auth, Operator, needing_auth
@@ -162,17 +165,72 @@ class RateLimits:
         """Return the slots that a client holds now, of limits of views too; see `Gate.holders`."""
         return self.gate.holders(identity, rule)
 
-    def block(self, client: str, for_: Duration | str | None = None, reason: str = "") -> Block:
+    def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
         """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
-        return self.gate.block(client, for_, reason)
+        return self.gate.block(client, for_, reason, by=by)
 
-    def unblock(self, client: str) -> bool:
+    def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
-        return self.gate.unblock(client)
+        return self.gate.unblock(client, by=by)
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
         return self.gate.blocks()
+
+    def override(
+        self,
+        client: str,
+        *,
+        limits: str | None = None,
+        tier: str | None = None,
+        rules: str | Sequence[str] = (),
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> ClientOverride:
+        """Give a client other limits or another tier, also of views; see `Gate.override`."""
+        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
+        return self.gate.override(client, **given, for_=for_, reason=reason, by=by)
+
+    def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
+        """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
+        return self.gate.remove_override(client, rules=rules, by=by)
+
+    def overrides(self) -> list[ClientOverride]:
+        """Return all overrides that operators have set and that hold now; see `Gate.overrides`."""
+        return self.gate.overrides()
+
+    def set_switch(
+        self,
+        state: SwitchState,
+        *,
+        rule: str | None = None,
+        for_: Duration | str | None = None,
+        reason: str = "",
+        by: str = "",
+    ) -> RuleSwitch:
+        """Switch a rule of the policy or of a view, or all rules; see `Gate.set_switch`."""
+        return self.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by)
+
+    def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        return self.gate.remove_switch(rule, by=by)
+
+    def switches(self) -> list[RuleSwitch]:
+        """Return all switches that operators have set and that hold now; see `Gate.switches`."""
+        return self.gate.switches()
+
+    def promote(self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = "") -> RuleSwitch:
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        return self.gate.promote(rule, for_=for_, reason=reason, by=by)
+
+    def changes(self) -> list[Change]:
+        """Return the audit log, the newest change first; see `Gate.changes`."""
+        return self.gate.changes()
+
+    def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
+        """Note in the audit log what an operator has done; see `Gate.record`."""
+        return self.gate.record(action, target, detail, by=by)
 
     def usage_page(self) -> Callable[[], Any]:
         """Return a view that tells callers their own usage of all limits, as JSON. It costs nothing, except for early
