@@ -1,13 +1,15 @@
 """Sites for the tests: a gate with a policy that has a bit of everything, three operators, and given figures."""
 
+import asyncio
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
 from typing import Any, NamedTuple
 
 import pytest
 
-from ratebound.admin.calls import CALLS, AdminCall, Role
+from ratebound.admin.calls import AdminCall, Role
 from ratebound.admin.empty_figures import EmptyFigures
 from ratebound.admin.messages import AdminAnswer, AdminRequest
 from ratebound.admin.operations import Operations
@@ -166,6 +168,11 @@ def body_of(call: AdminCall) -> Any:
     return dict(call.example) if call.has_body else None
 
 
-def calls_but(names: Iterable[str]) -> list[AdminCall]:
-    left_out = {*names}
-    return [call for call in CALLS if call.name not in left_out]
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine function, which runs in an event loop of its own."""
+
+    @wraps(test)
+    def ran(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return ran

@@ -21,6 +21,7 @@ PROBLEMS = {
     "422": "A field is wrong. `errors` names it.",
     "429": "There were too many wrong tokens.",
     "501": "The storage or the server cannot do this.",
+    "502": "The URL of the policy could not be read.",
     "503": "The storage could not answer.",
 }
 DESCRIPTION = (

@@ -3,6 +3,7 @@
 Fields were checked by the table; what only the gate can know is checked here, and all that is wrong is said at once.
 """
 
+import asyncio
 import inspect
 import logging
 import time
@@ -12,12 +13,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from ratebound import __version__, compiled
-from ratebound.admin.calls import Operator
+from ratebound.admin.calls import CALLS, Operator
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.policy_source import GatePolicySource, PolicySource
 from ratebound.admin.rules_in_force import descriptor_document, limit_text, rule_document
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
-from ratebound.flow import Flow
+from ratebound.flow import Flow, Step
 from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.identity.identify import IdentityKinds
 from ratebound.policy.model.rule import read_limits
@@ -31,6 +32,7 @@ log = logging.getLogger("ratebound.admin")
 
 RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
 DOCUMENTS = ("blocks", "overrides", "switches", "audit")
+CHANGING = {call.name for call in CALLS if call.role == "write"} | {"top"}
 FRESH = 1.0  # seconds for which versions of documents are not read again
 NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
 UNSEEN = "This instance has not seen that client, or has forgotten it: block it by its name."
@@ -93,14 +95,19 @@ class Operations:
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
         """Carry out a call of the table, and return its answer for JSON. Raises CallError."""
         try:
-            return (yield from self._methods[name](dict(arguments), operator))
+            answer = yield from self._methods[name](dict(arguments), operator)
         except StorageError as error:
             raise _storage_error(error) from None
         except PolicyError as error:
             wrong = [WrongField(problem.where, problem.message) for problem in error.problems]
             raise CallError(422, str(error), wrong) from None
         except ValueError as error:
+            if not arguments:
+                raise  # no field is wrong: it is ours
             raise CallError(422, str(error), [(_field_of(name, error), str(error))]) from None
+        if name in CHANGING:
+            self._revision = None  # the page that made the change sees it at once
+        return answer
 
     # Figures
 
@@ -320,18 +327,19 @@ class Operations:
 
     def _check_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         try:
-            found = yield partial(self._policy.check, arguments.get("text"), arguments.get("format"))
+            found = yield self._aside(self._policy.check, arguments.get("text"), arguments.get("format"))
         except PolicyError as error:
             return _wrong_policy(error)
-        return {"valid": True, "problems": [], "changes": [_change(one) for one in found]}
+        return {"valid": True, "problems": [], "changes": list(found)}
 
     def _reload_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         try:
-            found = yield self._policy.reload
+            found = yield self._aside(self._policy.reload)
         except PolicyError as error:
             return _wrong_policy(error)
+        self._core.current()  # the next request decides by it
         yield from self._record("reload", "policy", f"{len(found)} changes", operator)
-        return {"valid": True, "problems": [], "changes": [_change(one) for one in found]}
+        return {"valid": True, "problems": [], "changes": list(found)}
 
     def _health(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         view = yield self._figures.view
@@ -396,6 +404,12 @@ class Operations:
                 wrong.append(WrongField(label, f"unknown rule {rule!r}: {nearest(rule, known)}"))
         if wrong:
             raise CallError(422, "; ".join(f"{one.field}: {one.detail}" for one in wrong), wrong)
+
+    def _aside(self, function: Callable[..., Any], *arguments: Any) -> Step:
+        """Return a step that reads and compiles a policy, which must not keep an event loop from decisions."""
+        if self.is_async and not inspect.iscoroutinefunction(function):
+            return partial(asyncio.to_thread, function, *arguments)
+        return partial(function, *arguments)
 
     def _record(self, action: str, target: str, detail: str, operator: Operator) -> Flow[None]:
         """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
@@ -474,10 +488,6 @@ def _usage_document(usage: Usage) -> dict[str, Any]:
 def _wrong_policy(error: PolicyError) -> dict[str, Any]:
     problems = [{"where": one.where, "message": one.message, "line": one.line} for one in error.problems]
     return {"valid": False, "problems": problems, "changes": []}
-
-
-def _change(one: Any) -> Any:
-    return one if isinstance(one, dict) else {name: _plain(value) for name, value in one._asdict().items()}
 
 
 def _joined(client: str | Sequence[str]) -> str:

@@ -1,21 +1,27 @@
 """Where the policy of a gate comes from, for operators: its text without secrets, a dry run, and reading it again."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ratebound.admin.messages import CallError
+from ratebound.admin.rules_in_force import is_secret_header
+from ratebound.policy.functions import find_function, find_nothing
 from ratebound.policy.load.document import parse
 from ratebound.policy.load.loader import ANY_FUNCTION, REFERENCE, read_policy
 from ratebound.policy.load.url_text import FetchError
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError
-from ratebound.policy.runtime.policy_changes import described_changes
+from ratebound.policy.runtime.policy_changes import NOT_SHOWN, described_changes
 from ratebound.policy.runtime.policy_url import FollowedPolicy
+from ratebound.policy.runtime.reload import PolicyFile
 from ratebound.storage.secrecy import hidden
 
 SECRETS = ("storage", "salt")  # keys of a policy
+SHORT = 8  # characters: such a secret may be part of other words
+PASSWORD = re.compile(r"://[^/\s@\"']*@")
 STAND_INS = {"storage": "memory://", "salt": "a secret"}
 AN_OBJECT = "This policy was given as an object, so it cannot be read again: change it where the program makes it."
 
@@ -32,7 +38,7 @@ class PolicyOrigin(NamedTuple):
 
 
 class PolicySource(Protocol):
-    """The origin of a policy. `check` and `reload` may return something to await."""
+    """The origin of a policy. Each method may be async. If it is not, an AsyncGate has it run in a thread."""
 
     def describe(self) -> Any:
         """Return the PolicyOrigin."""
@@ -64,14 +70,18 @@ class GatePolicySource:
         if file is None:
             return PolicyOrigin("given as an object", None, "", "", False)
         error = "" if file.error is None else str(file.error)
-        return PolicyOrigin(str(file.path), without_secrets(file.text, file.format), file.format, error, True)
+        return PolicyOrigin(str(file.path), *without_secrets(file.text, file.format), error, True)
 
     def check(self, text: str | None, format: str | None) -> list[Any]:
         """Return what a new policy would change: the one in `text`, or the file or URL as it is now."""
         old: Policy = self._gate.policy
-        if text is not None:
-            return described(old, read_sent(text, format or "yaml", old))
         file = self._file
+        if text is not None:
+            known = ANY_FUNCTION
+            if file is not None:
+                given = file._functions if isinstance(file, PolicyFile) else file._file._functions
+                known = _KnownFunctions(file.text, file.format, given)
+            return described(old, read_sent(text, format or "yaml", old, known))
         if file is None:
             raise CallError(409, AN_OBJECT)
         try:
@@ -89,7 +99,6 @@ class GatePolicySource:
             if isinstance(file.error, PolicyError):
                 raise file.error
             raise CallError(502, str(file.error))
-        self._gate.current()
         return described(old, file.policy)
 
 
@@ -98,10 +107,28 @@ def described(old: Policy, new: Policy) -> list[Any]:
     return [change._asdict() for change in described_changes(old, new)]
 
 
-def read_sent(text: str, format: str, old: Policy) -> Policy:
-    """Return the policy in a text that somebody has sent. Nothing of this process leaks into it: no function is
-    imported, and no variable of the environment is filled in. Where `storage` and `salt` name a variable, they count as
-    unchanged. Raises PolicyError."""
+class _KnownFunctions(dict[str, Callable[..., Any]]):
+    """The functions that a policy in force names. Every other name stands for a function that finds nothing."""
+
+    def __init__(self, text: str, format: str, functions: Mapping[str, Callable[..., Any]] | None) -> None:
+        self._known = {*_strings(parse(text, format)[0])}
+        self._functions = functions or {}
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        return find_function(name, self._functions) if name in self._known else find_nothing
+
+
+def read_sent(
+    text: str, format: str, old: Policy, functions: Mapping[str, Callable[..., Any]] = ANY_FUNCTION
+) -> Policy:
+    """Return the policy in a text that somebody has sent. Nothing of this process leaks into it: it imports nothing,
+    and no variable of the environment is filled in. Where `storage` or `salt` name a variable, they count as unchanged.
+
+    `functions` has a function for every name. Raises PolicyError.
+    """
     tree, _ = parse(text, format)
     names: dict[str, str] = {}
     kept: dict[str, Any] = {}
@@ -111,31 +138,51 @@ def read_sent(text: str, format: str, old: Policy) -> Policy:
         if found:
             names.update(dict.fromkeys(found, STAND_INS[key]))
             kept[key] = getattr(old, key)
-    policy = read_policy(text, format=format, functions=ANY_FUNCTION, environ=names)
+    policy = read_policy(text, format=format, functions=functions, environ=names)
     return replace(policy, **kept) if kept else policy
 
 
-def without_secrets(text: str, format: str) -> str:
-    """Return the text of a policy without its passwords: values of `storage` and `salt`, unless they name a variable.
+def without_secrets(text: str, format: str) -> tuple[str, str]:
+    """Return the text of a policy, and its format, without secrets: `storage` and `salt`, unless they name a variable,
+    values of headers like Authorization, and passwords in URLs.
 
-    If one is not in the text as it is in the policy, because of escapes, the whole policy is written anew as JSON.
+    If a secret cannot be found in the text with certainty, because it is short or has escapes, the whole policy is
+    written anew as JSON.
     """
     try:
         tree, _ = parse(text, format)
     except PolicyError:
-        return ""  # it is in force, so that it can be read; but if it cannot, show nothing
-    if not isinstance(tree, Mapping):
-        return text
-    shown: dict[str, str] = {}
-    for key in SECRETS:
-        value = tree.get(key)
-        if isinstance(value, str) and value and REFERENCE.fullmatch(value) is None:
-            shown[key] = hidden(value).strip("'\"") if key == "storage" else "…"
-    for key, instead in shown.items():
-        value = tree[key]
-        if value == instead:
-            continue
-        if value not in text:
-            return json.dumps({**tree, **shown}, indent=2, ensure_ascii=False, default=str)
+        return "", format  # it is in force, so it can be read; but if it cannot, show nothing
+    secrets: dict[str, str] = {}
+    shown = _shown_tree(tree, (), secrets)
+    if any(len(value) < SHORT or value not in text for value in secrets):
+        text, format = json.dumps(shown, indent=2, ensure_ascii=False, default=str), "json"
+    for value, instead in secrets.items():
         text = text.replace(value, instead)
-    return text
+    return PASSWORD.sub("://…@", text), format
+
+
+def _shown_tree(value: Any, place: tuple[Any, ...], secrets: dict[str, str]) -> Any:
+    """Return a tree without its secrets, and collect them with what is shown instead."""
+    if isinstance(value, Mapping):
+        return {name: _shown_tree(one, (*place, name), secrets) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_shown_tree(one, place, secrets) for one in value]
+    if not isinstance(value, str) or not value or REFERENCE.fullmatch(value):
+        return value
+    instead = value
+    if place == ("storage",):
+        instead = hidden(value)[1:-1]
+    elif place == ("salt",) or (len(place) > 2 and place[-2] == "headers" and is_secret_header(str(place[-1]))):
+        instead = NOT_SHOWN
+    if instead != value:
+        secrets[value] = instead
+    return instead
+
+
+def _strings(value: Any) -> Iterator[str]:
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        if isinstance(one, str):
+            yield one
+        else:
+            yield from _strings(one)

@@ -7,6 +7,7 @@ from ratebound.limit import Limit
 from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.runtime.compiled_rules import CompiledRule
+from ratebound.policy.runtime.policy_changes import NOT_SHOWN, SECRET_HEADER
 
 FUNCTION = "a function"
 MATCH_LISTS = ("paths", "methods", "hosts", "tiers", "addresses")
@@ -62,12 +63,21 @@ def descriptor_document(one: DescriptorRule) -> dict[str, Any]:
 def _match_document(rule: Rule) -> dict[str, Any]:
     match = rule.match
     found: dict[str, Any] = {name: list(getattr(match, name)) for name in MATCH_LISTS}
-    found["headers"] = {name: _header_value(value) for name, value in match.headers.items()}
+    found["headers"] = {name: _header_value(name, value) for name, value in match.headers.items()}
     return found
 
 
-def _header_value(value: str | bool | Iterable[str]) -> Any:
-    return value if isinstance(value, str | bool) else list(value)
+def is_secret_header(name: str) -> bool:
+    """Return True if the values of a header may be credentials."""
+    return SECRET_HEADER.search(name) is not None
+
+
+def _header_value(name: str, value: str | bool | Iterable[str]) -> Any:
+    if isinstance(value, bool):
+        return value
+    if is_secret_header(name):
+        return NOT_SHOWN
+    return value if isinstance(value, str) else list(value)
 
 
 def _charge_text(charge: Any) -> str:
