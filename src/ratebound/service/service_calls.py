@@ -124,7 +124,7 @@ class ServiceCalls:
     async def _wait_for_worker(self, path: str) -> None:
         while True:
             try:
-                if (await ask_worker(path, "ready"))["policy"] == self._folder.last_reload.get("digest"):
+                if await ask_worker(path, "policy") == self._folder.last_reload.get("digest"):
                     return
             except WorkerSilent:  # it is started again, with the new policy
                 pass

@@ -81,7 +81,7 @@ class Worker:
             listeners=self.metrics.listeners,
         )
         self.figures = GateFigures(self.engine.gate, counts=self.metrics.decisions, keeps_view=False)
-        policy = ServicePolicy(self.engine.gate, task.policy, task.folder, task.supervisor)
+        policy = ServicePolicy(self.engine.gate, task.policy, settings.policy_url, task.folder, task.supervisor)
         self.operations = WorkerOperations(self.engine.gate, policy)
         with suppress(ValueError):  # Redis knows its own size
             self.metrics.prometheus.watch(self.engine.gate, name="service")
@@ -131,6 +131,7 @@ class Worker:
             "call": self.operations.call,
             "names": self._names,
             "others": self._others,
+            "policy": self._policy,
             "ready": self._ready,
             "report": self._report,
         }
@@ -215,13 +216,12 @@ class Worker:
         return self.figures.names(asked["digests"])
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {"process": os.getpid(), "ready": self.is_ready, "reason": self.not_ready}
+
+    async def _policy(self, asked: Mapping[str, Any]) -> str:
+        """Return the digest of the policy in force."""
         policy = self.task.policy
-        return {
-            "process": os.getpid(),
-            "ready": self.is_ready,
-            "reason": self.not_ready,
-            "policy": digest_of(policy.text) if isinstance(policy, PolicyFile) else "",
-        }
+        return digest_of(policy.text) if isinstance(policy, PolicyFile) else ""
 
 
 def run_worker(task: WorkerTask, started: int, supervisor: int) -> None:

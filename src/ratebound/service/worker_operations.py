@@ -14,7 +14,9 @@ from ratebound.admin.policy_source import AN_OBJECT, GatePolicySource, PolicyOri
 from ratebound.flow import run_async
 from ratebound.policy import AsyncGate, PolicyError, PolicyFile, read_policy
 from ratebound.policy.load.loader import policy_text
+from ratebound.policy.load.url_text import FetchError, shown_url
 from ratebound.policy.problem import Problem
+from ratebound.policy.runtime.fetched_policy import FetchedPolicy
 from ratebound.service.run_folder import RunFolder, digest_of
 
 RELOAD = signal.SIGUSR1  # to the supervisor. SIGHUP may also mean that its terminal was closed
@@ -45,32 +47,41 @@ class GivenFigures:
 
 
 class ServicePolicy:
-    """The origin of the policy of a service. `supervisor` is its process, which reads the file."""
+    """The origin of the policy of a service: a file, or a URL. `supervisor` is the process that puts it in force."""
 
-    def __init__(self, gate: AsyncGate, policy: object, folder: RunFolder, supervisor: int) -> None:
+    def __init__(self, gate: AsyncGate, policy: object, url: str, folder: RunFolder, supervisor: int) -> None:
         self._gate = gate
         self._file = policy if isinstance(policy, PolicyFile) else None
+        self._url = url
         self._origin = GatePolicySource(gate)
         self._folder = folder
         self._supervisor = supervisor
 
     def describe(self) -> PolicyOrigin:
-        """Return the policy in force, and what is wrong with the file that the supervisor has refused."""
-        error = str(self._folder.last_reload.get("problem", "")) if self._folder.has_old_policy else ""
-        return self._origin.describe()._replace(error=error)
+        """Return the policy in force, and what is wrong with the one that the supervisor has refused."""
+        problem = self._folder.last_reload.get("problem") if self._folder.has_old_policy else ""
+        found = self._origin.describe()._replace(error=self._folder.last_fetch.get("problem") or problem or "")
+        return found._replace(source=shown_url(self._url)) if self._url else found
 
     async def check(self, text: str | None, format: str | None) -> list[Any]:
-        """Return what a policy would change: the one in `text`, or the file as it is now."""
+        """Return what a policy would change: the one in `text`, or the file or URL as it is now."""
         if text is not None:
             return await asyncio.to_thread(self._origin.check, text, format)
-        return await asyncio.to_thread(self._check_file)
+        return await asyncio.to_thread(self._check_now)
 
-    def _check_file(self) -> list[Any]:
+    def _check_now(self) -> list[Any]:
         file = self._file
         if file is None:
             raise CallError(409, AN_OBJECT)
-        text, format = policy_text(file.path)  # not the copy in the folder of the run, which is in force
-        new = read_policy(text, format=format, file=str(file.path), functions=file._functions, environ=file._environ)
+        given: dict[str, Any] = {"functions": file._functions, "environ": file._environ}
+        try:
+            if self._url:
+                new = FetchedPolicy(self._url, file.path, **given).read()
+            else:  # not the copy in the folder of the run, which is in force
+                read, format = policy_text(file.path)
+                new = read_policy(read, format=format, file=str(file.path), **given)
+        except FetchError as error:
+            raise CallError(502, str(error)) from None
         return described(self._gate.policy, new)
 
     async def reload(self) -> list[Any]:
