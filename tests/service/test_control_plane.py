@@ -20,6 +20,7 @@ import pytest
 from ratebound.service.admin import is_loopback, problem
 from ratebound.service.admin_server import MOST_STREAMS, AdminServer, EventStreams, Receive, Scope, Send
 from ratebound.service.settings import read_settings
+from tests.policy.policy_server import respond, serving
 from tests.servers import wait_until
 from tests.service.running_service import CLIENT, COMMAND, RunningService, running_service
 
@@ -407,3 +408,23 @@ def test_without_a_policy_file_there_is_nothing_to_reload() -> None:
     with running_service("--policy", "", environ=TOKENS) as service:
         for path in ("policy/check", "policy/reload"):
             assert post(service, path).status_code == 409
+
+
+def test_a_policy_from_a_url_is_checked_and_fetched_at_once(tmp_path: Path) -> None:
+    with serving(OLD) as server:
+        options = ("--policy", server.url, "--policy-keep", str(tmp_path / "policy.yaml"), "--policy-every", "3600")
+        with running_service(*options, "--workers", "2", environ=TOKENS) as service:
+            assert get(service, "/api/policy", **bearer(READ)).json()["source"] == server.url
+            server.text = NEW
+            checked = post(service, "policy/check").json()
+            assert "7/hour" in json.dumps(checked["changes"])
+            assert limits_of(service) == {"1/hour"}
+            assert post(service, "policy/reload").json() == checked
+            assert limits_of(service) == {"7/hour"}
+            server.answer = lambda handler: respond(handler, 404)
+            assert post(service, "policy/check").status_code == 502
+            found = post(service, "policy/reload").json()
+            assert found["valid"] is False
+            assert "404" in found["problems"][0]["message"]
+            assert "404" in get(service, "/api/health", **bearer(READ)).json()["problems"][0]
+            assert limits_of(service) == {"7/hour"}

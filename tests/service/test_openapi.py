@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ratebound.admin.calls import CALLS
 from ratebound.policy import Match, Policy, Rule
 from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.connections import Bounds, Connections
 from ratebound.service.http1 import Http1Connection, problem
-from ratebound.service.openapi import OPERATIONS, openapi
+from ratebound.service.openapi import OPERATIONS, openapi, service_openapi
 from ratebound.service.routes import ServiceRoutes
 from tests.service.http_calls import HOST, an_api, an_engine, call
 
@@ -320,3 +321,15 @@ def test_other_answers_of_the_routes_are_in_the_document(live: Live) -> None:
         status, headers, body = client.post("/v1/hit", b" " * (1024 * 1024 + 1))
     assert status == 413
     checked("/v1/hit", status, headers, body)
+
+
+def test_one_document_describes_the_data_plane_and_the_admin_api() -> None:
+    document = service_openapi()
+    operations = [one for methods in document["paths"].values() for one in methods.values()]
+    assert {path for path in document["paths"] if path not in DOCUMENT["paths"]} == {f"/{call.path}" for call in CALLS}
+    assert len({one["operationId"] for one in operations}) == len(operations)
+    assert {tag for one in operations for tag in one["tags"]} == {tag["name"] for tag in document["tags"]}
+    for reference in set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document))):
+        Draft202012Validator.check_schema(document["components"]["schemas"][reference])
+    used = {name for one in operations for needed in one.get("security", []) for name in needed}
+    assert used <= document["components"]["securitySchemes"].keys()

@@ -32,9 +32,9 @@ from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
 from ratebound.service.metrics import family
 from ratebound.service.openapi import service_openapi
-from ratebound.service.operator_calls import OperatorCalls
 from ratebound.service.operator_tokens import UNNAMED, WRITE, OperatorToken
 from ratebound.service.run_folder import RunFolder
+from ratebound.service.service_calls import ServiceCalls
 from ratebound.service.settings import Listen, ServiceSettings
 from ratebound.service.worker_channel import WorkerSilent, ask_any_worker, ask_worker
 
@@ -49,6 +49,7 @@ WRONG_HOST = (
     "The control plane has no tokens, so it answers only to names of loopback, such as localhost or 127.0.0.1, in the"
     " header Host. To use another name, set RATEBOUND_ADMIN_TOKENS or --admin-token-file."
 )
+SILENT = 3  # looks without an answer that are told: a worker that is started again misses one or two
 CALL_SHARE = 0.8  # of the time that a request may take: for the worker that carries it out
 LIVE = "/api/live"
 TOO_MANY = f"{MOST_STREAMS} dashboards are open. Close some, or ask /api/figures once a second."
@@ -85,8 +86,9 @@ class ControlPlane:
         self._only_loopback = not settings.admin_tokens and task.bound.family != socket.AF_UNIX
         self._metrics = MergedMetrics(task.folder.retired)
         self._figures: list[Any] = [None] * settings.workers  # of each worker, None if it is silent
+        self._silent = [0] * settings.workers  # looks in a row that each worker has not answered
         self._polling = asyncio.Lock()
-        self._calls = OperatorCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
+        self._calls = ServiceCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
         operators = settings.admin_tokens or (OperatorToken(UNNAMED[WRITE], WRITE, task.run_token),)
         self._site = AdminAsgi(AdminSite(self._calls, TokenSignIn(operators, task.secret)))
         self._routes = Starlette(
@@ -163,7 +165,12 @@ class ControlPlane:
         while True:
             try:
                 silent, (others, problem) = await asyncio.gather(self.poll(), self._read_others())
-                told = [f"Worker {slot} does not answer: {why}." for slot, why in enumerate(silent) if why]
+                self._silent = [count + 1 if why else 0 for count, why in zip(self._silent, silent, strict=True)]
+                told = [
+                    f"Worker {slot} does not answer: {why}."
+                    for slot, (count, why) in enumerate(zip(self._silent, silent, strict=True))
+                    if count >= SILENT
+                ]
                 own = [one for one in self._figures if one is not None]
                 self._calls.take(own, others, " ".join([*told, *([problem] if problem else [])]))
             except Exception:  # else nothing would be counted any more, and nobody would notice
@@ -172,10 +179,10 @@ class ControlPlane:
             await asyncio.sleep(at - loop.time())
 
     async def _poll(self, slot: int, path: str) -> str | None:
-        self._figures[slot] = None
         try:
             found = await ask_worker(path, "report")
         except WorkerSilent as error:
+            self._figures[slot] = None
             return str(error)
         self._metrics.take(slot, found["generation"], found["families"])
         self._figures[slot] = found["figures"]

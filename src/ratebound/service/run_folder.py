@@ -65,14 +65,14 @@ class RunFolder:
 
     @property
     def last_reload(self) -> dict[str, Any]:
-        """What `note_reload` has noted last, or {} if nothing was read again yet."""
+        """The result of the last reload, as it was noted; {} if there was none."""
         with suppress(OSError, ValueError):
             found: dict[str, Any] = json.loads((self.path / RELOAD).read_text("utf-8"))
             return found
         return {}
 
     def note_reload(self, found: Mapping[str, Any]) -> None:
-        """Note for all processes what reading the policy again has led to."""
+        """Note the result of reading the policy again, for all processes."""
         with suppress(OSError):  # a full disk: the log says it, too
             replace_file(self.path / RELOAD, json.dumps(found))
 

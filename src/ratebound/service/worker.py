@@ -133,6 +133,7 @@ class Worker:
             "call": self.operations.call,
             "names": self._names,
             "others": self._others,
+            "policy": self._policy,
             "ready": self._ready,
             "report": self._report,
         }
@@ -217,13 +218,12 @@ class Worker:
         return self.figures.names(asked["digests"])
 
     async def _ready(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {"process": os.getpid(), "ready": self.is_ready, "reason": self.not_ready}
+
+    async def _policy(self, asked: Mapping[str, Any]) -> str:
+        """Return the digest of the policy in force."""
         policy = self.task.policy
-        return {
-            "process": os.getpid(),
-            "ready": self.is_ready,
-            "reason": self.not_ready,
-            "policy": digest_of(policy.text) if isinstance(policy, PolicyFile) else "",
-        }
+        return digest_of(policy.text) if isinstance(policy, PolicyFile) else ""
 
 
 def run_worker(task: WorkerTask, started: int, supervisor: int) -> None:

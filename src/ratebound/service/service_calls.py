@@ -26,7 +26,7 @@ NO_WORKER = "No worker could be asked: {reason}. Nothing was changed."
 NO_ANSWER = "No worker answers: {reason}."
 
 
-class OperatorCalls:
+class ServiceCalls:
     """The calls of operators in a service, for its admin site. It keeps the figures of all workers.
 
     `paths` are the sockets of the workers. A call may take `seconds`.
@@ -124,7 +124,7 @@ class OperatorCalls:
     async def _wait_for_worker(self, path: str) -> None:
         while True:
             try:
-                if (await ask_worker(path, "ready"))["policy"] == self._folder.last_reload.get("digest"):
+                if await ask_worker(path, "policy") == self._folder.last_reload.get("digest"):
                     return
             except WorkerSilent:  # it is started again, with the new policy
                 pass
