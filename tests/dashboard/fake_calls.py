@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ratebound.admin.calls import Operator
-
 from ratebound.flow import Flow
 from ratebound.policy.duration_text import read_seconds
 

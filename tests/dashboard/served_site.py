@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from waitress.server import create_server
+
 from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.calls import Role
 from ratebound.admin.sign_in import GivenSignIn, SignIn, TokenSignIn
 from ratebound.admin.site import AdminSite, OperatorCalls
 from ratebound.admin.wsgi import AdminWsgi
-from waitress.server import create_server
-
 from tests.servers import HOST
 
 WRITE, READ = "token-that-may-write", "token-that-may-only-read"

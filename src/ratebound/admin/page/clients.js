@@ -279,7 +279,7 @@ export class LookUp {
           kind: "bar",
           fill: (cell, usage) =>
             fillOnce(cell, usage, () => new Bar("used"), (bar) =>
-              bar.set(usage.quota ? usage.used / usage.quota : 0, usage.quota ? percent(usage.used / usage.quota) : "–"),
+              bar.set(usage.quota ? usage.used / usage.quota : null, usage.quota ? percent(usage.used / usage.quota) : "–"),
             ),
         },
         { heading: "Remaining", kind: "number", fill: (cell, usage) => fillText(cell, count(usage.remaining)) },

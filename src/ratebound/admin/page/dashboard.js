@@ -238,14 +238,25 @@ class Page {
           const found = await call("GET", path);
           if (operator !== this.operator) return;
           this.state[name] = read(found);
+          this.showUnread(name, "");
           if (name === "rules") this.state.forAll = { state: found.state, switch: found.switch };
         } catch (error) {
-          if (error.status === 401 && operator === this.operator) this.leave(error);
-          // Else the old ones stay: the health of the header tells that something is wrong.
+          if (operator !== this.operator) return;
+          if (error.status === 401) this.leave(error);
+          else this.showUnread(name, error.message); // what was read before stays
         }
       }),
     );
     if (operator === this.operator && operator !== null) this.drawDocuments();
+  }
+
+  showUnread(name, words) {
+    const box = byId(name);
+    const line = box.parentElement.querySelector(".unread") ?? make("p", { class: "problem unread" });
+    setText(line, words);
+    box.classList.toggle("is-unread", words !== "");
+    if (words === "") line.remove();
+    else box.before(line);
   }
 
   // What operators do

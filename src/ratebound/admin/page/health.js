@@ -120,7 +120,7 @@ export class HealthPanels {
     this.nodes.show(nodes);
     setShown(this.keysLine, keys !== null && keys !== undefined);
     if (keys !== null && keys !== undefined) {
-      this.keys.set(most ? keys / most : 0, most ? `${count(keys)} of ${count(most)}` : count(keys));
+      this.keys.set(most ? keys / most : null, most ? `${count(keys)} of ${count(most)}` : count(keys));
     }
     keepInStep(
       this.processes,

@@ -15,8 +15,9 @@ const SORT_EVERY = 5_000; // milliseconds: rows that jump under the pointer cann
 export function limitsText(limits) {
   if (limits === null || limits === undefined) return "";
   if (typeof limits === "string") return limits;
-  const entries = Object.entries(limits);
-  return entries.map(([tier, text]) => (tier === "default" || tier === "" ? text : `${tier}: ${text}`)).join(", ");
+  const { default: common, ...tiers } = limits;
+  const texts = Object.entries(tiers).map(([tier, text]) => `${tier}: ${text}`);
+  return [common, ...texts].filter(Boolean).join(", ");
 }
 
 export const share = (one) => (one.allowed + one.denied > 0 ? one.denied / (one.allowed + one.denied) : 0);
@@ -65,7 +66,7 @@ export class RulesPanel {
           kind: "bar",
           fill: (cell, rule) =>
             fillOnce(cell, rule, () => new Bar("used"), (bar) =>
-              bar.set(rule.live.used ?? 0, rule.live.used === null || rule.live.used === undefined ? "–" : percent(rule.live.used)),
+              bar.set(rule.live.used, rule.live.used === null ? "–" : percent(rule.live.used)),
             ),
         },
         { heading: "Trial against live", kind: "trial", fill: (cell, rule) => this.fillTrial(cell, rule) },
@@ -87,7 +88,8 @@ export class RulesPanel {
       series: history.rules.get(rule.name),
     }));
     this.sort(shown);
-    this.table.show(this.order.map((name) => shown.find((rule) => rule.name === name)));
+    const byName = new Map(shown.map((rule) => [rule.name, rule]));
+    this.table.show(this.order.map((name) => byName.get(name)));
     this.all.show(forAll.state, forAll.switch, this.page.canWrite);
     setShown(byId("all-rules"), this.page.canWrite || forAll.state !== "on");
     setShown(this.duration, this.page.canWrite);
