@@ -189,8 +189,20 @@ export class Sparkline {
     const x = (index) => (90 * index) / Math.max(1, points.length - 1);
     const y = (value) => 20.5 - 18 * (highest ? value / highest : 0);
     const runs = highest ? unbroken(points) : [];
-    this.path.setAttribute("d", line(runs, x, y, (point) => point[1]));
-    this.area.setAttribute("d", area(runs, x, y, (point) => point[1], () => 0));
+    this.path.setAttribute(
+      "d",
+      line(runs, x, y, (point) => point[1]),
+    );
+    this.area.setAttribute(
+      "d",
+      area(
+        runs,
+        x,
+        y,
+        (point) => point[1],
+        () => 0,
+      ),
+    );
   }
 }
 

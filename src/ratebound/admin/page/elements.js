@@ -101,11 +101,17 @@ export class Table {
   show(items) {
     setShown(this.table, items.length > 0);
     setShown(this.empty, items.length === 0);
-    keepInStep(this.body, items, this.keyOf, () => this.newRow(), (row, item) => {
-      const name = this.rowClass(item);
-      if (row.className !== name) row.className = name;
-      row.cells.forEach((cell, i) => this.columns[i].fill(cell, item));
-    });
+    keepInStep(
+      this.body,
+      items,
+      this.keyOf,
+      () => this.newRow(),
+      (row, item) => {
+        const name = this.rowClass(item);
+        if (row.className !== name) row.className = name;
+        row.cells.forEach((cell, i) => this.columns[i].fill(cell, item));
+      },
+    );
   }
 
   newRow() {
