@@ -247,7 +247,7 @@ def test_hostile_names_of_clients_are_text(open_page: OpenPage, service: Running
 
 def test_the_page_comes_back_after_a_restart_of_the_service(open_page: OpenPage, tmp_path: Path) -> None:
     options = ("--admin", str(free_port()))
-    environ = {**TOKENS, "RATEBOUND_SECRET": "a secret that outlives the service: 0123456789"}
+    environ = {**TOKENS, "RATEBOUND_SECRET": "a-secret-that-outlives-the-service"}
     with running_service(*options, policy=POLICY, environ=environ) as first:
         page = open_page(link(first), failures=("ERR_",))
         expect(page.locator("#health-words")).to_have_text("Healthy")
