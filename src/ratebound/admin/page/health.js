@@ -100,6 +100,7 @@ export class HealthPanels {
         { heading: "Node", kind: "client", fill: (cell, node) => fillText(cell, node.node || "storage") },
         {
           heading: "Breaker",
+          kind: "whole",
           fill: (cell, node) =>
             fillOnce(
               cell,
