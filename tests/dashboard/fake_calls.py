@@ -55,7 +55,7 @@ class FakeCalls:
 
     def on_figures(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
         now = time.time()
-        rules = []
+        rules: list[dict[str, Any]] = []
         for name, (_, allowed, denied, used) in RULES.items():
             wave = wobble(now, name) * self.random.uniform(0.95, 1.05)
             one = {"rule": name, "allowed": allowed * wave, "denied": denied * wave**2, "used": used}
@@ -72,8 +72,8 @@ class FakeCalls:
             "processes": [{"name": f"edge-{i}:4711", "age": 0.2 * i, "is_local": i == 1} for i in (1, 2, 3)],
             "problem": "",
             "total": {
-                "allowed": sum(float(one["allowed"]) for one in rules),
-                "denied": sum(float(one["denied"]) for one in rules),
+                "allowed": sum(one["allowed"] for one in rules),
+                "denied": sum(one["denied"] for one in rules),
                 "degraded": 0.0,
                 "shed": 0.0,
             },

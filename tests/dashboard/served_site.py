@@ -1,4 +1,4 @@
-"""An admin site with calls that a test controls, served over HTTP by a thread of this process."""
+"""Applications and admin sites for a browser, served over HTTP by a thread of this process."""
 
 import asyncio
 import socket
@@ -27,11 +27,11 @@ def tokens(name: str = "maria") -> TokenSignIn:
 
 
 @contextmanager
-def served_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Iterator[str]:
-    """Serve a site with live events, and return its URL."""
-    application = AdminAsgi(AdminSite(calls, sign_in or tokens()))
+def served_asgi(application: Any) -> Iterator[str]:
+    """Serve an ASGI application, and return its URL."""
     listener = socket.create_server((HOST, 0))
-    server = uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1))
+    config = uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1, lifespan="off")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
     try:
@@ -42,9 +42,8 @@ def served_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Iterator
 
 
 @contextmanager
-def served_wsgi_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Iterator[str]:
-    """Serve a site without events, and return its URL."""
-    application: Any = AdminWsgi(AdminSite(calls, sign_in or tokens()))
+def served_wsgi(application: Any) -> Iterator[str]:
+    """Serve a WSGI application, and return its URL."""
     server = create_server(application, host=HOST, port=0, threads=4)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -53,6 +52,20 @@ def served_wsgi_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Ite
     finally:
         server.close()
         thread.join(20)
+
+
+@contextmanager
+def served_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Iterator[str]:
+    """Serve a site with live events, and return its URL."""
+    with served_asgi(AdminAsgi(AdminSite(calls, sign_in or tokens()))) as url:
+        yield url
+
+
+@contextmanager
+def served_wsgi_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Iterator[str]:
+    """Serve a site without events, and return its URL."""
+    with served_wsgi(AdminWsgi(AdminSite(calls, sign_in or tokens()))) as url:
+        yield url
 
 
 def mounted(role: str | None) -> GivenSignIn:

@@ -2,6 +2,7 @@
 
 import { clockTime, make, makeSvg, milliseconds, percent, rate, setText } from "./elements.js";
 
+const TICKS = [15, 30, 60, 300, 600, 900, 1200, 1800]; // seconds between two times below the chart
 const EDGE = { top: 12, right: 4, bottom: 24, left: 46 };
 
 /** Allowed and denied decisions, stacked. A pointer or the arrow keys read one moment. */
@@ -96,16 +97,16 @@ export class Chart {
       marks.push(makeSvg("line", { x1: EDGE.left, x2: width - EDGE.right, y1: at, y2: at }), label);
     }
     const { end, step, size } = this.series;
-    const seconds = step * (size - 1);
-    const wanted = Math.max(2, Math.min(6, Math.floor(width / 110)));
-    for (let i = 0; i <= wanted; i += 1) {
-      const back = (seconds * (wanted - i)) / wanted;
-      const at = EDGE.left + ((width - EDGE.left - EDGE.right) * i) / wanted;
-      const anchor = i === 0 ? "start" : i === wanted ? "end" : "middle";
-      const label = makeSvg("text", { x: at, y: this.height - 6, "text-anchor": anchor });
-      const time = clockTime(end * step - back);
-      label.textContent = step < 10 ? time : time.slice(0, 5);
-      marks.push(label);
+    const [last, seconds] = [end * step, step * (size - 1)];
+    const inner = width - EDGE.left - EDGE.right;
+    const every = TICKS.find((tick) => (inner * tick) / seconds >= 90) ?? TICKS.at(-1);
+    for (let time = Math.ceil((last - seconds) / every) * every; time <= last; time += every) {
+      const x = EDGE.left + inner * (1 - (last - time) / seconds);
+      if (x < EDGE.left + 18 || x > width - EDGE.right - 26) continue;
+      const label = makeSvg("text", { x, y: this.height - 6, "text-anchor": "middle" });
+      label.textContent = clockTime(time).slice(0, every < 60 ? 8 : 5);
+      const foot = this.height - EDGE.bottom;
+      marks.push(makeSvg("line", { x1: x, x2: x, y1: foot, y2: foot + 4 }), label);
     }
     this.grid.replaceChildren(...marks);
   }
@@ -180,13 +181,28 @@ export class Sparkline {
   }
 
   set(series) {
+    if (series?.points === this.points && series?.end === this.end) return;
+    this.points = series?.points;
+    this.end = series?.end;
     const points = coarse(series?.points ?? [], 60);
     const highest = Math.max(0, ...points.map((point) => (point ? point[1] : 0)));
     const x = (index) => (90 * index) / Math.max(1, points.length - 1);
     const y = (value) => 20.5 - 18 * (highest ? value / highest : 0);
     const runs = highest ? unbroken(points) : [];
-    this.path.setAttribute("d", line(runs, x, y, (point) => point[1]));
-    this.area.setAttribute("d", area(runs, x, y, (point) => point[1], () => 0));
+    this.path.setAttribute(
+      "d",
+      line(runs, x, y, (point) => point[1]),
+    );
+    this.area.setAttribute(
+      "d",
+      area(
+        runs,
+        x,
+        y,
+        (point) => point[1],
+        () => 0,
+      ),
+    );
   }
 }
 

@@ -1,6 +1,22 @@
 // Clients: the most limited ones, operators' blocks and overrides, and the usage of one client.
 
-import { Bar, Table, ago, byId, count, duration, fillOnce, fillText, fullTime, make, percent, plural, setShown, setText, until } from "./elements.js";
+import {
+  Bar,
+  Table,
+  ago,
+  byId,
+  count,
+  duration,
+  fillOnce,
+  fillText,
+  fullTime,
+  make,
+  percent,
+  plural,
+  setShown,
+  setText,
+  until,
+} from "./elements.js";
 import { call, query } from "./server.js";
 
 const SHOWN = 100;
@@ -13,7 +29,9 @@ const DURATIONS = [
 ];
 
 function offerDurations(select) {
-  select.replaceChildren(...DURATIONS.map(([value, words]) => make("option", { value, selected: value === "1 hour" }, words)));
+  select.replaceChildren(
+    ...DURATIONS.map(([value, words]) => make("option", { value, selected: value === "1 hour" }, words)),
+  );
 }
 
 function actionButton(cell, words, act) {
@@ -28,18 +46,28 @@ function actionColumn(page, heading, words, labelOf, act) {
     kind: "action",
     unseen: true,
     fill: (cell, item) =>
-      fillOnce(cell, item, () => actionButton(cell, words, act), (button) => {
-        cell.item = item;
-        setShown(button, page.canWrite && !item.isAutomatic);
-        button.setAttribute("aria-label", labelOf(item));
-      }),
+      fillOnce(
+        cell,
+        item,
+        () => actionButton(cell, words, act),
+        (button) => {
+          cell.item = item;
+          setShown(button, page.canWrite && !item.isAutomatic);
+          button.setAttribute("aria-label", labelOf(item));
+        },
+      ),
   };
 }
 
 const endColumn = {
   heading: "Ends",
   kind: "number",
-  fill: (cell, item) => fillText(cell, item.seconds === undefined ? until(item.until) : `in ${duration(item.seconds)}`, fullTime(item.until)),
+  fill: (cell, item) =>
+    fillText(
+      cell,
+      item.seconds === undefined ? until(item.until) : `in ${duration(item.seconds)}`,
+      fullTime(item.until),
+    ),
 };
 
 export class TopClients {
@@ -82,10 +110,14 @@ export class TopClients {
 
   async toggleNames() {
     if (this.names === null) {
-      await this.page.act(this.button, async () => {
-        const found = await call("GET", query("api/top", { names: "yes" }));
-        this.names = new Map(found.top.map((client) => [client.client, client.name ?? client.client]));
-      }, "Names are shown. The audit log says so.");
+      await this.page.act(
+        this.button,
+        async () => {
+          const found = await call("GET", query("api/top", { names: "yes" }));
+          this.names = new Map(found.top.map((client) => [client.client, client.name ?? client.client]));
+        },
+        "Names are shown. The audit log says so.",
+      );
     } else this.names = null;
     setText(this.button, this.names === null ? "Show names" : "Hide names");
     this.show(this.top);
@@ -113,7 +145,14 @@ class LongList {
   constructor(parent, words, table) {
     this.words = words;
     this.items = [];
-    this.filter = make("input", { type: "search", placeholder: "Filter", "aria-label": `Filter ${words}`, autocomplete: "off", spellcheck: "false", oninput: () => this.draw() });
+    this.filter = make("input", {
+      type: "search",
+      placeholder: "Filter",
+      "aria-label": `Filter ${words}`,
+      autocomplete: "off",
+      spellcheck: "false",
+      oninput: () => this.draw(),
+    });
     this.note = make("p", { class: "detail" });
     const box = make("div", { class: "scroll tall" });
     this.tools = make("div", { class: "tools" }, this.filter, this.note);
@@ -131,7 +170,14 @@ class LongList {
     const found = wanted ? this.items.filter((item) => item.searched.includes(wanted)) : this.items;
     setShown(this.tools, this.items.length > 10 || wanted !== "");
     const all = count(this.items.length);
-    setText(this.note, found.length > SHOWN ? `${SHOWN} of ${count(found.length)} shown` : wanted ? `${count(found.length)} of ${all}` : "");
+    setText(
+      this.note,
+      found.length > SHOWN
+        ? `${SHOWN} of ${count(found.length)} shown`
+        : wanted
+          ? `${count(found.length)} of ${all}`
+          : "",
+    );
     this.table.show(found.slice(0, SHOWN));
   }
 }
@@ -143,19 +189,28 @@ export class BlocksPanel {
     this.page = page;
     offerDurations(byId("block-for"));
     byId("block").addEventListener("submit", (event) => this.add(event));
-    this.list = new LongList(byId("blocks"), "blocks", (parent) =>
-      new Table(parent, {
-        label: "Blocks",
-        keyOf: (block) => `${block.isAutomatic ? "p" : "b"}${block.client}\n${block.limit ?? ""}`,
-        empty: "No client is blocked. Block one above, or from the top limited clients.",
-        columns: [
-          { heading: "Client", kind: "client", fill: (cell, block) => fillText(cell, block.client) },
-          { heading: "Reason", kind: "long", fill: (cell, block) => fillText(cell, block.reason || "–") },
-          { heading: "By", fill: (cell, block) => fillText(cell, block.by || "–", fullTime(block.since)) },
-          endColumn,
-          actionColumn(page, "Action", "Unblock", (block) => `Unblock ${block.client}`, (block, button) => this.remove(block, button)),
-        ],
-      }),
+    this.list = new LongList(
+      byId("blocks"),
+      "blocks",
+      (parent) =>
+        new Table(parent, {
+          label: "Blocks",
+          keyOf: (block) => `${block.isAutomatic ? "p" : "b"}${block.client}\n${block.limit ?? ""}`,
+          empty: "No client is blocked. Block one above, or from the top limited clients.",
+          columns: [
+            { heading: "Client", kind: "client", fill: (cell, block) => fillText(cell, block.client) },
+            { heading: "Reason", kind: "long", fill: (cell, block) => fillText(cell, block.reason || "–") },
+            { heading: "By", kind: "whole", fill: (cell, block) => fillText(cell, block.by || "–", fullTime(block.since)) },
+            endColumn,
+            actionColumn(
+              page,
+              "Action",
+              "Unblock",
+              (block) => `Unblock ${block.client}`,
+              (block, button) => this.remove(block, button),
+            ),
+          ],
+        }),
     );
   }
 
@@ -180,8 +235,11 @@ export class BlocksPanel {
     const body = { client };
     if (byId("block-for").value) body.for = byId("block-for").value;
     if (byId("block-reason").value.trim()) body.reason = byId("block-reason").value.trim();
-    const isDone = await this.page.act(event.submitter, () => call("POST", "api/blocks", body), `${client} is blocked.`, () =>
-      call("DELETE", query("api/blocks", { client })),
+    const isDone = await this.page.act(
+      event.submitter,
+      () => call("POST", "api/blocks", body),
+      `${client} is blocked.`,
+      () => call("DELETE", query("api/blocks", { client })),
     );
     if (isDone) {
       byId("block-client").value = byId("block-reason").value = "";
@@ -190,7 +248,11 @@ export class BlocksPanel {
   }
 
   async remove(block, button) {
-    await this.page.act(button, () => call("DELETE", query("api/blocks", { client: block.client })), `${block.client} is not blocked any more.`);
+    await this.page.act(
+      button,
+      () => call("DELETE", query("api/blocks", { client: block.client })),
+      `${block.client} is not blocked any more.`,
+    );
   }
 }
 
@@ -199,42 +261,72 @@ export class OverridesPanel {
     this.page = page;
     offerDurations(byId("override-for"));
     byId("override").addEventListener("submit", (event) => this.add(event));
-    this.list = new LongList(byId("overrides"), "overrides", (parent) =>
-      new Table(parent, {
-        label: "Overrides",
-        keyOf: (one) => `${one.client}\n${one.rules.join("\n")}`,
-        empty: "No overrides. An override gives one client other limits or another tier, for a time.",
-        columns: [
-          { heading: "Client", kind: "client", fill: (cell, one) => fillText(cell, one.client) },
-          { heading: "Gets", kind: "long", fill: (cell, one) => fillText(cell, one.limits ?? `tier ${one.tier}`) },
-          { heading: "Rules", kind: "long", fill: (cell, one) => fillText(cell, one.rules.join(", ") || "all") },
-          { heading: "By", kind: "long", fill: (cell, one) => fillText(cell, [one.by, one.reason].filter(Boolean).join(": ") || "–", fullTime(one.since)) },
-          endColumn,
-          actionColumn(page, "Action", "Remove", (one) => `Remove the override of ${one.client}`, (one, button) => this.remove(one, button)),
-        ],
-      }),
+    this.list = new LongList(
+      byId("overrides"),
+      "overrides",
+      (parent) =>
+        new Table(parent, {
+          label: "Overrides",
+          keyOf: (one) => `${one.client}\n${one.rules.join("\n")}`,
+          empty: "No overrides. An override gives one client other limits or another tier, for a time.",
+          columns: [
+            { heading: "Client", kind: "client", fill: (cell, one) => fillText(cell, one.client) },
+            { heading: "Gets", kind: "long", fill: (cell, one) => fillText(cell, one.limits ?? `tier ${one.tier}`) },
+            { heading: "Rules", kind: "long", fill: (cell, one) => fillText(cell, one.rules.join(", ") || "all") },
+            {
+              heading: "By",
+              kind: "long",
+              fill: (cell, one) =>
+                fillText(cell, [one.by, one.reason].filter(Boolean).join(": ") || "–", fullTime(one.since)),
+            },
+            endColumn,
+            actionColumn(
+              page,
+              "Action",
+              "Remove",
+              (one) => `Remove the override of ${one.client}`,
+              (one, button) => this.remove(one, button),
+            ),
+          ],
+        }),
     );
   }
 
   show(overrides) {
     setText(byId("overrides-count"), overrides.length ? count(overrides.length) : "");
     this.list.show(
-      overrides.map((one) => ({ ...one, searched: searched(one.client, one.limits, one.tier, one.reason, one.by, ...one.rules) })),
+      overrides.map((one) => ({
+        ...one,
+        searched: searched(one.client, one.limits, one.tier, one.reason, one.by, ...one.rules),
+      })),
     );
   }
 
   async add(event) {
     event.preventDefault();
-    const fields = { client: "override-client", limits: "override-limits", tier: "override-tier", for: "override-for", reason: "override-reason" };
+    const fields = {
+      client: "override-client",
+      limits: "override-limits",
+      tier: "override-tier",
+      for: "override-for",
+      reason: "override-reason",
+    };
     const body = {};
     for (const [name, id] of Object.entries(fields)) if (byId(id).value.trim()) body[name] = byId(id).value.trim();
-    const rules = byId("override-rules").value.split(",").map((rule) => rule.trim()).filter(Boolean);
+    const rules = byId("override-rules")
+      .value.split(",")
+      .map((rule) => rule.trim())
+      .filter(Boolean);
     if (rules.length) body.rules = rules;
-    const isDone = await this.page.act(event.submitter, () => call("POST", "api/overrides", body), `${body.client} has an override.`, () =>
-      call("DELETE", query("api/overrides", { client: body.client, rule: rules })),
+    const isDone = await this.page.act(
+      event.submitter,
+      () => call("POST", "api/overrides", body),
+      `${body.client} has an override.`,
+      () => call("DELETE", query("api/overrides", { client: body.client, rule: rules })),
     );
     if (isDone) {
-      for (const id of [...Object.values(fields), "override-rules"]) if (byId(id).tagName === "INPUT") byId(id).value = "";
+      for (const id of [...Object.values(fields), "override-rules"])
+        if (byId(id).tagName === "INPUT") byId(id).value = "";
       byId("override-client").focus();
     }
   }
@@ -273,22 +365,41 @@ export class LookUp {
       empty: `No limit applies to ${client}, or nothing was counted yet.`,
       columns: [
         { heading: "Rule", kind: "name", fill: (cell, usage) => fillText(cell, usage.rule || usage.name) },
-        { heading: "Limit", kind: "long", fill: (cell, usage) => fillText(cell, usage.blocked ? `${usage.limit}: blocked` : usage.limit) },
+        {
+          heading: "Limit",
+          kind: "long",
+          fill: (cell, usage) => fillText(cell, usage.blocked ? `${usage.limit}: blocked` : usage.limit),
+        },
         {
           heading: "Used",
           kind: "bar",
           fill: (cell, usage) =>
-            fillOnce(cell, usage, () => new Bar("used"), (bar) =>
-              bar.set(usage.quota ? usage.used / usage.quota : 0, usage.quota ? percent(usage.used / usage.quota) : "–"),
+            fillOnce(
+              cell,
+              usage,
+              () => new Bar("used"),
+              (bar) =>
+                bar.set(
+                  usage.quota ? usage.used / usage.quota : null,
+                  usage.quota ? percent(usage.used / usage.quota) : "–",
+                ),
             ),
         },
         { heading: "Remaining", kind: "number", fill: (cell, usage) => fillText(cell, count(usage.remaining)) },
         { heading: "Of", kind: "number", fill: (cell, usage) => fillText(cell, count(usage.quota)) },
-        { heading: "Resets", kind: "number", fill: (cell, usage) => fillText(cell, until(usage.resets_at), fullTime(usage.resets_at)) },
+        {
+          heading: "Resets",
+          kind: "number",
+          fill: (cell, usage) => fillText(cell, until(usage.resets_at), fullTime(usage.resets_at)),
+        },
       ],
     });
     table.show(usages);
-    const tools = make("div", { class: "tools" }, make("p", {}, make("strong", {}, client), ` asked ${ago(Date.now() / 1000)}`));
+    const tools = make(
+      "div",
+      { class: "tools" },
+      make("p", {}, make("strong", {}, client), ` asked ${ago(Date.now() / 1000)}`),
+    );
     if (this.page.canWrite) {
       const reset = make("button", { type: "button", class: "small" }, "Reset all counts");
       reset.addEventListener("click", async () => {

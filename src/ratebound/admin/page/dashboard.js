@@ -44,7 +44,9 @@ class Page {
     byId("show-recent").addEventListener("click", () => this.choose("recent"));
     byId("show-hour").addEventListener("click", () => this.choose("hour"));
     byId("sign-in").addEventListener("submit", (event) => this.submitToken(event));
-    byId("sign-out").addEventListener("click", (event) => this.act(event.currentTarget, () => signOut().then(() => this.leave(null))));
+    byId("sign-out").addEventListener("click", (event) =>
+      this.act(event.currentTarget, () => signOut().then(() => this.leave(null))),
+    );
     byId("retry").addEventListener("click", () => this.enter());
     setInterval(() => this.operator && !document.hidden && this.drawDocuments(), 10_000); // times such as "in 12 min"
   }
@@ -131,8 +133,9 @@ class Page {
     this.top.hideNames();
     this.lookUp.clear();
     this.policy.clear();
-    for (const id of ["dashboard", "health", "operator", "sections", "processes", "sign-out"]) setShown(byId(id), false);
-    const takesTokens = error === null || error.status !== 0 && (wasTried || error.takesTokens);
+    for (const id of ["dashboard", "health", "operator", "sections", "processes", "sign-out"])
+      setShown(byId(id), false);
+    const takesTokens = error === null || (error.status !== 0 && (wasTried || error.takesTokens));
     setShown(byId("sign-in"), takesTokens);
     setShown(byId("refused"), !takesTokens);
     if (takesTokens) {
@@ -161,7 +164,11 @@ class Page {
     this.state.silence = silence;
     byId("dashboard").classList.toggle("is-old", silence > 0);
     setShown(byId("old"), silence > 0);
-    if (silence > 0) setText(byId("old"), `No answer for ${duration(silence / 1000)}. The figures below are old; the page tries again by itself.`);
+    if (silence > 0)
+      setText(
+        byId("old"),
+        `No answer for ${duration(silence / 1000)}. The figures below are old; the page tries again by itself.`,
+      );
     this.drawHealth();
   }
 
@@ -238,19 +245,30 @@ class Page {
           const found = await call("GET", path);
           if (operator !== this.operator) return;
           this.state[name] = read(found);
+          this.showUnread(name, "");
           if (name === "rules") this.state.forAll = { state: found.state, switch: found.switch };
         } catch (error) {
-          if (error.status === 401 && operator === this.operator) this.leave(error);
-          // Else the old ones stay: the health of the header tells that something is wrong.
+          if (operator !== this.operator) return;
+          if (error.status === 401) this.leave(error);
+          else this.showUnread(name, error.message); // what was read before stays
         }
       }),
     );
     if (operator === this.operator && operator !== null) this.drawDocuments();
   }
 
+  showUnread(name, words) {
+    const box = byId(name);
+    const line = box.parentElement.querySelector(".unread") ?? make("p", { class: "problem unread" });
+    setText(line, words);
+    box.classList.toggle("is-unread", words !== "");
+    if (words === "") line.remove();
+    else box.before(line);
+  }
+
   // What operators do
 
-  /** Carry out `work` for a click on `button`, say so, offer to undo it, and show the result. Return true if it was done. */
+  /** Carry out `work` for a click on `button`, say so, offer to undo it, and show the result. Return true if done. */
   async act(button, work, words = "", undo = null) {
     if (button?.getAttribute("aria-busy") === "true") return false;
     button?.setAttribute("aria-busy", "true"); // not disabled: a disabled button loses the focus
@@ -280,7 +298,9 @@ class Page {
       });
       box.append(button);
     }
-    box.append(make("button", { type: "button", class: "link", "aria-label": "Close this message", onclick: close }, "✕"));
+    box.append(
+      make("button", { type: "button", class: "link", "aria-label": "Close this message", onclick: close }, "✕"),
+    );
     const list = byId("notices");
     list.append(box);
     while (list.children.length > 3) list.firstElementChild.remove();
@@ -295,7 +315,9 @@ class Page {
     setText(byId("confirm-yes"), yes);
     dialog.returnValue = "no";
     dialog.showModal();
-    return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+    return new Promise((resolve) =>
+      dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }),
+    );
   }
 }
 

@@ -101,11 +101,17 @@ export class Table {
   show(items) {
     setShown(this.table, items.length > 0);
     setShown(this.empty, items.length === 0);
-    keepInStep(this.body, items, this.keyOf, () => this.newRow(), (row, item) => {
-      const name = this.rowClass(item);
-      if (row.className !== name) row.className = name;
-      row.cells.forEach((cell, i) => this.columns[i].fill(cell, item));
-    });
+    keepInStep(
+      this.body,
+      items,
+      this.keyOf,
+      () => this.newRow(),
+      (row, item) => {
+        const name = this.rowClass(item);
+        if (row.className !== name) row.className = name;
+        row.cells.forEach((cell, i) => this.columns[i].fill(cell, item));
+      },
+    );
   }
 
   newRow() {
@@ -138,11 +144,14 @@ export class Bar {
   constructor(kind) {
     this.fill = make("span", { class: `fill ${kind}` });
     this.words = make("span", { class: "figure" });
-    this.nodes = [make("span", { class: "bar-track", "aria-hidden": "true" }, this.fill), this.words];
+    this.track = make("span", { class: "bar-track", "aria-hidden": "true" }, this.fill);
+    this.nodes = [this.track, this.words];
   }
 
+  /** `share` is null if it is not known. */
   set(share, words) {
-    this.fill.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+    this.track.classList.toggle("is-unknown", share === null);
+    this.fill.style.width = `${Math.max(0, Math.min(1, share ?? 0)) * 100}%`;
     setText(this.words, words);
   }
 }
@@ -162,27 +171,27 @@ export function rate(value) {
 
 export function percent(share) {
   const value = share * 100;
-  if (value === 0) return "0 %";
-  if (value < 0.1) return "< 0.1 %";
-  if (value > 99.9 && value < 100) return "> 99.9 %";
-  return `${value < 9.95 ? tenths.format(value) : whole.format(value)} %`;
+  if (value === 0) return "0\u00a0%";
+  if (value < 0.1) return "<\u00a00.1\u00a0%";
+  if (value > 99.9 && value < 100) return ">\u00a099.9\u00a0%";
+  return `${value < 9.95 ? tenths.format(value) : whole.format(value)}\u00a0%`;
 }
 
 export function milliseconds(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const value = seconds * 1000;
-  if (value < 0.0995) return `${whole.format(value * 1000)} µs`;
-  if (value < 9.95) return `${value.toFixed(value < 0.995 ? 2 : 1)} ms`;
-  return value < 9999.5 ? `${whole.format(value)} ms` : `${tenths.format(seconds)} s`;
+  if (value < 0.0995) return `${whole.format(value * 1000)}\u00a0µs`;
+  if (value < 9.95) return `${value.toFixed(value < 0.995 ? 2 : 1)}\u00a0ms`;
+  return value < 9999.5 ? `${whole.format(value)}\u00a0ms` : `${tenths.format(seconds)}\u00a0s`;
 }
 
 /** "45 s", "12 min", "3 h", "5 days". */
 export function duration(seconds) {
   const value = Math.max(0, seconds);
-  if (value < 99.5) return `${Math.round(value)} s`;
-  if (value < 99.5 * 60) return `${Math.round(value / 60)} min`;
-  if (value < 48 * 3600) return `${Math.round(value / 3600)} h`;
-  return `${count(value / 86400)} days`;
+  if (value < 99.5) return `${Math.round(value)}\u00a0s`;
+  if (value < 99.5 * 60) return `${Math.round(value / 60)}\u00a0min`;
+  if (value < 48 * 3600) return `${Math.round(value / 3600)}\u00a0h`;
+  return `${count(value / 86400)}\u00a0days`;
 }
 
 /** Seconds since the epoch of what the server sent: a number, or a text such as 2026-01-31T12:00:00Z. */

@@ -1,6 +1,22 @@
 // Is the limiter healthy? One sentence in the header, and the figures behind it.
 
-import { Bar, Table, byId, count, fillOnce, fillText, make, milliseconds, percent, rate, setShown, setText, duration, keepInStep, plural } from "./elements.js";
+import {
+  Bar,
+  Table,
+  byId,
+  count,
+  fillOnce,
+  fillText,
+  make,
+  milliseconds,
+  percent,
+  rate,
+  setShown,
+  setText,
+  duration,
+  keepInStep,
+  plural,
+} from "./elements.js";
 
 /** Return {level: "good" | "warn" | "bad", words} for what is known now. */
 export function healthOf({ view, policy, silence, problem, outageSince, forAll }) {
@@ -52,7 +68,11 @@ export class Tiles {
     const values = [
       [rate(all), notes.join(", ") || `${rate(allowed)}/s allowed`, degraded > 0 && "warn"],
       [percent(all ? denied / all : 0), `${rate(denied)}/s`, ""],
-      [milliseconds(view.latency?.p99), view.latency ? `p50 ${milliseconds(view.latency.p50)}` : "no decisions lately", ""],
+      [
+        milliseconds(view.latency?.p99),
+        view.latency ? `p50 ${milliseconds(view.latency.p50)}` : "no decisions lately",
+        "",
+      ],
       [count(blocks.length + penalized), `${count(blocks.length)} by hand, ${count(penalized)} by penalty`, ""],
       [percent(lowest), lowest < 1 ? "lowered: overload" : "not lowered", lowest < 1 && "warn"],
       [count(held), view.slots.length ? `of ${plural(view.slots.length, "limit")}` : "no concurrent limits", ""],
@@ -80,11 +100,17 @@ export class HealthPanels {
         { heading: "Node", kind: "client", fill: (cell, node) => fillText(cell, node.node || "storage") },
         {
           heading: "Breaker",
+          kind: "whole",
           fill: (cell, node) =>
-            fillOnce(cell, node, () => make("span", { class: "state" }), (state) => {
-              setText(state, node.is_open ? "open: not asked" : "closed: answers");
-              state.className = `state ${node.is_open ? "bad" : "good"}`;
-            }),
+            fillOnce(
+              cell,
+              node,
+              () => make("span", { class: "state" }),
+              (state) => {
+                setText(state, node.is_open ? "open: not asked" : "closed: answers");
+                state.className = `state ${node.is_open ? "bad" : "good"}`;
+              },
+            ),
         },
         { heading: "Calls/s", kind: "number", fill: (cell, node) => fillText(cell, rate(node.calls)) },
         { heading: "Errors/s", kind: "number", fill: (cell, node) => fillText(cell, rate(node.errors)) },
@@ -94,13 +120,23 @@ export class HealthPanels {
     this.factors = new Table(byId("factors"), {
       label: "Adaptive limits",
       keyOf: ([priority]) => priority,
-      empty: ["No rule is adaptive. Set ", make("code", {}, "adaptive"), " in the policy to lower limits while the service is too busy."],
+      empty: [
+        "No rule is adaptive. Set ",
+        make("code", {}, "adaptive"),
+        " in the policy to lower limits while the service is too busy.",
+      ],
       columns: [
         { heading: "Priority", kind: "name", fill: (cell, [priority]) => fillText(cell, priority) },
         {
           heading: "Factor",
           kind: "bar",
-          fill: (cell, [, factor]) => fillOnce(cell, factor, () => new Bar("factor"), (bar) => bar.set(factor, percent(factor))),
+          fill: (cell, [, factor]) =>
+            fillOnce(
+              cell,
+              factor,
+              () => new Bar("factor"),
+              (bar) => bar.set(factor, percent(factor)),
+            ),
         },
       ],
     });
@@ -120,7 +156,7 @@ export class HealthPanels {
     this.nodes.show(nodes);
     setShown(this.keysLine, keys !== null && keys !== undefined);
     if (keys !== null && keys !== undefined) {
-      this.keys.set(most ? keys / most : 0, most ? `${count(keys)} of ${count(most)}` : count(keys));
+      this.keys.set(most ? keys / most : null, most ? `${count(keys)} of ${count(most)}` : count(keys));
     }
     keepInStep(
       this.processes,

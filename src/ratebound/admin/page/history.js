@@ -33,7 +33,9 @@ class Series {
       const sum = (this.sum ??= { total: values.map(() => 0), count: 0, last: values });
       sum.total = sum.total.map((total, i) => total + (values[i] ?? 0));
       sum.count += 1;
-      this.points[this.points.length - 1] = sum.total.map((total, i) => (values[i] === null ? null : total / sum.count));
+      this.points[this.points.length - 1] = sum.total.map((total, i) =>
+        values[i] === null ? null : total / sum.count,
+      );
     }
     this.points.splice(0, this.points.length - this.size);
   }

@@ -9,7 +9,8 @@ const OLD_AFTER = 5_000;
 
 /** Feeds a page with history, figures and the word that a document has changed.
  *
- * `told` has the functions history(value), figures(value), changed(), problem(text), silent(milliseconds or 0) and signedOut().
+ * `told` has the functions history(value), figures(value), changed(), problem(text), silent(milliseconds or 0) and
+ * signedOut(error).
  * Nothing runs while the tab is hidden.
  */
 export class Live {
@@ -115,10 +116,13 @@ export class Live {
     if (wasAnswered && this.wasSilent) this.eventsFailedAt = -Infinity;
     this.wasSilent = !wasAnswered;
     const mustOpen = wasAnswered && this.isTimeForEvents;
-    this.poll = setTimeout(() => {
-      if (mustOpen) this.resume(true);
-      else this.ask();
-    }, mustOpen ? 0 : POLL_EVERY);
+    this.poll = setTimeout(
+      () => {
+        if (mustOpen) this.resume(true);
+        else this.ask();
+      },
+      mustOpen ? 0 : POLL_EVERY,
+    );
   }
 
   heard() {

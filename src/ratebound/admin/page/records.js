@@ -19,7 +19,12 @@ export class ChangesPanel {
         { heading: "When", kind: "when", fill: (cell, change) => fillText(cell, ago(change.at), fullTime(change.at)) },
         { heading: "Who", fill: (cell, change) => fillText(cell, change.by || "–") },
         { heading: "Did", fill: (cell, change) => fillText(cell, change.action) },
-        { heading: "What", kind: "client", fill: (cell, change) => fillText(cell, change.target || (change.action.endsWith("switch") ? "all rules" : "–")) },
+        {
+          heading: "What",
+          kind: "client",
+          fill: (cell, change) =>
+            fillText(cell, change.target || (change.action.endsWith("switch") ? "all rules" : "–")),
+        },
         { heading: "Detail", kind: "long", fill: (cell, change) => fillText(cell, change.detail || "–") },
       ],
     });
@@ -60,7 +65,10 @@ export class PolicyPanel {
     };
     this.facts = { source: fact("Source"), format: fact("Format"), rules: fact("Rules"), storage: fact("Storage") };
     this.problem = make("p", { class: "problem" });
-    byId("policy").replaceChildren(make("dl", { class: "facts" }, ...Object.values(this.facts).map((one) => one.box)), this.problem);
+    byId("policy").replaceChildren(
+      make("dl", { class: "facts" }, ...Object.values(this.facts).map((one) => one.box)),
+      this.problem,
+    );
   }
 
   show(policy, rules) {
@@ -96,11 +104,15 @@ export class PolicyPanel {
     const problems = found.problems.map(({ where, message, line }) =>
       [line !== null && `line ${line}`, where, message].filter(Boolean).join(": "),
     );
-    const lines = found.changes.map(({ where, what, detail }) => `${where}${what === "changed" ? "" : ` ${what}`}: ${detail}`);
+    const lines = found.changes.map(
+      ({ where, what, detail }) => `${where}${what === "changed" ? "" : ` ${what}`}: ${detail}`,
+    );
     const list = (texts, name) => make("ul", { class: name }, ...texts.map((text) => make("li", {}, text)));
     const parts = [];
-    if (problems.length) parts.push(make("p", { class: "problem" }, "The new policy cannot be used:"), list(problems, "report bad"));
-    else if (lines.length) parts.push(make("p", {}, `A reload makes ${plural(lines.length, "change")}:`), list(lines, "report"));
+    if (problems.length)
+      parts.push(make("p", { class: "problem" }, "The new policy cannot be used:"), list(problems, "report bad"));
+    else if (lines.length)
+      parts.push(make("p", {}, `A reload makes ${plural(lines.length, "change")}:`), list(lines, "report"));
     else parts.push(make("p", { class: "muted" }, "Nothing would change: the policy in force is the newest one."));
     byId("policy-check").replaceChildren(...parts);
   }

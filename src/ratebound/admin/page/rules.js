@@ -1,7 +1,20 @@
 // The table of rules: how much each one allows and denies, and the switches of operators.
 
 import { Sparkline } from "./chart.js";
-import { Bar, Table, byId, fillOnce, fillText, fullTime, make, percent, rate, setShown, setText, until } from "./elements.js";
+import {
+  Bar,
+  Table,
+  byId,
+  fillOnce,
+  fillText,
+  fullTime,
+  make,
+  percent,
+  rate,
+  setShown,
+  setText,
+  until,
+} from "./elements.js";
 import { call, query } from "./server.js";
 
 const STATES = [
@@ -15,8 +28,9 @@ const SORT_EVERY = 5_000; // milliseconds: rows that jump under the pointer cann
 export function limitsText(limits) {
   if (limits === null || limits === undefined) return "";
   if (typeof limits === "string") return limits;
-  const entries = Object.entries(limits);
-  return entries.map(([tier, text]) => (tier === "default" || tier === "" ? text : `${tier}: ${text}`)).join(", ");
+  const { default: common, ...tiers } = limits;
+  const texts = Object.entries(tiers).map(([tier, text]) => `${tier}: ${text}`);
+  return [common, ...texts].filter(Boolean).join(", ");
 }
 
 export const share = (one) => (one.allowed + one.denied > 0 ? one.denied / (one.allowed + one.denied) : 0);
@@ -27,7 +41,11 @@ export class RulesPanel {
     this.page = page;
     this.order = [];
     this.sortedAt = -Infinity;
-    this.all = new Switches("All rules", (state) => this.switchAll(state), () => this.undo(null));
+    this.all = new Switches(
+      "All rules",
+      (state) => this.switchAll(state),
+      () => this.undo(null),
+    );
     this.duration = make(
       "select",
       { "aria-label": "How long switches last", "data-needs": "write" },
@@ -44,13 +62,20 @@ export class RulesPanel {
       label: "Rules",
       keyOf: (rule) => rule.name,
       rowClass: (rule) => (rule.state === "off" ? "is-off" : ""),
-      empty: "No rules and no decisions yet. Add rules to the policy, or decorate endpoints; they show here with the first request.",
+      empty:
+        "No rules and no decisions yet. Add rules to the policy, or limits to endpoints. They show here.",
       columns: [
         { heading: "Rule", kind: "name", fill: (cell, rule) => this.fillName(cell, rule) },
         {
           heading: "Denied, last hour",
           kind: "spark-cell",
-          fill: (cell, rule) => fillOnce(cell, rule, () => new Sparkline(), (line) => line.set(rule.series)),
+          fill: (cell, rule) =>
+            fillOnce(
+              cell,
+              rule,
+              () => new Sparkline(),
+              (line) => line.set(rule.series),
+            ),
         },
         { heading: "Allowed/s", kind: "number", fill: (cell, rule) => fillText(cell, rate(rule.live.allowed)) },
         { heading: "Denied/s", kind: "number", fill: (cell, rule) => fillText(cell, rate(rule.live.denied)) },
@@ -58,14 +83,22 @@ export class RulesPanel {
           heading: "Denied",
           kind: "bar",
           fill: (cell, rule) =>
-            fillOnce(cell, rule, () => new Bar("denied"), (bar) => bar.set(share(rule.live), percent(share(rule.live)))),
+            fillOnce(
+              cell,
+              rule,
+              () => new Bar("denied"),
+              (bar) => bar.set(share(rule.live), percent(share(rule.live))),
+            ),
         },
         {
           heading: "Used",
           kind: "bar",
           fill: (cell, rule) =>
-            fillOnce(cell, rule, () => new Bar("used"), (bar) =>
-              bar.set(rule.live.used ?? 0, rule.live.used === null || rule.live.used === undefined ? "–" : percent(rule.live.used)),
+            fillOnce(
+              cell,
+              rule,
+              () => new Bar("used"),
+              (bar) => bar.set(rule.live.used, rule.live.used === null ? "–" : percent(rule.live.used)),
             ),
         },
         { heading: "Trial against live", kind: "trial", fill: (cell, rule) => this.fillTrial(cell, rule) },
@@ -87,7 +120,8 @@ export class RulesPanel {
       series: history.rules.get(rule.name),
     }));
     this.sort(shown);
-    this.table.show(this.order.map((name) => shown.find((rule) => rule.name === name)));
+    const byName = new Map(shown.map((rule) => [rule.name, rule]));
+    this.table.show(this.order.map((name) => byName.get(name)));
     this.all.show(forAll.state, forAll.switch, this.page.canWrite);
     setShown(byId("all-rules"), this.page.canWrite || forAll.state !== "on");
     setShown(this.duration, this.page.canWrite);
@@ -123,7 +157,10 @@ export class RulesPanel {
         const words = rule.isGone ? "not in the policy" : rule.mode === "shadow" ? "shadow in the policy" : "";
         setText(tag, words);
         setShown(tag, words !== "");
-        setText(limits, [limitsText(rule.limits), rule.by?.length && `by ${rule.by.join(", ")}`].filter(Boolean).join(" · "));
+        setText(
+          limits,
+          [limitsText(rule.limits), rule.by?.length && `by ${rule.by.join(", ")}`].filter(Boolean).join(" · "),
+        );
       },
     );
   }
@@ -137,17 +174,28 @@ export class RulesPanel {
           words: make("span", { class: "detail" }),
           live: make("span", { class: "figure" }),
           trial: make("span", { class: "figure" }),
-          button: make("button", { type: "button", class: "small", onclick: () => this.promote(cell.rule, parts.button) }, "Promote"),
+          button: make(
+            "button",
+            { type: "button", class: "small", onclick: () => this.promote(cell.rule, parts.button) },
+            "Promote",
+          ),
           none: make("span", { class: "muted" }, "–"),
         };
-        parts.box = make("div", { class: "trial-box" }, make("div", { class: "trial-words" }, parts.words, parts.live), parts.button);
+        parts.box = make(
+          "div",
+          { class: "trial-box" },
+          make("div", { class: "trial-words" }, parts.words, parts.live),
+          parts.button,
+        );
         return { ...parts, nodes: [parts.box, parts.none] };
       },
       ({ words, live, button, box, none }) => {
         cell.rule = rule;
         const report = rule.report;
         const isCandidate = report ? report.candidate : Boolean(rule.candidate);
-        const isTried = Boolean(report || rule.live.shadow || rule.live.candidate || (rule.candidate && rule.state !== "candidate"));
+        const isTried = Boolean(
+          report || rule.live.shadow || rule.live.candidate || (rule.candidate && rule.state !== "candidate"),
+        );
         setShown(box, isTried);
         setShown(none, !isTried);
         if (!isTried) return;
@@ -168,7 +216,12 @@ export class RulesPanel {
     fillOnce(
       cell,
       rule,
-      () => new Switches(rule.name, (state, button) => this.switchOne(cell.rule, state, button), (button) => this.undo(cell.rule.name, button)),
+      () =>
+        new Switches(
+          rule.name,
+          (state, button) => this.switchOne(cell.rule, state, button),
+          (button) => this.undo(cell.rule.name, button),
+        ),
       (switches) => {
         cell.rule = rule;
         switches.show(rule.state ?? "on", rule.switch, this.page.canWrite && !rule.isGone);
@@ -180,7 +233,12 @@ export class RulesPanel {
     const isCandidate = Boolean(rule.candidate);
     const words = isCandidate ? `The candidate of ${rule.name} is enforced.` : `${rule.name} is enforced.`;
     const body = this.withDuration({ rule: rule.name });
-    await this.page.act(button, () => call("POST", "api/promotions", body), words, () => this.remove(rule.name));
+    await this.page.act(
+      button,
+      () => call("POST", "api/promotions", body),
+      words,
+      () => this.remove(rule.name),
+    );
   }
 
   async switchOne(rule, state, button) {
@@ -190,7 +248,12 @@ export class RulesPanel {
     const words = `${rule.name} is ${state === "shadow" ? "in shadow" : state}.`;
     if (state === ofPolicy && rule.switch && !this.forAll.switch) {
       const before = rule.switch.state;
-      await this.page.act(button, () => this.remove(rule.name), words, () => this.put(rule.name, before));
+      await this.page.act(
+        button,
+        () => this.remove(rule.name),
+        words,
+        () => this.put(rule.name, before),
+      );
     } else {
       const before = rule.switch?.state;
       const undo = before && before !== "candidate" ? () => this.put(rule.name, before) : () => this.remove(rule.name);
@@ -204,7 +267,11 @@ export class RulesPanel {
       const words = "No rule limits any client until you switch them on again. Operators' blocks stay in force.";
       if (!(await this.page.confirm("Switch all rules off?", words, "Switch all off"))) return;
     }
-    const words = { on: "All rules follow the policy and their own switches.", off: "All rules are off.", shadow: "All rules are in shadow." };
+    const words = {
+      on: "All rules follow the policy and their own switches.",
+      off: "All rules are off.",
+      shadow: "All rules are in shadow.",
+    };
     const work = () => (state === "on" ? this.remove(null) : this.put(null, state));
     await this.page.act(button, work, words[state], state === "on" ? null : () => this.remove(null));
   }
@@ -231,12 +298,24 @@ export class RulesPanel {
 class Switches {
   constructor(name, choose, undo) {
     this.buttons = STATES.map(([state, words, title]) =>
-      make("button", { type: "button", title: `${words}: ${title}`, onclick: (event) => choose(state, event.currentTarget) }, words),
+      make(
+        "button",
+        { type: "button", title: `${words}: ${title}`, onclick: (event) => choose(state, event.currentTarget) },
+        words,
+      ),
     );
-    this.group = make("div", { class: "segments small", role: "group", "aria-label": `State of ${name}` }, ...this.buttons);
+    this.group = make(
+      "div",
+      { class: "segments small", role: "group", "aria-label": `State of ${name}` },
+      ...this.buttons,
+    );
     this.state = make("span", { class: "tag" });
     this.by = make("span", { class: "detail" });
-    const undoButton = make("button", { type: "button", class: "link", onclick: (event) => undo(event.currentTarget) }, "Undo");
+    const undoButton = make(
+      "button",
+      { type: "button", class: "link", onclick: (event) => undo(event.currentTarget) },
+      "Undo",
+    );
     undoButton.setAttribute("aria-label", `Undo the switch of ${name}`);
     this.undo = undoButton;
     this.note = make("span", { class: "switch-note" }, this.by, this.undo);
@@ -254,7 +333,12 @@ class Switches {
     setShown(this.state, !canWrite || state === "candidate");
     setShown(this.note, Boolean(by));
     if (!by) return;
-    const parts = [by.by && `by ${by.by}`, by.until && `ends ${until(by.until)}`, by.reason, by.stale && "no effect: the policy has changed"];
+    const parts = [
+      by.by && `by ${by.by}`,
+      by.until && `ends ${until(by.until)}`,
+      by.reason,
+      by.stale && "no effect: the policy has changed",
+    ];
     setText(this.by, parts.filter(Boolean).join(", ") || "switched by hand");
     this.by.title = fullTime(by.since);
     setShown(this.undo, canWrite);

@@ -29,7 +29,8 @@ export async function call(method, path, body = undefined) {
     throw new CallFailed(0, "The service does not answer.");
   }
   const found = parsed(text);
-  if (!answer.ok) throw new CallFailed(answer.status, words(answer, found, text), answer.headers.has("WWW-Authenticate"));
+  if (!answer.ok)
+    throw new CallFailed(answer.status, words(answer, found, text), answer.headers.has("WWW-Authenticate"));
   return found;
 }
 
