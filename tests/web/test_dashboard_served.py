@@ -28,6 +28,7 @@ class Site:
 
     def __init__(self, web: Web) -> None:
         self._web = web
+        self.url = web.url
 
     def status(self, client: str) -> int:
         with Connection(self._web, client) as connection:
