@@ -5,11 +5,12 @@
 from typing import assert_type
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 
 from ratebound.web import Rejected
-from ratebound.web.django import Settings, exempt, limit
+from ratebound.web.django import Operator, Settings, dashboard, exempt, limit, staff_operator
 from ratebound.web.drf import throttle
 
 RATEBOUND: Settings = {
@@ -57,6 +58,13 @@ class Report(View):
 @exempt
 def free(request: HttpRequest) -> str:
     return ""
+
+
+def is_operator(request: HttpRequest) -> Operator | None:
+    return Operator("ann", "read")
+
+
+urlpatterns = [path("limits/", dashboard(auth=staff_operator)), path("wall/", dashboard(auth=is_operator))]
 
 
 async def calls(request: HttpRequest) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, assert_type
+from typing import Annotated, Literal, assert_type
 
 from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
 from fastapi.responses import PlainTextResponse
@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from ratebound.policy import Computed, Match, Policy, Rule
 from ratebound.web import FinishedResponse, Passed, Rejected, RouteLimit
 from ratebound.web.asgi import RateLimitMiddleware
-from ratebound.web.fastapi import RateLimitExceeded, RateLimits, RequestView
+from ratebound.web.fastapi import Operator, RateLimitExceeded, RateLimits, RequestView
 
 app = FastAPI()
 limits = RateLimits(
@@ -107,6 +107,17 @@ async def calls() -> None:
     assert_type(await free(), None)
 
 
+def is_operator(request: Request) -> Operator | None:
+    return Operator("ann", "write") if request.headers.get("x-user") == "ann" else None
+
+
+async def may_look(request: Request) -> Literal["read"] | None:
+    return "read"
+
+
+app.mount("/limits", limits.dashboard(auth=is_operator))
+app.mount("/wall", limits.dashboard(auth=may_look))
+app.mount("/mine", limits.dashboard(auth=lambda request: "write" if request.client else None))
 limits.gate.switch = "off"
 around = FastAPI()
 around.add_middleware(RateLimitMiddleware, policy="5/minute")

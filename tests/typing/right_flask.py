@@ -7,7 +7,7 @@ from flask.views import MethodView
 
 from ratebound.policy import RequestView
 from ratebound.web import Rejected, RouteLimit, wsgi
-from ratebound.web.flask import RateLimits
+from ratebound.web.flask import Operator, RateLimits
 
 app = flask.Flask(__name__)
 limiter = RateLimits(
@@ -59,6 +59,14 @@ class Page(MethodView):
 
 blueprint = limiter.limit("5/minute")(flask.Blueprint("shop", __name__))
 free = limiter.exempt(flask.Blueprint("free", __name__))
+
+
+def is_operator() -> Operator | None:
+    return Operator("ann", "write") if flask.session.get("user") == "ann" else None
+
+
+app.register_blueprint(limiter.dashboard(auth=is_operator), url_prefix="/limits")
+app.register_blueprint(limiter.dashboard(auth=lambda: "read", name="wall"), url_prefix="/wall")
 
 
 def block() -> None:

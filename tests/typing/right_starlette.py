@@ -1,15 +1,16 @@
 """Starlette and pure ASGI."""
 
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import Scope
 
-from ratebound.web import AsyncWebGate
+from ratebound.web import AsyncWebGate, Operator
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.fastapi import RateLimits
 
@@ -38,6 +39,19 @@ app = Starlette(
 limits.install(app)
 app.add_middleware(RateLimitMiddleware, policy="5/minute", headers="x-ratelimit", workers=2)
 wrapped = RateLimitMiddleware(app, "100/minute", user=lambda scope: scope.get("user"))
+
+
+async def is_operator(request: Request) -> Operator | None:
+    return Operator("ann", "read")
+
+
+def of_scope(scope: Scope) -> Literal["read", "write"] | None:
+    return "write" if scope["client"] else None
+
+
+limited = RateLimitMiddleware(Starlette(routes=[Mount("/limits", limits.dashboard(auth=is_operator))]), "5/minute")
+served = limited.with_dashboard("/all-limits", auth=of_scope)
+beside = Starlette(routes=[Mount("/limits", limited.dashboard(auth=of_scope)), Mount("/", served)])
 
 
 async def calls(request: Request) -> None:

@@ -1,6 +1,6 @@
 """Mistakes that type checkers find: each on a line that ends with the mark."""
 
-from ratebound.web.django import Settings, limit
+from ratebound.web.django import Settings, dashboard, limit
 from ratebound.web.drf import throttle
 
 
@@ -15,6 +15,8 @@ async def waiting(request: object) -> str:
     return ""
 
 
+dashboard()  # error
+dashboard(auth=lambda request: "admin")  # error
 view(object(), "1")  # error
 number: int = view(object(), 1)  # error
 waiting(object()).upper()  # error

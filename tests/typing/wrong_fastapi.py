@@ -1,9 +1,9 @@
 """Mistakes that type checkers find: each on a line that ends with the mark."""
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from ratebound.web.asgi import RateLimitMiddleware
-from ratebound.web.fastapi import RateLimits, RequestView
+from ratebound.web.fastapi import Operator, RateLimits, RequestView
 
 app = FastAPI()
 limits = RateLimits("5/minute", storge="memory://")  # error
@@ -44,5 +44,17 @@ async def calls() -> None:
     assert number
 
 
+def is_operator(request: Request) -> str:
+    return request.headers["x-role"]
+
+
+def nobody() -> None: ...
+
+
+limits.dashboard()  # error
+limits.dashboard(auth=is_operator)  # error
+limits.dashboard(auth=nobody)  # error
+limits.dashboard(auth=lambda request: "admin")  # error
+Operator("ann", "admin")  # error
 app.add_middleware(RateLimitMiddleware, policy="5/minute", storge="memory://")  # error
 app.add_middleware(RateLimitMiddleware, policy="5/minute", failure="opne")  # error

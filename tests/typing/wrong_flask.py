@@ -26,6 +26,10 @@ class Page(View):
         return 1
 
 
+limiter.dashboard("/limits", auth=lambda: "read")  # error
+limiter.dashboard()  # error
+limiter.dashboard(auth=lambda: "admin")  # error
+limiter.dashboard(auth=item)  # error
 item("1")  # error
 number: int = item(1)  # error
 text: str = Page().count()  # error

@@ -40,6 +40,14 @@ app = FastAPI(lifespan=lifespan)
 limits = RateLimits(app=app, messages="3/hour", **OPTIONS)
 
 
+if os.environ.get("RATEBOUND_TEST_DASHBOARD"):
+
+    def is_operator(request: Request) -> Any:
+        return request.headers.get("x-role")
+
+    app.mount("/limits", limits.dashboard(auth=is_operator))
+
+
 @app.api_route("/", methods=["GET", "HEAD"])
 async def home(request: Request) -> dict[str, str]:
     return {"opened": request.state.opened}

@@ -14,7 +14,7 @@ from django.core.wsgi import get_wsgi_application
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
-from ratebound.web.django import limit
+from ratebound.web.django import dashboard, limit
 
 settings.configure(
     ALLOWED_HOSTS=["*"],
@@ -88,5 +88,7 @@ urlpatterns = [
     path("stream", stream),
     path("endless", endless),
 ]
+if os.environ.get("RATEBOUND_TEST_DASHBOARD"):
+    urlpatterns.append(path("limits/", dashboard(auth=lambda request: request.headers.get("x-role"))))
 application = get_wsgi_application()
 asgi_application = get_asgi_application()

@@ -17,6 +17,10 @@ limiter = RateLimits(
     trusted=["127.0.0.1"],
 )
 
+if os.environ.get("RATEBOUND_TEST_DASHBOARD"):
+    dashboard = limiter.dashboard(auth=lambda: flask.request.headers.get("x-role"))  # type: ignore[arg-type,return-value]
+    application.register_blueprint(dashboard, url_prefix="/limits")
+
 
 @application.get("/")
 def home() -> str:

@@ -5,24 +5,13 @@ operations.py; the calls of a session, of live figures and of the document itsel
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ratebound.admin import answer_schemas as answers
 from ratebound.admin.call_fields import CallField
-
-Role = Literal["read", "write"]
-ROLES: tuple[Role, ...] = ("read", "write")  # each may do what the ones before it may
-
-
-class Operator(NamedTuple):
-    """A person or a program that acts: the name in the log of changes, and the role."""
-
-    name: str
-    role: Role
-
-    def may(self, role: Role) -> bool:
-        """Return True if this operator has a role, or one above it."""
-        return ROLES.index(self.role) >= ROLES.index(role)
+from ratebound.admin.operators import ROLES as ROLES
+from ratebound.admin.operators import Operator as Operator
+from ratebound.admin.operators import Role as Role
 
 
 class AdminCall(NamedTuple):

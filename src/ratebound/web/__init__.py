@@ -4,7 +4,7 @@ visit.py has the life of a request.
 Each framework is imported by the folder or file that is named for it; asgi.py and wsgi.py need none.
 """
 
-from ratebound.admin.calls import Operator
+from ratebound.admin.operators import Operator
 from ratebound.policy.model.charge_by_result import Charge, FinishedResponse
 from ratebound.web.gate import AsyncWebGate, WebGate
 from ratebound.web.passed import Passed

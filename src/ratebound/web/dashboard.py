@@ -1,22 +1,23 @@
 """The dashboard of a web gate, for all adapters: its figures, the calls of operators, and who may call them.
 
-It adds a listener to the gate. So requests leave the plain path of plain_path.py, which is for gates without listeners.
+It adds listeners to the gate. So requests leave the plain path of plain_path.py, which is for gates without listeners.
+Administration is imported when the first dashboard is made: most applications have none.
 """
 
 import functools
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ratebound.admin.asgi import AdminAsgi
-from ratebound.admin.calls import Operator as Operator
-from ratebound.admin.calls import Role
-from ratebound.admin.operations import Operations
-from ratebound.admin.sign_in import GivenSignIn
-from ratebound.admin.site import AdminSite
-from ratebound.admin.wsgi import AdminWsgi
+from ratebound.admin.operators import Operator as Operator
+from ratebound.admin.operators import Role
 from ratebound.web.gate import AsyncWebGate, WebGate
-from ratebound.web.gate_figures import GateFigures
+
+if TYPE_CHECKING:
+    from ratebound.admin.asgi import AdminAsgi
+    from ratebound.admin.site import AdminSite
+    from ratebound.admin.wsgi import AdminWsgi
+    from ratebound.web.gate_figures import GateFigures
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -48,8 +49,10 @@ def needing_auth(function: Callable[Q, T]) -> Callable[Q, T]:
     return called
 
 
-def figures_of(gate: WebGate | AsyncWebGate) -> GateFigures:
+def figures_of(gate: WebGate | AsyncWebGate) -> "GateFigures":
     """Return the figures of a gate, which counts them from the first call on."""
+    from ratebound.web.gate_figures import GateFigures
+
     with _lock:
         found: GateFigures | None = gate.figures
         if found is None:
@@ -57,16 +60,24 @@ def figures_of(gate: WebGate | AsyncWebGate) -> GateFigures:
         return found
 
 
-def dashboard_site(gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any]) -> AdminSite:
+def dashboard_site(gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any]) -> "AdminSite":
     """Return the site of a gate's dashboard. `auth` is called with the framework's own request."""
+    from ratebound.admin.operations import Operations
+    from ratebound.admin.sign_in import GivenSignIn
+    from ratebound.admin.site import AdminSite
+
     return AdminSite(Operations(gate, figures_of(gate)), GivenSignIn(auth))
 
 
-def asgi_dashboard(gate: AsyncWebGate, auth: Callable[[Any], Any]) -> AdminAsgi:
+def asgi_dashboard(gate: AsyncWebGate, auth: Callable[[Any], Any]) -> "AdminAsgi":
     """Return the dashboard of a gate as an ASGI application. `auth` is called with the scope."""
+    from ratebound.admin.asgi import AdminAsgi
+
     return AdminAsgi(dashboard_site(gate, auth))
 
 
-def wsgi_dashboard(gate: WebGate, auth: Callable[[Any], Any]) -> AdminWsgi:
+def wsgi_dashboard(gate: WebGate, auth: Callable[[Any], Any]) -> "AdminWsgi":
     """Return the dashboard of a gate as a WSGI application. `auth` is called with the environ."""
+    from ratebound.admin.wsgi import AdminWsgi
+
     return AdminWsgi(dashboard_site(gate, auth))

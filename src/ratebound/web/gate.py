@@ -196,10 +196,6 @@ class _GateBase:
         """Tell `listener` of everything from now on, as if it had been among `listeners`."""
         self.gate._decider.listen(listener)
 
-    def _stop_figures(self) -> None:
-        if self.figures is not None:
-            self.figures.stop()
-
     def use(self, policy: Policy) -> None:
         """Decide by this policy from now on, and by the limits of endpoints."""
         self.gate.use(policy)
@@ -378,7 +374,8 @@ class WebGate(_GateBase):
 
     def close(self) -> None:
         """Close the storage, unless it was given as an object."""
-        self._stop_figures()
+        if self.figures is not None:
+            self.figures.stop()
         if self._closes:
             self.gate.close()
 
@@ -548,6 +545,7 @@ class AsyncWebGate(_GateBase):
 
     async def close(self) -> None:
         """Close the storage, unless it was given as an object."""
-        self._stop_figures()
+        if self.figures is not None:
+            await self.figures.leave()
         if self._closes:
             await self.gate.close()

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ratebound.errors import StorageError
@@ -47,6 +48,7 @@ class GateFigures:
         self._alone = "" if self._shared is not None else _told_of_workers(known_workers() or 1)
         self._is_async = is_async
         self._looks: _TaskLooks | _ThreadLooks | None = None
+        self._lock = threading.Lock()
         self._count = 0
         self._watched = -WATCHED_FOR
         gate.listen(self.live.counts)
@@ -56,6 +58,7 @@ class GateFigures:
     def renew(self) -> None:
         """Look anew in a forked child, which has its own thread or event loop."""
         self._looks = None
+        self._lock = threading.Lock()
         self._count = 0
 
     def __call__(self, event: object) -> None:
@@ -65,18 +68,27 @@ class GateFigures:
 
     def start(self) -> None:
         """Look once a second from now on, unless that has begun. For tasks, an event loop must run here."""
-        looks = self._looks
-        if looks is None or looks.have_ended():
-            try:
-                self._looks = _TaskLooks(self) if self._is_async else _ThreadLooks(self)
-            except RuntimeError:
-                log.debug("the figures of the dashboard need asyncio, or a process that may start threads")
+        with self._lock:  # two threads may have the first decisions
+            looks = self._looks
+            if looks is None or looks.have_ended():
+                with suppress(RuntimeError):  # another kind of loop runs here, or the process ends
+                    self._looks = _TaskLooks(self) if self._is_async else _ThreadLooks(self)
 
     def stop(self) -> None:
         """End the looks. The next decision starts them again."""
         looks, self._looks = self._looks, None
         if looks is not None:
             looks.end()
+
+    async def leave(self) -> None:
+        """End the looks of a task, and what this process has published: others do not show it any more."""
+        looks = self._looks
+        self.stop()
+        if isinstance(looks, _TaskLooks):
+            await looks.ended()
+        if self._shared is not None:
+            with suppress(StorageError):  # then it is forgotten a little later
+                await run_async(self._shared.leaving())
 
     def view(self) -> dict[str, Any]:
         """Return the figures of now, for JSON. For a while, other processes are then read every second."""
@@ -147,8 +159,13 @@ class _TaskLooks:
 
     def end(self) -> None:
         """Cancel the task."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # its event loop is closed
             self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def ended(self) -> None:
+        """Wait until the task has ended, if it is one of this event loop."""
+        if self._loop is asyncio.get_running_loop():
+            await asyncio.wait([self._task])
 
 
 def _look_in_thread(found: "weakref.ref[GateFigures]", is_over: threading.Event) -> None:

@@ -6,7 +6,7 @@ The path that decides is the one that is handed on, so that no other spelling of
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ratebound.web.asgi_types import App, Receive, Scope, Send
+from ratebound.web.asgi_types import App
 from ratebound.web.wsgi_response import Application, Environ
 
 
@@ -19,7 +19,7 @@ class AsgiMount:
         self._path = checked_path(path)
         self._mounted = mounted
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own
         if scope["type"] == "http":
             path, root = scope["path"], scope.get("root_path", "")
             below = path[len(root) :] if root and path.startswith(f"{root}/") else path

@@ -46,7 +46,7 @@ class MountedDashboard:
         self.gate = limits.gate
         self._key = limits.key
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # as every framework calls it
         visit = scope.get(self._key)
         if visit is not None:
             visit.is_late = True  # nothing is left to check
