@@ -157,6 +157,35 @@ def test_the_thread_ends_with_its_figures() -> None:
     wait_until(lambda: gone() is None and not thread.is_alive(), 20, "the thread has ended")
 
 
+def test_work_that_was_stopped_begins_again_with_the_next_decision() -> None:
+    with Gate(read_policy(POLICY)) as gate:
+        figures = GateFigures(gate)
+        for _ in range(2):
+            gate.decide(request("/"))
+            thread = figures._thread
+            assert thread is not None
+            figures.stop()
+            thread.join(10)
+            assert not thread.is_alive()
+
+    async def serve() -> None:
+        gate = AsyncGate(read_policy(POLICY))
+        figures = GateFigures(gate)
+        for _ in range(2):
+            await gate.decide(request("/"))
+            assert figures._timer is not None
+            figures.stop()
+            assert figures._timer is None
+        await gate.decide(request("/"))
+        async with asyncio.timeout(10):
+            while figures.view()["top"] == []:
+                await asyncio.sleep(0.05)
+        await run_async(figures.leaving())
+        assert len([task for task in asyncio.all_tasks() if task.get_name() == "ratebound-figures"]) == 0
+
+    asyncio.run(serve())
+
+
 def test_counts_that_the_gate_has_already_are_not_added_again() -> None:
     counts = DecisionCounts()
     with Gate(read_policy(POLICY), listeners=[counts]) as gate:

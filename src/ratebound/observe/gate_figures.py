@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from ratebound.errors import StorageError
@@ -24,11 +25,17 @@ from ratebound.observe.figures_view import FiguresView
 from ratebound.observe.live_figures import LiveFigures, is_shared
 from ratebound.observe.shared_figures import SharedFigures
 from ratebound.storage import keeps_documents
+from ratebound.storage.workers import known_workers
 
 ROUND: Final = 1.0  # seconds
 PUBLISH_EVERY: Final = 2.0  # seconds
 READ_EVERY: Final = 10.0  # seconds, while nobody looks
 WATCHED_FOR: Final = 10.0  # seconds after a look
+LEAVE_WITHIN: Final = 1.0  # seconds
+NOT_SHARED: Final = (
+    "These are the figures of one of {} processes, the one that has answered: memory:// is not shared. Use a storage"
+    " that processes share: shm://api on one host, or redis://host:6379/0 for several."
+)
 
 
 class GateFigures:
@@ -62,8 +69,9 @@ class GateFigures:
         self._read: float | None = None
         self._watched: float | None = None
         self._shown: dict[str, Any] | None = None
-        self._is_stopped = False
         self._has_failed = False
+        workers = (known_workers() or 1) if self._publishing is None else 1
+        self._alone = NOT_SHARED.format(workers) if workers > 1 else ""
         self.renew()
         renew_in_children(self)
         if self._is_async:
@@ -74,11 +82,13 @@ class GateFigures:
     def renew(self) -> None:
         """Begin again at the next event in a forked child, where no thread and no event loop of the parent runs."""
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()  # set when the thread has to end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None  # an event loop keeps only weak references to tasks
         self._lock = threading.Lock()
-        self.live.counts.begin = None if self._is_stopped else self.begin
+        self._has_left = False
+        self.live.counts.begin = self.begin
 
     def view(self) -> dict[str, Any]:
         """Return what a dashboard shows, as JSON can hold it. It changes once a second, and must not be changed."""
@@ -112,25 +122,34 @@ class GateFigures:
     def begin(self) -> None:
         """Begin to work in the background, if this is not done already. It does nothing for an AsyncGate outside of an
         event loop."""
-        if self._is_stopped:
-            return
         with self._lock:
-            if self._is_async:
+            if self._has_left:
+                self.live.counts.begin = None
+            elif self._is_async:
                 self._begin_in_loop()
             elif self._thread is None or not self._thread.is_alive():
                 self._begin_in_thread()
 
     def stop(self) -> None:
-        """End the work in the background, for good."""
-        self._is_stopped = True
-        self.live.counts.begin = None
-        if self._timer is not None and self._loop is not None and not self._loop.is_closed():
-            self._timer.cancel()
+        """End the work in the background. The next event begins it again."""
+        with self._lock:
+            self._ended.set()
+            self._thread = None
+            if self._timer is not None and self._loop is not None and not self._loop.is_closed():
+                self._timer.cancel()
+            self._timer = self._loop = None
+            self.live.counts.begin = None if self._has_left else self.begin
 
     def leaving(self) -> Flow[None]:
-        """End the work in the background, and free the place of this process, so that others stop to show it at once.
-        Raises StorageError."""
+        """End the work in the background for good, and free the place of this process, so that others stop to show it
+        at once. Raises StorageError."""
+        thread, task = self._thread, self._task
+        self._has_left = True
         self.stop()
+        if thread is not None:
+            yield partial(thread.join, LEAVE_WITHIN)
+        if task is not None and not task.done() and task.get_loop() is asyncio._get_running_loop():
+            yield partial(asyncio.wait, [task], timeout=LEAVE_WITHIN)
         if self._publishing is not None:
             yield from self._publishing.leaving()
 
@@ -154,7 +173,7 @@ class GateFigures:
             except StorageError as error:
                 self._problem = problem_of(error)
                 self._others = []
-        self._view.take([self.live.own()], self._others, self._problem)
+        self._view.take([self.live.own()], self._others, self._problem or self._alone)
         self._shown = None
 
     @property
@@ -168,8 +187,9 @@ class GateFigures:
         return last is None or self._clock() - last >= every - ROUND / 4  # rounds are never quite on time
 
     def _begin_in_thread(self) -> None:
-        own = weakref.ref(self)
-        thread = threading.Thread(target=_run_rounds, args=(own,), name="ratebound-figures", daemon=True)
+        ended = self._ended = threading.Event()
+        arguments = weakref.ref(self), ended
+        thread = threading.Thread(target=_run_rounds, args=arguments, name="ratebound-figures", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the operating system allows no more threads, or the interpreter ends
@@ -191,8 +211,9 @@ class GateFigures:
             self.begin()
 
     def _start_round(self) -> None:
-        assert self._loop is not None
-        self._task = self._loop.create_task(self._round_in_loop(), name="ratebound-figures")
+        loop, self._timer = self._loop, None
+        if loop is not None:
+            self._task = loop.create_task(self._round_in_loop(loop), name="ratebound-figures")
 
     def _log_failure(self) -> None:
         """Log the exception of a round, once: rounds go on, and should not fill a log."""
@@ -200,14 +221,13 @@ class GateFigures:
             self._has_failed = True
             log.exception("figures for dashboards could not be made; the next rounds try again")
 
-    async def _round_in_loop(self) -> None:
+    async def _round_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             await run_async(self.round())
         except Exception:
             self._log_failure()
         finally:
-            loop = self._loop
-            if loop is not None and not loop.is_closed() and not self._is_stopped:
+            if self._loop is loop and self._timer is None and not loop.is_closed():
                 self._timer = loop.call_later(ROUND, _begin_round, weakref.ref(self))
 
 
@@ -217,21 +237,19 @@ def problem_of(error: StorageError) -> str:
     return f"{what}: {error}"
 
 
-def _run_rounds(figures: "weakref.ref[GateFigures]") -> None:
+def _run_rounds(figures: "weakref.ref[GateFigures]", ended: threading.Event) -> None:
     """Run rounds in a thread until the figures are gone or stopped. It keeps no reference to them while it waits."""
-    while True:
-        found = figures()
-        if found is None or found._is_stopped:
-            return
+    while (found := figures()) is not None:
         try:
             run(found.round())
         except Exception:
             found._log_failure()
         del found
-        time.sleep(ROUND)
+        if ended.wait(ROUND):
+            return
 
 
 def _begin_round(figures: "weakref.ref[GateFigures]") -> None:
     found = figures()
-    if found is not None and not found._is_stopped:
+    if found is not None:
         found._start_round()
