@@ -17,6 +17,10 @@ MOST_LIMITS: Final = 200  # names of limits with labels of their own; the others
 MOST_RULES: Final = 100  # the same for rules
 MOST_TEXTS: Final = 50  # of these rules, limits without a name that callers bring
 
+# Compiled code reads a Final without looking up its name.
+_DECIDED: Final[type[Decided]] = Decided
+_DEGRADED: Final[type[DegradedRows]] = DegradedRows
+
 
 class Histogram:
     """Counts by bucket. The last one is for values above all bounds."""
@@ -98,7 +102,7 @@ class DecisionCounts:
         begin = self.begin
         if begin is not None:
             begin()
-        if type(event) is not Decided or not self._count(event, event[0]):
+        if type(event) is not _DECIDED or not self._count(event, event[0]):
             for listener in self._others:
                 listener(event)
             return
@@ -116,7 +120,7 @@ class DecisionCounts:
     def _count(self, event: Any, decision: Decision) -> bool:
         """Count a decision of limits that deny. Return False if it is not such a decision."""
         rows = decision.rows
-        if isinstance(rows, DegradedRows):
+        if isinstance(rows, _DEGRADED):
             return False
         limit: Limit = decision.limit
         if not decision.allowed:

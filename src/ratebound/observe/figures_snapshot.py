@@ -16,7 +16,7 @@ MAX_ENTRIES: Final = 300  # of each part of a snapshot that is read
 
 
 class Snapshot(TypedDict):
-    """What one process has counted since it began, and what it sees now.
+    """The counts of one process since it began, and the state that it sees now.
 
     `run` is chosen anew whenever counting begins. `ticks` are seconds of a clock that never goes back. `allowed` and
     `denied` count all decisions, and `degraded` those of them that were made without the storage. `shed` are requests

@@ -37,7 +37,7 @@ Point = list[float | None]
 
 
 class Process:
-    """What the view knows of one process: its last snapshot, and its rates by the names of counts."""
+    """A process as the view knows it: its last snapshot, and its rates by the names of counts."""
 
     __slots__ = ("changed", "counts", "held_for", "rates", "snapshot", "ticks")
 

@@ -87,7 +87,7 @@ class GateFigures:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None  # an event loop keeps only weak references to tasks
         self._lock = threading.Lock()
-        self._has_left = False
+        self._is_leaving = False
         self.live.counts.begin = self.begin
 
     def view(self) -> dict[str, Any]:
@@ -123,9 +123,9 @@ class GateFigures:
         """Begin to work in the background, if this is not done already. It does nothing for an AsyncGate outside of an
         event loop."""
         with self._lock:
-            if self._has_left:
-                self.live.counts.begin = None
-            elif self._is_async:
+            if self._is_leaving:
+                return
+            if self._is_async:
                 self._begin_in_loop()
             elif self._thread is None or not self._thread.is_alive():
                 self._begin_in_thread()
@@ -138,20 +138,23 @@ class GateFigures:
             if self._timer is not None and self._loop is not None and not self._loop.is_closed():
                 self._timer.cancel()
             self._timer = self._loop = None
-            self.live.counts.begin = None if self._has_left else self.begin
+            self.live.counts.begin = self.begin
 
     def leaving(self) -> Flow[None]:
-        """End the work in the background for good, and free the place of this process, so that others stop to show it
-        at once. Raises StorageError."""
+        """End the work in the background, and free the place of this process, so that others stop to show it at once.
+        The next event begins it again. Raises StorageError."""
         thread, task = self._thread, self._task
-        self._has_left = True
-        self.stop()
-        if thread is not None:
-            yield partial(thread.join, LEAVE_WITHIN)
-        if task is not None and not task.done() and task.get_loop() is asyncio._get_running_loop():
-            yield partial(asyncio.wait, [task], timeout=LEAVE_WITHIN)
-        if self._publishing is not None:
-            yield from self._publishing.leaving()
+        self._is_leaving = True  # calls to the storage are events, too
+        try:
+            self.stop()
+            if thread is not None:
+                yield partial(thread.join, LEAVE_WITHIN)
+            if task is not None and not task.done() and task.get_loop() is asyncio._get_running_loop():
+                yield partial(asyncio.wait, [task], timeout=LEAVE_WITHIN)
+            if self._publishing is not None:
+                yield from self._publishing.leaving()
+        finally:
+            self._is_leaving = False
 
     def round(self) -> Flow[None]:
         """Do the work of one second. A storage that fails is a problem to show, and nothing else."""

@@ -62,7 +62,7 @@ class NodeCounts:
 
 
 class ShadowCounts:
-    """What a rule in shadow, or candidate limits, would have decided, and what the rule had counted before.
+    """The decisions that a rule in shadow, or candidate limits, would have made, and what the rule had counted before.
 
     If the rule has decided before, the first decision of the shadow is missing in the counts of the rule.
     """
