@@ -26,16 +26,19 @@ def of_gate(**options: Any) -> tuple[WebGate, GateFigures]:
     return gate, figures_of(gate)
 
 
+def _has_looks(figures: GateFigures) -> bool:
+    return figures._looks is not None
+
+
 def test_the_first_decision_starts_the_looks_and_the_end_of_the_gate_ends_them() -> None:
     gate, figures = of_gate()
     assert figures_of(gate) is figures
-    looks: Any = figures._looks
-    assert looks is None
+    assert not _has_looks(figures)
     gate.before(VIEW)
-    looks = figures._looks
+    looks: Any = figures._looks
     assert looks._thread.is_alive()
     gate.before(VIEW)
-    assert figures._looks is looks
+    assert vars(figures)["_looks"] is looks
     gate.close()
     looks._thread.join(20)
     assert looks.have_ended()
@@ -108,6 +111,32 @@ def test_on_memory_the_view_says_how_many_processes_it_does_not_show(monkeypatch
     gate, figures = of_gate()
     run(figures.look())
     assert figures.view()["problem"].startswith("This page shows one of 4 processes")
+    gate.close()
+
+
+class WithoutDocuments:
+    """A storage of somebody else's, which keeps no documents."""
+
+    def __init__(self) -> None:
+        self._inner = MemoryStorage(clock=FakeClock())
+
+    def evaluate(self, groups: Any, mode: Any = "spend") -> Any:
+        return self._inner.evaluate(groups, mode)
+
+    def reset(self, group: Any) -> None:
+        self._inner.reset(group)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_a_storage_without_documents_shows_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_figures, "known_workers", lambda: 4)
+    gate, figures = of_gate(storage=WithoutDocuments())
+    gate.before(VIEW)
+    run(figures.look())
+    assert len(figures.view()["processes"]) == 1
+    assert "one of 4 processes, the one that has answered: the storage keeps no" in figures.view()["problem"]
     gate.close()
 
 
