@@ -19,6 +19,7 @@ from ratebound.fork import renew_in_children
 from ratebound.observe.figures_view import FiguresView
 from ratebound.observe.live_figures import LiveFigures, is_shared
 from ratebound.observe.shared_figures import SharedFigures
+from ratebound.storage import keeps_documents
 from ratebound.storage.workers import known_workers
 
 log = logging.getLogger("ratebound")
@@ -26,10 +27,9 @@ log = logging.getLogger("ratebound")
 EVERY = 1.0  # seconds
 SELDOM = 5  # looks: how often other processes are read while nobody has looked at the figures for a while
 WATCHED_FOR = 60.0  # seconds
-NOT_SHARED = (
-    "This page shows one of {} processes, the one that has answered: memory:// is not shared. Use a storage that"
-    " processes share: shm://api on one host, or redis://host:6379/0 for several."
-)
+ONE_OF_MANY = "This page shows one of {} processes, the one that has answered: {}"
+MEMORY = "memory:// is not shared. Use shm://api on one host, or redis://host:6379/0 for several."
+NO_DOCUMENTS = "the storage keeps no shared documents."
 
 
 class GateFigures:
@@ -44,8 +44,11 @@ class GateFigures:
         self._view = FiguresView()
         self._others: list[Any] = []  # snapshots of other processes, as they were read last
         storage = gate.gate.storage
-        self._shared = SharedFigures(storage, self.live) if is_shared(storage) else None
-        self._alone = "" if self._shared is not None else _told_of_workers(known_workers() or 1)
+        self._shared = SharedFigures(storage, self.live) if is_shared(storage) and keeps_documents(storage) else None
+        self._alone = ""  # the sentence for operators if there are processes that are not shown
+        workers = known_workers() or 1
+        if self._shared is None and workers > 1:
+            self._alone = ONE_OF_MANY.format(workers, NO_DOCUMENTS if is_shared(storage) else MEMORY)
         self._is_async = is_async
         self._looks: _TaskLooks | _ThreadLooks | None = None
         self._lock = threading.Lock()
@@ -119,10 +122,6 @@ class GateFigures:
                 problem, self._others = f"The storage does not answer: {error}", []
         self._count += 1
         self._view.take([self.live.own()], self._others, problem)
-
-
-def _told_of_workers(count: int) -> str:
-    return NOT_SHARED.format(count) if count > 1 else ""
 
 
 class _ThreadLooks:
