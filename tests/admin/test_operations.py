@@ -185,7 +185,7 @@ def test_a_grant_adds_units_and_is_recorded(asked: Asked) -> None:
 
 @needs_documents
 def test_a_grant_that_cannot_be_is_not_recorded(asked: Asked) -> None:
-    assert asked("POST", "api/grants", {"client": "203.0.113.7", "units": 5}).status == 422
+    assert asked("POST", "api/grants", {"client": "203.0.113.7", "units": 5, "rule": "login"}).status == 422
     assert asked("POST", "api/grants", {"client": "user:42", "units": 5, "rule": "none"}).fields == ["rule"]
     assert asked("POST", "api/resets", {"client": "user:42", "rule": "none"}).fields == ["rule"]
     assert asked("GET", "api/changes").json["changes"] == []

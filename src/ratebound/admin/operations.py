@@ -24,6 +24,8 @@ from ratebound.policy.identity.identify import IdentityKinds
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
 from ratebound.policy.runtime.operator_blocks import canonical_client
+from ratebound.policy.runtime.operator_documents import MAX_TARGET
+from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import hidden
 from ratebound.usage import Usage
@@ -153,7 +155,7 @@ class Operations:
 
     def _blocks(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        return {"blocks": [_document(one) for one in (yield self._gate.blocks)]}
+        return {"blocks": self._entries((yield self._gate.blocks), [])}
 
     def _block(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -164,7 +166,7 @@ class Operations:
         done = yield partial(
             self._gate.block, client, arguments.get("for"), arguments.get("reason", ""), by=operator.name
         )
-        return _document(done)
+        return self._entry(done)
 
     def _unblock(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -174,7 +176,7 @@ class Operations:
 
     def _overrides(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        return {"overrides": [_document(one) for one in (yield self._gate.overrides)]}
+        return {"overrides": self._entries((yield self._gate.overrides), self._known_rules())}
 
     def _override(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -190,7 +192,7 @@ class Operations:
             reason=arguments.get("reason", ""),
             by=operator.name,
         )
-        return _document(done)
+        return self._entry(done)
 
     def _remove_override(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -201,8 +203,7 @@ class Operations:
 
     def _switches(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        rules = self._candidates()
-        return {"switches": [_switch_document(one, rules) for one in (yield self._gate.switches)]}
+        return {"switches": self._entries((yield self._gate.switches), self._known_rules())}
 
     def _set_switch(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -216,7 +217,7 @@ class Operations:
             reason=arguments.get("reason", ""),
             by=operator.name,
         )
-        return _switch_document(done, self._candidates())
+        return self._entry(done)
 
     def _remove_switch(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -226,16 +227,15 @@ class Operations:
 
     def _promote(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        rule = arguments["rule"]
-        self._check(arguments, rules=(rule,), label="rule")
-        done = yield partial(
-            self._gate.promote,
-            rule,
-            for_=arguments.get("for"),
-            reason=arguments.get("reason", ""),
-            by=operator.name,
-        )
-        return _switch_document(done, self._candidates())
+        name = arguments["rule"]
+        self._check(arguments, rules=(name,), label="rule")
+        more = {"for_": arguments.get("for"), "reason": arguments.get("reason", ""), "by": operator.name}
+        rule = next((one.rule for one in self._known_rules() if one.rule.name == name), None)
+        if rule is not None and rule.candidate is None and rule.mode == "shadow":
+            done = yield partial(self._gate.set_switch, "on", rule=name, **more)
+        else:
+            done = yield partial(self._gate.promote, name, **more)
+        return self._entry(done)
 
     def _changes(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -251,16 +251,14 @@ class Operations:
 
     def _grant(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         client, units, rule = arguments["client"], arguments["units"], arguments.get("rule")
-        self._core._client_limits(client, None, rule, self._known_rules()).granting(
-            units
-        )  # raises before it is recorded
+        self._client_limits(client, rule).granting(units)  # what is wrong is said before it is recorded
         yield from self._record("grant", _joined(client), f"{units} units{_of(rule)}", operator)
         found = yield partial(self._gate.grant, client, units, rule=rule)
         return {"usage": [_usage_document(one) for one in found]}
 
     def _reset(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         client, rule = arguments["client"], arguments.get("rule")
-        self._core._client_limits(client, None, rule, self._known_rules())
+        self._client_limits(client, rule)
         yield from self._record("reset", _joined(client), _of(rule).strip(), operator)
         yield partial(self._gate.reset, client, rule=rule)
         return {"done": True}
@@ -296,24 +294,24 @@ class Operations:
 
     def _rules(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         core = self._core
+        rules = self._known_rules()
         switches: dict[str, Any] = {}
-        candidates = self._candidates()
-        if keeps_documents(core.storage) and hasattr(self._gate, "switches"):
-            switches = {one.rule: _switch_document(one, candidates) for one in (yield self._gate.switches)}
+        if keeps_documents(core.storage):
+            found = self._entries((yield self._gate.switches), rules)
+            switches = {one["rule"] or "": one for one in found}
         policy = core.policy
         for_all = core.switch or (switches[""]["state"] if "" in switches else policy.switch)
         own = {one.name for one in policy.rules}
 
-        def with_state(found: dict[str, Any]) -> dict[str, Any]:
-            switch = switches.get(found["name"])
-            state = "on" if found["mode"] == "enforce" else "shadow"
+        def with_state(one: dict[str, Any]) -> dict[str, Any]:
+            switch = switches.get(one["name"])
+            state = "on" if one["mode"] == "enforce" else "shadow"
             if switch is not None and not switch["stale"]:
                 state = switch["state"]
             if for_all == "off" or (for_all == "shadow" and state != "off"):
                 state = for_all
-            return {**found, "state": state, "switch": switch}
+            return {**one, "state": state, "switch": switch}
 
-        rules = self._known_rules()
         return {
             "state": for_all,
             "switch": switches.get(""),
@@ -365,10 +363,23 @@ class Operations:
         known = getattr(self._gate, "known_rules", None)
         return list(self._core.current().rules) if known is None else known()
 
-    def _candidates(self) -> dict[str, str]:
-        """Return the text of the candidate of each rule, "" if it has none."""
-        found = {one.rule.name: _candidate_text(one.rule.candidate) for one in self._known_rules()}
-        return found | {one.name: "" for one in self._core.policy.descriptors}
+    def _client_limits(self, client: str | Sequence[str], rule: str | None) -> Any:
+        """Return the limits that count a client. Raises ValueError if there are none."""
+        return self._core._client_limits(client, None, rule, self._known_rules(), self._core._known_measures())
+
+    def _entries(self, entries: Sequence[Any], known: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return entries of operators' documents for JSON, with what is wrong with each under the policy in force."""
+        found = []
+        for entry in entries:
+            problem = self._core.problem_of(entry, known=known)
+            document = {**_document(entry), "problem": problem}
+            if isinstance(entry, RuleSwitch):
+                document |= {"rule": entry.rule or None, "stale": bool(problem)}
+            found.append(document)
+        return found
+
+    def _entry(self, entry: Any) -> dict[str, Any]:
+        return self._entries([entry], self._known_rules())[0]
 
     def _check_documents(self) -> None:
         if not keeps_documents(self._core.storage):
@@ -398,7 +409,9 @@ class Operations:
         tier, tiers = arguments.get("tier"), self._core.policy.tier_names
         if tier is not None and tier not in tiers:
             wrong.append(WrongField("tier", f"unknown tier {tier!r}: {nearest(tier, tiers)}"))
-        known = self._candidates() if rules else {}
+        known = {one.rule.name for one in self._known_rules()} if rules else set()
+        if label == "rule":  # switches are for descriptors, too
+            known |= {one.name for one in self._core.policy.descriptors}
         for rule in rules:
             if rule not in known:
                 wrong.append(WrongField(label, f"unknown rule {rule!r}: {nearest(rule, known)}"))
@@ -415,7 +428,8 @@ class Operations:
         """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
         log.info("%s: %s", operator.name or "an operator", action)
         if keeps_documents(self._core.storage):
-            yield partial(self._gate.record, action, target, detail, by=operator.name)
+            line = "".join(one if one.isprintable() else "\ufffd" for one in target)[:MAX_TARGET]
+            yield partial(self._gate.record, action, line, detail, by=operator.name)
 
 
 def _storage_error(error: StorageError) -> CallError:
@@ -444,19 +458,6 @@ def _field_of(name: str, error: ValueError) -> str:
 def _document(entry: Any) -> dict[str, Any]:
     """Return an entry of an operators' document for JSON."""
     return {name: _plain(value) for name, value in entry._asdict().items()}
-
-
-def _switch_document(switch: Any, candidates: Mapping[str, str]) -> dict[str, Any]:
-    found = _document(switch)
-    rule = found["rule"] or None
-    is_stale = rule is not None and rule not in candidates
-    if switch.state == "candidate" and rule is not None:
-        is_stale = is_stale or candidates.get(rule) != switch.candidate
-    return {**found, "rule": rule, "stale": is_stale}
-
-
-def _candidate_text(candidate: Any) -> str:
-    return "" if candidate is None else str(candidate)
 
 
 def _plain(value: Any) -> Any:
