@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 def test_open_streams_end_with_the_server(command: str) -> None:
     port = free_port()
     bind = ["--host", HOST, "--port", str(port)] if command == "uvicorn" else ["--bind", f"{HOST}:{port}"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([sys.executable, "-m", command, *bind, "tests.admin.served:app"], cwd=ROOT, **quiet)
+    words = [sys.executable, "-m", command, *bind, "tests.admin.served:app"]
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with ExitStack() as opened:
         opened.callback(process.wait)
         opened.callback(process.kill)
