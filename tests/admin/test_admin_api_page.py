@@ -13,7 +13,7 @@ from ratebound.admin.calls import CALLS
 from ratebound.admin.empty_figures import EmptyFigures
 from ratebound.policy import AsyncGate, PolicyFile
 from tests.admin.live_sites import under_uvicorn
-from tests.admin.sites import WRITE_TOKEN, a_site, needs_documents
+from tests.admin.sites import WRITE_TOKEN, a_site
 from tests.service.test_http_api_page import EXAMPLE, is_as_printed
 
 PAGE = Path(__file__).parents[2] / "docs" / "admin-api.md"
@@ -44,7 +44,6 @@ def made(command: str) -> str:
     return next(call.name for call in CALLS if (call.method, call.path) == (method, path))
 
 
-@needs_documents
 def test_every_example_is_answered_as_it_is_printed(tmp_path: Path) -> None:
     text = PAGE.read_text()
     (policy,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

@@ -9,7 +9,7 @@ from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.calls import Operator
 from ratebound.admin.sign_in import GivenSignIn
 from ratebound.policy import AsyncGate
-from tests.admin.sites import WRITE_TOKEN, Browser, GivenFigures, a_policy, a_site, ask, in_loop, needs_documents
+from tests.admin.sites import WRITE_TOKEN, Browser, GivenFigures, a_policy, a_site, ask, in_loop
 from tests.admin.test_asgi import Client
 from tests.admin.test_live_feed import events
 
@@ -41,7 +41,6 @@ def is_plain(body: bytes) -> bool:
     return body.isascii() and not {*b"<>&\x00\x1b\r"} & {*body}
 
 
-@needs_documents
 @pytest.mark.parametrize("payload", PRINTABLE)
 def test_a_block_keeps_hostile_names_as_data(payload: str) -> None:
     site = a_site(sign_in=GivenSignIn(lambda request: Operator(payload, "write")))
@@ -54,7 +53,6 @@ def test_a_block_keeps_hostile_names_as_data(payload: str) -> None:
     assert changes.json["changes"][0]["by"] == payload
 
 
-@needs_documents
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_names_of_clients_in_the_figures_are_data(payload: str) -> None:
     site = a_site(figures=GivenFigures({"00000000000000b1": f"user:{payload}"}))
@@ -87,7 +85,6 @@ def test_headers_that_are_hostile_are_refused_without_being_repeated_as_markup(p
     assert is_plain(answer.body)
 
 
-@needs_documents
 def test_the_name_of_an_operator_is_one_short_line() -> None:
     site = a_site(sign_in=GivenSignIn(lambda request: Operator("a\nb" + "c" * 500, "write")))
     assert ask(site, "POST", "api/resets", {"client": "user:a\nb"}, headers=GIVEN).status == 200
