@@ -317,6 +317,38 @@ def test_a_rule_without_a_candidate_cannot_be_promoted(asked: Asked) -> None:
     assert (answer.status, answer.fields) == (422, ["rule"])
 
 
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"rule": "search", "state": "off", "for": "99999999 weeks"}, ["for"]),
+        ({"rule": "serch", "state": "off", "for": "99999999 weeks"}, ["for", "rule"]),
+        ({"rule": "edge", "state": "off", "for": 10**10}, ["for"]),
+    ],
+)
+def test_a_switch_that_cannot_be_names_its_fields(asked: Asked, body: Any, fields: list[str]) -> None:
+    answer = asked("PUT", "api/switches", body)
+    assert (answer.status, answer.fields) == (422, fields)
+
+
+def test_rules_for_descriptors_are_switched_by_name(asked: Asked) -> None:
+    assert asked("PUT", "api/switches", {"rule": "edge", "state": "shadow"}).json["problem"] == ""
+    (edge,) = asked("GET", "api/rules").json["descriptors"]
+    assert edge["state"] == "shadow"
+
+
+def test_entries_without_effect_say_why(asked: Asked) -> None:
+    core = getattr(asked.gate, "gate", asked.gate)
+    asked("POST", "api/promotions", {"rule": "search"})
+    asked("POST", "api/overrides", {"client": "user:42", "limits": "5/minute", "rules": ["search"]})
+    core.use(Policy(rules=[Rule("login", "5/minute")]))
+    (switch,) = asked("GET", "api/switches").json["switches"]
+    assert switch["stale"] is True
+    assert "unknown rule 'search'" in switch["problem"]
+    (override,) = asked("GET", "api/overrides").json["overrides"]
+    assert "search" in override["problem"]
+    assert asked("GET", "api/rules").json["rules"][0]["state"] == "on"
+
+
 def test_a_rule_that_does_not_exist_cannot_be_switched(asked: Asked) -> None:
     for method, path, body in (
         ("PUT", "api/switches", {"rule": "serch", "state": "off"}),
@@ -432,6 +464,18 @@ def test_a_storage_that_does_not_answer_is_503_with_a_time() -> None:
     assert answer.json["detail"] == "The storage could not answer: connection refused"
     figures = read(run(site.answer(request_of("GET", "api/figures", token=READ_TOKEN))))
     assert figures.status == 200  # the page must say that the storage is away
+    assert read(run(site.answer(request_of("GET", "api/rules", token=READ_TOKEN)))).json["state"] == "on"
+
+
+def test_switches_that_were_read_last_are_shown_while_the_storage_is_away() -> None:
+    storage = Failing(None)
+    storage.write_document = MemoryStorage.write_document.__get__(storage)  # type: ignore[method-assign]
+    gate = Gate(a_policy(), storage=storage)
+    site = a_site(gate)
+    gate.set_switch("off", rule="search")
+    storage.error = StorageError("connection refused")
+    rules = read(run(site.answer(request_of("GET", "api/rules", token=READ_TOKEN)))).json["rules"]
+    assert {rule["name"]: rule["state"] for rule in rules}["search"] == "off"
 
 
 def test_a_document_that_others_change_all_the_time_is_409() -> None:

@@ -19,12 +19,11 @@ from ratebound.admin.policy_source import GatePolicySource, PolicySource
 from ratebound.admin.rules_in_force import descriptor_document, limit_text, rule_document
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
-from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.identity.identify import IdentityKinds
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
 from ratebound.policy.runtime.operator_blocks import canonical_client
-from ratebound.policy.runtime.operator_documents import MAX_TARGET
+from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length
 from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import hidden
@@ -34,6 +33,7 @@ log = logging.getLogger("ratebound.admin")
 
 RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
 DOCUMENTS = ("blocks", "overrides", "switches", "audit")
+FIELDS = {call.name: [field.name for field in call.fields] for call in CALLS}
 CHANGING = {call.name for call in CALLS if call.role == "write"} | {"top"}
 FRESH = 1.0  # seconds for which versions of documents are not read again
 NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
@@ -295,10 +295,15 @@ class Operations:
     def _rules(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         core = self._core
         rules = self._known_rules()
-        switches: dict[str, Any] = {}
+        entries: Sequence[RuleSwitch] = ()
         if keeps_documents(core.storage):
-            found = self._entries((yield self._gate.switches), rules)
-            switches = {one["rule"] or "": one for one in found}
+            try:
+                entries = yield self._gate.switches
+            except StorageError:  # then what was read last holds
+                measures = core._known_measures()
+                if measures is not None and measures.switches is not None:
+                    entries = measures.switches.entries
+        switches = {one["rule"] or "": one for one in self._entries(entries, rules)}
         policy = core.policy
         for_all = core.switch or (switches[""]["state"] if "" in switches else policy.switch)
         own = {one.name for one in policy.rules}
@@ -404,7 +409,7 @@ class Operations:
                 wrong.append(WrongField(field, str(error)))
 
         check("client" if "client" in arguments else "digest", partial(canonical_client, kinds=self._kinds), client)
-        check("for", read_seconds, arguments.get("for"))
+        check("for", partial(checked_length, what="this"), arguments.get("for"))
         check("limits", read_limits, arguments.get("limits"))
         tier, tiers = arguments.get("tier"), self._core.policy.tier_names
         if tier is not None and tier not in tiers:
@@ -440,19 +445,17 @@ def _storage_error(error: StorageError) -> CallError:
 
 
 def _field_of(name: str, error: ValueError) -> str:
-    """Return the field that an error of the gate is about."""
-    text = str(error)
+    """Return the field that an error of the gate is about: the one that it begins with, or what its kind tells."""
+    fields = FIELDS[name]
+    first = str(error).removeprefix("unknown ").removeprefix("the ").split(" ", 1)[0].rstrip(":")
+    for field in (first, f"{first}s"):
+        if field in fields:
+            return field
     if isinstance(error, InvalidCost):
         return "units"
-    if text.startswith(("unknown rule", "the rule")):
-        return "rule"
-    if text.startswith("unknown tier"):
-        return "tier"
-    if text.startswith("reason"):
-        return "reason"
-    if isinstance(error, InvalidLimit) and name == "override":
+    if isinstance(error, InvalidLimit) and "limits" in fields:
         return "limits"
-    return {"set_switch": "state", "promote": "rule", "remove_switch": "rule"}.get(name, "client")
+    return "client" if "client" in fields else "rule"
 
 
 def _document(entry: Any) -> dict[str, Any]:
