@@ -384,6 +384,18 @@ def test_the_revision_of_the_figures_changes_with_every_change_of_an_operator(as
     assert len(seen) == 5
 
 
+def test_what_may_have_changed_something_is_logged_once(asked: Asked, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ratebound.audit")
+    asked("GET", "api/blocks")
+    asked("POST", "api/blocks", {"client": "nobody"})
+    asked("GET", "api/top")
+    assert caplog.records == []
+    asked("POST", "api/resets", {"client": "user:42"})
+    asked("GET", "api/top?names=yes")
+    found = [(vars(one)["ratebound_by"], vars(one)["ratebound_action"]) for one in caplog.records]
+    assert found == [("ann", "reset"), ("ann", "top")]
+
+
 def test_the_shadow_report_is_that_of_the_figures(asked: Asked) -> None:
     (report,) = asked("GET", "api/shadow", token=READ_TOKEN).json["shadow"]
     assert (report["rule"], report["allowed"], report["denied"]) == ("search", 9, 1)

@@ -13,7 +13,7 @@ from waitress.server import create_server
 from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.calls import Role
 from ratebound.admin.sign_in import GivenSignIn, SignIn, TokenSignIn
-from ratebound.admin.site import AdminSite, AdminCalls
+from ratebound.admin.site import AdminCalls, AdminSite
 from ratebound.admin.wsgi import AdminWsgi
 from tests.servers import HOST
 

@@ -5,7 +5,6 @@ Fields were checked by the table; what only the gate can know is checked here, a
 
 import asyncio
 import inspect
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ratebound import __version__, compiled
+from ratebound.admin.audit_log import log_call
 from ratebound.admin.calls import CALLS, Operator
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.policy_source import GatePolicySource, PolicySource
@@ -28,8 +28,6 @@ from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import hidden
 from ratebound.usage import Usage
-
-log = logging.getLogger("ratebound.admin")
 
 RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
 DOCUMENTS = ("blocks", "overrides", "switches", "audit")
@@ -95,9 +93,24 @@ class Operations:
         }
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
-        """Carry out a call of the table, and return its answer for JSON. Raises CallError."""
+        """Carry out a call of the table, and return its answer for JSON. What may have changed something is logged.
+        Raises CallError."""
+        status = 500
         try:
-            answer = yield from self._methods[name](dict(arguments), operator)
+            answer = yield from self._carried_out(name, arguments, operator)
+            status = 200
+        except CallError as error:
+            status = error.status
+            raise
+        finally:
+            log_call(name, arguments, operator, status)
+        if name in CHANGING:
+            self._revision = None  # the page that made the change sees it at once
+        return answer
+
+    def _carried_out(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
+        try:
+            return (yield from self._methods[name](dict(arguments), operator))
         except StorageError as error:
             raise _storage_error(error) from None
         except PolicyError as error:
@@ -107,9 +120,6 @@ class Operations:
             if not arguments:
                 raise  # no field is wrong: it is ours
             raise CallError(422, str(error), [(_field_of(name, error), str(error))]) from None
-        if name in CHANGING:
-            self._revision = None  # the page that made the change sees it at once
-        return answer
 
     # Figures
 
@@ -431,7 +441,6 @@ class Operations:
 
     def _record(self, action: str, target: str, detail: str, operator: Operator) -> Flow[None]:
         """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
-        log.info("%s: %s", operator.name or "an operator", action)
         if keeps_documents(self._core.storage):
             line = "".join(one if one.isprintable() else "\ufffd" for one in target)[:MAX_TARGET]
             yield partial(self._gate.record, action, line, detail, by=operator.name)
