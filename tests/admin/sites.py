@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
 
-import pytest
-
 from ratebound.admin.calls import AdminCall, Role
 from ratebound.admin.empty_figures import EmptyFigures
 from ratebound.admin.messages import AdminAnswer, AdminRequest
@@ -19,8 +17,6 @@ from ratebound.flow import run
 from ratebound.policy import Gate, Match, Policy, Rule
 from ratebound.policy.model.descriptor_rule import DescriptorRule
 
-# Until gates have overrides, switches and an audit log
-needs_documents = pytest.mark.skipif(not hasattr(Gate, "override"), reason="gates have no overrides yet")
 WRITE_TOKEN = "a-token-that-writes-0123456789"
 READ_TOKEN = "a-token-that-reads-0123456789"
 OTHER_TOKEN = "a-token-of-another-0123456789"

@@ -25,7 +25,6 @@ from tests.admin.sites import (
     a_policy,
     a_site,
     body_of,
-    needs_documents,
     path_of,
     read,
     request_of,
@@ -173,7 +172,6 @@ def test_holders_of_slots(asked: Asked) -> None:
     assert isinstance(holder["id"], str)  # 53 bits: more than some readers of JSON keep
 
 
-@needs_documents
 def test_a_grant_adds_units_and_is_recorded(asked: Asked) -> None:
     answer = asked("POST", "api/grants", {"client": "user:42", "units": 5})
     quota = {one["rule"]: one["quota"] for one in answer.json["usage"]}
@@ -183,15 +181,13 @@ def test_a_grant_adds_units_and_is_recorded(asked: Asked) -> None:
     assert "5" in change["detail"]
 
 
-@needs_documents
 def test_a_grant_that_cannot_be_is_not_recorded(asked: Asked) -> None:
-    assert asked("POST", "api/grants", {"client": "203.0.113.7", "units": 5}).status == 422
+    assert asked("POST", "api/grants", {"client": "203.0.113.7", "units": 5, "rule": "login"}).status == 422
     assert asked("POST", "api/grants", {"client": "user:42", "units": 5, "rule": "none"}).fields == ["rule"]
     assert asked("POST", "api/resets", {"client": "user:42", "rule": "none"}).fields == ["rule"]
     assert asked("GET", "api/changes").json["changes"] == []
 
 
-@needs_documents
 def test_a_reset_forgets_what_was_spent_and_is_recorded(asked: Asked) -> None:
     asked.decide(request("/search", user="42"))
     assert asked("POST", "api/resets", {"client": "user:42", "rule": "search"}).json == {"done": True}
@@ -200,7 +196,6 @@ def test_a_reset_forgets_what_was_spent_and_is_recorded(asked: Asked) -> None:
     assert [change["action"] for change in asked("GET", "api/changes").json["changes"]] == ["reset"]
 
 
-@needs_documents
 def test_a_block_holds_until_it_is_taken_back(asked: Asked) -> None:
     body = {"client": "203.0.113.7", "for": "1 hour", "reason": "scraping"}
     block = asked("POST", "api/blocks", body).json
@@ -235,7 +230,6 @@ def test_a_block_that_cannot_be_names_its_fields(asked: Asked, body: Any, fields
     assert asked("GET", "api/blocks").json == {"blocks": []}
 
 
-@needs_documents
 @pytest.mark.parametrize(
     ("digest", "client"),
     [("a1", "203.0.113.7"), ("a2", "user:42"), ("a5", "2001:db8::/64")],
@@ -257,7 +251,6 @@ def test_what_is_no_single_client_cannot_be_blocked(asked: Asked, digest: str, w
     assert word in answer.json["detail"]
 
 
-@needs_documents
 def test_an_override_gives_a_client_limits_of_its_own(asked: Asked) -> None:
     body = {"client": "user:42", "limits": "1/minute", "rules": ["search"], "for": 600, "reason": "a bug"}
     override = asked("POST", "api/overrides", body).json
@@ -283,14 +276,12 @@ def test_an_override_that_cannot_be_names_every_field(asked: Asked, body: Any, f
     assert (answer.status, answer.fields) == (422, fields)
 
 
-@needs_documents
 def test_a_tier_that_is_given_to_all_rules_takes_no_rules(asked: Asked) -> None:
     answer = asked("POST", "api/overrides", {"client": "user:42", "tier": "free", "rules": ["all"]})
     assert answer.status == 422
     assert asked("POST", "api/overrides", {"client": "user:42", "tier": "free"}).json["tier"] == "free"
 
 
-@needs_documents
 def test_a_rule_is_switched_off_and_back(asked: Asked) -> None:
     body = {"rule": "search", "state": "off", "for": "10 minutes", "reason": "too strict"}
     switch = asked("PUT", "api/switches", body).json
@@ -303,7 +294,6 @@ def test_a_rule_is_switched_off_and_back(asked: Asked) -> None:
     assert asked("GET", "api/switches").json == {"switches": []}
 
 
-@needs_documents
 def test_all_rules_are_switched_at_once(asked: Asked) -> None:
     switch = asked("PUT", "api/switches", {"state": "off"}).json
     assert switch["rule"] is None
@@ -314,7 +304,6 @@ def test_all_rules_are_switched_at_once(asked: Asked) -> None:
     assert asked("GET", "api/rules").json["state"] == "on"
 
 
-@needs_documents
 @pytest.mark.parametrize(("rule", "state"), [("search", "candidate"), ("trial", "on")])
 def test_a_candidate_and_a_shadow_are_promoted(asked: Asked, rule: str, state: str) -> None:
     switch = asked("POST", "api/promotions", {"rule": rule, "reason": "a week without surprises"}).json
@@ -323,10 +312,41 @@ def test_a_candidate_and_a_shadow_are_promoted(asked: Asked, rule: str, state: s
     assert rules[rule]["state"] == state
 
 
-@needs_documents
 def test_a_rule_without_a_candidate_cannot_be_promoted(asked: Asked) -> None:
     answer = asked("POST", "api/promotions", {"rule": "login"})
     assert (answer.status, answer.fields) == (422, ["rule"])
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"rule": "search", "state": "off", "for": "99999999 weeks"}, ["for"]),
+        ({"rule": "serch", "state": "off", "for": "99999999 weeks"}, ["for", "rule"]),
+        ({"rule": "edge", "state": "off", "for": 10**10}, ["for"]),
+    ],
+)
+def test_a_switch_that_cannot_be_names_its_fields(asked: Asked, body: Any, fields: list[str]) -> None:
+    answer = asked("PUT", "api/switches", body)
+    assert (answer.status, answer.fields) == (422, fields)
+
+
+def test_rules_for_descriptors_are_switched_by_name(asked: Asked) -> None:
+    assert asked("PUT", "api/switches", {"rule": "edge", "state": "shadow"}).json["problem"] == ""
+    (edge,) = asked("GET", "api/rules").json["descriptors"]
+    assert edge["state"] == "shadow"
+
+
+def test_entries_without_effect_say_why(asked: Asked) -> None:
+    core = getattr(asked.gate, "gate", asked.gate)
+    asked("POST", "api/promotions", {"rule": "search"})
+    asked("POST", "api/overrides", {"client": "user:42", "limits": "5/minute", "rules": ["search"]})
+    core.use(Policy(rules=[Rule("login", "5/minute")]))
+    (switch,) = asked("GET", "api/switches").json["switches"]
+    assert switch["stale"] is True
+    assert "unknown rule 'search'" in switch["problem"]
+    (override,) = asked("GET", "api/overrides").json["overrides"]
+    assert "search" in override["problem"]
+    assert asked("GET", "api/rules").json["rules"][0]["state"] == "on"
 
 
 def test_a_rule_that_does_not_exist_cannot_be_switched(asked: Asked) -> None:
@@ -339,7 +359,6 @@ def test_a_rule_that_does_not_exist_cannot_be_switched(asked: Asked) -> None:
         assert "did you mean 'search'?" in answer.json["detail"]
 
 
-@needs_documents
 def test_names_of_clients_are_shown_and_that_is_recorded(asked: Asked) -> None:
     digests = asked("GET", "api/top", token=READ_TOKEN).json["top"]
     assert not any("name" in one for one in digests)
@@ -350,7 +369,6 @@ def test_names_of_clients_are_shown_and_that_is_recorded(asked: Asked) -> None:
     assert (change["action"], change["by"]) == ("show names", "ann")
 
 
-@needs_documents
 def test_the_revision_of_the_figures_changes_with_every_change_of_an_operator(asked: Asked) -> None:
     before = asked("GET", "api/figures", token=READ_TOKEN).json["revision"]
     assert asked("GET", "api/figures", token=READ_TOKEN).json["revision"] == before
@@ -364,6 +382,18 @@ def test_the_revision_of_the_figures_changes_with_every_change_of_an_operator(as
         assert asked(method, path, body).status == 200
         seen.add(asked("GET", "api/figures", token=READ_TOKEN).json["revision"])
     assert len(seen) == 5
+
+
+def test_what_may_have_changed_something_is_logged_once(asked: Asked, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ratebound.audit")
+    asked("GET", "api/blocks")
+    asked("POST", "api/blocks", {"client": "nobody"})
+    asked("GET", "api/top")
+    assert caplog.records == []
+    asked("POST", "api/resets", {"client": "user:42"})
+    asked("GET", "api/top?names=yes")
+    found = [(vars(one)["ratebound_by"], vars(one)["ratebound_action"]) for one in caplog.records]
+    assert found == [("ann", "reset"), ("ann", "top")]
 
 
 def test_the_shadow_report_is_that_of_the_figures(asked: Asked) -> None:
@@ -446,9 +476,20 @@ def test_a_storage_that_does_not_answer_is_503_with_a_time() -> None:
     assert answer.json["detail"] == "The storage could not answer: connection refused"
     figures = read(run(site.answer(request_of("GET", "api/figures", token=READ_TOKEN))))
     assert figures.status == 200  # the page must say that the storage is away
+    assert read(run(site.answer(request_of("GET", "api/rules", token=READ_TOKEN)))).json["state"] == "on"
 
 
-@needs_documents
+def test_switches_that_were_read_last_are_shown_while_the_storage_is_away() -> None:
+    storage = Failing(None)
+    storage.write_document = MemoryStorage.write_document.__get__(storage)  # type: ignore[method-assign]
+    gate = Gate(a_policy(), storage=storage)
+    site = a_site(gate)
+    gate.set_switch("off", rule="search")
+    storage.error = StorageError("connection refused")
+    rules = read(run(site.answer(request_of("GET", "api/rules", token=READ_TOKEN)))).json["rules"]
+    assert {rule["name"]: rule["state"] for rule in rules}["search"] == "off"
+
+
 def test_a_document_that_others_change_all_the_time_is_409() -> None:
     site = a_site(Gate(a_policy(), storage=Failing(None)))
     answer = read(run(site.answer(request_of("POST", "api/blocks", {"client": "user:42"}, token=WRITE_TOKEN))))

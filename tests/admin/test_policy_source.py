@@ -10,7 +10,7 @@ import pytest
 from ratebound.admin.policy_source import read_sent, without_secrets
 from ratebound.policy import Gate, Policy, PolicyFile, Rule
 from ratebound.policy.problem import PolicyError
-from tests.admin.sites import WRITE_TOKEN, Answered, a_site, ask, needs_documents
+from tests.admin.sites import WRITE_TOKEN, Answered, a_site, ask
 
 TEXT = """\
 storage: redis://:hunter2hunter2@cache.internal:6379/0  # the one before was redis://:oldpassword@old:6379
@@ -133,7 +133,6 @@ def test_a_storage_that_is_a_variable_counts_as_unchanged() -> None:
         read_sent("rules: [{name: all, limits: '${LIMITS}'}]", "yaml", old)
 
 
-@needs_documents
 def test_a_reload_puts_the_file_in_force(tmp_path: Path) -> None:
     file = a_file(tmp_path, "rules: [{name: all, limits: 100/minute}]")
     gate = Gate(file)

@@ -17,7 +17,6 @@ from tests.admin.sites import (
     a_site,
     ask,
     body_of,
-    needs_documents,
     path_of,
     request_of,
 )
@@ -117,7 +116,6 @@ def test_a_mounted_site_shows_nothing_to_somebody_whom_the_application_does_not_
     assert b"<" not in answer.body
 
 
-@needs_documents
 @pytest.mark.parametrize(
     ("said", "write_status"),
     [("read", 403), ("write", 200), (Operator("kim", "write"), 200), (Operator("kim", "read"), 403)],

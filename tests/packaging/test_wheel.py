@@ -77,6 +77,8 @@ def test_a_pure_wheel_needs_no_mypy_and_has_everything_else(tmp_path: Path) -> N
     assert {"ratebound/py.typed", "ratebound/clock.py", "ratebound/storage/redis/lua/group.lua"} <= {
         *names_in(tmp_path)
     }
+    page = {path.name for path in (ROOT / "src" / "ratebound" / "admin" / "page").iterdir()}
+    assert {f"ratebound/admin/page/{name}" for name in {*page, "index.html"}} <= {*names_in(tmp_path)}
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,13 @@ SESSION = record(
 )
 
 BLOCK = record(
-    "A client that an operator has blocked.",
+    "A client that an operator has blocked. `problem` says why this has no effect under the policy in force.",
     client=TEXT,
     since=INSTANT,
     until=optional(INSTANT),
     reason=TEXT,
     by=TEXT,
+    problem=TEXT,
 )
 BLOCKS = record("The blocks that hold now, the oldest first.", blocks=listed(BLOCK))
 OVERRIDE = record(
@@ -71,11 +72,12 @@ OVERRIDE = record(
     until=optional(INSTANT),
     reason=TEXT,
     by=TEXT,
+    problem=TEXT,
 )
 OVERRIDES = record("The overrides that hold now, the oldest first.", overrides=listed(OVERRIDE))
 SWITCH = record(
-    "How an operator has switched a rule; all rules if `rule` is null. `stale` is true if it has no effect: the policy"
-    " has another candidate by now, or no such rule.",
+    "How an operator has switched a rule; all rules if `rule` is null. `stale` is true if it has no effect, for the"
+    " reason in `problem`: the policy has another candidate by now, or no such rule.",
     rule=optional(TEXT),
     state={"enum": ["on", "off", "shadow", "candidate"]},
     since=INSTANT,
@@ -83,6 +85,7 @@ SWITCH = record(
     reason=TEXT,
     by=TEXT,
     candidate=TEXT,
+    problem=TEXT,
     stale=FLAG,
 )
 SWITCHES = record("The switches that hold now.", switches=listed(SWITCH))

@@ -144,7 +144,7 @@ KINDS: dict[str, FieldKind] = {
         is_list=True,
     ),
     "line": FieldKind(_string(200, 0), _line),
-    "limits": FieldKind(_string(2_000), _text(2_000, "limits like 100/minute")),
+    "limits": FieldKind(_string(200), _text(200, "limits like 100/minute")),
     "token": FieldKind(_string(1_000), _text(1_000, "a token")),
     "text": FieldKind({"type": "string", "minLength": 1}, _text(1_000_000, "the text of a policy")),
     "digest": FieldKind({"type": "string", "pattern": "^[0-9a-f]{4,64}$"}, _digest),

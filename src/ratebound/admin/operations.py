@@ -5,7 +5,6 @@ Fields were checked by the table; what only the gate can know is checked here, a
 
 import asyncio
 import inspect
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,25 +12,26 @@ from functools import partial
 from typing import Any, Protocol
 
 from ratebound import __version__, compiled
+from ratebound.admin.audit_log import log_call
 from ratebound.admin.calls import CALLS, Operator
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.policy_source import GatePolicySource, PolicySource
 from ratebound.admin.rules_in_force import descriptor_document, limit_text, rule_document
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
-from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.identity.identify import IdentityKinds
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
 from ratebound.policy.runtime.operator_blocks import canonical_client
+from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length
+from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import hidden
 from ratebound.usage import Usage
 
-log = logging.getLogger("ratebound.admin")
-
 RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
 DOCUMENTS = ("blocks", "overrides", "switches", "audit")
+FIELDS = {call.name: [field.name for field in call.fields] for call in CALLS}
 CHANGING = {call.name for call in CALLS if call.role == "write"} | {"top"}
 FRESH = 1.0  # seconds for which versions of documents are not read again
 NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
@@ -93,9 +93,24 @@ class Operations:
         }
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
-        """Carry out a call of the table, and return its answer for JSON. Raises CallError."""
+        """Carry out a call of the table, and return its answer for JSON. What may have changed something is logged.
+        Raises CallError."""
+        status = 500
         try:
-            answer = yield from self._methods[name](dict(arguments), operator)
+            answer = yield from self._carried_out(name, arguments, operator)
+            status = 200
+        except CallError as error:
+            status = error.status
+            raise
+        finally:
+            log_call(name, arguments, operator, status)
+        if name in CHANGING:
+            self._revision = None  # the page that made the change sees it at once
+        return answer
+
+    def _carried_out(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
+        try:
+            return (yield from self._methods[name](dict(arguments), operator))
         except StorageError as error:
             raise _storage_error(error) from None
         except PolicyError as error:
@@ -105,9 +120,6 @@ class Operations:
             if not arguments:
                 raise  # no field is wrong: it is ours
             raise CallError(422, str(error), [(_field_of(name, error), str(error))]) from None
-        if name in CHANGING:
-            self._revision = None  # the page that made the change sees it at once
-        return answer
 
     # Figures
 
@@ -153,7 +165,7 @@ class Operations:
 
     def _blocks(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        return {"blocks": [_document(one) for one in (yield self._gate.blocks)]}
+        return {"blocks": self._entries((yield self._gate.blocks), [])}
 
     def _block(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -164,7 +176,7 @@ class Operations:
         done = yield partial(
             self._gate.block, client, arguments.get("for"), arguments.get("reason", ""), by=operator.name
         )
-        return _document(done)
+        return self._entry(done)
 
     def _unblock(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -174,7 +186,7 @@ class Operations:
 
     def _overrides(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        return {"overrides": [_document(one) for one in (yield self._gate.overrides)]}
+        return {"overrides": self._entries((yield self._gate.overrides), self._known_rules())}
 
     def _override(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -190,7 +202,7 @@ class Operations:
             reason=arguments.get("reason", ""),
             by=operator.name,
         )
-        return _document(done)
+        return self._entry(done)
 
     def _remove_override(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -201,8 +213,7 @@ class Operations:
 
     def _switches(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        rules = self._candidates()
-        return {"switches": [_switch_document(one, rules) for one in (yield self._gate.switches)]}
+        return {"switches": self._entries((yield self._gate.switches), self._known_rules())}
 
     def _set_switch(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -216,7 +227,7 @@ class Operations:
             reason=arguments.get("reason", ""),
             by=operator.name,
         )
-        return _switch_document(done, self._candidates())
+        return self._entry(done)
 
     def _remove_switch(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -226,16 +237,15 @@ class Operations:
 
     def _promote(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
-        rule = arguments["rule"]
-        self._check(arguments, rules=(rule,), label="rule")
-        done = yield partial(
-            self._gate.promote,
-            rule,
-            for_=arguments.get("for"),
-            reason=arguments.get("reason", ""),
-            by=operator.name,
-        )
-        return _switch_document(done, self._candidates())
+        name = arguments["rule"]
+        self._check(arguments, rules=(name,), label="rule")
+        more = {"for_": arguments.get("for"), "reason": arguments.get("reason", ""), "by": operator.name}
+        rule = next((one.rule for one in self._known_rules() if one.rule.name == name), None)
+        if rule is not None and rule.candidate is None and rule.mode == "shadow":
+            done = yield partial(self._gate.set_switch, "on", rule=name, **more)
+        else:
+            done = yield partial(self._gate.promote, name, **more)
+        return self._entry(done)
 
     def _changes(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         self._check_documents()
@@ -251,16 +261,14 @@ class Operations:
 
     def _grant(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         client, units, rule = arguments["client"], arguments["units"], arguments.get("rule")
-        self._core._client_limits(client, None, rule, self._known_rules()).granting(
-            units
-        )  # raises before it is recorded
+        self._client_limits(client, rule).granting(units)  # what is wrong is said before it is recorded
         yield from self._record("grant", _joined(client), f"{units} units{_of(rule)}", operator)
         found = yield partial(self._gate.grant, client, units, rule=rule)
         return {"usage": [_usage_document(one) for one in found]}
 
     def _reset(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         client, rule = arguments["client"], arguments.get("rule")
-        self._core._client_limits(client, None, rule, self._known_rules())
+        self._client_limits(client, rule)
         yield from self._record("reset", _joined(client), _of(rule).strip(), operator)
         yield partial(self._gate.reset, client, rule=rule)
         return {"done": True}
@@ -296,24 +304,29 @@ class Operations:
 
     def _rules(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         core = self._core
-        switches: dict[str, Any] = {}
-        candidates = self._candidates()
-        if keeps_documents(core.storage) and hasattr(self._gate, "switches"):
-            switches = {one.rule: _switch_document(one, candidates) for one in (yield self._gate.switches)}
+        rules = self._known_rules()
+        entries: Sequence[RuleSwitch] = ()
+        if keeps_documents(core.storage):
+            try:
+                entries = yield self._gate.switches
+            except StorageError:  # then what was read last holds
+                measures = core._known_measures()
+                if measures is not None and measures.switches is not None:
+                    entries = measures.switches.entries
+        switches = {one["rule"] or "": one for one in self._entries(entries, rules)}
         policy = core.policy
         for_all = core.switch or (switches[""]["state"] if "" in switches else policy.switch)
         own = {one.name for one in policy.rules}
 
-        def with_state(found: dict[str, Any]) -> dict[str, Any]:
-            switch = switches.get(found["name"])
-            state = "on" if found["mode"] == "enforce" else "shadow"
+        def with_state(one: dict[str, Any]) -> dict[str, Any]:
+            switch = switches.get(one["name"])
+            state = "on" if one["mode"] == "enforce" else "shadow"
             if switch is not None and not switch["stale"]:
                 state = switch["state"]
             if for_all == "off" or (for_all == "shadow" and state != "off"):
                 state = for_all
-            return {**found, "state": state, "switch": switch}
+            return {**one, "state": state, "switch": switch}
 
-        rules = self._known_rules()
         return {
             "state": for_all,
             "switch": switches.get(""),
@@ -365,10 +378,23 @@ class Operations:
         known = getattr(self._gate, "known_rules", None)
         return list(self._core.current().rules) if known is None else known()
 
-    def _candidates(self) -> dict[str, str]:
-        """Return the text of the candidate of each rule, "" if it has none."""
-        found = {one.rule.name: _candidate_text(one.rule.candidate) for one in self._known_rules()}
-        return found | {one.name: "" for one in self._core.policy.descriptors}
+    def _client_limits(self, client: str | Sequence[str], rule: str | None) -> Any:
+        """Return the limits that count a client. Raises ValueError if there are none."""
+        return self._core._client_limits(client, None, rule, self._known_rules(), self._core._known_measures())
+
+    def _entries(self, entries: Sequence[Any], known: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return entries of operators' documents for JSON, with what is wrong with each under the policy in force."""
+        found = []
+        for entry in entries:
+            problem = self._core.problem_of(entry, known=known)
+            document = {**_document(entry), "problem": problem}
+            if isinstance(entry, RuleSwitch):
+                document |= {"rule": entry.rule or None, "stale": bool(problem)}
+            found.append(document)
+        return found
+
+    def _entry(self, entry: Any) -> dict[str, Any]:
+        return self._entries([entry], self._known_rules())[0]
 
     def _check_documents(self) -> None:
         if not keeps_documents(self._core.storage):
@@ -393,12 +419,14 @@ class Operations:
                 wrong.append(WrongField(field, str(error)))
 
         check("client" if "client" in arguments else "digest", partial(canonical_client, kinds=self._kinds), client)
-        check("for", read_seconds, arguments.get("for"))
+        check("for", partial(checked_length, what="this"), arguments.get("for"))
         check("limits", read_limits, arguments.get("limits"))
         tier, tiers = arguments.get("tier"), self._core.policy.tier_names
         if tier is not None and tier not in tiers:
             wrong.append(WrongField("tier", f"unknown tier {tier!r}: {nearest(tier, tiers)}"))
-        known = self._candidates() if rules else {}
+        known = {one.rule.name for one in self._known_rules()} if rules else set()
+        if label == "rule":  # switches are for descriptors, too
+            known |= {one.name for one in self._core.policy.descriptors}
         for rule in rules:
             if rule not in known:
                 wrong.append(WrongField(label, f"unknown rule {rule!r}: {nearest(rule, known)}"))
@@ -413,9 +441,9 @@ class Operations:
 
     def _record(self, action: str, target: str, detail: str, operator: Operator) -> Flow[None]:
         """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
-        log.info("%s: %s", operator.name or "an operator", action)
         if keeps_documents(self._core.storage):
-            yield partial(self._gate.record, action, target, detail, by=operator.name)
+            line = "".join(one if one.isprintable() else "\ufffd" for one in target)[:MAX_TARGET]
+            yield partial(self._gate.record, action, line, detail, by=operator.name)
 
 
 def _storage_error(error: StorageError) -> CallError:
@@ -426,37 +454,22 @@ def _storage_error(error: StorageError) -> CallError:
 
 
 def _field_of(name: str, error: ValueError) -> str:
-    """Return the field that an error of the gate is about."""
-    text = str(error)
+    """Return the field that an error of the gate is about: the one that it begins with, or what its kind tells."""
+    fields = FIELDS[name]
+    first = str(error).removeprefix("unknown ").removeprefix("the ").split(" ", 1)[0].rstrip(":")
+    for field in (first, f"{first}s"):
+        if field in fields:
+            return field
     if isinstance(error, InvalidCost):
         return "units"
-    if text.startswith(("unknown rule", "the rule")):
-        return "rule"
-    if text.startswith("unknown tier"):
-        return "tier"
-    if text.startswith("reason"):
-        return "reason"
-    if isinstance(error, InvalidLimit) and name == "override":
+    if isinstance(error, InvalidLimit) and "limits" in fields:
         return "limits"
-    return {"set_switch": "state", "promote": "rule", "remove_switch": "rule"}.get(name, "client")
+    return "client" if "client" in fields else "rule"
 
 
 def _document(entry: Any) -> dict[str, Any]:
     """Return an entry of an operators' document for JSON."""
     return {name: _plain(value) for name, value in entry._asdict().items()}
-
-
-def _switch_document(switch: Any, candidates: Mapping[str, str]) -> dict[str, Any]:
-    found = _document(switch)
-    rule = found["rule"] or None
-    is_stale = rule is not None and rule not in candidates
-    if switch.state == "candidate" and rule is not None:
-        is_stale = is_stale or candidates.get(rule) != switch.candidate
-    return {**found, "rule": rule, "stale": is_stale}
-
-
-def _candidate_text(candidate: Any) -> str:
-    return "" if candidate is None else str(candidate)
 
 
 def _plain(value: Any) -> Any:

@@ -24,6 +24,7 @@ from ratebound.limiter import Limiter
 LIFETIME = 12 * 3600  # seconds, of a cookie
 COOKIE = "ratebound_session"
 HOST_COOKIE = f"__Host-{COOKIE}"  # a browser takes it only over TLS, for one host and the path /
+MAX_NAME = 100  # characters of an operator's name, in the log of changes
 MOST_ENDED = 10_000  # sessions that were signed out, and whose cookies have not ended
 FAILURES = "10/minute"  # wrong tokens of one peer
 ALL_FAILURES = "100/minute"  # wrong tokens of all peers
@@ -133,7 +134,7 @@ class TokenSignIn:
     def _entry(self, name: str, role: Role, token: str) -> _Entry:
         if role not in ROLES:
             raise ValueError(f"a role is 'read' or 'write', not {role!r}")
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME:
             raise ValueError(f"the name of an operator is one line of at most 100 characters, not {name!r}")
         if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
             raise ValueError(
@@ -216,7 +217,8 @@ class GivenSignIn:
         if isinstance(found, str) and found in ROLES:
             found = Operator("", found)
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str) and found[1] in ROLES:
-            return SignedIn(Operator(*found), GIVEN)
+            name = "".join(one if one.isprintable() else "\ufffd" for one in found[0])[:MAX_NAME]
+            return SignedIn(Operator(name, found[1]), GIVEN)
         if inspect.iscoroutine(found):
             found.close()
         raise TypeError(f"auth must return None, 'read', 'write' or an Operator, not {found!r}")

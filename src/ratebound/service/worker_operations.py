@@ -6,7 +6,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ratebound.admin.audit_log import log_call
 from ratebound.admin.calls import Operator
 from ratebound.admin.messages import CallError
 from ratebound.admin.operations import Operations
@@ -133,13 +132,7 @@ class WorkerOperations:
         operations = self._operations
         if "figures" in asked:
             operations = Operations(self._gate, GivenFigures(asked["figures"]), self._policy)
-        status = 500
         try:
-            value = await run_async(operations.call(name, arguments, operator))
-            status = 200
+            return {"value": await run_async(operations.call(name, arguments, operator))}
         except CallError as error:
-            status = error.status
             return {"problem": [error.status, error.detail, error.errors, error.headers]}
-        finally:
-            log_call(name, arguments, operator, status)
-        return {"value": value}
