@@ -159,8 +159,8 @@ def test_operators_see_check_and_fetch_the_policy(server: PolicyServer, tmp_path
         change = {"where": "rule a", "what": "changed", "detail": "limits: '1/hour' -> '7/hour'", "starts_anew": False}
         assert call("POST", "policy/check")["changes"] == [change]
         assert limits_of(service) == {"1/hour"}
-        service.send(signal.SIGHUP)
-        eventually(service, "7/hour")
+        assert call("POST", "policy/reload")["changes"] == [change]
+        assert limits_of(service) == {"7/hour"}
         assert call("POST", "policy/check")["changes"] == []
         server.answer = lambda handler: respond(handler, 500)
         assert "status 500" in call("POST", "policy/check", 502)["detail"]

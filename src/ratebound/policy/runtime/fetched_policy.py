@@ -44,8 +44,9 @@ class FetchedPolicy:
     """The policy of a URL, kept in the file `keep`.
 
     `functions` are those that the policy may name: it can import none. `fetch` asks the server once. `error` is why the
-    last fetch failed, or None. The token is read from the environment variable RATEBOUND_POLICY_TOKEN. Raises ValueError
-    if the URL or the name of the file cannot be used.
+    last fetch failed, or None. The token is read from the environment variable RATEBOUND_POLICY_TOKEN.
+
+    Raises ValueError if the URL or the name of the file cannot be used.
     """
 
     def __init__(
