@@ -217,9 +217,8 @@ def run(*arguments: str, width: int = 120) -> Result:
 def test_the_command_adds_lists_and_removes(url: str, clock: FakeClock) -> None:
     with Gate(read_policy(POLICY), storage=RedisStorage(url, clock=clock)) as gate:
         assert gate.decide(request()).kind == "limited"
-        done = run(
-            "add", "192.0.2.1", "--for", "1h", "--reason", "scans [red]", "--by", "ann", "--storage", url, "--json"
-        )
+        options = ["--for", "1h", "--reason", "scans [red]", "--by", "ann", "--json"]
+        done = run("add", "192.0.2.1", *options, "--storage", url)
         assert done.exit_code == 0, done.output
         (block,) = gate.blocks()
         entry = {

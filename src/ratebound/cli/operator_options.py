@@ -1,4 +1,4 @@
-"""What the commands for operators share: their options, the storage that they open, and how they show entries."""
+"""Shared parts of the commands for operators: options, the storage that they open, and how entries are shown."""
 
 import getpass
 import json
