@@ -217,7 +217,8 @@ def run(*arguments: str, width: int = 120) -> Result:
 def test_the_command_adds_lists_and_removes(url: str, clock: FakeClock) -> None:
     with Gate(read_policy(POLICY), storage=RedisStorage(url, clock=clock)) as gate:
         assert gate.decide(request()).kind == "limited"
-        done = run("add", "192.0.2.1", "--for", "1h", "--reason", "scans [red]", "--storage", url, "--json")
+        options = ["--for", "1h", "--reason", "scans [red]", "--by", "ann", "--json"]
+        done = run("add", "192.0.2.1", *options, "--storage", url)
         assert done.exit_code == 0, done.output
         (block,) = gate.blocks()
         entry = {
@@ -225,6 +226,7 @@ def test_the_command_adds_lists_and_removes(url: str, clock: FakeClock) -> None:
             "since": block.since.isoformat(),
             "until": block.until and block.until.isoformat(),
             "reason": "scans [red]",
+            "by": "ann",
         }
         assert json.loads(done.stdout) == [entry]
         assert block.until is not None
@@ -236,9 +238,9 @@ def test_the_command_adds_lists_and_removes(url: str, clock: FakeClock) -> None:
         assert [one["client"] for one in listed] == ["192.0.2.1", "user:42"]
         table = run("list", "--storage", url).output
         cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in table.splitlines()]
-        assert ["client", "since (UTC)", "until (UTC)", "reason"] in cells
+        assert ["client", "since (UTC)", "until (UTC)", "by", "reason"] in cells
         since, until = (f"{instant:%Y-%m-%d %H:%M:%S}" for instant in (block.since, block.until))
-        assert ["192.0.2.1", since, until, "scans [red]"] in cells
+        assert ["192.0.2.1", since, until, "ann", "scans [red]"] in cells
         done = run("remove", "192.0.2.1/32", "--storage", url)
         assert (done.exit_code, done.stdout) == (0, "192.0.2.1/32 is no longer blocked\n")
         clock.advance(1)

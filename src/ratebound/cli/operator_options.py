@@ -1,4 +1,4 @@
-"""What the commands for operators share: their options, the storage that they open, and how they show entries."""
+"""Shared parts of the commands for operators: options, the storage that they open, and how entries are shown."""
 
 import getpass
 import json
@@ -31,9 +31,7 @@ POLICY = click.option(
 )
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 FOR = click.option("--for", "length", metavar="TIME", help="How long: 90 seconds, 1h. Without it until it is removed.")
-REASON = click.option(
-    "--reason", default="", metavar="TEXT", help="A reason for other operators. Clients never see it."
-)
+REASON = click.option("--reason", default="", metavar="TEXT", help="A reason for operators. Clients never see it.")
 BY = click.option("--by", metavar="NAME", help="Who does it, for the audit log; by default the login name.")
 
 
@@ -99,10 +97,10 @@ def show(found: Sequence[Any], columns: Sequence[str], shape: str) -> None:
         is_time = name in ("since", "until")
         table.add_column(f"{name} (UTC)" if is_time else name, no_wrap=is_time, overflow="fold")
     for entry in found:
-        cells = [(name, getattr(entry, name)) for name in columns]
-        table.add_row(
-            *(_shown("removed" if name == "until" and value is None else _cell(value)) for name, value in cells)
-        )
+        values = {name: getattr(entry, name) for name in columns}
+        if values.get("until", "") is None:
+            values["until"] = "removed"
+        table.add_row(*(_shown(_cell(value)) for value in values.values()))
     _console().print(table)
 
 
