@@ -20,7 +20,7 @@ import {
 
 /** Return {level: "good" | "warn" | "bad", words} for what is known now. */
 export function healthOf({ view, policy, silence, problem, outageSince, forAll }) {
-  if (silence > 0) return { level: "bad", words: `No answer for ${duration(silence / 1000)}` };
+  if (silence > 0) return { level: "bad", words: `No answer for ${steps(silence / 1000)}` };
   if (problem) return { level: "bad", words: problem };
   if (!view) return { level: "warn", words: "Waiting for figures" };
   if (outageSince !== null) {
