@@ -75,7 +75,7 @@ export class Tiles {
       ],
       [count(blocks.length + penalized), `${count(blocks.length)} by hand, ${count(penalized)} by penalty`, ""],
       [percent(lowest), lowest < 1 ? "lowered: overload" : "not lowered", lowest < 1 && "warn"],
-      [count(held), view.slots.length ? `of ${plural(view.slots.length, "limit")}` : "no concurrent limits", ""],
+      [count(held), view.slots.length ? `of ${plural(view.slots.length, "limit")}` : "no slot is held", ""],
     ];
     values.forEach(([value, note, level], i) => {
       setText(this.tiles[i].value, value);
