@@ -417,6 +417,48 @@ def test_old_figures_are_said_to_be_old(open_page: OpenPage, url: str) -> None:
     expect(page.locator("#health-words")).to_have_text("Healthy")
 
 
+def test_rows_are_rows_also_where_they_look_like_cards(open_page: OpenPage, url: str) -> None:
+    page = open_page(link(url), viewport={"width": 360, "height": 780})
+    row = page.get_by_role("table", name="Blocks").get_by_role("row", name=re.compile("203.0.113.7"))
+    expect(row.get_by_role("cell")).to_have_count(5)
+    assert row.evaluate("one => getComputedStyle(one).display") == "grid"
+
+
+def test_history_has_no_gap_for_a_second_that_was_missed(open_page: OpenPage, url: str) -> None:
+    page = open_page(url, failures=("401",))
+    found = page.evaluate("""async () => {
+      const history = new (await import("./history.js")).History();
+      const view = (at, allowed) => ({at, total: {allowed, denied: 0, degraded: 0, shed: 0}, latency: null, rules: []});
+      for (const one of [[100, 1], [101.2, 3], [103.9, 5], [120, 7], [119, 99]]) history.add(view(...one));
+      const first = (series) => series.points.map((point) => (point ? point[0] : null));
+      const recent = first(history.recent), hour = first(history.hour);
+      history.add(view(1000, 8));
+      return [recent, hour, first(history.recent).length, history.recent.timeOf(119)];
+    }""")
+    assert found == [[1, 3, 5, 5, *[None] * 16, 7], [3, None, 7], 120, 1000]
+
+
+def test_numbers_are_short_and_exact_enough(open_page: OpenPage, url: str) -> None:
+    page = open_page(url, failures=("401",))
+    found = page.evaluate(r"""async () => {
+      const {duration, milliseconds, percent, rate, visible} = await import("./elements.js");
+      return {
+        rate: [0, 0.01, 0.26, 9.94, 99.96, 12345.6].map(rate),
+        percent: [0, 0.0001, 0.0123, 0.5, 0.9996, 1].map(percent),
+        milliseconds: [0.000021, 0.00091, 0.0042, 0.25, 12, null].map(milliseconds),
+        duration: [0, 45, 600, 7200, 8640000].map(duration),
+        visible: ["a b", "a\u202eb", "a\u0000b", "a\nb"].map(visible),
+      };
+    }""")
+    assert {name: [text.replace("\u00a0", " ") for text in texts] for name, texts in found.items()} == {
+        "rate": ["0", "< 0.1", "0.3", "9.9", "100", "12,346"],
+        "percent": ["0 %", "< 0.1 %", "1.2 %", "50 %", "> 99.9 %", "100 %"],
+        "milliseconds": ["21 µs", "0.91 ms", "4.2 ms", "250 ms", "12.0 s", "–"],
+        "duration": ["0 s", "45 s", "10 min", "2 h", "100 days"],
+        "visible": ["a b", "a\\u202eb", "a\\u0000b", "a\nb"],
+    }
+
+
 @contextmanager
 def served_hostile() -> Iterator[str]:
     """A site in which everything that can be named has a hostile name."""

@@ -200,7 +200,11 @@ export class BlocksPanel {
           columns: [
             { heading: "Client", kind: "client", fill: (cell, block) => fillText(cell, block.client) },
             { heading: "Reason", kind: "long", fill: (cell, block) => fillText(cell, block.reason || "–") },
-            { heading: "By", kind: "whole", fill: (cell, block) => fillText(cell, block.by || "–", fullTime(block.since)) },
+            {
+              heading: "By",
+              kind: "whole",
+              fill: (cell, block) => fillText(cell, block.by || "–", fullTime(block.since)),
+            },
             endColumn,
             actionColumn(
               page,

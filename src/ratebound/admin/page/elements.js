@@ -70,7 +70,10 @@ export function keepInStep(parent, items, keyOf, create, update) {
   if (lost !== null) parent.dispatchEvent(new CustomEvent("lostfocus", { detail: lost }));
 }
 
-/** A table whose cells carry the heading of their column, so that each row can be a card on a phone. */
+/** A table whose cells carry the heading of their column, so that each row can be a card on a phone.
+ *
+ * Roles are written out: a browser forgets that it is a table when styles make cards of its rows.
+ */
 export class Table {
   /** `columns`: {heading, kind: "" | "number" | "action", fill(cell, item), unseen: true for a heading only heard}. */
   constructor(parent, { label, columns, keyOf, empty, rowClass = () => "" }) {
@@ -78,11 +81,15 @@ export class Table {
     this.keyOf = keyOf;
     this.rowClass = rowClass;
     const headings = columns.map(({ heading, kind = "", unseen = false }) =>
-      make("th", { scope: "col", class: kind || false }, make("span", { class: unseen && "unseen" }, heading)),
+      make(
+        "th",
+        { scope: "col", role: "columnheader", class: kind || false },
+        make("span", { class: unseen && "unseen" }, heading),
+      ),
     );
-    this.body = make("tbody");
-    const head = make("thead", {}, make("tr", {}, ...headings));
-    this.table = make("table", { "aria-label": label }, head, this.body);
+    this.body = make("tbody", { role: "rowgroup" });
+    const head = make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...headings));
+    this.table = make("table", { role: "table", "aria-label": label }, head, this.body);
     this.empty = make("p", { class: "empty" }, ...(Array.isArray(empty) ? empty : [empty]));
     parent.replaceChildren(this.table, this.empty);
     this.body.addEventListener("lostfocus", ({ detail }) => this.keepFocus(detail));
@@ -109,17 +116,17 @@ export class Table {
       (row, item) => {
         const name = this.rowClass(item);
         if (row.className !== name) row.className = name;
-        row.cells.forEach((cell, i) => this.columns[i].fill(cell, item));
+        row.fields.forEach((cell, i) => this.columns[i].fill(cell, item));
       },
     );
   }
 
   newRow() {
     const cells = this.columns.map(({ heading, kind = "" }) =>
-      make("td", { "data-heading": heading, class: kind || false }),
+      make("td", { role: "cell", "data-heading": heading, class: kind || false }),
     );
-    const row = make("tr", {}, ...cells);
-    Object.defineProperty(row, "cells", { value: cells });
+    const row = make("tr", { role: "row" }, ...cells);
+    row.fields = cells;
     return row;
   }
 }

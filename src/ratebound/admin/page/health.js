@@ -20,7 +20,7 @@ import {
 
 /** Return {level: "good" | "warn" | "bad", words} for what is known now. */
 export function healthOf({ view, policy, silence, problem, outageSince, forAll }) {
-  if (silence > 0) return { level: "bad", words: `No answer for ${duration(silence / 1000)}` };
+  if (silence > 0) return { level: "bad", words: `No answer for ${steps(silence / 1000)}` };
   if (problem) return { level: "bad", words: problem };
   if (!view) return { level: "warn", words: "Waiting for figures" };
   if (outageSince !== null) {
@@ -75,7 +75,7 @@ export class Tiles {
       ],
       [count(blocks.length + penalized), `${count(blocks.length)} by hand, ${count(penalized)} by penalty`, ""],
       [percent(lowest), lowest < 1 ? "lowered: overload" : "not lowered", lowest < 1 && "warn"],
-      [count(held), view.slots.length ? `of ${plural(view.slots.length, "limit")}` : "no concurrent limits", ""],
+      [count(held), view.slots.length ? `of ${plural(view.slots.length, "limit")}` : "no slot is held", ""],
     ];
     values.forEach(([value, note, level], i) => {
       setText(this.tiles[i].value, value);

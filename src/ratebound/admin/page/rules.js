@@ -62,8 +62,7 @@ export class RulesPanel {
       label: "Rules",
       keyOf: (rule) => rule.name,
       rowClass: (rule) => (rule.state === "off" ? "is-off" : ""),
-      empty:
-        "No rules and no decisions yet. Add rules to the policy, or limits to endpoints. They show here.",
+      empty: "No rules and no decisions yet. Add rules to the policy, or limits to endpoints. They show here.",
       columns: [
         { heading: "Rule", kind: "name", fill: (cell, rule) => this.fillName(cell, rule) },
         {
