@@ -197,7 +197,7 @@ def test_the_shell_can_complete_it(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(sys, "argv", ["ratebound"])
     with pytest.raises(SystemExit):
         main()
-    assert capsys.readouterr().out.split() == ["plain,check", "plain,explain", "plain,import"]
+    assert capsys.readouterr().out.split() == ["plain,check", "plain,diff", "plain,explain", "plain,import"]
 
 
 SLICED = """
