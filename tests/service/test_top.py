@@ -24,6 +24,7 @@ from rich.console import Console
 from ratebound.cli.figures_page import figures_page
 from ratebound.observe.figures_view import FiguresView
 from tests.servers import HOST, Server, free_port
+from tests.service.running_service import running_service
 from tests.zones import fresh_zone_url
 
 TOP = [sys.executable, "-m", "ratebound.cli", "top"]
@@ -123,6 +124,18 @@ def test_figures_are_printed_as_plain_text_over_a_pipe() -> None:
     assert ESCAPE not in done.stdout
     assert "allowed 120/s   denied 30/s (20.0%)" in done.stdout
     assert "login" in done.stdout
+
+
+def test_a_running_service_is_shown_to_who_may_read() -> None:
+    tokens = {"RATEBOUND_ADMIN_TOKENS": "change-me-now-please", "RATEBOUND_ADMIN_READ_TOKENS": "read-me-only-please"}
+    with running_service(environ=tokens) as service:
+        url = service.url("admin")
+        for token in ("change-me-now-please", "read-me-only-please"):
+            done = called("--admin", url, "--once", "--json", token=token)
+            assert done.returncode == 0, done.stderr
+            assert len(json.loads(done.stdout)["processes"]) <= 1
+        assert "does not accept the token" in called("--admin", url, "--once", token="another").stderr
+        assert "wants a token" in called("--admin", url, "--once", token=None).stderr
 
 
 def test_figures_are_printed_as_json() -> None:

@@ -185,7 +185,10 @@ class _AdminSource:
 
     def _refused(self, status: int) -> str:
         if not self._token:
-            return f"{self._url} wants a token: set {TOKEN} to one of its admin_tokens or admin_read_tokens"
+            return (
+                f"{self._url} wants a token: set {TOKEN} to one of its admin_tokens or admin_read_tokens. A service"
+                " without them has a token for each run: it is in the link that `ratebound serve` prints in a terminal"
+            )
         if status == 401:
             return f"{self._url} does not accept the token in {TOKEN}: use one of its admin_tokens or admin_read_tokens"
         return f"{self._url} does not let the token in {TOKEN} read figures"
