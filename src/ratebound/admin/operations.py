@@ -20,10 +20,12 @@ from ratebound.admin.rules_in_force import descriptor_document, limit_text, rule
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
 from ratebound.policy.identity.identify import IdentityKinds
+from ratebound.policy.identity.named_client import WITH_DETAIL
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
 from ratebound.policy.runtime.operator_blocks import canonical_client
 from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length
+from ratebound.policy.runtime.operator_overrides import ClientOverride
 from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import hidden
@@ -383,10 +385,16 @@ class Operations:
         return self._core._client_limits(client, None, rule, self._known_rules(), self._core._known_measures())
 
     def _entries(self, entries: Sequence[Any], known: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return entries of operators' documents for JSON, with what is wrong with each under the policy in force."""
-        found = []
+        """Return entries of operators' documents for JSON, with what is wrong with each under the policy in force.
+
+        That is found once for entries that differ only in the name of the client: there may be 10 000 of them.
+        """
+        found, problems = [], dict[Any, str]()
         for entry in entries:
-            problem = self._core.problem_of(entry, known=known)
+            alike = _without_name(entry)
+            problem = problems.get(alike)
+            if problem is None:
+                problem = problems[alike] = self._core.problem_of(entry, known=known)
             document = {**_document(entry), "problem": problem}
             if isinstance(entry, RuleSwitch):
                 document |= {"rule": entry.rule or None, "stale": bool(problem)}
@@ -470,6 +478,15 @@ def _field_of(name: str, error: ValueError) -> str:
 def _document(entry: Any) -> dict[str, Any]:
     """Return an entry of an operators' document for JSON."""
     return {name: _plain(value) for name, value in entry._asdict().items()}
+
+
+def _without_name(entry: Any) -> Any:
+    """Return what decides whether an entry has an effect: of its client only the kind."""
+    if isinstance(entry, RuleSwitch):
+        return entry
+    parts = entry.client.split(":", 2)
+    kind = parts[: 2 if parts[0] in WITH_DETAIL else 1]
+    return kind[0], kind[-1], *((entry.limits, entry.tier, entry.rules) if isinstance(entry, ClientOverride) else ())
 
 
 def _plain(value: Any) -> Any:
