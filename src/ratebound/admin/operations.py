@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from ratebound import __version__, compiled
@@ -24,7 +25,7 @@ from ratebound.policy.identity.named_client import WITH_DETAIL
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
 from ratebound.policy.runtime.operator_blocks import canonical_client
-from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length
+from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length, reading
 from ratebound.policy.runtime.operator_overrides import ClientOverride
 from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
@@ -35,7 +36,7 @@ RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
 DOCUMENTS = ("blocks", "overrides", "switches", "audit")
 FIELDS = {call.name: [field.name for field in call.fields] for call in CALLS}
 CHANGING = {call.name for call in CALLS if call.role == "write"} | {"top"}
-FRESH = 1.0  # seconds for which versions of documents are not read again
+FRESH = 0.5  # seconds for which documents are not read again: less than the second between two live events
 NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
 UNSEEN = "This instance has not seen that client, or has forgotten it: block it by its name."
 
@@ -148,20 +149,20 @@ class Operations:
         return {"top": top}
 
     def _documents_revision(self) -> Flow[str]:
-        """Return a text that changes with every change by an operator. Read once a second, however many look."""
+        """Return a text that changes with every change by an operator: one trip for all who look at that moment."""
         storage, now = self._core.storage, time.monotonic()
         if self._revision is not None and now - self._revision[0] < FRESH:
             return self._revision[1]
-        versions: list[str] = []
+        revision = "" if self._revision is None else self._revision[1]
         if keeps_documents(storage):
             try:
-                for name in DOCUMENTS:
-                    version, _ = yield partial(storage.read_document, name)
-                    versions.append(str(version))
-            except StorageError:
-                versions = [] if self._revision is None else self._revision[1].split(".")
-        self._revision = now, ".".join(versions)
-        return self._revision[1]
+                found = yield from reading(storage, DOCUMENTS)
+                content = b"\0".join(found[name] for name in DOCUMENTS)
+                revision = blake2b(content, digest_size=8).hexdigest()
+            except StorageError:  # the figures tell
+                pass
+        self._revision = now, revision
+        return revision
 
     # Documents of operators
 
