@@ -346,6 +346,12 @@ def test_entries_without_effect_say_why(asked: Asked) -> None:
     assert "unknown rule 'search'" in switch["problem"]
     (override,) = asked("GET", "api/overrides").json["overrides"]
     assert "search" in override["problem"]
+    for client in ("user:42", "user:43", "203.0.113.7", "2001:db8::1"):
+        asked("POST", "api/blocks", {"client": client})
+        asked("POST", "api/overrides", {"client": client, "limits": "7/minute"})
+    problems = [one["problem"] for one in asked("GET", "api/blocks").json["blocks"]]
+    problems += [one["problem"] for one in asked("GET", "api/overrides").json["overrides"][1:]]
+    assert problems == [""] * 8
     assert asked("GET", "api/rules").json["rules"][0]["state"] == "on"
 
 

@@ -13,7 +13,7 @@ from waitress.server import create_server
 from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.calls import Role
 from ratebound.admin.sign_in import GivenSignIn, SignIn, TokenSignIn
-from ratebound.admin.site import AdminCalls, AdminSite
+from ratebound.admin.site import AdminSite, OperatorCalls
 from ratebound.admin.wsgi import AdminWsgi
 from tests.servers import HOST
 
@@ -55,14 +55,14 @@ def served_wsgi(application: Any) -> Iterator[str]:
 
 
 @contextmanager
-def served_site(calls: AdminCalls, sign_in: SignIn | None = None) -> Iterator[str]:
+def served_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Iterator[str]:
     """Serve a site with live events, and return its URL."""
     with served_asgi(AdminAsgi(AdminSite(calls, sign_in or tokens()))) as url:
         yield url
 
 
 @contextmanager
-def served_wsgi_site(calls: AdminCalls, sign_in: SignIn | None = None) -> Iterator[str]:
+def served_wsgi_site(calls: OperatorCalls, sign_in: SignIn | None = None) -> Iterator[str]:
     """Serve a site without events, and return its URL."""
     with served_wsgi(AdminWsgi(AdminSite(calls, sign_in or tokens()))) as url:
         yield url

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from ratebound import __version__, compiled
@@ -20,10 +21,12 @@ from ratebound.admin.rules_in_force import descriptor_document, limit_text, rule
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
 from ratebound.policy.identity.identify import IdentityKinds
+from ratebound.policy.identity.named_client import WITH_DETAIL
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
 from ratebound.policy.runtime.operator_blocks import canonical_client
-from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length
+from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length, reading
+from ratebound.policy.runtime.operator_overrides import ClientOverride
 from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import hidden
@@ -33,7 +36,7 @@ RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
 DOCUMENTS = ("blocks", "overrides", "switches", "audit")
 FIELDS = {call.name: [field.name for field in call.fields] for call in CALLS}
 CHANGING = {call.name for call in CALLS if call.role == "write"} | {"top"}
-FRESH = 1.0  # seconds for which versions of documents are not read again
+FRESH = 0.5  # seconds for which documents are not read again: less than the second between two live events
 NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
 UNSEEN = "This instance has not seen that client, or has forgotten it: block it by its name."
 
@@ -146,20 +149,20 @@ class Operations:
         return {"top": top}
 
     def _documents_revision(self) -> Flow[str]:
-        """Return a text that changes with every change by an operator. Read once a second, however many look."""
+        """Return a text that changes with every change by an operator: one trip for all who look at that moment."""
         storage, now = self._core.storage, time.monotonic()
         if self._revision is not None and now - self._revision[0] < FRESH:
             return self._revision[1]
-        versions: list[str] = []
+        revision = "" if self._revision is None else self._revision[1]
         if keeps_documents(storage):
             try:
-                for name in DOCUMENTS:
-                    version, _ = yield partial(storage.read_document, name)
-                    versions.append(str(version))
-            except StorageError:
-                versions = [] if self._revision is None else self._revision[1].split(".")
-        self._revision = now, ".".join(versions)
-        return self._revision[1]
+                found = yield from reading(storage, DOCUMENTS)
+                content = b"\0".join(found[name] for name in DOCUMENTS)
+                revision = blake2b(content, digest_size=8).hexdigest()
+            except StorageError:  # the figures tell
+                pass
+        self._revision = now, revision
+        return revision
 
     # Documents of operators
 
@@ -383,10 +386,16 @@ class Operations:
         return self._core._client_limits(client, None, rule, self._known_rules(), self._core._known_measures())
 
     def _entries(self, entries: Sequence[Any], known: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return entries of operators' documents for JSON, with what is wrong with each under the policy in force."""
-        found = []
+        """Return entries of operators' documents for JSON, with what is wrong with each under the policy in force.
+
+        That is found once for entries that differ only in the name of the client: there may be 10 000 of them.
+        """
+        found, problems = [], dict[Any, str]()
         for entry in entries:
-            problem = self._core.problem_of(entry, known=known)
+            alike = _without_name(entry)
+            problem = problems.get(alike)
+            if problem is None:
+                problem = problems[alike] = self._core.problem_of(entry, known=known)
             document = {**_document(entry), "problem": problem}
             if isinstance(entry, RuleSwitch):
                 document |= {"rule": entry.rule or None, "stale": bool(problem)}
@@ -470,6 +479,15 @@ def _field_of(name: str, error: ValueError) -> str:
 def _document(entry: Any) -> dict[str, Any]:
     """Return an entry of an operators' document for JSON."""
     return {name: _plain(value) for name, value in entry._asdict().items()}
+
+
+def _without_name(entry: Any) -> Any:
+    """Return what decides whether an entry has an effect: of its client only the kind."""
+    if isinstance(entry, RuleSwitch):
+        return entry
+    parts = entry.client.split(":", 2)
+    kind = parts[: 2 if parts[0] in WITH_DETAIL else 1]
+    return kind[0], kind[-1], *((entry.limits, entry.tier, entry.rules) if isinstance(entry, ClientOverride) else ())
 
 
 def _plain(value: Any) -> Any:

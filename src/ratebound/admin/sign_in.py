@@ -9,6 +9,7 @@ import hmac
 import inspect
 import json
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable
 from hashlib import sha256
@@ -88,6 +89,7 @@ class TokenSignIn:
         if len({entry.digest for entry in self._entries}) != len(self._entries):
             raise ValueError("two operators have the same token: give each one a token of its own")
         self._clock = clock
+        self._lock = threading.Lock()  # two who sign out at once
         self._ended: dict[str, float] = {}  # sessions that were signed out, with the end of their cookies
         self._failures = Limiter(FAILURES)
         self._all_failures = Limiter(ALL_FAILURES)
@@ -125,10 +127,11 @@ class TokenSignIn:
         found = None if cookie is None else self._session(cookie)
         if found is not None:
             now = self._clock()
-            self._ended = {session: end for session, end in self._ended.items() if end > now}
-            if len(self._ended) >= MOST_ENDED:
-                del self._ended[min(self._ended, key=self._ended.__getitem__)]
-            self._ended[found[1]] = found[2]
+            with self._lock:
+                ended = {session: end for session, end in self._ended.items() if end > now}
+                if len(ended) >= MOST_ENDED:
+                    del ended[min(ended, key=ended.__getitem__)]
+                self._ended = {**ended, found[1]: found[2]}
         return _set_cookie(request, "", 0)
 
     def _entry(self, name: str, role: Role, token: str) -> _Entry:

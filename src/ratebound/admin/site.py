@@ -34,7 +34,7 @@ NOT_LIVE = "This server cannot send events. Ask api/figures once a second instea
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
-class AdminCalls(Protocol):
+class OperatorCalls(Protocol):
     """Carries out the calls of operators: `Operations` in this process, or something that asks other processes.
 
     `is_blocking` may be True if its steps block their thread.
@@ -50,7 +50,7 @@ class AdminCalls(Protocol):
 class AdminSite:
     """The page and the API for operators. `calls` carries the calls out, and `sign_in` says who sends a request."""
 
-    def __init__(self, calls: AdminCalls, sign_in: SignIn) -> None:
+    def __init__(self, calls: OperatorCalls, sign_in: SignIn) -> None:
         self.calls = calls
         self.sign_in = sign_in
         self._files = page_files()
