@@ -262,6 +262,18 @@ def test_usage_grants_resets_and_holders_follow_overrides(make: Make, clock: Fak
     assert gate.usage_of("user:42")[0].used == 0
 
 
+def test_a_cached_denial_does_not_outlive_a_change_of_limits(make: Make, clock: FakeClock) -> None:
+    policy = {"rules": [{"name": "rest", "limits": "1/hour", "deny_cache": True}]}
+    storage = RemoteStorage(clock)
+    gate, operator = make(policy, storage), make(policy, storage)
+    assert [gate.decide(request()).allowed for _ in range(3)] == [True, False, False]
+    operator.override("192.0.2.1", limits="3/hour", for_=60)
+    clock.advance(1)
+    assert [gate.decide(request()).allowed for _ in range(3)] == [True, True, False]
+    gate.override("192.0.2.1", limits="4/hour")
+    assert gate.decide(request()).allowed
+
+
 def test_every_override_is_read_as_it_was_written(make: Make, storage: Any) -> None:
     gate = make(POLICY, storage)
     made = [

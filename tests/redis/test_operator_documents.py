@@ -230,6 +230,22 @@ def test_several_documents_are_read_like_one(url: str) -> None:
     storage.close()
 
 
+def test_a_damaged_document_leaves_the_others_to_be_followed(fresh_redis: Server, clock: FakeClock) -> None:
+    url = f"{fresh_redis.url}?{SLOW}"
+    one, two = (Gate(read_policy(POLICY), storage=RedisStorage(url, clock=clock)) for _ in range(2))
+    one.set_switch("off", rule="rest")
+    assert two.decide(request()).kind == "unlimited"
+    with fresh_redis.client() as client:
+        (key,) = client.keys("*document:switches")
+        client.set(key, "damaged")
+    one.block("192.0.2.1")
+    clock.advance(1)
+    assert two.decide(request()).kind == "block"
+    assert two.decide(request(peer="192.0.2.2")).kind == "unlimited"
+    one.close()
+    two.close()
+
+
 @pytest.fixture
 def policy_file(tmp_path: Path) -> str:
     path = tmp_path / "policy.json"

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from ratebound.events import Decided, Shadowed
-from ratebound.policy import Judged, Policy, PolicyFile, read_policy
+from ratebound.policy import Gate, Judged, Policy, PolicyFile, read_policy
 from ratebound.service.engine import Engine
 from ratebound.service.envoy import MAX_DESCRIPTORS, MAX_REMEMBERED, EnvoyRateLimits
 from ratebound.service.envoy_messages import METHOD, RateLimitResponse
 from ratebound.service.grpc import GrpcCall, GrpcError
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock, limiting_off
+from tests.policy.operated import RemoteStorage
 from tests.servers import Server
 from tests.service.envoy_calls import OK, OVER_LIMIT, ask, call, codes, request, service
 
@@ -332,6 +333,31 @@ def test_the_switch_of_the_gate_holds_from_the_next_call_on() -> None:
     assert ask(limits, client()).overall_code == OK
     gate.switch = None
     assert ask(limits, client()).overall_code == OVER_LIMIT
+
+
+@pytest.mark.parametrize("kind", [MemoryStorage, RemoteStorage])
+def test_rules_follow_the_switches_of_operators(kind: Any, clock: FakeClock) -> None:
+    storage = kind(clock=clock)
+    limits = service([{**ADDRESS, "limits": "1/hour"}], storage=storage)
+    operator = Gate(limits._engine.policy, storage=storage)
+
+    def found() -> list[int]:
+        clock.advance(1)
+        return [ask(limits, client()).overall_code for _ in range(2)]
+
+    assert found() == [OK, OVER_LIMIT]
+    operator.set_switch("off", rule="address")
+    assert found() == [OK, OK]
+    with_limit = request(client())
+    with_limit.descriptors[0].limit.requests_per_unit = 0
+    with_limit.descriptors[0].limit.unit = 2
+    assert call(limits, with_limit.SerializeToString()).overall_code == OK  # a limit that it brings is not asked either
+    operator.set_switch("shadow", rule="address")
+    assert found() == [OK, OK]
+    operator.remove_switch("address")
+    assert found() == [OVER_LIMIT, OVER_LIMIT]
+    operator.set_switch("off")
+    assert found() == [OK, OK]
 
 
 def test_a_test_can_turn_limiting_off() -> None:

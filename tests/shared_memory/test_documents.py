@@ -88,3 +88,25 @@ def test_a_file_that_is_no_document_is_told(storage: SharedMemoryStorage, tmp_pa
             path.write_bytes(b"something else")
     with pytest.raises(StorageError, match="is not a document of a zone: remove it"):
         storage.read_document("blocks")
+
+
+def test_a_damaged_document_leaves_its_entries_in_force_and_the_others_are_followed(
+    storage: SharedMemoryStorage, tmp_path: Path, clock: FakeClock
+) -> None:
+    one, two = (Gate(read_policy(POLICY), storage=opened("api", tmp_path, clock)) for _ in range(2))
+    one.block("192.0.2.1")
+    one.override("192.0.2.2", limits="deny")
+    assert two.decide(request()).kind == "block"
+    for path in tmp_path.iterdir():
+        if b'"blocks"' in path.read_bytes()[:100]:
+            path.write_bytes(b"damaged")
+    clock.advance(1)
+    assert [two.decide(request(peer=f"192.0.2.{n}")).kind for n in (1, 2)] == ["block", "deny"]
+    one.remove_override("192.0.2.2")
+    one.set_switch("off", rule="rest")
+    clock.advance(1)
+    assert [two.decide(request(peer=f"192.0.2.{n}")).kind for n in (1, 2)] == ["block", "unlimited"]
+    for call in (lambda: one.block("192.0.2.3"), one.blocks):
+        with pytest.raises(StorageError, match="remove it"):
+            call()
+    assert {change.action for change in one.changes()} == {"override", "remove override", "switch"}

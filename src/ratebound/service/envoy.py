@@ -52,6 +52,7 @@ MAX_DESCRIPTORS: Final = 100  # of one request: Envoy's configuration decides ho
 MAX_REMEMBERED: Final = 4096  # requests that are remembered
 MAX_MESSAGE: Final = 1024  # bytes of a request that is remembered
 EXPECTED: Final = b"x-envoy-expected-rq-timeout-ms"
+TOO_LATE: Final = "the storage of the limits did not answer in time"
 OUT_OF_REACH: Final = "the storage of the limits is out of reach"
 FREE: Final = status(OK)
 
@@ -277,8 +278,12 @@ class EnvoyRateLimits:
         return self._engine.now(self._decide(matched, asked, call))
 
     async def _after_reading(self, call: GrpcCall) -> bytes:
-        """Answer one call after operators' documents were read."""
-        await self._engine.gate.in_force()
+        """Answer one call after operators' documents were read. Raises GrpcError if that takes too long."""
+        try:
+            async with asyncio.timeout(_patience(call)):
+                await self._engine.gate.in_force()
+        except TimeoutError:
+            raise GrpcError(DEADLINE_EXCEEDED, TOO_LATE) from None
         answer = self.should_rate_limit(call)
         return answer if isinstance(answer, bytes) else await answer
 
@@ -310,7 +315,7 @@ class EnvoyRateLimits:
         except StorageError:
             raise GrpcError(UNAVAILABLE, OUT_OF_REACH) from None
         except TimeoutError:
-            raise GrpcError(DEADLINE_EXCEEDED, "the storage of the limits did not answer in time") from None
+            raise GrpcError(DEADLINE_EXCEEDED, TOO_LATE) from None
 
     async def _decided(self, matched: MatchedRequests, asked: DescribedRequest) -> bytes:
         if asked.denied is not None:

@@ -83,7 +83,8 @@ class Throttle:
         if not isinstance(answer, Rejected):
             if answer.slots and not visit.is_watched:
                 limits.gate.leave(answer)
-                raise RuntimeError(UNSETTLED)
+                if rules.may_hold:  # else an operator's override has them, and the site is not to blame
+                    raise RuntimeError(UNSETTLED)
             inner.ratebound = visit.answer
             if answer.may_settle:
                 remember(inner)

@@ -126,7 +126,7 @@ class EndpointRules:
             self._note_user(view, verdicts[-1])
         if not verdicts[-1].allowed:
             return self.rejection(view, verdicts[-1])
-        is_overridden = any(verdict.grounds.is_overridden for verdict in verdicts)
+        is_overridden = verdicts[-1].grounds.is_overridden or verdicts[0].grounds.is_overridden  # there are two at most
         delay = delay_of(verdicts) if self.may_queue or is_overridden else 0.0
         passed = Passed(verdicts, self.terms, delay, view.is_scripted)
         if self.may_hold or is_overridden:

@@ -337,7 +337,7 @@ class Gate(_PolicyGate):
         where = self.policy.storage if storage is None else storage
         self._decider = Decider(where, deadline=deadline, workers=workers, listeners=listeners)
         self._source.forget = self._decider.forget_local
-        self._operators = measures_in(self._decider.storage, self._decider.fast_path)
+        self._operators = measures_in(self._decider.storage, self._decider.fast_path, self._decider.forget_local)
 
     @property
     def storage(self) -> Storage:
@@ -347,7 +347,7 @@ class Gate(_PolicyGate):
     @storage.setter
     def storage(self, storage: Storage) -> None:
         self._decider.storage = storage
-        self._operators = measures_in(storage, self._decider.fast_path)
+        self._operators = measures_in(storage, self._decider.fast_path, self._decider.forget_local)
 
     def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match. Early and late rules are two decisions: the early ones are asked first, and
@@ -723,7 +723,7 @@ class AsyncGate(_PolicyGate):
         where = self.policy.storage if storage is None else storage
         self._decider = AsyncDecider(where, deadline=deadline, workers=workers, listeners=listeners)
         self._source.forget = self._decider.forget_local
-        self._operators = measures_in(self._decider.storage, self._decider.fast_path)
+        self._operators = measures_in(self._decider.storage, self._decider.fast_path, self._decider.forget_local)
 
     @property
     def storage(self) -> AsyncStorage:
@@ -733,7 +733,7 @@ class AsyncGate(_PolicyGate):
     @storage.setter
     def storage(self, storage: AsyncStorage) -> None:
         self._decider.storage = storage
-        self._operators = measures_in(storage, self._decider.fast_path)
+        self._operators = measures_in(storage, self._decider.fast_path, self._decider.forget_local)
 
     async def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
         """Decide over all rules that match; see `Gate.decide`."""

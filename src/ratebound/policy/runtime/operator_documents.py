@@ -196,15 +196,28 @@ def listing_changes(storage: Any, names: Iterable[str]) -> Flow[list[Change]]:
 
 
 def reading(storage: Any, names: Sequence[str]) -> Flow[dict[str, bytes]]:
-    """Return the contents of several documents by name: from one call of the storage if it can do that."""
+    """Return the contents of several documents by name: from one call of the storage if it can do that.
+
+    A document that is damaged is left out, so that the others are followed. Raises StorageError if the storage does not
+    answer.
+    """
     documents = documents_of(storage)
     together = getattr(documents, "read_documents", None)
     if together is not None:
-        answers = yield partial(together, names)
-        return {name: content for name, (_, content) in zip(names, answers, strict=True)}
+        try:
+            answers = yield partial(together, names)
+            return {name: content for name, (_, content) in zip(names, answers, strict=True)}
+        except StorageError as error:
+            if error.outage:
+                raise
     found = {}
     for name in names:
-        found[name] = (yield partial(documents.read_document, name))[1]
+        try:
+            found[name] = (yield partial(documents.read_document, name))[1]
+        except StorageError as error:
+            if error.outage:
+                raise
+            log_unreadable(f"the shared document {name!r} cannot be read: {error}")
     return found
 
 

@@ -1,6 +1,6 @@
 """Operators' measures: all that their documents say now, made ready for the requests of one gate. No I/O here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ratebound.clock import Clock, utc_datetime
@@ -49,13 +49,16 @@ class OperatorMeasures:
 
 
 class MeasuresInForce:
-    """The measures that the contents of documents make, by a clock."""
+    """The measures that the contents of documents make, by a clock. `forget` is called when other limits are in force:
+    what the process has decided by itself is not to be used any more."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, forget: Callable[[], None]) -> None:
         self._clock = clock
+        self._forget = forget
         self._contents = dict.fromkeys(DOCUMENTS, b"")
         self._entries: dict[str, Sequence[Any]] = dict.fromkeys(DOCUMENTS, ())
         self._measures: OperatorMeasures | None = None
+        self._limits: tuple[list[Any], list[Any]] = ([], [])  # the overrides and switches in force
 
     def use(self, contents: Mapping[str, bytes]) -> None:
         """Use new contents. A document that cannot be read leaves in force what it said before."""
@@ -81,22 +84,25 @@ class MeasuresInForce:
         now = utc_datetime(self._clock())
         blocks, overrides, switched = (holding(self._entries[name], now) for name in DOCUMENTS)
         clients = OperatorClients(blocks, overrides, self._clock) if blocks or overrides else None
-        switches, before = None, self._measures
+        switches, before, limits = None, self._measures, (overrides, switched)
         if switched:
             switches = RuleSwitches(switched)
             if before is not None and before.switches is not None and before.switches.entries == switches.entries:
                 switches = before.switches  # policies are compiled for this object
         self._measures = OperatorMeasures(clients, switches) if clients is not None or switches is not None else None
+        if limits != self._limits:
+            self._limits = limits
+            self._forget()
 
 
 class MemoryMeasures:
     """The measures in the memory of this process, for one gate: every change is seen at once."""
 
-    def __init__(self, states: States, fast_path: MemoryFastPath) -> None:
+    def __init__(self, states: States, fast_path: MemoryFastPath, forget: Callable[[], None]) -> None:
         self._states = states
         self._fast_path = fast_path
         self._seen: object = None  # the documents that are in force here
-        self._in_force = MeasuresInForce(states.now)
+        self._in_force = MeasuresInForce(states.now, forget)
         self.look()
 
     def look(self) -> OperatorMeasures | None:
@@ -114,8 +120,8 @@ class MemoryMeasures:
 class CopiedMeasures:
     """The measures of a copy of the documents in a storage, for one gate. `copy` says when it has to be read."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._in_force = MeasuresInForce(clock)
+    def __init__(self, clock: Clock, forget: Callable[[], None]) -> None:
+        self._in_force = MeasuresInForce(clock, forget)
         self.copy = CopiedContents(clock, self._in_force.use)
 
     def look(self) -> OperatorMeasures | None:
@@ -123,9 +129,12 @@ class CopiedMeasures:
         return self._in_force.current()
 
 
-def measures_in(storage: Any, fast_path: MemoryFastPath) -> MemoryMeasures | CopiedMeasures | None:
-    """Return operators' measures in a storage for one gate; None if it keeps no documents."""
+def measures_in(
+    storage: Any, fast_path: MemoryFastPath, forget: Callable[[], None]
+) -> MemoryMeasures | CopiedMeasures | None:
+    """Return operators' measures in a storage for one gate; None if it keeps no documents. `forget` is called when they
+    have changed limits."""
     if not keeps_documents(storage):
         return None
     states = states_of(storage)
-    return CopiedMeasures(clock_of(storage)) if states is None else MemoryMeasures(states, fast_path)
+    return CopiedMeasures(clock_of(storage), forget) if states is None else MemoryMeasures(states, fast_path, forget)

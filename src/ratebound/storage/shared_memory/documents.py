@@ -39,7 +39,7 @@ class Documents:
         except OSError as error:
             raise StorageError(f"cannot read a document of the zone: {error}", undone=True) from None
         if not colon or not version.isdigit():
-            raise StorageError(f"{self._at(name)} is not a document of a zone: remove it", undone=True)
+            raise StorageError(f"{self._at(name)} is not a document of a zone: remove it", undone=True, outage=False)
         return int(version), content
 
     def write(self, name: str, content: bytes, version: int) -> bool:
