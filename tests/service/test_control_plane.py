@@ -352,6 +352,40 @@ def test_without_a_worker_nothing_is_changed_and_the_answer_says_so() -> None:
         assert get(service, "/api/health", **bearer(READ)).json()["healthy"] is False
 
 
+EVERY_WIRE = """
+rules:
+  - {name: all, default: true, by: address, limits: 2/hour}
+descriptors:
+  - {name: edge, domain: edge, entries: [remote_address], limits: 2/hour}
+"""
+
+
+def test_blocks_and_switches_hold_for_every_wire_format() -> None:
+    with running_service("--grpc", "0", "--resp", "0", policy=EVERY_WIRE, environ=TOKENS) as service:
+
+        def answers(address: str) -> dict[str, bool]:
+            checked = CLIENT.get(service.url("http") + "/v1/check/", headers={"x-forwarded-for": address})
+            described = {"path": "/", "address": address}
+            resp = [*COMMAND, "ask", "resp", "--to", service.address("resp"), "decide", "GET", "/", "PEER", address]
+            grpc = [*COMMAND, "ask", "grpc", "--to", service.address("grpc"), "edge", f"remote_address={address}"]
+            return {
+                "decide": service.ask("/v1/decide", described)["allowed"],
+                "check": checked.status_code == 200,
+                "resp": subprocess.run(resp, capture_output=True, check=False).returncode == 0,
+                "grpc": subprocess.run(grpc, capture_output=True, check=False).returncode == 0,
+            }
+
+        assert post(service, "blocks", {"client": "192.0.2.1"}).status_code == 200
+        # Descriptors do not say which entry is a client
+        assert answers("192.0.2.1") == {"decide": False, "check": False, "resp": False, "grpc": True}
+        for rule in ("all", "edge"):
+            switch = {"rule": rule, "state": "off"}
+            put = CLIENT.put(f"{service.url('admin')}/api/switches", json=switch, headers=bearer(WRITE))
+            assert put.status_code == 200, put.text
+        for _ in range(4):
+            assert answers("192.0.2.2") == dict.fromkeys(("decide", "check", "resp", "grpc"), True)
+
+
 # The policy
 
 
