@@ -18,7 +18,15 @@ import httpx
 import pytest
 
 from ratebound.service.admin import is_loopback, problem
-from ratebound.service.admin_server import MOST_STREAMS, AdminServer, EventStreams, Receive, Scope, Send
+from ratebound.service.admin_server import (
+    MOST_CONNECTIONS,
+    MOST_STREAMS,
+    AdminServer,
+    EventStreams,
+    Receive,
+    Scope,
+    Send,
+)
 from ratebound.service.settings import read_settings
 from tests.policy.policy_server import respond, serving
 from tests.servers import wait_until
@@ -291,6 +299,17 @@ def test_streams_leave_connections_to_others() -> None:
             await serving
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_peers_that_do_not_send_their_bodies_keep_nobody_out() -> None:
+    with running_service(environ=TOKENS) as service, ExitStack() as stack:
+        host, _, port = service.address("admin").rpartition(":")
+        for _ in range(MOST_CONNECTIONS + 20):
+            held = stack.enter_context(socket.create_connection((host, int(port)), 20))
+            held.sendall(b"GET /api/live HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n")
+        assert get(service, "/healthz").status_code == 200
+        with CLIENT.stream("GET", service.url("admin") + "/api/live", headers=bearer(READ)) as stream:
+            assert stream.status_code == 200
 
 
 # Calls
