@@ -18,7 +18,15 @@ import httpx
 import pytest
 
 from ratebound.service.admin import is_loopback, problem
-from ratebound.service.admin_server import MOST_STREAMS, AdminServer, EventStreams, Receive, Scope, Send
+from ratebound.service.admin_server import (
+    MOST_CONNECTIONS,
+    MOST_STREAMS,
+    AdminServer,
+    EventStreams,
+    Receive,
+    Scope,
+    Send,
+)
 from ratebound.service.settings import read_settings
 from tests.policy.policy_server import respond, serving
 from tests.servers import wait_until
@@ -293,6 +301,17 @@ def test_streams_leave_connections_to_others() -> None:
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
+def test_peers_that_do_not_send_their_bodies_keep_nobody_out() -> None:
+    with running_service(environ=TOKENS) as service, ExitStack() as stack:
+        host, _, port = service.address("admin").rpartition(":")
+        for _ in range(MOST_CONNECTIONS + 20):
+            held = stack.enter_context(socket.create_connection((host, int(port)), 20))
+            held.sendall(b"GET /api/live HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n")
+        assert get(service, "/healthz").status_code == 200
+        with CLIENT.stream("GET", service.url("admin") + "/api/live", headers=bearer(READ)) as stream:
+            assert stream.status_code == 200
+
+
 # Calls
 
 
@@ -350,6 +369,40 @@ def test_without_a_worker_nothing_is_changed_and_the_answer_says_so() -> None:
         assert answer.status_code == 503
         assert "Nothing was changed." in answer.json()["detail"]
         assert get(service, "/api/health", **bearer(READ)).json()["healthy"] is False
+
+
+EVERY_WIRE = """
+rules:
+  - {name: all, default: true, by: address, limits: 2/hour}
+descriptors:
+  - {name: edge, domain: edge, entries: [remote_address], limits: 2/hour}
+"""
+
+
+def test_blocks_and_switches_hold_for_every_wire_format() -> None:
+    with running_service("--grpc", "0", "--resp", "0", policy=EVERY_WIRE, environ=TOKENS) as service:
+
+        def answers(address: str) -> dict[str, bool]:
+            checked = CLIENT.get(service.url("http") + "/v1/check/", headers={"x-forwarded-for": address})
+            described = {"path": "/", "address": address}
+            resp = [*COMMAND, "ask", "resp", "--to", service.address("resp"), "decide", "GET", "/", "PEER", address]
+            grpc = [*COMMAND, "ask", "grpc", "--to", service.address("grpc"), "edge", f"remote_address={address}"]
+            return {
+                "decide": service.ask("/v1/decide", described)["allowed"],
+                "check": checked.status_code == 200,
+                "resp": subprocess.run(resp, capture_output=True, check=False).returncode == 0,
+                "grpc": subprocess.run(grpc, capture_output=True, check=False).returncode == 0,
+            }
+
+        assert post(service, "blocks", {"client": "192.0.2.1"}).status_code == 200
+        # Descriptors do not say which entry is a client
+        assert answers("192.0.2.1") == {"decide": False, "check": False, "resp": False, "grpc": True}
+        for rule in ("all", "edge"):
+            switch = {"rule": rule, "state": "off"}
+            put = CLIENT.put(f"{service.url('admin')}/api/switches", json=switch, headers=bearer(WRITE))
+            assert put.status_code == 200, put.text
+        for _ in range(4):
+            assert answers("192.0.2.2") == dict.fromkeys(("decide", "check", "resp", "grpc"), True)
 
 
 # The policy
@@ -423,8 +476,8 @@ def test_a_policy_from_a_url_is_checked_and_fetched_at_once(tmp_path: Path) -> N
             assert limits_of(service) == {"7/hour"}
             server.answer = lambda handler: respond(handler, 404)
             assert post(service, "policy/check").status_code == 502
-            found = post(service, "policy/reload").json()
-            assert found["valid"] is False
-            assert "404" in found["problems"][0]["message"]
+            found = post(service, "policy/reload")
+            assert found.status_code == 502
+            assert "404" in found.json()["detail"]
             assert "404" in get(service, "/api/health", **bearer(READ)).json()["problems"][0]
             assert limits_of(service) == {"7/hour"}

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -26,6 +27,7 @@ from ratebound import __version__, compiled
 from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.sign_in import TokenSignIn
 from ratebound.admin.site import AdminSite
+from ratebound.observe.gate_figures import PUBLISH_EVERY, READ_EVERY
 from ratebound.policy.runtime.fetched_policy import age_of
 from ratebound.service.admin_server import MOST_STREAMS, AdminServer, EventStreams, Receive, Scope, Send
 from ratebound.service.bearer_tokens import BearerTokens
@@ -86,6 +88,9 @@ class ControlPlane:
         self._only_loopback = not settings.admin_tokens and task.bound.family != socket.AF_UNIX
         self._metrics = MergedMetrics(task.folder.retired)
         self._figures: list[Any] = [None] * settings.workers  # of each worker, None if it is silent
+        self._others: list[Any] = []  # the figures of processes that are not of this run
+        self._others_read: float | None = None  # when
+        self._problem = ""  # what keeps them from being read
         self._silent = [0] * settings.workers  # looks in a row that each worker has not answered
         self._polling = asyncio.Lock()
         self._calls = ServiceCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
@@ -164,7 +169,7 @@ class ControlPlane:
         at = loop.time()
         while True:
             try:
-                silent, (others, problem) = await asyncio.gather(self.poll(), self._read_others())
+                silent, _ = await asyncio.gather(self.poll(), self._read_others())
                 self._silent = [count + 1 if why else 0 for count, why in zip(self._silent, silent, strict=True)]
                 told = [
                     f"Worker {slot} does not answer: {why}."
@@ -172,7 +177,7 @@ class ControlPlane:
                     if count >= SILENT
                 ]
                 own = [one for one in self._figures if one is not None]
-                self._calls.take(own, others, " ".join([*told, *([problem] if problem else [])]))
+                self._calls.take(own, self._others, " ".join([*told, *([self._problem] if self._problem else [])]))
             except Exception:  # else nothing would be counted any more, and nobody would notice
                 log.exception("looking at the workers failed; the next look is in %g s", POLL)
             at = max(at + POLL, loop.time())
@@ -188,13 +193,17 @@ class ControlPlane:
         self._figures[slot] = found["figures"]
         return None
 
-    async def _read_others(self) -> tuple[list[Any], str]:
-        """Return the figures of processes that are not of this run, and what keeps them from being read."""
-        try:
+    async def _read_others(self) -> None:
+        """Read the figures of processes that are not of this run, as often as they are published if somebody looks."""
+        loop = asyncio.get_running_loop()
+        every = PUBLISH_EVERY if self._calls.is_watched else max(READ_EVERY, len(self._others) / 2)
+        if self._others_read is not None and loop.time() - self._others_read < every - POLL / 4:
+            return
+        self._others_read = loop.time()
+        self._others, self._problem = [], ""
+        with suppress(WorkerSilent):  # which is told of the worker itself
             found = await ask_any_worker(self._paths, "others", can_repeat=True)
-        except WorkerSilent:
-            return [], ""  # which is told of the worker itself
-        return found["others"], found["problem"]
+            self._others, self._problem = found["others"], found["problem"]
 
     async def _ready(self, slot: int) -> dict[str, Any]:
         try:

@@ -43,15 +43,19 @@ class EventStreams:
         if self._open >= MOST_STREAMS:
             return await self._refuse(scope, receive, send)
         connection: _BoundedConnection = scope["state"]["connection"]
+        opened = 0
 
         async def send_part(message: Message) -> None:
+            nonlocal opened
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                opened = 1  # counted only now: peers without a token do not get so far
+                self._open += opened
             await connection.send_part(send, message)
 
-        self._open += 1
         try:
             await self._app(scope, receive, send_part)
         finally:
-            self._open -= 1
+            self._open -= opened
 
 
 class _BoundedConnection(HttpToolsProtocol):
@@ -122,7 +126,8 @@ class _BoundedConnection(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        """True if a request was received, its body included, and is not answered."""
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _give_time(self) -> None:
         """Close the connection if its request is not sent and answered in time."""

@@ -5,6 +5,7 @@ comes, it may have been carried out, and the operator is told so.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,6 +16,7 @@ from ratebound.admin.calls import CALLS, Operator
 from ratebound.admin.messages import CallError
 from ratebound.flow import Flow
 from ratebound.observe.figures_view import FiguresView
+from ratebound.observe.gate_figures import WATCHED_FOR
 from ratebound.service.run_folder import RunFolder
 from ratebound.service.worker_channel import WorkerSilent, ask_any_worker, ask_worker
 from ratebound.service.worker_operations import LOOK, RELOAD_WITHIN
@@ -39,11 +41,17 @@ class ServiceCalls:
         self._figures = FiguresView()
         self._view = self._figures.view()
         self._last_revision: dict[str, Any] = {"revision": ""}
+        self._watched: float | None = None  # when somebody has last looked
 
     def take(self, own: Iterable[Any], others: Iterable[Any], problem: str) -> None:
         """Take the figures of all workers and of other processes, once a second."""
         self._figures.take(own, others, problem)
         self._view = self._figures.view()
+
+    @property
+    def is_watched(self) -> bool:
+        """True if somebody has looked at the figures in the last seconds."""
+        return self._watched is not None and time.monotonic() - self._watched < WATCHED_FOR
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
         """Carry out a call of the table. Raises CallError."""
@@ -51,6 +59,7 @@ class ServiceCalls:
 
     async def _call(self, name: str, arguments: dict[str, Any], operator: Operator) -> Any:
         if name == "figures":
+            self._watched = time.monotonic()
             return {**self._view, **await self._revision(operator)}
         if name == "history":
             return self._figures.history()
