@@ -279,7 +279,7 @@ def test_all_texts_have_enough_contrast_in_light_and_dark(open_page: OpenPage, u
     expect(page.locator(".notice")).to_be_visible()
     grounds = []
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         assert page.evaluate(LOW_CONTRAST) == []
         grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert grounds == ["rgb(244, 245, 247)", "rgb(14, 17, 23)"]
