@@ -75,6 +75,19 @@ def test_a_link_signs_in_and_its_token_leaves_the_address_bar(open_page: OpenPag
     assert WRITE not in page.content()
 
 
+def test_a_link_that_is_pasted_into_an_open_page_signs_in(open_page: OpenPage, url: str) -> None:
+    page = open_page(url, failures=("401",))
+    expect(page.get_by_label("Token")).to_be_visible()
+    page.goto(link(url))
+    expect(page.locator("#operator")).to_have_text("maria (write)")
+    assert page.url == url
+    page.goto(link(url, "a-token-of-an-earlier-run"))
+    page.wait_for_url(url)
+    expect(page.locator("#operator")).to_have_text("maria (write)")
+    page.get_by_role("link", name="Rules").click()
+    expect(page.locator("#operator")).to_have_text("maria (write)")
+
+
 def test_a_token_that_is_typed_signs_in_and_signing_out_forgets_everything(open_page: OpenPage, url: str) -> None:
     page = open_page(url, failures=("401",))
     field = page.get_by_label("Token")
