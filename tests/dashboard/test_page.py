@@ -75,6 +75,19 @@ def test_a_link_signs_in_and_its_token_leaves_the_address_bar(open_page: OpenPag
     assert WRITE not in page.content()
 
 
+def test_a_link_that_is_pasted_into_an_open_page_signs_in(open_page: OpenPage, url: str) -> None:
+    page = open_page(url, failures=("401",))
+    expect(page.get_by_label("Token")).to_be_visible()
+    page.goto(link(url))
+    expect(page.locator("#operator")).to_have_text("maria (write)")
+    assert page.url == url
+    page.goto(link(url, "a-token-of-an-earlier-run"))
+    page.wait_for_url(url)
+    expect(page.locator("#operator")).to_have_text("maria (write)")
+    page.get_by_role("link", name="Rules").click()
+    expect(page.locator("#operator")).to_have_text("maria (write)")
+
+
 def test_a_token_that_is_typed_signs_in_and_signing_out_forgets_everything(open_page: OpenPage, url: str) -> None:
     page = open_page(url, failures=("401",))
     field = page.get_by_label("Token")
@@ -250,21 +263,21 @@ def test_everything_works_with_the_keyboard_alone(open_page: OpenPage, url: str,
     assert calls.blocks == []
 
 
-@pytest.mark.parametrize("width", [320, 360, 768, 1024, 1280])
-def test_no_width_needs_sideways_scrolling(open_page: OpenPage, url: str, calls: FakeCalls, width: int) -> None:
+def test_no_width_needs_sideways_scrolling(open_page: OpenPage, url: str, calls: FakeCalls) -> None:
     calls.on_block({"client": "user:" + "x" * 300, "reason": "y" * 200}, "maria")
     calls.on_set_switch({"rule": None, "state": "shadow", "for": "1 hour", "reason": "release"}, "maria")
-    page = open_page(link(url), viewport={"width": width, "height": 780})
+    page = open_page(link(url))
     expect(page.get_by_role("button", name="Unblock 203.0.113.7")).to_be_attached()
     page.get_by_role("button", name="Check for changes").click()
     expect(page.locator("#policy-check")).to_contain_text("becomes")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    sideways = """all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.id)"""
-    assert width > 720 or page.eval_on_selector_all(".scroll", sideways) == []
+    wider = "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.id)"
+    for width in (1280, 1024, 768, 360, 320):
+        page.set_viewport_size({"width": width, "height": 780})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert width > 720 or page.eval_on_selector_all(".scroll", wider) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_texts_have_enough_contrast(open_page: OpenPage, url: str, calls: FakeCalls, scheme: str) -> None:
+def test_all_texts_have_enough_contrast_in_light_and_dark(open_page: OpenPage, url: str, calls: FakeCalls) -> None:
     def lower(view: dict[str, Any]) -> None:
         view["factors"]["low"] = 0.4
         view["storage"]["nodes"][0]["is_open"] = True
@@ -273,13 +286,16 @@ def test_all_texts_have_enough_contrast(open_page: OpenPage, url: str, calls: Fa
     calls.change = lower
     calls.policy["error"] = "line 3: unknown field 'limit'"
     calls.on_set_switch({"rule": "api", "state": "off"}, "maria")
-    page = open_page(link(url), color_scheme=scheme, reduced_motion="reduce")
+    page = open_page(link(url), reduced_motion="reduce")
     expect(page.locator("#health")).to_have_attribute("data-level", "bad")
     page.get_by_role("button", name="Unblock 203.0.113.7").click()
     expect(page.locator(".notice")).to_be_visible()
-    assert page.evaluate(LOW_CONTRAST) == []
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert ground == {"light": "rgb(244, 245, 247)", "dark": "rgb(14, 17, 23)"}[scheme]
+    grounds = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(LOW_CONTRAST) == []
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert grounds == ["rgb(244, 245, 247)", "rgb(14, 17, 23)"]
 
 
 def test_an_outage_and_overload_are_said_in_words(open_page: OpenPage, url: str, calls: FakeCalls) -> None:

@@ -76,11 +76,24 @@ class Page {
   // Signing in
 
   async start() {
+    addEventListener("hashchange", () => this.takeLink()); // a link that is pasted into the tab of the page
+    if (!(await this.takeLink())) await this.enter();
+  }
+
+  /** Sign in with the token of a link, and return false if there is none. An old link does not end a session. */
+  async takeLink() {
     const token = new URLSearchParams(location.hash.slice(1)).get("token");
-    if (token !== null) {
-      history.replaceState(null, "", location.pathname + location.search);
-      if (await this.tryToken(token)) return;
-    } else await this.enter();
+    if (token === null) return false;
+    history.replaceState(null, "", location.pathname + location.search);
+    try {
+      this.welcome(await signIn(token));
+    } catch (error) {
+      await session().then(
+        (found) => this.welcome(found),
+        () => this.leave(error, true),
+      );
+    }
+    return true;
   }
 
   async enter() {
@@ -93,20 +106,13 @@ class Page {
 
   async submitToken(event) {
     event.preventDefault();
-    const field = byId("token");
     event.submitter?.setAttribute("aria-busy", "true");
-    await this.tryToken(field.value.trim());
-    event.submitter?.removeAttribute("aria-busy");
-  }
-
-  async tryToken(token) {
     try {
-      this.welcome(await signIn(token));
-      return true;
+      this.welcome(await signIn(byId("token").value.trim()));
     } catch (error) {
       this.leave(error, true);
-      return false;
     }
+    event.submitter?.removeAttribute("aria-busy");
   }
 
   welcome(found) {

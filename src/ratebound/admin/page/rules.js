@@ -118,7 +118,7 @@ export class RulesPanel {
       report: reports.get(rule.name),
       series: history.rules.get(rule.name),
     }));
-    this.sort(shown);
+    this.sort(shown, Boolean(view));
     const byName = new Map(shown.map((rule) => [rule.name, rule]));
     this.table.show(this.order.map((name) => byName.get(name)));
     this.all.show(forAll.state, forAll.switch, this.page.canWrite);
@@ -127,12 +127,13 @@ export class RulesPanel {
   }
 
   /** Most denied first. The order stays while somebody points into the table or has the focus there. */
-  sort(rules) {
+  sort(rules, hasFigures) {
     const names = new Set(rules.map((rule) => rule.name));
     const isSame = names.size === this.order.length && this.order.every((name) => names.has(name));
     const isUsed = byId("rules").matches(":hover, :focus-within");
-    if (isSame && (isUsed || performance.now() - this.sortedAt < SORT_EVERY)) return;
+    if (isSame && hasFigures === this.hadFigures && (isUsed || performance.now() - this.sortedAt < SORT_EVERY)) return;
     this.sortedAt = performance.now();
+    this.hadFigures = hasFigures;
     const weight = (rule) => rule.live.denied * 1e6 + rule.live.allowed;
     this.order = rules
       .toSorted((one, other) => weight(other) - weight(one) || one.name.localeCompare(other.name))
