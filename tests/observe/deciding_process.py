@@ -4,7 +4,9 @@ line when it has published its figures once."""
 import sys
 import time
 
+from ratebound.flow import run
 from ratebound.observe.gate_figures import GateFigures
+from ratebound.observe.shared_figures import SharedFigures
 from ratebound.policy import Gate, read_policy
 from tests.policy.gates import request
 
@@ -25,7 +27,8 @@ POLICY = {
 def decide(url: str) -> None:
     with Gate(read_policy(POLICY), storage=url) as gate:
         figures = GateFigures(gate)
-        while not figures.view()["processes"]:
+        figures.begin()
+        while not run(SharedFigures(gate.storage).reading()):
             time.sleep(0.01)
         sys.stdout.write("begun\n")
         sys.stdout.flush()

@@ -1,21 +1,19 @@
-"""The figures of a gate with a dashboard: when they are taken, published and read, and when that ends."""
+"""The figures of a web gate with a dashboard: when they are taken, and when that ends."""
 
 import asyncio
 import gc
-import os
 import weakref
 from typing import Any
 
 import pytest
 
 from ratebound import MemoryStorage
-from ratebound.errors import StorageError
-from ratebound.flow import run
+from ratebound.observe import gate_figures
+from ratebound.observe.gate_figures import GateFigures
 from ratebound.policy import RequestView
 from ratebound.testing import FakeClock
-from ratebound.web import AsyncWebGate, WebGate, gate_figures
+from ratebound.web import AsyncWebGate, WebGate
 from ratebound.web.dashboard import figures_of
-from ratebound.web.gate_figures import GateFigures
 from tests.servers import Server, wait_until
 
 VIEW = RequestView("GET", "/", peer="192.0.2.1")
@@ -26,31 +24,30 @@ def of_gate(**options: Any) -> tuple[WebGate, GateFigures]:
     return gate, figures_of(gate)
 
 
-def _has_looks(figures: GateFigures) -> bool:
-    return figures._looks is not None
+def thread_of(figures: GateFigures) -> Any:
+    return figures._thread
 
 
-def test_the_first_decision_starts_the_looks_and_the_end_of_the_gate_ends_them() -> None:
+def test_the_first_decision_starts_the_work_and_the_end_of_the_gate_ends_it() -> None:
     gate, figures = of_gate()
     assert figures_of(gate) is figures
-    assert not _has_looks(figures)
+    assert thread_of(figures) is None
     gate.before(VIEW)
-    looks: Any = figures._looks
-    assert looks._thread.is_alive()
+    thread = thread_of(figures)
+    assert thread.is_alive()
     gate.before(VIEW)
-    assert vars(figures)["_looks"] is looks
+    assert thread_of(figures) is thread
     gate.close()
-    looks._thread.join(20)
-    assert looks.have_ended()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
-def test_looks_end_with_a_gate_that_nobody_has_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_figures, "EVERY", 0.01)
+def test_the_work_ends_with_a_gate_that_nobody_has_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_figures, "ROUND", 0.01)
     gate, figures = of_gate()
     gate.before(VIEW)
-    looks: Any = figures._looks
-    thread, found = looks._thread, weakref.ref(figures)
-    del gate, figures, looks
+    thread, found = thread_of(figures), weakref.ref(figures)
+    del gate, figures
 
     def is_over() -> bool:
         gc.collect()
@@ -59,59 +56,19 @@ def test_looks_end_with_a_gate_that_nobody_has_any_more(monkeypatch: pytest.Monk
     wait_until(is_over, 20, "the end of the thread")
 
 
-def test_in_tasks_the_looks_are_a_task_of_each_event_loop() -> None:
-    gate = AsyncWebGate("5/minute", storage=MemoryStorage(clock=FakeClock()))
-    figures = figures_of(gate)
-
+def test_a_gate_of_tasks_works_in_the_event_loop_of_its_decisions() -> None:
     async def play() -> None:
+        gate = AsyncWebGate("5/minute", storage=MemoryStorage(clock=FakeClock()))
+        figures = figures_of(gate)
         await gate.before(VIEW)
-        names = [task.get_name() for task in asyncio.all_tasks()]
-        assert names.count("ratebound-figures") == 1
-        await gate.before(VIEW)
-        assert len(asyncio.all_tasks()) == len(names)
-
-    asyncio.run(play())
-    looks: Any = figures._looks
-    assert looks.have_ended()
-    asyncio.run(play())
-
-    async def end() -> None:
-        await play()
+        assert figures._timer is not None
+        assert figures._loop is asyncio.get_running_loop()
         await gate.close()
+        assert figures._timer is None
         assert "ratebound-figures" not in [task.get_name() for task in asyncio.all_tasks()]
 
-    asyncio.run(end())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_looks_by_itself() -> None:
-    gate, figures = of_gate()
-    gate.before(VIEW)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            gate.before(VIEW)
-            looks: Any = figures._looks
-            is_own = looks._thread.is_alive() and figures.live.own()["allowed"] == 1
-            status = 0 if is_own and figures.live.name.endswith(f":{os.getpid()}") else 1
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    gate.close()
-
-
-def test_on_memory_the_view_says_how_many_processes_it_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, figures = of_gate()
-    run(figures.look())
-    assert figures.view()["problem"] == ""
-    gate.close()
-    monkeypatch.setattr(gate_figures, "known_workers", lambda: 4)
-    gate, figures = of_gate()
-    run(figures.look())
-    assert figures.view()["problem"].startswith("This page shows one of 4 processes")
-    gate.close()
+    asyncio.run(play())
+    asyncio.run(play())
 
 
 class WithoutDocuments:
@@ -130,66 +87,26 @@ class WithoutDocuments:
         self._inner.close()
 
 
-def test_a_storage_without_documents_shows_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_figures, "known_workers", lambda: 4)
-    gate, figures = of_gate(storage=WithoutDocuments())
-    gate.before(VIEW)
-    run(figures.look())
-    assert len(figures.view()["processes"]) == 1
-    assert "one of 4 processes, the one that has answered: the storage keeps no" in figures.view()["problem"]
-    gate.close()
-
-
-@pytest.fixture
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the test looks."""
-    monkeypatch.setattr(GateFigures, "start", lambda figures: None)
-
-
-@pytest.mark.usefixtures("by_hand")
-def test_figures_of_other_processes_are_read_and_those_that_leave_are_forgotten(fresh_redis: Server) -> None:
-    (gate, figures), (another, others) = of_gate(storage=fresh_redis.url), of_gate(storage=fresh_redis.url)
-    for each in (figures, others):
-        run(each.look())
-    run(figures.look())  # not read again so soon, as nobody looks
-    assert len(figures._view.view()["processes"]) == 1
-    figures.view()
-    run(figures.look())
-    assert sorted(one["is_local"] for one in figures.view()["processes"]) == [False, True]
-    asyncio.run(others.leave())
-    run(figures.look())
-    assert len(figures.view()["processes"]) == 1
-    gate.close()
-    another.close()
-
-
-@pytest.mark.usefixtures("by_hand")
-def test_a_storage_that_does_not_answer_is_a_problem_on_the_page(fresh_redis: Server) -> None:
-    gate, figures = of_gate(storage=fresh_redis.url)
-    run(figures.look())
-    assert figures.view()["problem"] == ""
-    fresh_redis.kill()
-    run(figures.look())
-    assert figures.view()["problem"].startswith("The storage does not answer: ")
-    assert len(figures.view()["processes"]) == 1
-    gate.close()
-
-
-def test_a_look_that_fails_is_logged_and_the_next_one_is_made(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(gate_figures, "EVERY", 0.01)
+def test_figures_of_one_of_several_processes_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, figures = of_gate()
-    looks: list[int] = []
-
-    def look() -> Any:
-        looks.append(1)
-        if len(looks) == 1:
-            raise StorageError("as asked")
-        yield from ()
-
-    monkeypatch.setattr(figures, "look", look)
-    gate.before(VIEW)
-    wait_until(lambda: len(looks) > 2, 20, "more looks")
-    assert "the figures of the dashboard could not be read" in caplog.text
+    assert figures.view()["problem"] == ""
     gate.close()
+    monkeypatch.setattr(gate_figures, "known_workers", lambda: 4)
+    for storage, why in ((MemoryStorage(), "memory:// is not shared"), (WithoutDocuments(), "the storage keeps no")):
+        gate, figures = of_gate(storage=storage)
+        gate.before(VIEW)
+        assert f"one of 4 processes, the one that has answered: {why}" in figures.view()["problem"]
+        assert len(figures.view()["processes"]) == 1
+        gate.close()
+
+
+def test_a_gate_that_is_closed_is_gone_for_others_at_once(redis_url_server: Server) -> None:
+    url = f"{redis_url_server.url}?timeout=5&connect_timeout=5&prefix=web-figures-"
+    (gate, figures), (another, others) = of_gate(storage=url), of_gate(storage=url)
+    gate.before(VIEW)
+    another.before(VIEW)
+    wait_until(lambda: len(figures.view()["processes"]) == 2, 20, "both are seen")
+    another.close()
+    wait_until(lambda: len(figures.view()["processes"]) == 1, 8, "one has left")
+    gate.close()
+    assert others is not figures

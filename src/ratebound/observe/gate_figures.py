@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -32,10 +33,9 @@ PUBLISH_EVERY: Final = 2.0  # seconds
 READ_EVERY: Final = 10.0  # seconds, while nobody looks
 WATCHED_FOR: Final = 10.0  # seconds after a look
 LEAVE_WITHIN: Final = 1.0  # seconds
-NOT_SHARED: Final = (
-    "These are the figures of one of {} processes, the one that has answered: memory:// is not shared. Use a storage"
-    " that processes share: shm://api on one host, or redis://host:6379/0 for several."
-)
+ONE_OF_MANY: Final = "These are the figures of one of {} processes, the one that has answered: {}"
+MEMORY: Final = "memory:// is not shared. Use shm://api on one host, or redis://host:6379/0 for several."
+NO_DOCUMENTS: Final = "the storage keeps no shared documents."
 
 
 class GateFigures:
@@ -70,8 +70,11 @@ class GateFigures:
         self._watched: float | None = None
         self._shown: dict[str, Any] | None = None
         self._has_failed = False
-        workers = (known_workers() or 1) if self._publishing is None else 1
-        self._alone = NOT_SHARED.format(workers) if workers > 1 else ""
+        self._has_looked = False
+        self._alone = ""  # the sentence for operators if there are processes that are not shown
+        workers = known_workers() or 1
+        if not shares and workers > 1:
+            self._alone = ONE_OF_MANY.format(workers, NO_DOCUMENTS if is_shared(gate.storage) else MEMORY)
         self.renew()
         renew_in_children(self)
         if self._is_async:
@@ -95,6 +98,8 @@ class GateFigures:
         assert self._view is not None
         self.begin()
         self._watched = self._clock()
+        if not self._has_looked:
+            self._look()
         if self._shown is None:
             self._shown = self._view.view()
         return self._shown
@@ -142,7 +147,7 @@ class GateFigures:
 
     def leaving(self) -> Flow[None]:
         """End the work in the background, and free the place of this process, so that others stop to show it at once.
-        The next event begins it again. Raises StorageError."""
+        The next event begins it again. If the storage does not answer, they stop ten seconds later."""
         thread, task = self._thread, self._task
         self._is_leaving = True  # calls to the storage are events, too
         try:
@@ -152,7 +157,8 @@ class GateFigures:
             if task is not None and not task.done() and task.get_loop() is asyncio._get_running_loop():
                 yield partial(asyncio.wait, [task], timeout=LEAVE_WITHIN)
             if self._publishing is not None:
-                yield from self._publishing.leaving()
+                with suppress(StorageError):
+                    yield from self._publishing.leaving()
         finally:
             self._is_leaving = False
 
@@ -176,6 +182,11 @@ class GateFigures:
             except StorageError as error:
                 self._problem = problem_of(error)
                 self._others = []
+        self._look()
+
+    def _look(self) -> None:
+        assert self._view is not None
+        self._has_looked = True
         self._view.take([self.live.own()], self._others, self._problem or self._alone)
         self._shown = None
 

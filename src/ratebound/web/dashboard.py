@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ratebound.admin.asgi import AdminAsgi
     from ratebound.admin.site import AdminSite
     from ratebound.admin.wsgi import AdminWsgi
-    from ratebound.web.gate_figures import GateFigures
+    from ratebound.observe.gate_figures import GateFigures
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -51,12 +51,12 @@ def needing_auth(function: Callable[Q, T]) -> Callable[Q, T]:
 
 def figures_of(gate: WebGate | AsyncWebGate) -> "GateFigures":
     """Return the figures of a gate, which counts them from the first call on."""
-    from ratebound.web.gate_figures import GateFigures
+    from ratebound.observe.gate_figures import GateFigures
 
     with _lock:
         found: GateFigures | None = gate.figures
         if found is None:
-            found = gate.figures = GateFigures(gate, is_async=isinstance(gate, AsyncWebGate))
+            found = gate.figures = GateFigures(gate.gate)
         return found
 
 

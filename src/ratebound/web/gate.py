@@ -375,7 +375,7 @@ class WebGate(_GateBase):
     def close(self) -> None:
         """Close the storage, unless it was given as an object."""
         if self.figures is not None:
-            self.figures.stop()
+            run(self.figures.leaving())
         if self._closes:
             self.gate.close()
 
@@ -546,6 +546,6 @@ class AsyncWebGate(_GateBase):
     async def close(self) -> None:
         """Close the storage, unless it was given as an object."""
         if self.figures is not None:
-            await self.figures.leave()
+            await run_async(self.figures.leaving())
         if self._closes:
             await self.gate.close()

@@ -164,7 +164,6 @@ class DjangoLimits:
     def _share_figures(self, gate: AsyncWebGate) -> None:
         """Count the decisions of the gate for tasks, too."""
         gate.listen(self.gate.figures.live.counts)
-        gate.listen(self.gate.figures)
 
     def dashboard_site(self, auth: Callable[[Any], Any]) -> Any:
         """Return the site of the dashboard, for an `auth` of the request."""
