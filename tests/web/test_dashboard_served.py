@@ -60,7 +60,7 @@ def check_figures_of_all(site: Site) -> None:
         views = [site.call("figures") for _ in range(6)]
         return all(len(view["processes"]) == 3 and view["total"]["allowed"] > 0 for view in views)
 
-    wait_until(all_are_shown, 30, "figures of three processes")
+    wait_until(all_are_shown, 60, "figures of three processes")
     assert sum(one["is_local"] for one in site.call("figures")["processes"]) == 1
     assert site.call("figures")["problem"] == ""
 
@@ -68,10 +68,10 @@ def check_figures_of_all(site: Site) -> None:
 def check_a_block_holds_in_all(site: Site) -> None:
     assert site.status("203.0.113.9") == 200
     site.call("blocks", "POST", {"client": "203.0.113.9", "for": "1 hour"})
-    wait_until(lambda: [site.status("203.0.113.9") for _ in range(12)] == [403] * 12, 20, "a block in all processes")
+    wait_until(lambda: [site.status("203.0.113.9") for _ in range(12)] == [403] * 12, 60, "a block in all processes")
     assert [one["client"] for one in site.call("blocks")["blocks"]] == ["203.0.113.9"]
     site.call("blocks?client=203.0.113.9", "DELETE")
-    wait_until(lambda: 403 not in {site.status("203.0.113.9") for _ in range(12)}, 20, "its end in all processes")
+    wait_until(lambda: 403 not in {site.status("203.0.113.9") for _ in range(12)}, 60, "its end in all processes")
 
 
 @pytest.mark.parametrize("server", SERVED)
@@ -97,4 +97,4 @@ def test_on_memory_the_page_says_that_it_shows_one_process(server: str) -> None:
             view = site.call("figures")
             return "one of 3 processes" in view["problem"] and len(view["processes"]) == 1
 
-        wait_until(is_said, 20, "a problem that says so")
+        wait_until(is_said, 60, "a problem that says so")
