@@ -53,7 +53,7 @@ class Visit:
     is_spared: bool = False  # it is routed to the dashboard, so that early rules were not checked
     reached_cors: bool = False  # a preflight has reached a middleware that answers all of them
     _pending: dict[Any, Any] | None = None
-    _holds: bool = False
+    took_slots: bool = False  # a check of rules, or of a part of the handler, has taken some
 
     @property
     def pending(self) -> dict[Any, Any]:
@@ -66,7 +66,7 @@ class Visit:
     def holds(self) -> bool:
         """True if the request has taken slots: then the adapter calls `leave` where the response ends."""
         answer = self.answer
-        return self._holds or (isinstance(answer, Passed) and answer.may_settle and bool(answer.slots))
+        return self.took_slots or (isinstance(answer, Passed) and answer.may_settle and bool(answer.slots))
 
     @property
     def passed(self) -> Passed | None:
@@ -101,7 +101,7 @@ class Visit:
             self.is_late = self.is_late or stage != "early"
             self.note(answer)
             if isinstance(answer, Passed):
-                self._holds = self._holds or bool(answer.slots)
+                self.took_slots = self.took_slots or bool(answer.slots)
                 if answer.delay:
                     yield partial(gate.sleep, answer)
                 if rules.measured_by is not None and answer.verdict.kind != "exempt":  # it may be a poll that lasts
@@ -122,7 +122,7 @@ class Visit:
         """Measure the time from now until the response starts."""
         self.measured_by = pressure
         self.passed_at = perf_counter()
-        self._holds = passed.may_settle = True  # so that adapters show the start, and an exception instead of it
+        self.took_slots = passed.may_settle = True  # so that adapters show the start, and an exception instead of it
 
     def note_result(self, status: int) -> None:
         """Tell the pressure that measures the request, if any, that its response starts with this status."""
@@ -145,7 +145,7 @@ class Visit:
         answer: Answer = rules.answer(view, [(yield partial(gate.decide_by, rules.compiled, view, "late"))])
         if isinstance(answer, Passed) and answer.slots:
             if self._sees_end:
-                self._holds = True
+                self.took_slots = True
                 gate.hold_slots(answer)
             else:
                 yield from release_slots(gate, answer)

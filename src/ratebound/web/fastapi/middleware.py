@@ -136,7 +136,7 @@ class InnermostMiddleware:
                     await self.app(scope, receive, send)
                 finally:
                     limits.current.reset(token)
-                    if entered.visit.holds:  # a function that it has called may have taken slots
+                    if entered.visit.took_slots:  # by a function that it has called
                         await leave(gate, entered.visit)
                 return
             if entered is not None:
