@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, Final
@@ -91,7 +91,7 @@ class LiveFigures:
 
     With `counts`, which must be a listener of the same gate, it shares them and is told by them: then it must not be a
     listener itself. Else it has counts of its own. Either way `figures.counts` is the quickest listener. A forked child
-    begins at zero.
+    begins at zero. Functions in `slot_counts` add slots that are held and not renewed, by limit.
     """
 
     ignores_verdicts = True
@@ -102,6 +102,7 @@ class LiveFigures:
     ) -> None:
         self.counts = DecisionCounts(logs=False) if counts is None else counts
         self.counts.tell(self._unusual, self._denied)
+        self.slot_counts: list[Callable[[Counter[str]], None]] = []
         self._top = TopListener(2 * MOST_CLIENTS, window=window, clear=True, clock=clock)
         self._memory: InMemory | None = None
         self._is_shared = False
@@ -157,10 +158,18 @@ class LiveFigures:
             },
             "keys": None if self._memory is None else [self._memory.keys, self._memory.max_keys, self._is_shared],
             "factors": dict(self._factors),
-            "slots": held_slots(),
+            "slots": self._slots(),
             "top": [[name(one.client), one.denials, one.error] for one in self._top.top(MOST_CLIENTS)],
             "penalized": [[name(one.client), one.limit, one.seconds] for one in self._top.blocked(MOST_CLIENTS)],
         }
+
+    def _slots(self) -> dict[str, int]:
+        """Return how many slots are held, by limit: those that this process renews, and those of `slot_counts`."""
+        found: Counter[str] = Counter()
+        renewals = [thread_renewer.renewals, *(one.renewals for one in list(loop_renewers.of_loops.values()))]
+        for count in (*(one.count for one in renewals), *self.slot_counts):
+            count(found)
+        return dict(found.most_common(MOST_SLOTS))
 
     def names(self, digests: Iterable[str]) -> dict[str, str]:
         """Return the keys of clients, by digests that this process has shown. Those that it does not know are left out.
@@ -340,15 +349,6 @@ def _innermost(storage: Any) -> Any:
     while hasattr(storage, "inner"):
         storage = storage.inner
     return storage
-
-
-def held_slots() -> dict[str, int]:
-    """Return how many slots this process holds and renews, by limit."""
-    found: Counter[str] = Counter()
-    renewals = [thread_renewer.renewals, *(one.renewals for one in list(loop_renewers.of_loops.values()))]
-    for one in renewals:
-        one.count(found)
-    return dict(found.most_common(MOST_SLOTS))
 
 
 def _short(key: str) -> str:

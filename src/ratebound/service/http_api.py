@@ -53,6 +53,7 @@ from ratebound.service.http_messages import (
     VerdictAnswer,
     field_problem,
 )
+from ratebound.service.leased_slots import LeasedSlots
 from ratebound.service.reservations import (
     ExpiredToken,
     InvalidToken,
@@ -113,15 +114,17 @@ class PlannedSpend(NamedTuple):
 class HttpApi:
     """The calls of the HTTP API, by path: `routes`.
 
-    `secrets` sign the tokens of reservations. All instances of the service need the same; see `SignedTokens`.
+    `secrets` sign the tokens of reservations. All instances of the service need the same; see `SignedTokens`. `leased`
+    are the slots that callers hold.
     """
 
     def __init__(self, engine: Engine, secrets: Sequence[bytes], bounds: Bounds) -> None:
         self._engine = engine
         self._batch = bounds.batch
         self._headers = Headers()
-        self._tokens = SignedTokens(secrets)
-        self._use = TokenUse(engine.decider, self._tokens.maker)
+        self.leased = LeasedSlots()
+        self._tokens = SignedTokens(secrets, self.leased)
+        self._use = TokenUse(engine.decider, self._tokens.maker, self.leased)
         self._shown: dict[int, tuple[Limit, LimitAnswer]] = {}
         self.routes: dict[bytes, Handle] = {
             b"/v1/decide": self._route(DecideCall, self._decide),

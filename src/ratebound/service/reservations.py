@@ -30,6 +30,7 @@ from ratebound.lowered import LoweredLimits
 from ratebound.notation import parse_limit
 from ratebound.outcome import DegradedRows
 from ratebound.settling import Settlement, restated
+from ratebound.service.leased_slots import LeasedSlots
 from ratebound.slots import slots_of
 
 PREFIX = "rb1."  # the version of the form
@@ -113,10 +114,10 @@ class SignedDecisions(Struct, array_like=True, frozen=True):
 class SignedTokens:
     """Make and read tokens. The first of `secrets` signs, all of them verify: put a new one first to replace one.
 
-    Raises ValueError if there is none, or if one is too short.
+    `leased` counts the slots that tokens release. Raises ValueError if there is no secret, or if one is too short.
     """
 
-    def __init__(self, secrets: Sequence[bytes]) -> None:
+    def __init__(self, secrets: Sequence[bytes], leased: LeasedSlots | None = None) -> None:
         found = list(secrets)
         if not found or not all(isinstance(secret, bytes) and len(secret) >= MIN_SECRET for secret in found):
             raise ValueError(
@@ -125,6 +126,7 @@ class SignedTokens:
         # A key of its own, so that the same secret can serve other purposes elsewhere.
         self._keys = [hmac.digest(secret, b"ratebound signed decisions", "sha256") for secret in found]
         self._decoder = msgspec.msgpack.Decoder(SignedDecisions)
+        self._leased = leased
         self.maker = os.urandom(8)
 
     def __repr__(self) -> str:
@@ -144,7 +146,11 @@ class SignedTokens:
 
     def make_release(self, decisions: Sequence[Decision]) -> str:
         """Return a token that releases the slots of decisions. It does not expire: its slots do."""
-        signed = [SignedDecision([_signed_ask(ask) for ask in slots_of(one.asks, 1)], []) for one in decisions]
+        held = [slots_of(one.asks, 1) for one in decisions]
+        if self._leased is not None:
+            for slots in held:
+                self._leased.take(slots)
+        signed = [SignedDecision([_signed_ask(ask) for ask in slots], []) for slots in held]
         return self._written("release", signed, 0, 0)
 
     def _written(self, purpose: Purpose, decisions: list[SignedDecision], expires: int, lifetime: int) -> str:
@@ -186,9 +192,10 @@ class SignedTokens:
 class TokenUse:
     """Settle, undo and release what tokens stand for, each once."""
 
-    def __init__(self, decider: AsyncDecider, maker: bytes) -> None:
+    def __init__(self, decider: AsyncDecider, maker: bytes, leased: LeasedSlots | None = None) -> None:
         self._decider = decider
         self._maker = maker
+        self._leased = leased
         self._used: dict[bytes, int] = {}  # of decisions that this process made without the storage: when they expire
 
     async def settle(self, content: SignedDecisions, cost: int | Sequence[int], strike: bool = False) -> list[Decision]:
@@ -223,11 +230,17 @@ class TokenUse:
                 await self._decider.release(signed.decision())
             else:
                 await self._decider.undo(signed.decision())
+            self._forget(signed)
 
     async def release(self, content: SignedDecisions) -> None:
         """Release the slots of the decisions. Can be repeated."""
         for signed in content.decisions:
             await self._decider.release(signed.decision())
+            self._forget(signed)
+
+    def _forget(self, signed: SignedDecision) -> None:
+        if self._leased is not None:
+            self._leased.release(slots_of(signed.decision().asks, -1))
 
     def _is_foreign(self, content: SignedDecisions, signed: SignedDecision) -> bool:
         """Return True if another process decided without the storage: its clock and its ledger are not known here."""

@@ -100,6 +100,7 @@ class Worker:
         http = self.connections.get("http")
         if http is not None:
             api = HttpApi(engine, self.task.secrets, settings.bounds)
+            self.figures.live.slot_counts.append(api.leased.count)
             check = ProxyCheck(
                 engine,
                 proxies=settings.trusted_proxies,
