@@ -128,15 +128,16 @@ class CompiledRule:
     def of_operator(self, limits: str) -> Plan | None:
         """Return the plan of limits that an operator has given to a client; None if this rule cannot have them, which
         is logged. It is made once."""
-        if limits not in self.operator_plans:
-            if len(self.operator_plans) >= MAX_OVERRIDDEN:
-                self.operator_plans.clear()
+        plans = self.operator_plans
+        if limits not in plans:
+            if len(plans) >= MAX_OVERRIDDEN:
+                plans = self.operator_plans = {}
             try:
-                self.operator_plans[limits] = self.checked_override(limits)
+                plans[limits] = self.checked_override(limits)
             except ValueError as error:
                 log.error("an operator's override has no effect on rule %s: %s", self.rule.name, error)
-                self.operator_plans[limits] = None
-        return self.operator_plans[limits]
+                plans[limits] = None
+        return plans[limits]
 
     def checked_override(self, limits: str) -> Plan:
         """Return the plan of an operator's override. Raises ValueError if this rule cannot have these limits.
@@ -357,12 +358,13 @@ def override_problem(override: ClientOverride, policy: Policy, rules: Mapping[st
         known = policy.tier_names
         return "" if override.tier in known else f"unknown tier {override.tier!r}: {nearest(override.tier, known)}"
     found = [f"unknown rule {name!r}: {nearest(name, rules)}" for name in override.rules if name not in rules]
+    limits = override.limits or ""
     for one in rules.values():
-        try:
-            if override.limits is not None and override.concerns(one.rule.name):
-                one.checked_override(override.limits)
-        except ValueError as error:
-            found.append(str(error))
+        if override.concerns(one.rule.name) and one.operator_plans.get(limits) is None:  # else it is known to fit
+            try:
+                one.checked_override(limits)
+            except ValueError as error:
+                found.append(str(error))
     return "; ".join(dict.fromkeys(found))
 
 
