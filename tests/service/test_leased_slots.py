@@ -5,15 +5,10 @@ from typing import Any
 
 from ratebound.limit import Ask
 from ratebound.notation import parse_limit
+from ratebound.policy import read_policy
 from ratebound.service import leased_slots
 from ratebound.service.leased_slots import LeasedSlots
-from tests.service.http_calls import call_json
-from tests.service.running_service import running_service
-
-POLICY = """
-rules:
-  - {name: export, limits: 2 concurrent for 30 seconds}
-"""
+from tests.service.http_calls import an_api, an_engine, call
 
 
 class Seconds:
@@ -26,7 +21,7 @@ class Seconds:
 
 
 def slot(id: int, name: str = "export") -> Ask:
-    return "user:1", (parse_limit(f"2 concurrent for 30 seconds as {name}"),), 1, None, [id]
+    return "user:1", (parse_limit(f"2 concurrent for 30 seconds as {name}"),), 1, None, [(id, 0, 0, 0)]
 
 
 def held(slots: LeasedSlots) -> dict[str, int]:
@@ -60,3 +55,17 @@ def test_the_number_of_slots_is_bounded(monkeypatch: Any) -> None:
     clock.now = 31.0
     slots.take([slot(9)])
     assert held(slots) == {"export": 1}
+
+
+def test_slots_of_callers_are_in_the_figures() -> None:
+    api = an_api(
+        an_engine(policy=read_policy({"rules": [{"name": "export", "limits": "2 concurrent for 30 seconds"}]}))
+    )
+    first, second = (call(api, "/v1/decide", {"path": "/", "address": "203.0.113.7"}).json for _ in range(2))
+    assert held(api.leased) == {"export/concurrent": 2}
+    call(api, "/v1/release", {"release": first["release"]})
+    assert held(api.leased) == {"export/concurrent": 1}
+    reserved = call(api, "/v1/reserve", {"key": "a", "limits": "3 concurrent", "cost": 1}).json
+    assert sum(held(api.leased).values()) == 1, reserved
+    call(api, "/v1/release", {"release": second["release"]})
+    assert held(api.leased) == {}
