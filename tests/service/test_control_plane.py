@@ -347,18 +347,36 @@ def test_a_client_is_blocked_by_its_digest_whichever_worker_has_denied_it() -> N
         assert post(service, "blocks", {"digest": "0123456789"}).status_code == 404
 
 
-def test_the_next_worker_is_asked_if_one_is_away() -> None:
+def test_a_call_that_was_sent_is_not_sent_again() -> None:
     with running_service("--workers", "2", "--request-timeout", "2", environ=TOKENS) as service:
-        first = service.workers()[0]
-        os.kill(first, signal.SIGSTOP)
-        assert get(service, "/api/rules", **bearer(READ)).status_code == 200  # read again, by the other
+        workers = service.workers()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
         answer = post(service, "blocks", {"client": "192.0.2.1"})
         assert answer.status_code == 503
         assert "may have been carried out" in answer.json()["detail"]
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        eventually(lambda: get(service, "/api/blocks", **bearer(READ)).json().get("blocks"), "the change after all")
+        changes = get(service, "/api/changes", **bearer(READ)).json()["changes"]
+        assert [(one["action"], one["target"]) for one in changes] == [("block", "192.0.2.1")]
+
+
+def test_a_worker_that_hangs_is_asked_last() -> None:
+    with running_service("--workers", "2", environ=TOKENS) as service:
+        first = service.workers()[0]
+        os.kill(first, signal.SIGSTOP)
+        eventually(lambda: "Worker 0 does not answer" in figures(service)["problem"], "a word on the worker")
+        assert get(service, "/api/rules", **bearer(READ)).status_code == 200
+        assert post(service, "blocks", {"client": "192.0.2.1"}).status_code == 200
+        os.kill(first, signal.SIGCONT)
+
+
+def test_the_next_worker_is_asked_if_one_does_not_accept_the_call() -> None:
+    with running_service("--workers", "2", environ=TOKENS) as service:
         for path in service.folder.glob("ratebound-*/run-*/worker-0"):
             path.unlink()
         assert post(service, "blocks", {"client": "192.0.2.2"}).status_code == 200
-        os.kill(first, signal.SIGCONT)
 
 
 def test_without_a_worker_nothing_is_changed_and_the_answer_says_so() -> None:

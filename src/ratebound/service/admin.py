@@ -176,8 +176,9 @@ class ControlPlane:
                     for slot, (count, why) in enumerate(zip(self._silent, silent, strict=True))
                     if count >= SILENT
                 ]
-                own = [one for one in self._figures if one is not None]
-                self._calls.take(own, self._others, " ".join([*told, *([self._problem] if self._problem else [])]))
+                self._calls.take(
+                    self._figures, self._others, " ".join([*told, *([self._problem] if self._problem else [])])
+                )
             except Exception:  # else nothing would be counted any more, and nobody would notice
                 log.exception("looking at the workers failed; the next look is in %g s", POLL)
             at = max(at + POLL, loop.time())

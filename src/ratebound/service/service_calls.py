@@ -22,6 +22,7 @@ from ratebound.service.worker_channel import WorkerSilent, ask_any_worker, ask_w
 from ratebound.service.worker_operations import LOOK, RELOAD_WITHIN
 
 CAN_REPEAT = {call.name for call in CALLS if not call.is_write} | {"check_policy"}
+READ_WITHIN = 2.0  # seconds, for a call that the next worker can answer
 RETRY = {"Retry-After": "1"}
 UNSURE = "The worker has not answered: {reason}. The call may have been carried out: look before you repeat it."
 NO_WORKER = "No worker could be asked: {reason}. Nothing was changed."
@@ -35,7 +36,8 @@ class ServiceCalls:
     """
 
     def __init__(self, paths: Sequence[str], folder: RunFolder, seconds: float) -> None:
-        self._paths = paths
+        self._all_paths = paths
+        self._paths = list(paths)
         self._folder = folder
         self._seconds = seconds
         self._figures = FiguresView()
@@ -43,10 +45,12 @@ class ServiceCalls:
         self._last_revision: dict[str, Any] = {"revision": ""}
         self._watched: float | None = None  # when somebody has last looked
 
-    def take(self, own: Iterable[Any], others: Iterable[Any], problem: str) -> None:
-        """Take the figures of all workers and of other processes, once a second."""
-        self._figures.take(own, others, problem)
+    def take(self, own: Sequence[Any], others: Iterable[Any], problem: str) -> None:
+        """Take the figures of each worker, None for one that is silent, and of other processes, once a second."""
+        self._figures.take([one for one in own if one is not None], others, problem)
         self._view = self._figures.view()
+        # Those that answer come first: each call would wait for one that hangs
+        self._paths = [path for _, path in sorted(zip([one is None for one in own], self._all_paths, strict=True))]
 
     @property
     def is_watched(self) -> bool:
@@ -86,7 +90,8 @@ class ServiceCalls:
         if figures:
             given["figures"] = figures
         try:
-            found = await ask_any_worker(self._paths, "call", self._seconds, can_repeat=can_repeat, **given)
+            seconds = min(self._seconds, READ_WITHIN) if can_repeat and name != "check_policy" else self._seconds
+            found = await ask_any_worker(self._paths, "call", seconds, can_repeat=can_repeat, **given)
         except WorkerSilent as error:
             text = NO_ANSWER if can_repeat else UNSURE if error.was_asked else NO_WORKER
             raise CallError(503, text.format(reason=error), headers=RETRY) from None
