@@ -338,8 +338,9 @@ def test_a_peer_that_sends_many_requests_without_reading_answers_is_closed() -> 
             for _ in range(MOST_PIPELINED):
                 assert (await reader.readuntil(b"0\r\n\r\n"))[:12] == b"HTTP/1.1 200"
             writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 5_000)
-            received = await reader.read(-1)
-            assert received.count(b"HTTP/1.1 200") <= MOST_PIPELINED
+            with suppress(ConnectionError):  # what it has not read makes the server's end a reset
+                assert (await reader.read(-1)).count(b"HTTP/1.1 200") <= MOST_PIPELINED
+            assert not server.server_state.connections
             writer.close()
             server.should_exit = True
             await serving
