@@ -93,6 +93,29 @@ def test_with_tokens_both_roles_may_read_under_any_name() -> None:
                 assert get(service, path, host="dashboard.example", **bearer(token)).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/openapi.json", "/"])
+def test_wrong_tokens_are_limited_at_every_path(path: str) -> None:
+    with running_service(environ=TOKENS) as service:
+        assert get(service, path, **bearer(READ)).status_code == 200
+        statuses = [get(service, path, **bearer(f"{WRITE}-{number}")).status_code for number in range(11)]
+        assert statuses == [401] * 10 + [429]
+        assert get(service, path, **bearer(WRITE)).status_code == 429
+        assert get(service, path, **bearer(READ)).status_code == 200  # it is in use here
+
+
+def test_peers_without_a_token_cannot_fill_the_log() -> None:
+    with running_service(environ=TOKENS) as service:
+        before = service.log
+        host, _, port = service.address("admin").rpartition(":")
+        upgrade = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        for sent in (b"nonsense\r\n\r\n", upgrade):
+            with socket.create_connection((host, int(port)), 10) as peer:
+                peer.sendall(sent)
+                assert peer.recv(4)
+        assert get(service, "/api/rules", **bearer("wrong-token-0123456789")).status_code == 401
+        assert service.log == before
+
+
 def test_a_browser_gets_the_page_and_a_program_the_paths() -> None:
     with running_service(environ=TOKENS) as service:
         page = get(service, "/", accept="text/html,application/xhtml+xml,*/*;q=0.8")
