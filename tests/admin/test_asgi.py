@@ -190,7 +190,7 @@ async def test_no_more_of_a_body_is_read_than_is_allowed() -> None:
 
 @in_loop
 async def test_a_client_that_goes_while_it_sends_is_not_answered() -> None:
-    client = Client("POST", "/api/blocks")
+    client = Client("POST", "/api/blocks", token=WRITE_TOKEN)
     client._parts = [{"type": "http.request", "body": b"{", "more_body": True}]
     client.gone.set()
     await client.ask(an_app())

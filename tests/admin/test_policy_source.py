@@ -58,6 +58,28 @@ def test_a_secret_that_is_hard_to_find_makes_the_text_be_written_anew(text: str,
     assert "word" not in shown
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "salt: ${SALT:-hunter2hunter2}",
+        "storage: ${STORAGE:-redis://:hunter2/hunter2@h/0}",
+        "storage: ${STORAGE:-postgresql://h/db?password=hunter2hunter2}",
+        "rules: [{name: a, limits: 1/day, match: {headers: {x-api-key: '${KEY:-hunter2hunter2}'}}}]",
+        "rules: [{name: a, limits: 1/day, match: {headers: {x-api-key: 1234567890}}}]",
+        "rules: [{name: a, limits: 1/day, match: {headers: {x-api-key: [12, 1_234_567_890]}}}]",
+    ],
+)
+def test_secrets_that_are_numbers_or_stand_in_for_a_variable_are_not_shown(line: str) -> None:
+    shown, _ = without_secrets(f"{line}\nby: address", "yaml")
+    for secret in ("hunter2", "1234567890", "1_234"):
+        assert secret not in shown
+
+
+def test_a_short_secret_leaves_no_gap_in_other_words() -> None:
+    shown, _ = without_secrets("salt: earch\nrules: [{name: search, limits: 1/day}]", "yaml")
+    assert json.loads(shown) == {"salt": "(not shown)", "rules": [{"name": "search", "limits": "1/day"}]}
+
+
 def test_variables_and_a_text_without_secrets_stay_as_they_are() -> None:
     text = "storage: ${REDIS_URL}\nsalt: ${SALT}\nrules: [{name: all, limits: 1/day}]  # a comment"
     assert without_secrets(text, "yaml") == (text, "yaml")

@@ -179,6 +179,12 @@ def test_over_tls_a_cookie_that_a_neighbour_could_have_set_does_not_count() -> N
     assert session_of(site, f"{plain}x; {safe}").status == 200  # behind a proxy that ends TLS
 
 
+def test_a_cookie_of_the_same_name_that_a_neighbour_has_set_signs_nobody_out() -> None:
+    site = a_site()
+    cookie = sign_in(site, WRITE_TOKEN).cookie
+    assert session_of(site, f"ratebound_session=nonsense; {cookie}; ratebound_session=").status == 200
+
+
 def test_wrong_tokens_are_limited_for_each_peer() -> None:
     site = a_site()
     statuses = [sign_in(site, "wrong-token-0123456789", peer="198.51.100.7").status for _ in range(12)]
@@ -202,6 +208,30 @@ def test_an_open_session_goes_on_while_sign_ins_are_limited() -> None:
     for _ in range(11):
         sign_in(site, "wrong-token-0123456789")
     assert browser.ask("GET", "api/figures").status == 200
+
+
+@pytest.mark.parametrize("peers", [["198.51.100.7"] * 11, [f"203.0.113.{number}" for number in range(101)]])
+def test_a_token_goes_on_from_where_it_is_in_use_while_wrong_ones_are_limited(peers: list[str]) -> None:
+    site = a_site()
+    assert ask(site, "GET", "api/session", token=READ_TOKEN, peer="198.51.100.7").status == 200
+    for peer in peers:
+        wrong = sign_in(site, "wrong-token-0123456789", peer=peer)
+    assert wrong.status == 429
+    assert ask(site, "GET", "api/session", token=READ_TOKEN, peer="198.51.100.7").status == 200
+    assert sign_in(site, READ_TOKEN, peer="198.51.100.7").status == 200
+    # Else the answer would say that this one is right
+    assert sign_in(site, WRITE_TOKEN, peer="198.51.100.7").status == 429
+    assert sign_in(site, WRITE_TOKEN, peer=peers[0]).status == 429
+
+
+def test_a_token_that_was_not_used_for_twelve_hours_is_limited_again() -> None:
+    clock = Clock()
+    site = a_site(sign_in=TokenSignIn(ENTRIES, SECRET, clock=clock))
+    assert sign_in(site, READ_TOKEN).status == 200
+    clock.now += LIFETIME
+    for _ in range(11):
+        sign_in(site, "wrong-token-0123456789")
+    assert sign_in(site, READ_TOKEN).status == 429
 
 
 def test_one_network_of_ipv6_is_one_peer() -> None:

@@ -20,6 +20,7 @@ import pytest
 from ratebound.service.admin import is_loopback, problem
 from ratebound.service.admin_server import (
     MOST_CONNECTIONS,
+    MOST_PIPELINED,
     MOST_STREAMS,
     AdminServer,
     EventStreams,
@@ -90,6 +91,29 @@ def test_with_tokens_both_roles_may_read_under_any_name() -> None:
             assert get(service, path, **bearer("another-token-of-nobody")).status_code == 401
             for token in (READ, WRITE):
                 assert get(service, path, host="dashboard.example", **bearer(token)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/openapi.json", "/"])
+def test_wrong_tokens_are_limited_at_every_path(path: str) -> None:
+    with running_service(environ=TOKENS) as service:
+        assert get(service, path, **bearer(READ)).status_code == 200
+        statuses = [get(service, path, **bearer(f"{WRITE}-{number}")).status_code for number in range(11)]
+        assert statuses == [401] * 10 + [429]
+        assert get(service, path, **bearer(WRITE)).status_code == 429
+        assert get(service, path, **bearer(READ)).status_code == 200  # it is in use here
+
+
+def test_peers_without_a_token_cannot_fill_the_log() -> None:
+    with running_service(environ=TOKENS) as service:
+        before = service.log
+        host, _, port = service.address("admin").rpartition(":")
+        upgrade = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        for sent in (b"nonsense\r\n\r\n", upgrade):
+            with socket.create_connection((host, int(port)), 10) as peer:
+                peer.sendall(sent)
+                assert peer.recv(4)
+        assert get(service, "/api/rules", **bearer("wrong-token-0123456789")).status_code == 401
+        assert service.log == before
 
 
 def test_a_browser_gets_the_page_and_a_program_the_paths() -> None:
@@ -310,6 +334,61 @@ def test_peers_that_do_not_send_their_bodies_keep_nobody_out() -> None:
         assert get(service, "/healthz").status_code == 200
         with CLIENT.stream("GET", service.url("admin") + "/api/live", headers=bearer(READ)) as stream:
             assert stream.status_code == 200
+
+
+def test_bodies_of_peers_without_a_token_are_not_kept() -> None:
+    with running_service(environ=TOKENS) as service, ExitStack() as stack:
+        url = service.url("admin")
+        port = int(url.rpartition(":")[2])
+        peers = []
+        for path in ("session", "policy/check"):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            head = f"POST /api/{path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900000"
+            head += "\r\nsec-fetch-site: same-origin\r\ncontent-type: application/json"
+            peer.sendall(f"{head}\r\n\r\n".encode() + b"x" * 20_000)
+            peers.append(peer)
+        # Neither of them waits for the rest
+        assert [peer.recv(12) for peer in peers] == [b"HTTP/1.1 413", b"HTTP/1.1 401"]
+
+
+def test_a_peer_that_sends_many_requests_without_reading_answers_is_closed() -> None:
+    async def main() -> None:
+        with admin_server(Endless(1, 0.1)) as (server, bound):
+            serving = asyncio.create_task(server.serve([bound]))
+            reader, writer = await opened(bound, "/healthz")
+            for _ in range(MOST_PIPELINED - 1):  # together with the one before, as many as may be
+                writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            for _ in range(MOST_PIPELINED):
+                assert (await reader.readuntil(b"0\r\n\r\n"))[:12] == b"HTTP/1.1 200"
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 5_000)
+            with suppress(ConnectionError):  # what it has not read makes the server's end a reset
+                assert (await reader.read(-1)).count(b"HTTP/1.1 200") <= MOST_PIPELINED
+            assert not server.server_state.connections
+            writer.close()
+            server.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_requests_that_wait_for_the_one_before_have_no_more_time_than_others() -> None:
+    class Slow(Endless):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] == "/slow":
+                await asyncio.sleep(60)
+            await super().__call__(scope, receive, send)
+
+    async def main() -> None:
+        with admin_server(Slow(1, 0.1)) as (server, bound):
+            serving = asyncio.create_task(server.serve([bound]))
+            reader, writer = await opened(bound, "/healthz")
+            writer.write(b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert (await reader.read(-1)).count(b"HTTP/1.1") == 1
+            writer.close()
+            server.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 # Calls

@@ -5,11 +5,12 @@ import inspect
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ratebound.admin.calls import Operator
 from ratebound.admin.live_feed import EVERY, LiveFeed
-from ratebound.admin.messages import MAX_BODY, AdminAnswer, AdminRequest, CallError, problem_answer
+from ratebound.admin.messages import AdminAnswer, AdminRequest, CallError, problem_answer
 from ratebound.admin.site import AdminSite
 from ratebound.flow import Flow
 
@@ -58,17 +59,17 @@ class AdminAsgi:
         self.feed.close()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_body(receive)
-        if body is None:
+        request = self._request(scope, receive)
+        try:
+            answer = await self._drive(self.site.answer(request))
+        except _ClientGone:
             return
-        request = self._request(scope, receive, body)
-        answer = await self._drive(self.site.answer(request))
         if answer.is_live and scope["method"] != "HEAD":
             await self._stream(request, answer, receive, send)
         else:
             await _send(send, answer)
 
-    def _request(self, scope: Scope, receive: Receive, body: bytes) -> AdminRequest:
+    def _request(self, scope: Scope, receive: Receive) -> AdminRequest:
         headers: dict[str, str] = {}
         for raw_name, raw_value in scope["headers"]:
             name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -83,12 +84,12 @@ class AdminAsgi:
             path=None if not below and mount else below.removeprefix("/"),
             query=scope.get("query_string", b"").decode("latin-1"),
             headers=headers,
-            body=body,
             mount=mount,
             is_secure=scope.get("scheme") == "https",
             peer=client[0] if client else "",
             is_live=True,
             native=scope if self._native is None else self._native(scope, receive),
+            read_body=partial(_read_body, receive),
         )
 
     async def _stream(self, request: AdminRequest, answer: AdminAnswer, receive: Receive, send: Send) -> None:
@@ -143,18 +144,21 @@ class AdminAsgi:
                 return
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    """Return the body, or more than MAX_BODY bytes of one that is longer; None if the client has gone."""
+class _ClientGone(Exception):
+    """The client has gone before it has sent its whole body."""
+
+
+async def _read_body(receive: Receive, most: int) -> bytes:
+    """Return the body, or more than `most` bytes of one that is longer. Raises _ClientGone."""
     parts, length = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return None
+            raise _ClientGone
         part = message.get("body", b"")
-        if length <= MAX_BODY:
-            parts.append(part)
-            length += len(part)
-        if not message.get("more_body", False) or length > MAX_BODY:
+        parts.append(part)
+        length += len(part)
+        if not message.get("more_body", False) or length > most:
             return b"".join(parts)
 
 

@@ -5,12 +5,13 @@ call themselves.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 MAX_BODY = 1_000_000  # bytes: the text of a policy is the longest that is sent
+MAX_SIGN_IN = 10_000  # bytes, from peers that have not signed in
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 CSP = (
@@ -60,7 +61,9 @@ class AdminRequest:
 
     `path` is decoded, relative to the mount, and without a slash in front; None if the mount itself was asked for
     without its slash at the end. `query` is as it was sent. The names of `headers` are in lower case; values of one
-    name are joined by commas, cookies by semicolons. `body` is longer than MAX_BODY if the rest was not read.
+    name are joined by commas, cookies by semicolons. `body` is longer than MAX_BODY if the rest was not read. If there
+    is `read_body`, that reads the body when it is needed: it is given how many bytes may be kept, returns more than
+    these if the body is longer, and may have to be awaited.
 
     `mount` is the path of the mount without a slash at the end. It is used only for the cookie and for redirects,
     because a proxy may have taken it from the client. `peer` is the address of the connection. `is_live` is True if the
@@ -77,6 +80,7 @@ class AdminRequest:
     peer: str = ""
     is_live: bool = False
     native: Any = None
+    read_body: Callable[[int], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

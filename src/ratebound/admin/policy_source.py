@@ -158,7 +158,8 @@ def without_secrets(text: str, format: str) -> tuple[str, str]:
     if any(len(value) < SHORT or value not in text for value in secrets):
         text, format = json.dumps(shown, indent=2, ensure_ascii=False, default=str), "json"
     for value, instead in secrets.items():
-        text = text.replace(value, instead)
+        if len(value) >= SHORT:  # a gap in another word would tell a short one
+            text = text.replace(value, instead)
     return PASSWORD.sub("://…@", text), format
 
 
@@ -168,15 +169,20 @@ def _shown_tree(value: Any, place: tuple[Any, ...], secrets: dict[str, str]) -> 
         return {name: _shown_tree(one, (*place, name), secrets) for name, one in value.items()}
     if isinstance(value, list):
         return [_shown_tree(one, place, secrets) for one in value]
-    if not isinstance(value, str) or not value or REFERENCE.fullmatch(value):
+    if value is None or value == "":
         return value
-    instead = value
+    text = str(value)  # a number can be a secret, too
+    named = REFERENCE.fullmatch(text)
+    if named is not None and named[2] is None:  # a variable without a value to use in its place
+        return value
+    instead = text
     if place == ("storage",):
-        instead = hidden(value)[1:-1]
+        instead = hidden(text)[1:-1]
     elif place == ("salt",) or (len(place) > 2 and place[-2] == "headers" and is_secret_header(str(place[-1]))):
         instead = NOT_SHOWN
-    if instead != value:
-        secrets[value] = instead
+    if instead == text:
+        return value
+    secrets[text] = instead
     return instead
 
 

@@ -27,6 +27,7 @@ COOKIE = "ratebound_session"
 HOST_COOKIE = f"__Host-{COOKIE}"  # a browser takes it only over TLS, for one host and the path /
 MAX_NAME = 100  # characters of an operator's name, in the log of changes
 MOST_ENDED = 10_000  # sessions that were signed out, and whose cookies have not ended
+MOST_IN_USE = 1_000  # pairs of a peer and a token
 FAILURES = "10/minute"  # wrong tokens of one peer
 ALL_FAILURES = "100/minute"  # wrong tokens of all peers
 NO_TOKEN = "Sign in, or send a token: Authorization: Bearer TOKEN."
@@ -91,6 +92,7 @@ class TokenSignIn:
         self._clock = clock
         self._lock = threading.Lock()  # two who sign out at once
         self._ended: dict[str, float] = {}  # sessions that were signed out, with the end of their cookies
+        self._in_use: dict[tuple[str, str], float] = {}  # peers and the tokens that they use, with the last use
         self._failures = Limiter(FAILURES)
         self._all_failures = Limiter(ALL_FAILURES)
 
@@ -103,18 +105,21 @@ class TokenSignIn:
         Raises CallError for a wrong token. A cookie that is not valid any more is as good as none.
         """
         yield from ()
-        header = request.headers.get("authorization")
-        if header is not None:
-            scheme, _, token = header.partition(" ")
-            if scheme.lower() == "bearer":
-                return SignedIn(self._checked(request, token.strip()).operator, None)
-        cookie = self._cookie(request)
-        found = None if cookie is None else self._session(cookie)
+        operator = self.bearer(request.headers.get("authorization", ""), request.peer)
+        if operator is not None:
+            return SignedIn(operator, None)
+        found = self._session(request)
         return None if found is None else SignedIn(found[0], self._csrf(found[1]))
+
+    def bearer(self, authorization: str, peer: str) -> Operator | None:
+        """Return the operator of the header Authorization; None if it has no bearer token. Raises CallError for a
+        wrong token."""
+        scheme, _, token = authorization.partition(" ")
+        return self._checked(peer, token.strip()).operator if scheme.lower() == "bearer" else None
 
     def sign_in(self, request: AdminRequest, token: str) -> tuple[SignedIn, str]:
         """Return the operator of a token, and the Set-Cookie of a new session. Raises CallError for a wrong token."""
-        entry = self._checked(request, token)
+        entry = self._checked(request.peer, token)
         session = secrets.token_urlsafe(12)
         content = [*entry.operator, int(self._clock()) + LIFETIME, session, entry.mark]
         payload = _coded(json.dumps(content).encode())
@@ -123,8 +128,7 @@ class TokenSignIn:
 
     def sign_out(self, request: AdminRequest) -> str:
         """End the session of a request, and return the Set-Cookie that removes its cookie."""
-        cookie = self._cookie(request)
-        found = None if cookie is None else self._session(cookie)
+        found = self._session(request)
         if found is not None:
             now = self._clock()
             with self._lock:
@@ -146,36 +150,51 @@ class TokenSignIn:
             )
         return _Entry(Operator(name, role), _digest(token), _coded(self._signed(b"token", token.encode())[:12]))
 
-    def _checked(self, request: AdminRequest, token: str) -> _Entry:
+    def _checked(self, peer: str, token: str) -> _Entry:
         """Return the entry of a token, in a time that does not depend on how much of it is right. Raises CallError:
-        429 after too many wrong ones, whatever this one is."""
-        peer = _network(request.peer)
-        for limiter, key in ((self._failures, peer), (self._all_failures, "all")):
-            before = limiter.peek(key)
-            if not before.allowed:
-                wait = {"Retry-After": str(int(before.retry_after or 0) + 1)}
-                raise CallError(429, "There were too many wrong tokens. Try again later.", headers=wait)
-        given, found = _digest(token), None
+        429 after too many wrong ones, whatever this one is. A token goes on from a network in which it is in use, so
+        that wrong ones lock nobody out who has signed in there before."""
+        network, given, found = _network(peer), _digest(token), None
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, given):
                 found = entry
+        if found is None or not self._is_in_use(network, found):
+            for limiter, key in ((self._failures, network), (self._all_failures, "all")):
+                before = limiter.peek(key)
+                if not before.allowed:
+                    wait = {"Retry-After": str(int(before.retry_after or 0) + 1)}
+                    raise CallError(429, "There were too many wrong tokens. Try again later.", headers=wait)
         if found is None:
-            self._failures.hit(peer)
+            self._failures.hit(network)
             self._all_failures.hit("all")
             raise CallError(401, WRONG_TOKEN, headers={"WWW-Authenticate": "Bearer"})
+        self._note_use(network, found)
         return found
 
-    def _cookie(self, request: AdminRequest) -> str | None:
-        cookies: dict[str, str] = {}
+    def _is_in_use(self, network: str, entry: _Entry) -> bool:
+        last = self._in_use.get((network, entry.mark))
+        return last is not None and self._clock() - last < LIFETIME
+
+    def _note_use(self, network: str, entry: _Entry) -> None:
+        self._in_use.pop((network, entry.mark), None)  # so that it comes to the end
+        if len(self._in_use) >= MOST_IN_USE:
+            del self._in_use[next(iter(self._in_use))]
+        self._in_use[network, entry.mark] = self._clock()
+
+    def _session(self, request: AdminRequest) -> tuple[Operator, str, float] | None:
+        """Return the operator, the id and the end of a session; None if no cookie of the request is valid now."""
+        names = {HOST_COOKIE} if request.is_secure and not request.mount else {HOST_COOKIE, COOKIE}
         for part in request.headers.get("cookie", "").split(";"):
             name, _, value = part.strip().partition("=")
-            cookies.setdefault(name, value)
-        # Where the safe name can be used, a neighbour on the same domain could have set the other one.
-        plain = None if request.is_secure and not request.mount else cookies.get(COOKIE)
-        return cookies.get(HOST_COOKIE, plain)
+            # A neighbour on the same domain can set a cookie of the same name, which the browser sends first. Where
+            # the safe name can be used, the other one does not count.
+            found = self._valid(value) if name in names else None
+            if found is not None:
+                return found
+        return None
 
-    def _session(self, cookie: str) -> tuple[Operator, str, float] | None:
-        """Return the operator, the id and the end of a session; None if its cookie is not valid now."""
+    def _valid(self, cookie: str) -> tuple[Operator, str, float] | None:
+        """Return the operator, the id and the end of the session of a cookie; None if that is not valid now."""
         payload, _, signature = cookie.partition(".")
         given = _decoded(signature)
         if given is None or not hmac.compare_digest(given, self._signed(b"session", payload.encode())):

@@ -7,6 +7,7 @@ the browser send it; the role; the fields; and then the call. What is wrong with
 import hmac
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from ratebound.admin.call_fields import body_values, query_values, read_fields
 from ratebound.admin.calls import AdminCall, Operator, routes
 from ratebound.admin.messages import (
     MAX_BODY,
+    MAX_SIGN_IN,
     AdminAnswer,
     AdminRequest,
     CallError,
@@ -86,9 +88,9 @@ class AdminSite:
         call = self._call(request)
         if call.name == "sign_in":
             refuse_other_sites(request.headers, needs_proof=True)
-            return self._sign_in(request, call)
+            return (yield from self._sign_in(request, call))
         who = yield from self._allowed(request, call)
-        arguments = self._arguments(request, call)
+        arguments = yield from self._arguments(request, call)
         for field in call.fields:
             if field.role == "write" and arguments.get(field.name):
                 self._check_role(who, field.role, f"the field {field.name}")
@@ -144,22 +146,24 @@ class AdminSite:
         if not hmac.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), who.csrf.encode()):
             raise CallError(403, NO_CSRF)
 
-    def _arguments(self, request: AdminRequest, call: AdminCall) -> dict[str, Any]:
+    def _arguments(self, request: AdminRequest, call: AdminCall, most: int = MAX_BODY) -> Flow[dict[str, Any]]:
+        """Return the fields of a call. The body is read here, so that nothing is kept of peers that may not call."""
         query = query_values(request.query)
         if not call.has_body:
             return read_fields(call.fields, call.either, query, is_query=True)
         if query:
             wrong = [(name, "belongs into the body, not into the query") for name in query]
             raise CallError(422, "The fields of this call belong into the body.", wrong)
-        if len(request.body) > MAX_BODY:
-            raise CallError(413, f"The body is longer than {MAX_BODY} bytes.")
+        body = request.body if request.read_body is None else (yield partial(request.read_body, most))
+        if len(body) > most:
+            raise CallError(413, f"The body is longer than {most} bytes.")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if request.body and kind != "application/json":
+        if body and kind != "application/json":
             raise CallError(415, "Expected JSON: send Content-Type: application/json.")
-        return read_fields(call.fields, call.either, body_values(request.body), is_query=False)
+        return read_fields(call.fields, call.either, body_values(body), is_query=False)
 
-    def _sign_in(self, request: AdminRequest, call: AdminCall) -> AdminAnswer:
-        token = self._arguments(request, call)["token"]
+    def _sign_in(self, request: AdminRequest, call: AdminCall) -> Flow[AdminAnswer]:
+        token = (yield from self._arguments(request, call, MAX_SIGN_IN))["token"]
         who, cookie = self.sign_in.sign_in(request, token)
         log.info("%s signed in with the role %s", who.operator.name or "an operator", who.operator.role)
         return json_answer(self._session(request, who), headers=[("Set-Cookie", cookie)])

@@ -25,12 +25,12 @@ from starlette.routing import Mount, Route
 
 from ratebound import __version__, compiled
 from ratebound.admin.asgi import AdminAsgi
+from ratebound.admin.messages import CallError
 from ratebound.admin.sign_in import TokenSignIn
 from ratebound.admin.site import AdminSite
 from ratebound.observe.gate_figures import PUBLISH_EVERY, READ_EVERY
 from ratebound.policy.runtime.fetched_policy import age_of
 from ratebound.service.admin_server import MOST_STREAMS, AdminServer, EventStreams, Receive, Scope, Send
-from ratebound.service.bearer_tokens import BearerTokens
 from ratebound.service.merged_metrics import CONTENT_TYPE, MergedMetrics
 from ratebound.service.metrics import family
 from ratebound.service.openapi import service_openapi
@@ -83,7 +83,6 @@ class ControlPlane:
         settings = self._settings = task.settings
         self._folder = task.folder
         self._paths = [task.folder.worker_socket(slot) for slot in range(settings.workers)]
-        self._tokens = BearerTokens(one.token for one in settings.admin_tokens)
         # Without tokens a page of another site must not read from here: its name may lead to loopback (DNS rebinding)
         self._only_loopback = not settings.admin_tokens and task.bound.family != socket.AF_UNIX
         self._metrics = MergedMetrics(task.folder.retired)
@@ -95,7 +94,8 @@ class ControlPlane:
         self._polling = asyncio.Lock()
         self._calls = ServiceCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
         operators = settings.admin_tokens or (OperatorToken(UNNAMED[WRITE], WRITE, task.run_token),)
-        self._site = AdminAsgi(AdminSite(self._calls, TokenSignIn(operators, task.secret)))
+        self._sign_in = TokenSignIn(operators, task.secret)
+        self._site = AdminAsgi(AdminSite(self._calls, self._sign_in))
         self._routes = Starlette(
             routes=[
                 Route("/", self._with_token(self.index)),
@@ -216,9 +216,12 @@ class ControlPlane:
     def _with_token(self, endpoint: Endpoint) -> Endpoint:
         async def checked(request: Request) -> Response:
             given = request.headers.get("authorization", "")
-            if self._tokens.accepts_header(given.encode("latin-1")):
-                return await endpoint(request)
-            return problem(401, NO_TOKEN, {"www-authenticate": "Bearer"})
+            peer = request.client.host if request.client else ""
+            try:
+                is_known = not self._settings.admin_tokens or self._sign_in.bearer(given, peer) is not None
+            except CallError as error:
+                return problem(error.status, error.detail, error.headers)
+            return await endpoint(request) if is_known else problem(401, NO_TOKEN, {"www-authenticate": "Bearer"})
 
         return checked
 
@@ -260,6 +263,7 @@ async def _serve(task: AdminTask, started: int, supervisor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are lines that any peer could write
     polling = loop.create_task(plane.keep_polling())
     os.write(started, b"1")
     os.close(started)

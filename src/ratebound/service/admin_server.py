@@ -19,6 +19,7 @@ from ratebound.service.settings import ServiceSettings
 
 MOST_CONNECTIONS = 100  # open ones: then the one is closed that has been without a request for longest
 MOST_STREAMS = 80  # of these connections: the others are for `/healthz` and for single requests
+MOST_PIPELINED = 10  # requests of one connection that are not answered: browsers send one after the other
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -91,7 +92,9 @@ class _BoundedConnection(HttpToolsProtocol):
             self.send_400_response(f"The headers are longer than {self._bounds.head} bytes.")
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Begin a request. The parser turns an exception into an answer of 400, and the connection is closed."""
+        if self._is_unanswered and len(self.pipeline) + 1 >= MOST_PIPELINED:
+            raise ValueError("too many requests wait for their answers")
         self._give_time()
         super().on_message_begin()
 
@@ -107,6 +110,8 @@ class _BoundedConnection(HttpToolsProtocol):
         self._is_in_head = True
         self._is_streaming = False
         self._head = 0
+        if self.pipeline:
+            self._give_time()
         super().on_response_complete()
 
     async def send_part(self, send: Send, message: Message) -> None:
@@ -125,9 +130,13 @@ class _BoundedConnection(HttpToolsProtocol):
             super().shutdown()
 
     @property
+    def _is_unanswered(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
     def _is_answering(self) -> bool:
         """True if a request was received, its body included, and is not answered."""
-        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        return self._is_unanswered and not self.cycle.more_body
 
     def _give_time(self) -> None:
         """Close the connection if its request is not sent and answered in time."""
