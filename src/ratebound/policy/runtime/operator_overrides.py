@@ -62,7 +62,11 @@ def _write(override: ClientOverride) -> dict[str, Any]:
     return given | write_common(override.since, override.until, override.reason, override.by)
 
 
-OVERRIDES: DocumentKind[ClientOverride] = DocumentKind("overrides", MAX_OVERRIDES, _read, _write)
+def _target(override: ClientOverride) -> tuple[str, frozenset[str]]:
+    return override.client, frozenset(override.rules)
+
+
+OVERRIDES: DocumentKind[ClientOverride] = DocumentKind("overrides", MAX_OVERRIDES, _read, _write, _target)
 
 
 def overriding(
