@@ -474,19 +474,25 @@ class CompiledPolicy:
     ) -> Plan | None:
         """Return the plan of the first of these overrides that has one for a rule; None if there is none.
 
-        An operator's override has no plans of its own: the rule makes one of its limits.
+        An operator's override has no plans of its own: the rule makes one of its limits. If it gives a tier, limits that
+        the policy gives to the client do not count where the rule has limits by tier.
         """
         name = compiled.rule.name
         if name in self.off:
             return "unlimited"
+        has_tier = False
         for override, plans in overrides:
             if plans is not None:
+                if has_tier and compiled.is_by_tier:
+                    return None
                 if name in plans:
                     return compiled.enforced(plans[name])
             elif override.concerns(name):
                 plan = compiled.of_operator(override.limits)
                 if plan is not None:
                     return plan
+            else:
+                has_tier = has_tier or override.tier is not None
         return None
 
     def plan_for(
