@@ -474,8 +474,8 @@ class CompiledPolicy:
     ) -> Plan | None:
         """Return the plan of the first of these overrides that has one for a rule; None if there is none.
 
-        An operator's override has no plans of its own: the rule makes one of its limits. If it gives a tier, limits that
-        the policy gives to the client do not count where the rule has limits by tier.
+        An operator's override has no plans of its own: the rule makes one of its limits. Where it gives a tier, and the
+        rule has limits by tier, limits that the policy gives to the client do not count.
         """
         name = compiled.rule.name
         if name in self.off:
