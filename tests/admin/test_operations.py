@@ -13,6 +13,7 @@ from ratebound.admin.operations import Operations
 from ratebound.errors import StorageError
 from ratebound.flow import run, run_async
 from ratebound.policy import AsyncGate, Gate, Policy, RequestView, Rule
+from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.memory import MemoryStorage
 from ratebound.web.gate import AsyncWebGate, WebGate
 from ratebound.web.route_limit import Endpoint, RouteLimit
@@ -373,6 +374,21 @@ def test_names_of_clients_are_shown_and_that_is_recorded(asked: Asked) -> None:
     assert names[UNSEEN] is None
     (change,) = asked("GET", "api/changes").json["changes"]
     assert (change["action"], change["by"]) == ("show names", "ann")
+
+
+def test_figures_are_shown_although_a_document_is_damaged() -> None:
+    class Damaged(MemoryStorage):
+        def read_document(self, name: str) -> tuple[int, bytes]:
+            if name == "blocks":
+                raise StorageError("not ours", undone=True, outage=False)
+            return super().read_document(name)
+
+    asked = Asked(Gate, storage=GuardedStorage(Damaged()))
+    before = asked("GET", "api/figures", token=READ_TOKEN)
+    assert before.status == 200
+    assert asked("PUT", "api/switches", {"state": "shadow"}).status == 200
+    assert asked("GET", "api/figures", token=READ_TOKEN).json["revision"] != before.json["revision"]
+    assert asked("GET", "api/blocks", token=READ_TOKEN).status == 503
 
 
 def test_the_revision_of_the_figures_changes_with_every_change_of_an_operator(asked: Asked) -> None:

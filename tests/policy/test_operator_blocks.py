@@ -1,7 +1,9 @@
 """Clients that operators block by hand: who is refused, for how long, and what a gate reads to know it."""
 
+import asyncio
 import json
 import logging
+import sys
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,7 +20,7 @@ from ratebound.policy.runtime.operator_blocks import BLOCKS, MAX_BLOCKS, Block
 from ratebound.policy.runtime.operator_clients import OperatorClients
 from ratebound.testing import FakeClock, limiting_off
 from tests.policy.gates import request
-from tests.policy.operated import Make, RemoteStorage
+from tests.policy.operated import AsyncRemoteStorage, Make, RemoteStorage
 
 CUSTOMERS = {"key-1": Identity("customer", "acme"), "key-2": Identity("customer", "zenith")}
 POLICY: dict[str, Any] = {
@@ -175,14 +177,31 @@ def test_a_block_of_an_identity_that_this_policy_does_not_know_can_be_listed_and
     assert other.unblock("customer:acme")
 
 
-def test_blocks_that_have_ended_are_dropped_by_whoever_writes(make: Make, storage: Any, clock: FakeClock) -> None:
+def test_blocks_that_ended_long_ago_are_dropped_by_whoever_writes(make: Make, storage: Any, clock: FakeClock) -> None:
     gate = make(PLAIN, storage)
     gate.block("192.0.2.1", 10)
-    gate.block("192.0.2.2", 20)
-    clock.advance(15)
+    gate.block("192.0.2.2", 3600)
+    clock.advance(10 + 7200)
     gate.block("192.0.2.3")
     content = json.loads(storage.read_document("blocks")[1])
     assert [entry["client"] for entry in content["blocks"]] == ["192.0.2.2", "192.0.2.3"]
+
+
+def test_a_machine_whose_clock_is_ahead_removes_nothing_that_holds_on_others(make: Make, clock: FakeClock) -> None:
+    memory, ahead = MemoryStorage(clock=clock), FakeClock(clock.now + 3600 * 1_000_000)
+    here, there = make(PLAIN, RemoteStorage(clock, memory)), make(PLAIN, RemoteStorage(ahead, memory))
+    here.block("192.0.2.1", "30 minutes")
+    here.override("192.0.2.2", limits="deny", for_="30 minutes")
+    here.set_switch("shadow", rule="rest", for_="30 minutes")
+    there.block("192.0.2.9", 10)
+    there.override("192.0.2.9", limits="deny")
+    there.set_switch("shadow")
+    clock.advance(1)
+    assert here.kind() == "block"
+    assert [one.client for one in here.overrides()] == ["192.0.2.2", "192.0.2.9"]
+    assert [one.rule for one in here.switches()] == ["rest", ""]
+    there.block("192.0.2.1", "1 minute")  # instead of the block that has ended there
+    assert [one.client for one in here.blocks()] == ["192.0.2.9", "192.0.2.1"]
 
 
 def test_the_document_is_readable_by_people(make: Make, clock: FakeClock) -> None:
@@ -288,6 +307,27 @@ def test_while_one_request_reads_others_go_on_with_the_copy(clock: FakeClock) ->
     go_on.set()
     reader.join(30)
     assert gate.decide(request()).kind == "block"  # not by the older copy, which came later
+
+
+def test_after_a_pause_all_of_a_burst_of_requests_know_what_has_changed(clock: FakeClock) -> None:
+    class Pausing(RemoteStorage):
+        def async_twin(self) -> AsyncRemoteStorage:
+            return PausingTwin(self)
+
+    class PausingTwin(AsyncRemoteStorage):
+        async def read_document(self, name: str) -> tuple[int, bytes]:
+            await asyncio.sleep(0)
+            return await super().read_document(name)
+
+    async def burst() -> list[str]:
+        storage = Pausing(clock)
+        one, two = (AsyncGate(read_policy(PLAIN), storage=storage) for _ in "12")
+        await two.decide(request())
+        await one.block("192.0.2.1")
+        clock.advance(60)
+        return [verdict.kind for verdict in await asyncio.gather(*(two.decide(request()) for _ in range(5)))]
+
+    assert asyncio.run(burst()) == ["block"] * 5
 
 
 def test_what_a_gate_has_written_is_not_undone_by_a_read_that_began_before(clock: FakeClock) -> None:
@@ -636,3 +676,33 @@ def test_whoever_sends_a_credential_twice_does_not_escape_a_block_by_it(listed: 
         gate.switch = None
         gate.unblock("customer:acme")
         assert gate.decide(request(headers=twice)).allowed
+
+
+def test_a_thread_that_is_slow_does_not_put_back_what_another_has_replaced() -> None:
+    gate = Gate(read_policy({"rules": [{"name": "api", "limits": "unlimited"}]}))
+    for number in range(100):  # reading them takes so long that threads overtake each other
+        gate.block(f"198.51.100.{number}")
+    wrong: list[str] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            gate.decide(request())
+
+    interval = sys.getswitchinterval()
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    try:
+        sys.setswitchinterval(1e-5)
+        for thread in threads:
+            thread.start()
+        for _ in range(30):
+            gate.block("192.0.2.1")
+            wrong += ["blocked, and served" for _ in range(5) if gate.decide(request()).allowed]
+            gate.unblock("192.0.2.1")
+            wrong += ["unblocked, and denied" for _ in range(5) if not gate.decide(request()).allowed]
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert not wrong

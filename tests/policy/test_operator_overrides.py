@@ -138,6 +138,15 @@ def test_the_most_specific_override_wins_and_an_operators_wins_over_the_policys(
     assert passes(gate, "/export", peer="192.0.2.7") == 1
 
 
+def test_a_tier_that_an_operator_gives_wins_over_limits_that_the_policy_gives(make: Make, storage: Any) -> None:
+    overrides = [{"client": "user:42", "limits": "2/minute"}]
+    gate = make({**POLICY, "overrides": overrides}, storage)
+    gate.override("user:42", tier="gold")
+    assert [usage.quota for usage in gate.usage_of("user:42")] == [2, 4]
+    assert passes(gate, "/export", user="42") == 4
+    assert passes(gate, "/search", user="42") == 2  # it has no limits by tier, so the policy's are for it
+
+
 def test_a_second_override_for_the_same_client_and_rules_takes_the_place_of_the_first(make: Make, storage: Any) -> None:
     gate = make(POLICY, storage)
     gate.override("2001:DB8::1/128", limits="5/minute", rules=["search", "export"])
@@ -298,6 +307,8 @@ def test_an_entry_that_cannot_be_read_leaves_the_others_in_force(make: Make, sto
     gate = make(PLAIN, storage)
     good = {"client": "192.0.2.1", "limits": "deny", "since": "2023-11-14T22:13:20+00:00"}
     bad = [{**good, "limits": None}, {**good, "rules": 5}, {**good, "limits": ["x"], "tier": "y"}, {"limits": "deny"}]
+    bad += [{**good, "client": {}}, {**good, "limits": ["1/minute"]}, {**good, "limits": None, "tier": ["gold"]}]
+    bad += [{**good, "rules": [["rest"]]}]
     assert storage.write_document("overrides", json.dumps({"overrides": [*bad, good]}).encode(), 0)
     clock.advance(1)
     assert gate.kind() == "deny"

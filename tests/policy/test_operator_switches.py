@@ -255,6 +255,24 @@ def test_a_switch_is_compiled_once_for_a_change_and_never_for_a_request(
     assert len(made) == 1
 
 
+def test_gates_that_share_a_policy_compile_it_once_for_their_switches(
+    make: Make, clock: FakeClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(POLICY))
+    file, storage = PolicyFile(path), RemoteStorage(clock)
+    one, two = make(file, storage), make(file, storage)
+    one.set_switch("off", rule="login")
+    first = one.in_force()
+    assert two.in_force() is first
+    one.set_switch("off", rule="search")
+    second = one.in_force()
+    assert two.in_force() is first  # it has not read the documents again
+    assert one.in_force() is second
+    clock.advance(1)
+    assert two.in_force() is second
+
+
 def test_switches_and_a_file_that_is_read_again_both_apply(make: Make, storage: Any, tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
     path.write_text(json.dumps(POLICY))

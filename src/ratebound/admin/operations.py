@@ -157,7 +157,7 @@ class Operations:
         if keeps_documents(storage):
             try:
                 found = yield from reading(storage, DOCUMENTS)
-                content = b"\0".join(found[name] for name in DOCUMENTS)
+                content = b"\0".join(found.get(name, b"") for name in DOCUMENTS)  # a damaged one is missing
                 revision = blake2b(content, digest_size=8).hexdigest()
             except StorageError:  # the figures tell
                 pass

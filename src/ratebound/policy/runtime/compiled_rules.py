@@ -93,6 +93,11 @@ class CompiledRule:
             and not any(kind.functions for parts in by for kind in parts)
         )
 
+    @property
+    def is_by_tier(self) -> bool:
+        """True if the tier of a client chooses its limits."""
+        return self.flat is None and self.rule.computed is None
+
     def lowered(self, plan: Plan, step: int, cost: int) -> Plan:
         """Return one of this rule's plans, lowered to `step` twentieths for a request of `cost`. It is made once."""
         if isinstance(plan, str):

@@ -65,6 +65,7 @@ from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 
 log = logging.getLogger("ratebound")
 
+MAX_SWITCHED = 4  # compiled policies that are kept, for as many sets of switches
 DOUBLED = "A credential occurs twice."
 
 Step = list[Group] | Awaitable[Any]
@@ -163,7 +164,7 @@ class CompiledPolicy:
         self.origin = self
         self.off = off
         self._layer: tuple[CompiledPolicy, Sequence[Rule], dict[str, bool]] | None = None  # if `layered` has made it
-        self._switched: tuple[RuleSwitches, CompiledPolicy] | None = None  # the last one
+        self._switched: dict[RuleSwitches, CompiledPolicy] = {}  # the last ones
         reused = {rule.rule: rule for rule in alike}  # compiled for the same policy, but for other rules
         known: dict[Rule, CompiledRule] = {} if below is None else {rule.rule: rule for rule in below.rules}
         self.rules: list[CompiledRule] = [
@@ -229,9 +230,13 @@ class CompiledPolicy:
     def switched(self, switches: RuleSwitches) -> "CompiledPolicy":
         """Return this policy as operators have switched its rules. It is compiled once for these switches."""
         known = self._switched
-        if known is None or known[0] is not switches:
-            known = self._switched = switches, self._compile_switched(switches)
-        return known[1]
+        made = known.get(switches)
+        if made is None:
+            # Several: gates that share this policy learn of a change one after the other.
+            last = list(known.items())[1 - MAX_SWITCHED :]
+            made = self._compile_switched(switches)
+            self._switched = {**dict(last), switches: made}
+        return made
 
     def _compile_switched(self, switches: RuleSwitches) -> "CompiledPolicy":
         try:
@@ -469,19 +474,25 @@ class CompiledPolicy:
     ) -> Plan | None:
         """Return the plan of the first of these overrides that has one for a rule; None if there is none.
 
-        An operator's override has no plans of its own: the rule makes one of its limits.
+        An operator's override has no plans of its own: the rule makes one of its limits. Where it gives a tier, and the
+        rule has limits by tier, limits that the policy gives to the client do not count.
         """
         name = compiled.rule.name
         if name in self.off:
             return "unlimited"
+        has_tier = False
         for override, plans in overrides:
             if plans is not None:
+                if has_tier and compiled.is_by_tier:
+                    return None
                 if name in plans:
                     return compiled.enforced(plans[name])
             elif override.concerns(name):
                 plan = compiled.of_operator(override.limits)
                 if plan is not None:
                     return plan
+            else:
+                has_tier = has_tier or override.tier is not None
         return None
 
     def plan_for(

@@ -57,7 +57,11 @@ def _write(block: Block) -> dict[str, Any]:
     return {"client": block.client, **write_common(*block[1:])}
 
 
-BLOCKS: DocumentKind[Block] = DocumentKind("blocks", MAX_BLOCKS, _read, _write)
+def _target(block: Block) -> str:
+    return block.client
+
+
+BLOCKS: DocumentKind[Block] = DocumentKind("blocks", MAX_BLOCKS, _read, _write, _target)
 
 
 def adding(

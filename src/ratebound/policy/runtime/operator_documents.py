@@ -35,7 +35,10 @@ MAX_REASON = 200  # characters
 MAX_BY = 100
 MAX_TARGET = 1_000
 MAX_DETAIL = 400
-FRESH = SECOND  # microseconds for which a copy of the documents is used
+# Microseconds for which a copy of the documents is used, from the beginning of its read: a change is known everywhere
+# within a second, the time of a trip included.
+FRESH = 9 * SECOND // 10
+KEPT = 7200 * SECOND  # microseconds for which entries that have ended stay in a document
 TRIES = 1_000  # to write: each one that fails means that somebody else has written
 
 T = TypeVar("T")
@@ -64,7 +67,8 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentKind(Generic[E]):
-    """A kind of document: its name, which is the key of its entries too, how many there may be, and how one is read.
+    """A kind of document: its name, which is the key of its entries too, how many there may be, how one is read, and
+    what it is for: a client, or a rule. Two entries that hold are never for the same.
 
     `read` raises KeyError, TypeError or ValueError for an entry that it cannot read. `write` returns what JSON stores.
     """
@@ -73,6 +77,7 @@ class DocumentKind(Generic[E]):
     most: int
     read: Callable[[Any], E]
     write: Callable[[E], dict[str, Any]]
+    target: Callable[[E], Any]
 
     def readable(self, content: bytes) -> list[E]:
         """Return the entries of a document, without those that cannot be read, which are logged. Raises ValueError if
@@ -97,20 +102,23 @@ def _no_entry(raw: Any) -> Any:
     raise TypeError("the audit log has changes only")
 
 
-AUDIT_KIND: DocumentKind[Any] = DocumentKind(AUDIT, 0, _no_entry, _no_entry)
+AUDIT_KIND: DocumentKind[Any] = DocumentKind(AUDIT, 0, _no_entry, _no_entry, _no_entry)
 
 
 class DocumentDraft(Generic[E]):
     """A document while it is changed. `entries` are those that hold now; what is left in it is written.
 
-    Keys that this version does not know are written as they were read, and so are entries that it cannot read.
+    Keys that this version does not know are written as they were read, and so are entries that it cannot read. Entries
+    that have ended are kept for some time: if the clock of this machine is ahead, they still hold on others.
     """
 
     def __init__(self, kind: DocumentKind[E], content: bytes, now: datetime) -> None:
         self._kind = kind
         self._tree, parsed = kind.parse(content)
         self._raw = {entry: raw for raw, entry in parsed if entry is not None}
-        self.entries = holding([entry for _, entry in parsed if entry is not None], now)
+        self.entries = holding(self._raw, now)
+        kept = utc_datetime(microseconds_of(now) - KEPT)
+        self._ended = [entry for entry in holding(self._raw, kept) if not is_holding(entry, now)]
         self.unreadable = [raw for raw, entry in parsed if entry is None]
 
     def check_room(self, what: str) -> None:
@@ -120,7 +128,12 @@ class DocumentDraft(Generic[E]):
 
     def content(self, change: Change) -> bytes:
         """Return the document as it is now, with one more change in its audit log."""
-        entries = [*self.unreadable, *(self._raw.get(entry) or self._kind.write(entry) for entry in self.entries)]
+        targets = {self._kind.target(entry) for entry in self.entries}
+        room = max(0, self._kind.most - len(self.entries) - len(self.unreadable))
+        ended = [entry for entry in self._ended if self._kind.target(entry) not in targets]
+        kept = (*ended[max(0, len(ended) - room) :], *self.entries)
+        written = (self._raw.get(entry) or self._kind.write(entry) for entry in kept)
+        entries = [*self.unreadable, *written]
         changes = self._tree.get(CHANGES)
         known = changes if isinstance(changes, list) else []
         tree = {**self._tree, self._kind.name: entries, CHANGES: [*known, write_change(change)][-MAX_CHANGES:]}
@@ -135,7 +148,7 @@ def changing(
     change: Callable[[DocumentDraft[E], datetime], tuple[T, Change | None]],
     tell: Callable[[str, bytes], None] | None = None,
 ) -> Flow[T]:
-    """Change a document by compare-and-set, and leave out entries that have ended. `change` changes the draft, and
+    """Change a document by compare-and-set, and leave out entries that ended long ago. `change` changes the draft, and
     returns the answer with the change to note; None to leave the document as it is.
 
     `tell` is called with the name and the content that were written. Raises StorageError if the document cannot be read
@@ -259,7 +272,12 @@ def _tree(name: str, content: bytes) -> dict[str, Any]:
 
 def holding(entries: Iterable[E], now: datetime) -> list[E]:
     """Return the entries that have not ended."""
-    return [entry for entry in entries if entry.until is None or entry.until > now]
+    return [entry for entry in entries if is_holding(entry, now)]
+
+
+def is_holding(entry: Entry, now: datetime) -> bool:
+    """Return True if an entry has not ended."""
+    return entry.until is None or entry.until > now
 
 
 def checked_length(for_: object, what: str) -> int | None:
@@ -361,7 +379,8 @@ class CopiedContents:
     def __init__(self, clock: Clock, use: Callable[[Mapping[str, bytes]], None]) -> None:
         self._clock = clock
         self._use = use
-        self._read_at: int | None = None  # when the copy was read, or a caller began to read it; None if it never was
+        self._read_at: int | None = None  # when the read of the copy began; None if there never was one
+        self._begun_at = 0  # when a caller began to read it last
         self._begun = 0  # reads, numbered in the order in which they began
         self._taken: dict[str, int] = {}  # the number of the last read that was taken, by document
         self.renew()
@@ -374,26 +393,32 @@ class CopiedContents:
     def must_read(self) -> bool:
         """Return True if the caller must read the documents now.
 
-        A copy that is too old is read by one caller, and others go on with it. While there is no copy, all callers
-        read.
+        A copy that is too old is read by one caller, and others go on with it. If it is much too old, or if there is
+        none, all callers read: after a pause all of a burst of requests know what operators have changed.
         """
-        return self._read_at is None or not 0 <= self._clock() - self._read_at < FRESH
+        if self._read_at is None:
+            return True
+        now = self._clock()
+        age = now - self._read_at
+        if 0 <= age < FRESH:
+            return False
+        return not (0 <= age < 2 * FRESH and 0 <= now - self._begun_at < FRESH)
 
-    def begin(self) -> int:
-        """Return the number of a read that begins now."""
+    def begin(self) -> tuple[int, int]:
+        """Return the number of a read that begins now, and the time."""
         with self._lock:
             self._begun += 1
-            if self._read_at is not None:
-                self._read_at = self._clock()
-            return self._begun
+            self._begun_at = self._clock()
+            return self._begun, self._begun_at
 
-    def take(self, number: int, contents: Mapping[str, bytes]) -> None:
+    def take(self, read: tuple[int, int], contents: Mapping[str, bytes]) -> None:
         """Use what a read has returned, but for documents of which a later read is known already."""
+        number, begun_at = read
         with self._lock:
             new = {name: content for name, content in contents.items() if number > self._taken.get(name, 0)}
             self._taken.update(dict.fromkeys(new, number))
             self._use(new)
-            self._read_at = self._clock()
+            self._read_at = begun_at
 
     def write(self, name: str, content: bytes) -> None:
         """Use what this process has written. Reads of it that are under way may not have seen it, and are not taken."""

@@ -1,9 +1,11 @@
 """Operators' measures: all that their documents say now, made ready for the requests of one gate. No I/O here."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ratebound.clock import Clock, utc_datetime
+from ratebound.fork import renew_in_children
 from ratebound.memory_fast_path import MemoryFastPath
 from ratebound.policy.runtime.operator_blocks import BLOCKS
 from ratebound.policy.runtime.operator_clients import OperatorClients
@@ -17,7 +19,7 @@ from ratebound.policy.runtime.operator_documents import (
     states_of,
 )
 from ratebound.policy.runtime.operator_overrides import OVERRIDES
-from ratebound.policy.runtime.operator_switches import SWITCHES, RuleSwitches
+from ratebound.policy.runtime.operator_switches import SWITCHES, RuleSwitches, switches_of
 from ratebound.storage import keeps_documents
 from ratebound.storage.memory_states import States
 
@@ -50,7 +52,10 @@ class OperatorMeasures:
 
 class MeasuresInForce:
     """The measures that the contents of documents make, by a clock. `forget` is called when other limits are in force:
-    what the process has decided by itself is not to be used any more."""
+    what the process has decided by itself is not to be used any more.
+
+    Threads take turns: one that is slow must not put in force what another has replaced meanwhile.
+    """
 
     def __init__(self, clock: Clock, forget: Callable[[], None]) -> None:
         self._clock = clock
@@ -59,37 +64,42 @@ class MeasuresInForce:
         self._entries: dict[str, Sequence[Any]] = dict.fromkeys(DOCUMENTS, ())
         self._measures: OperatorMeasures | None = None
         self._limits: tuple[list[Any], list[Any]] = ([], [])  # the overrides and switches in force
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self.lock = threading.RLock()
 
     def use(self, contents: Mapping[str, bytes]) -> None:
         """Use new contents. A document that cannot be read leaves in force what it said before."""
-        before = self._contents
-        changed = [kind for kind in KINDS if kind.name in contents and contents[kind.name] != before[kind.name]]
-        self._contents = {**before, **contents}
-        for kind in changed:
-            try:
-                self._entries[kind.name] = kind.readable(contents[kind.name])
-            except ValueError as error:
-                log_unreadable(str(error))
-        if changed:
-            self._renew()
+        with self.lock:
+            before = self._contents
+            changed = [kind for kind in KINDS if kind.name in contents and contents[kind.name] != before[kind.name]]
+            self._contents = {**before, **contents}
+            for kind in changed:
+                try:
+                    self._entries[kind.name] = kind.readable(contents[kind.name])
+                except ValueError as error:
+                    log_unreadable(str(error))
+            if changed:
+                self._renew_measures()
 
     def current(self) -> OperatorMeasures | None:
         """Return the measures that hold now, None if there are none."""
         measures = self._measures
         if measures is not None and measures.ends is not None and measures.ends <= self._clock():
-            self._renew()
+            with self.lock:
+                self._renew_measures()
         return self._measures
 
-    def _renew(self) -> None:
+    def _renew_measures(self) -> None:
         now = utc_datetime(self._clock())
         blocks, overrides, switched = (holding(self._entries[name], now) for name in DOCUMENTS)
         clients = OperatorClients(blocks, overrides, self._clock) if blocks or overrides else None
-        switches, before, limits = None, self._measures, (overrides, switched)
-        if switched:
-            switches = RuleSwitches(switched)
-            if before is not None and before.switches is not None and before.switches.entries == switches.entries:
-                switches = before.switches  # policies are compiled for this object
+        switches = switches_of(tuple(switched)) if switched else None
         self._measures = OperatorMeasures(clients, switches) if clients is not None or switches is not None else None
+        limits = overrides, switched
         if limits != self._limits:
             self._limits = limits
             self._forget()
@@ -109,8 +119,11 @@ class MemoryMeasures:
         """Return the measures that hold now, None if there are none."""
         documents = self._states.documents
         if documents is not self._seen:
-            self._in_force.use({name: documents.get(name, (0, b""))[1] for name in DOCUMENTS})
-            self._seen = documents
+            with self._in_force.lock:
+                documents = self._states.documents  # the thread that had the lock may have seen later ones
+                if documents is not self._seen:
+                    self._in_force.use({name: documents.get(name, (0, b""))[1] for name in DOCUMENTS})
+                    self._seen = documents
         measures = self._in_force.current()
         if measures is None:
             self._fast_path.unblocked = documents

@@ -52,9 +52,16 @@ class ClientOverride(NamedTuple):
 
 
 def _read(raw: Any) -> ClientOverride:
-    limits, tier = raw.get("limits"), raw.get("tier")
-    Override(raw["client"], limits, tier, raw.get("rules", ()))
-    return ClientOverride(raw["client"], limits, tier, tuple(raw.get("rules", ())), *read_common(raw))
+    client, limits, tier, rules = (
+        raw["client"],
+        raw.get("limits"),
+        raw.get("tier"),
+        _checked_rules(raw.get("rules", ())),
+    )
+    if not isinstance(client, str) or not isinstance(limits, str | None) or not isinstance(tier, str | None):
+        raise TypeError("expected text as client, limits and tier")
+    Override(client, limits, tier, rules)
+    return ClientOverride(client, limits, tier, rules, *read_common(raw))
 
 
 def _write(override: ClientOverride) -> dict[str, Any]:
@@ -62,7 +69,11 @@ def _write(override: ClientOverride) -> dict[str, Any]:
     return given | write_common(override.since, override.until, override.reason, override.by)
 
 
-OVERRIDES: DocumentKind[ClientOverride] = DocumentKind("overrides", MAX_OVERRIDES, _read, _write)
+def _target(override: ClientOverride) -> tuple[str, frozenset[str]]:
+    return override.client, frozenset(override.rules)
+
+
+OVERRIDES: DocumentKind[ClientOverride] = DocumentKind("overrides", MAX_OVERRIDES, _read, _write, _target)
 
 
 def overriding(

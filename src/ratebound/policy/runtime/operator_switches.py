@@ -3,8 +3,9 @@
 switched_policy.py applies them to a policy.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
 from ratebound.flow import Flow
@@ -53,11 +54,17 @@ class RuleSwitches:
     """The switches that hold, by rule. `for_all` is the switch for all rules, None if there is none. `off` are the
     names of the rules that are switched off."""
 
-    def __init__(self, entries: Iterable[RuleSwitch]) -> None:
-        self.entries = tuple(entries)
+    def __init__(self, entries: tuple[RuleSwitch, ...]) -> None:
+        self.entries = entries
         self.by_rule = {one.rule: one for one in self.entries if one.rule}
         self.for_all = next((one.state for one in self.entries if not one.rule), None)
         self.off = frozenset(name for name, one in self.by_rule.items() if one.state == "off")
+
+
+@lru_cache(maxsize=64)
+def switches_of(entries: tuple[RuleSwitch, ...]) -> RuleSwitches:
+    """Return these switches, as one object for all gates of the process: policies are compiled for the object."""
+    return RuleSwitches(entries)
 
 
 def _read(raw: Any) -> RuleSwitch:
@@ -73,7 +80,11 @@ def _write(switch: RuleSwitch) -> dict[str, Any]:
     return given | write_common(switch.since, switch.until, switch.reason, switch.by)
 
 
-SWITCHES: DocumentKind[RuleSwitch] = DocumentKind("switches", MAX_SWITCHES, _read, _write)
+def _target(switch: RuleSwitch) -> str:
+    return switch.rule
+
+
+SWITCHES: DocumentKind[RuleSwitch] = DocumentKind("switches", MAX_SWITCHES, _read, _write, _target)
 
 
 def switching(

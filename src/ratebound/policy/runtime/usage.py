@@ -207,7 +207,8 @@ class ClientLimits:
             plan = one.of_operator(given.limits) if given.limits and given.concerns(one.rule.name) else None
             if plan is not None:
                 return plan
-        for override in self._overrides:
+        has_tier = one.is_by_tier and any(given.tier is not None for given in self._given)  # it wins over the policy's
+        for override in () if has_tier else self._overrides:
             if _has_limits(override, one.rule):
                 return _overridden(override, one)
         return plan_of(one.plans, self._tier, self._policy.default_tier)
