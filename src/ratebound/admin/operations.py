@@ -242,12 +242,13 @@ class Operations:
         self._check_documents()
         name = arguments["rule"]
         self._check(arguments, rules=(name,), label="rule")
-        more = {"for_": arguments.get("for"), "reason": arguments.get("reason", ""), "by": operator.name}
-        rule = next((one.rule for one in self._known_rules() if one.rule.name == name), None)
-        if rule is not None and rule.candidate is None and rule.mode == "shadow":
-            done = yield partial(self._gate.set_switch, "on", rule=name, **more)
-        else:
-            done = yield partial(self._gate.promote, name, **more)
+        done = yield partial(
+            self._gate.promote,
+            name,
+            for_=arguments.get("for"),
+            reason=arguments.get("reason", ""),
+            by=operator.name,
+        )
         return self._entry(done)
 
     def _changes(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:

@@ -271,6 +271,13 @@ class _PolicyGate:
 
         return switching(storage, state, rule, *more, check, self._written())
 
+    def _promoted(self, rule: object, known: Iterable[CompiledRule] | None) -> SwitchState:
+        """Return the state to which a rule is promoted: a rule in shadow that has no candidate is switched on."""
+        compiled = self.current()
+        rules = [one.rule for one in (compiled.rules if known is None else known) if one.rule.candidate is None]
+        is_shadow = any(one.name == rule and one.mode == "shadow" for one in (*rules, *compiled.policy.descriptors))
+        return "on" if is_shadow else "candidate"
+
     def problem_of(
         self, entry: Block | ClientOverride | RuleSwitch, *, known: Iterable[CompiledRule] | None = None
     ) -> str:
@@ -599,9 +606,11 @@ class Gate(_PolicyGate):
     ) -> RuleSwitch:
         """Enforce the candidate limits of a rule in place of its own, in all processes; see `set_switch`.
 
-        A rule in shadow is switched on. The promotion has no effect once the policy gives the rule another candidate.
+        A rule in shadow that has no candidate is switched on. The promotion of a candidate has no effect once the
+        policy gives the rule another one.
         """
-        return self.set_switch("candidate", rule=rule, for_=for_, reason=reason, by=by, known=known)
+        state = self._promoted(rule, known)
+        return self.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
 
     def changes(self) -> list[Change]:
         """Return the audit log: the last 200 changes of each document of operators, the newest first."""
@@ -950,7 +959,8 @@ class AsyncGate(_PolicyGate):
         known: Iterable[CompiledRule] | None = None,
     ) -> RuleSwitch:
         """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
-        return await self.set_switch("candidate", rule=rule, for_=for_, reason=reason, by=by, known=known)
+        state = self._promoted(rule, known)
+        return await self.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
 
     async def changes(self) -> list[Change]:
         """Return the audit log, the newest change first; see `Gate.changes`."""
