@@ -7,8 +7,6 @@ from ratebound.limit import Ask
 from ratebound.notation import parse_limit
 from ratebound.service import leased_slots
 from ratebound.service.leased_slots import LeasedSlots
-from tests.service.http_calls import call_json
-from tests.service.running_service import running_service
 
 POLICY = """
 rules:

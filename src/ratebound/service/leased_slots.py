@@ -1,4 +1,4 @@
-"""The slots that callers hold over the HTTP API, for figures. Nobody renews them: each ends with its lease at the latest.
+"""The slots that callers hold over the HTTP API, for figures. Nobody renews them: each ends with its lease.
 
 A slot that is released at another worker, or reset, is counted here until its lease ends.
 """

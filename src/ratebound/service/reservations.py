@@ -29,8 +29,8 @@ from ratebound.limit import NOT_GIVEN, Ask, Extra, Limit, Slice
 from ratebound.lowered import LoweredLimits
 from ratebound.notation import parse_limit
 from ratebound.outcome import DegradedRows
-from ratebound.settling import Settlement, restated
 from ratebound.service.leased_slots import LeasedSlots
+from ratebound.settling import Settlement, restated
 from ratebound.slots import slots_of
 
 PREFIX = "rb1."  # the version of the form
