@@ -8,12 +8,12 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from ratebound.admin.calls import AdminCall, Role
-from ratebound.admin.empty_figures import EmptyFigures
 from ratebound.admin.messages import AdminAnswer, AdminRequest
 from ratebound.admin.operations import Operations
 from ratebound.admin.sign_in import TokenSignIn
 from ratebound.admin.site import AdminSite
 from ratebound.flow import run
+from ratebound.observe.figures_view import FiguresView
 from ratebound.policy import Gate, Match, Policy, Rule
 from ratebound.policy.model.descriptor_rule import DescriptorRule
 
@@ -57,10 +57,18 @@ def a_policy() -> Policy:
     )
 
 
+class EmptyFigures(FiguresView):
+    """Figures of no process."""
+
+    def names(self, digests: Sequence[str]) -> dict[str, str]:
+        return {}
+
+
 class GivenFigures(EmptyFigures):
     """Figures of six clients, whose names are known; and one whose name is not."""
 
     def __init__(self, names: dict[str, str] | None = None) -> None:
+        super().__init__()
         self._names = DIGESTS if names is None else names
         self.asked: list[str] = []
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.calls import CALLS
-from ratebound.admin.empty_figures import EmptyFigures
 from ratebound.policy import AsyncGate, PolicyFile
 from tests.admin.live_sites import under_uvicorn
-from tests.admin.sites import WRITE_TOKEN, a_site
+from tests.admin.sites import WRITE_TOKEN, EmptyFigures, a_site
 from tests.service.test_http_api_page import EXAMPLE, is_as_printed
 
 PAGE = Path(__file__).parents[2] / "docs" / "admin-api.md"

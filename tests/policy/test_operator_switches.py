@@ -98,6 +98,16 @@ def test_a_candidate_is_promoted_and_counts_are_kept(make: Make, storage: Any, c
     assert passes(gate, "/search") == 1  # of 2
 
 
+def test_a_rule_in_shadow_without_a_candidate_is_switched_on_by_a_promotion(make: Make, storage: Any) -> None:
+    descriptor = {"name": "edge", "domain": "d", "entries": ["key"], "limits": "3/minute", "mode": "shadow"}
+    gate = make({**POLICY, "descriptors": [descriptor]}, storage)
+    assert passes(gate, "/trial") == 3  # of the default rule
+    assert [gate.promote(rule).state for rule in ("trial", "edge")] == ["on", "on"]
+    assert passes(gate, "/trial", peer="192.0.2.2") == 1
+    with pytest.raises(ValueError, match="has no candidate"):
+        gate.promote("login")
+
+
 def test_a_promotion_has_no_effect_once_the_candidate_is_another_one(
     make: Make, storage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,17 +10,16 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ratebound.admin.calls import CALLS, Operator
+from ratebound.admin.calls import Operator, is_audited
 
 log = logging.getLogger("ratebound.audit")
 
 LONGEST = 200  # characters of one argument: a policy's text is not written out
-READING = {call.name for call in CALLS if not call.is_write or call.name in ("check_policy", "sign_in", "sign_out")}
 
 
 def log_call(name: str, arguments: Mapping[str, Any], operator: Operator, status: int = 200) -> None:
     """Log a call, unless it only reads. A status of 500 or more says that it may have been carried out."""
-    if (name in READING and not arguments.get("names")) or 400 <= status < 500:
+    if not is_audited(name, arguments) or 400 <= status < 500:
         return
     shown = {key: _cut(value) for key, value in arguments.items()}
     unsure = "" if status < 500 else f" ended with {status}, and may have been carried out"

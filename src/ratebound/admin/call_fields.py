@@ -4,10 +4,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from ratebound.admin.messages import CallError, WrongField
+from ratebound.admin.operators import Role
 from ratebound.limit import MAX_COUNT
 from ratebound.policy.duration_text import DURATION
 from ratebound.policy.problem import nearest, shown
@@ -27,7 +28,7 @@ class CallField(NamedTuple):
     kind: str
     text: str
     is_required: bool = False
-    role: Literal["read", "write"] = "read"
+    role: Role = "read"
 
 
 class FieldKind(NamedTuple):
@@ -44,7 +45,7 @@ class FieldKind(NamedTuple):
 def _text(most: int, what: str) -> Callable[[Any], str]:
     def check(given: Any) -> str:
         if not isinstance(given, str):
-            raise ValueError(f"expected {what}, not {_named(given)}")
+            raise ValueError(f"expected {what}, not {shown(given)}")
         if not given:
             raise ValueError(f"expected {what}, not empty text")
         if len(given) > most:
@@ -56,7 +57,7 @@ def _text(most: int, what: str) -> Callable[[Any], str]:
 
 def _line(given: Any) -> str:
     if not isinstance(given, str) or len(given) > 200 or not given.isprintable():
-        raise ValueError(f"expected one line of at most 200 characters, not {_named(given)}")
+        raise ValueError(f"expected one line of at most 200 characters, not {shown(given)}")
     return _as_unicode(given)
 
 
@@ -86,7 +87,7 @@ def _units(given: Any) -> int:
     if isinstance(given, float) and math.isfinite(given) and given.is_integer():
         given = int(given)  # JSON does not tell 5.0 from 5
     if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MAX_COUNT:
-        raise ValueError(f"expected a whole number from 1 to {MAX_COUNT}, not {_named(given)}")
+        raise ValueError(f"expected a whole number from 1 to {MAX_COUNT}, not {shown(given)}")
     return given
 
 
@@ -115,11 +116,6 @@ def _as_unicode(text: str) -> str:
     except UnicodeEncodeError:
         raise ValueError("half of a surrogate pair is no character: remove it") from None
     return text
-
-
-def _named(given: object) -> str:
-    """Return a value for a message, without a long one's content."""
-    return shown(given)
 
 
 _client = _text(1_000, "a client like 203.0.113.7 or user:42")

@@ -282,6 +282,12 @@ CALLS: tuple[AdminCall, ...] = (
     AdminCall("openapi", "GET", "openapi.json", "read", "Describe these calls: the OpenAPI document.", answers.OPENAPI),
 )
 OF_SITE = ("session", "sign_in", "sign_out", "live", "openapi")  # the site answers these itself
+_CHANGING = frozenset(call.name for call in CALLS if call.role == "write")
+
+
+def is_audited(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Return True if a call belongs into the audit log: it may change something, or it shows the names of clients."""
+    return name in _CHANGING or bool(arguments.get("names"))
 
 
 def routes() -> dict[str, dict[str, AdminCall]]:

@@ -108,15 +108,15 @@ def json_answer(content: object, status: int = 200, headers: Pairs = ()) -> Admi
 
 def problem_answer(error: CallError) -> AdminAnswer:
     """Return the problem details of RFC 9457 for a call that was not carried out."""
-    content: dict[str, Any] = {
-        "type": "about:blank",
-        "title": HTTPStatus(error.status).phrase,
-        "status": error.status,
-        "detail": error.detail,
-    }
+    content = problem_document(error.status, error.detail)
     if error.errors:
         content["errors"] = [one._asdict() for one in error.errors]
     return answer_of(error.status, encoded(content), PROBLEM, error.headers.items())
+
+
+def problem_document(status: int, detail: str) -> dict[str, Any]:
+    """Return the members that all problem details have."""
+    return {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
 
 
 def encoded(content: object) -> bytes:

@@ -7,6 +7,7 @@ from ratebound.admin import answer_schemas
 from ratebound.admin.call_fields import KINDS, CallField
 from ratebound.admin.calls import CALLS, AdminCall
 from ratebound.admin.same_origin import CSRF_HEADER
+from ratebound.admin.sign_in import COOKIE
 
 Document = dict[str, Any]
 
@@ -51,7 +52,7 @@ def openapi(*, has_sessions: bool = True) -> Document:
             "schemas": {"Problem": answer_schemas.PROBLEM},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
-                "session": {"type": "apiKey", "in": "cookie", "name": "ratebound_session"},
+                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
             },
         },
         "security": [{"bearer": []}, {"session": []}],

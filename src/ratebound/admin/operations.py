@@ -14,18 +14,26 @@ from typing import Any, Protocol
 
 from ratebound import __version__, compiled
 from ratebound.admin.audit_log import log_call
-from ratebound.admin.calls import CALLS, Operator
+from ratebound.admin.calls import CALLS, Operator, is_audited
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.policy_source import GatePolicySource, PolicySource
-from ratebound.admin.rules_in_force import descriptor_document, limit_text, rule_document
+from ratebound.admin.rules_in_force import descriptor_document, rule_document
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
 from ratebound.policy.identity.identify import IdentityKinds
 from ratebound.policy.identity.named_client import WITH_DETAIL
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
-from ratebound.policy.runtime.operator_blocks import canonical_client
-from ratebound.policy.runtime.operator_documents import MAX_TARGET, checked_length, reading
+from ratebound.policy.runtime.client_name import canonical_client
+from ratebound.policy.runtime.operator_documents import (
+    AUDIT,
+    MAX_TARGET,
+    DocumentContended,
+    as_line,
+    checked_length,
+    reading,
+)
+from ratebound.policy.runtime.operator_measures import DOCUMENTS
 from ratebound.policy.runtime.operator_overrides import ClientOverride
 from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
@@ -33,9 +41,7 @@ from ratebound.storage.secrecy import hidden
 from ratebound.usage import Usage
 
 RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
-DOCUMENTS = ("blocks", "overrides", "switches", "audit")
 FIELDS = {call.name: [field.name for field in call.fields] for call in CALLS}
-CHANGING = {call.name for call in CALLS if call.role == "write"} | {"top"}
 FRESH = 0.5  # seconds for which documents are not read again: less than the second between two live events
 NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
 UNSEEN = "This instance has not seen that client, or has forgotten it: block it by its name."
@@ -107,7 +113,7 @@ class Operations:
             raise
         finally:
             log_call(name, arguments, operator, status)
-        if name in CHANGING:
+        if is_audited(name, arguments):
             self._revision = None  # the page that made the change sees it at once
         return answer
 
@@ -156,8 +162,9 @@ class Operations:
         revision = "" if self._revision is None else self._revision[1]
         if keeps_documents(storage):
             try:
-                found = yield from reading(storage, DOCUMENTS)
-                content = b"\0".join(found.get(name, b"") for name in DOCUMENTS)  # a damaged one is missing
+                names = (*DOCUMENTS, AUDIT)
+                found = yield from reading(storage, names)
+                content = b"\0".join(found.get(name, b"") for name in names)  # a damaged one is missing
                 revision = blake2b(content, digest_size=8).hexdigest()
             except StorageError:  # the figures tell
                 pass
@@ -242,12 +249,13 @@ class Operations:
         self._check_documents()
         name = arguments["rule"]
         self._check(arguments, rules=(name,), label="rule")
-        more = {"for_": arguments.get("for"), "reason": arguments.get("reason", ""), "by": operator.name}
-        rule = next((one.rule for one in self._known_rules() if one.rule.name == name), None)
-        if rule is not None and rule.candidate is None and rule.mode == "shadow":
-            done = yield partial(self._gate.set_switch, "on", rule=name, **more)
-        else:
-            done = yield partial(self._gate.promote, name, **more)
+        done = yield partial(
+            self._gate.promote,
+            name,
+            for_=arguments.get("for"),
+            reason=arguments.get("reason", ""),
+            by=operator.name,
+        )
         return self._entry(done)
 
     def _changes(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
@@ -451,13 +459,12 @@ class Operations:
     def _record(self, action: str, target: str, detail: str, operator: Operator) -> Flow[None]:
         """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
         if keeps_documents(self._core.storage):
-            line = "".join(one if one.isprintable() else "\ufffd" for one in target)[:MAX_TARGET]
-            yield partial(self._gate.record, action, line, detail, by=operator.name)
+            yield partial(self._gate.record, action, as_line(target, MAX_TARGET), detail, by=operator.name)
 
 
 def _storage_error(error: StorageError) -> CallError:
     """Return the answer for a storage that did not answer, or for a document that others changed all the time."""
-    if not error.outage and "in between" in str(error):
+    if isinstance(error, DocumentContended):
         return CallError(409, f"{str(error)[:1].upper()}{str(error)[1:]}.", headers=RETRY)
     return CallError(503, f"The storage could not answer: {error}", headers=RETRY)
 
@@ -504,7 +511,7 @@ def _usage_document(usage: Usage) -> dict[str, Any]:
     return {
         "rule": usage.rule,
         "name": usage.name,
-        "limit": limit_text(usage.limit),
+        "limit": usage.limit.text,
         "quota": usage.quota,
         "used": usage.used,
         "remaining": usage.remaining,

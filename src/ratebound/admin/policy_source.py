@@ -7,16 +7,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ratebound.admin.messages import CallError
-from ratebound.admin.rules_in_force import is_secret_header
 from ratebound.policy.functions import find_function, find_nothing
 from ratebound.policy.load.document import parse
 from ratebound.policy.load.loader import ANY_FUNCTION, REFERENCE, read_policy
 from ratebound.policy.load.url_text import FetchError
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.problem import PolicyError
-from ratebound.policy.runtime.policy_changes import NOT_SHOWN, described_changes
+from ratebound.policy.runtime.policy_changes import NOT_SHOWN, described_changes, is_secret_header
 from ratebound.policy.runtime.policy_url import FollowedPolicy
-from ratebound.policy.runtime.reload import PolicyFile
 from ratebound.storage.secrecy import hidden
 
 SECRETS = ("storage", "salt")  # keys of a policy
@@ -79,8 +77,7 @@ class GatePolicySource:
         if text is not None:
             known = ANY_FUNCTION
             if file is not None:
-                given = file._functions if isinstance(file, PolicyFile) else file._file._functions
-                known = _KnownFunctions(file.text, file.format, given)
+                known = _KnownFunctions(file.text, file.format, file.functions)
             return described(old, read_sent(text, format or "yaml", old, known))
         if file is None:
             raise CallError(409, AN_OBJECT)

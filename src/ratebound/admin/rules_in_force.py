@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ratebound.limit import Limit
 from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.runtime.compiled_rules import CompiledRule
-from ratebound.policy.runtime.policy_changes import NOT_SHOWN, SECRET_HEADER
+from ratebound.policy.runtime.policy_changes import NOT_SHOWN, is_secret_header
 
 FUNCTION = "a function"
 MATCH_LISTS = ("paths", "methods", "hosts", "tiers", "addresses")
@@ -15,12 +14,7 @@ MATCH_LISTS = ("paths", "methods", "hosts", "tiers", "addresses")
 
 def plan_text(plan: Plan) -> str:
     """Return limits in the notation: "100/minute; 5000/day", "deny" or "unlimited"."""
-    return plan if isinstance(plan, str) else "; ".join(map(limit_text, plan))
-
-
-def limit_text(limit: Limit) -> str:
-    """Return a limit in the notation."""
-    return limit.text
+    return plan if isinstance(plan, str) else "; ".join(limit.text for limit in plan)
 
 
 def rule_document(one: CompiledRule, *, is_endpoints: bool) -> dict[str, Any]:
@@ -65,11 +59,6 @@ def _match_document(rule: Rule) -> dict[str, Any]:
     found: dict[str, Any] = {name: list(getattr(match, name)) for name in MATCH_LISTS}
     found["headers"] = {name: _header_value(name, value) for name, value in match.headers.items()}
     return found
-
-
-def is_secret_header(name: str) -> bool:
-    """Return True if the values of a header may be credentials."""
-    return SECRET_HEADER.search(name) is not None
 
 
 def _header_value(name: str, value: str | bool | Iterable[str]) -> Any:

@@ -21,11 +21,11 @@ from ratebound.admin.messages import AdminRequest, CallError
 from ratebound.flow import Flow
 from ratebound.http.prefix import parse_address
 from ratebound.limiter import Limiter
+from ratebound.policy.runtime.operator_documents import MAX_BY, as_line
 
 LIFETIME = 12 * 3600  # seconds, of a cookie
 COOKIE = "ratebound_session"
 HOST_COOKIE = f"__Host-{COOKIE}"  # a browser takes it only over TLS, for one host and the path /
-MAX_NAME = 100  # characters of an operator's name, in the log of changes
 MOST_ENDED = 10_000  # sessions that were signed out, and whose cookies have not ended
 MOST_IN_USE = 1_000  # pairs of a peer and a token
 FAILURES = "10/minute"  # wrong tokens of one peer
@@ -141,8 +141,8 @@ class TokenSignIn:
     def _entry(self, name: str, role: Role, token: str) -> _Entry:
         if role not in ROLES:
             raise ValueError(f"a role is 'read' or 'write', not {role!r}")
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME:
-            raise ValueError(f"the name of an operator is one line of at most 100 characters, not {name!r}")
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_BY:
+            raise ValueError(f"the name of an operator is one line of at most {MAX_BY} characters, not {name!r}")
         if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
             raise ValueError(
                 f"the token of {name!r} must have at least 16 printable ASCII characters and no blanks; make one with"
@@ -239,8 +239,7 @@ class GivenSignIn:
         if isinstance(found, str) and found in ROLES:
             found = Operator("", found)
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str) and found[1] in ROLES:
-            name = "".join(one if one.isprintable() else "\ufffd" for one in found[0])[:MAX_NAME]
-            return SignedIn(Operator(name, found[1]), GIVEN)
+            return SignedIn(Operator(as_line(found[0], MAX_BY), found[1]), GIVEN)
         if inspect.iscoroutine(found):
             found.close()
         raise TypeError(f"auth must return None, 'read', 'write' or an Operator, not {found!r}")

@@ -6,7 +6,8 @@ import click
 from ratebound.cli.operator_options import BY, FOR, JSON, REASON, STORAGE, opened, operator, show
 from ratebound.cli.policy import FORMAT
 from ratebound.flow import run
-from ratebound.policy.runtime.operator_blocks import Block, adding, listing, removing
+from ratebound.policy.runtime.operator_blocks import BLOCKS, Block, adding_block, removing_block
+from ratebound.policy.runtime.operator_documents import listing_entries
 
 INSTEAD = "gate.blocks()"
 OF_PENALTIES = (
@@ -37,7 +38,7 @@ def list_blocks(storage: str | None, shape: str) -> None:
     For example: ratebound blocks list --storage redis://localhost
     """
     with opened(storage, INSTEAD) as (where, _):
-        _show(run(listing(where)), shape)
+        _show(run(listing_entries(where, BLOCKS)), shape)
 
 
 @blocks.command(short_help="Block a client.")
@@ -54,7 +55,7 @@ def add(client: str, length: str | None, reason: str, by: str | None, storage: s
     For example: ratebound blocks add 203.0.113.7 --for 1h --reason "scans for .env" --storage redis://localhost
     """
     with opened(storage, INSTEAD) as (where, _):
-        _show([run(adding(where, client, length, reason, by=operator(by)))], shape)
+        _show([run(adding_block(where, client, length, reason, by=operator(by)))], shape)
 
 
 @blocks.command(short_help="Remove the block of a client.")
@@ -67,7 +68,7 @@ def remove(client: str, by: str | None, storage: str | None) -> None:
     For example: ratebound blocks remove 203.0.113.7 --storage redis://localhost
     """
     with opened(storage, INSTEAD) as (where, _):
-        if not run(removing(where, client, by=operator(by))):
+        if not run(removing_block(where, client, by=operator(by))):
             click.echo(f"no operator blocks {client}\n{OF_PENALTIES}", err=True)
             raise SystemExit(1)
         click.echo(f"{client} is no longer blocked")

@@ -18,9 +18,10 @@ from ratebound.cli.operator_options import (
 from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS
 from ratebound.flow import run
 from ratebound.policy.model.rule import read_limits
+from ratebound.policy.runtime.operator_documents import listing_entries
 from ratebound.policy.runtime.operator_overrides import (
+    OVERRIDES,
     ClientOverride,
-    listing_overrides,
     overriding,
     removing_override,
 )
@@ -48,7 +49,7 @@ def list_overrides(storage: str | None, shape: str) -> None:
     For example: ratebound overrides list --storage redis://localhost
     """
     with opened(storage, INSTEAD) as (where, _):
-        _show(run(listing_overrides(where)), shape)
+        _show(run(listing_entries(where, OVERRIDES)), shape)
 
 
 @overrides.command(short_help="Give a client other limits or another tier.")
@@ -108,7 +109,7 @@ def remove(client: str, rules: tuple[str, ...], by: str | None, storage: str | N
     """
     with opened(storage, INSTEAD) as (where, _):
         if not run(removing_override(where, client, rules, by=operator(by))):
-            others = [one for one in run(listing_overrides(where)) if one.client == client]
+            others = [one for one in run(listing_entries(where, OVERRIDES)) if one.client == client]
             hint = "".join(f"\nit has one for {', '.join(one.rules) or 'all rules'}" for one in others)
             click.echo(f"{client} has no such override{hint}", err=True)
             raise SystemExit(1)

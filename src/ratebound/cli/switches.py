@@ -18,11 +18,12 @@ from ratebound.cli.operator_options import (
 from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS
 from ratebound.errors import RateboundError
 from ratebound.flow import run
+from ratebound.policy.runtime.operator_documents import listing_entries
 from ratebound.policy.runtime.operator_switches import (
     ALL,
+    RULE_SWITCHES,
     STATES,
     RuleSwitch,
-    listing_switches,
     removing_switch,
     switching,
 )
@@ -50,7 +51,7 @@ def list_switches(storage: str | None, shape: str) -> None:
     For example: ratebound switches list --storage redis://localhost
     """
     with opened(storage, INSTEAD) as (where, _):
-        _show(run(listing_switches(where)), shape)
+        _show(run(listing_entries(where, RULE_SWITCHES)), shape)
 
 
 @switches.command("set", short_help="Switch a rule, or all rules.")

@@ -316,8 +316,8 @@ class LiveFigures:
                 row[1] += used.total
                 row[2] += many
             elif len(found) < MOST_USED:
-                found[name] = [name.partition("/")[0] if name.partition("/")[0] in self.counts.rules else name]
-                found[name] += [used.total, many]
+                rule = name.partition("/")[0]
+                found[name] = [rule if rule in self.counts.rules else name, used.total, many]
         return found
 
 

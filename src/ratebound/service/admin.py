@@ -14,7 +14,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 import uvloop
@@ -25,7 +24,7 @@ from starlette.routing import Mount, Route
 
 from ratebound import __version__, compiled
 from ratebound.admin.asgi import AdminAsgi
-from ratebound.admin.messages import CallError
+from ratebound.admin.messages import PROBLEM, CallError, problem_document
 from ratebound.admin.sign_in import TokenSignIn
 from ratebound.admin.site import AdminSite
 from ratebound.observe.gate_figures import PUBLISH_EVERY, READ_EVERY
@@ -234,8 +233,7 @@ def is_loopback(host: str) -> bool:
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
     """Return an error as RFC 9457 has it."""
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return JSONResponse(body, status, headers, "application/problem+json")
+    return JSONResponse(problem_document(status, detail), status, headers, PROBLEM)
 
 
 def _own(name: str, kind: str, text: str, labels: dict[str, str], value: float) -> dict[str, Any]:

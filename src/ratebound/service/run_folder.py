@@ -66,15 +66,11 @@ class RunFolder:
     @property
     def last_reload(self) -> dict[str, Any]:
         """The result of the last reload, as it was noted; {} if there was none."""
-        with suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((self.path / RELOAD).read_text("utf-8"))
-            return found
-        return {}
+        return self._noted(RELOAD)
 
     def note_reload(self, found: Mapping[str, Any]) -> None:
         """Note the result of reading the policy again, for all processes."""
-        with suppress(OSError):  # a full disk: the log says it, too
-            replace_file(self.path / RELOAD, json.dumps(found))
+        self._note(RELOAD, found)
 
     @property
     def has_fetch_failed(self) -> bool:
@@ -84,16 +80,22 @@ class RunFolder:
     @property
     def last_fetch(self) -> dict[str, Any]:
         """The result of the last fetch of the policy: its `problem`, or "", and how many fetches were `asked` for."""
-        with suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((self.path / FETCH).read_text("utf-8"))
-            return found
-        return {}
+        return self._noted(FETCH)
 
     def note_fetch(self, problem: str, *, is_asked: bool = False) -> None:
         """Note for all processes the result of a fetch of the policy from its URL."""
         asked = self.last_fetch.get("asked", 0) + is_asked
+        self._note(FETCH, {"problem": problem, "asked": asked})
+
+    def _noted(self, name: str) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self.path / name).read_text("utf-8"))
+            return found
+        return {}
+
+    def _note(self, name: str, found: Mapping[str, Any]) -> None:
         with suppress(OSError):  # a full disk: the log says it, too
-            replace_file(self.path / FETCH, json.dumps({"problem": problem, "asked": asked}))
+            replace_file(self.path / name, json.dumps(found))
 
     def policy(self, suffix: str) -> Path:
         """Return the path of the policy in force: every worker reads the text that the supervisor has checked."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ratebound import __version__, compiled
-from ratebound.admin.calls import CALLS, Operator
+from ratebound.admin.calls import Operator, is_audited
 from ratebound.admin.messages import CallError
 from ratebound.flow import Flow
 from ratebound.observe.figures_view import FiguresView
@@ -21,7 +21,6 @@ from ratebound.service.run_folder import RunFolder
 from ratebound.service.worker_channel import WorkerSilent, ask_any_worker, ask_worker
 from ratebound.service.worker_operations import LOOK, RELOAD_WITHIN
 
-CAN_REPEAT = {call.name for call in CALLS if not call.is_write} | {"check_policy"}
 READ_WITHIN = 2.0  # seconds, for a call that the next worker can answer
 RETRY = {"Retry-After": "1"}
 UNSURE = "The worker has not answered: {reason}. The call may have been carried out: look before you repeat it."
@@ -85,7 +84,7 @@ class ServiceCalls:
 
     async def _forward(self, name: str, arguments: dict[str, Any], operator: Operator, **figures: Any) -> Any:
         """Let a worker carry out a call."""
-        can_repeat = name in CAN_REPEAT and not arguments.get("names")  # that these were shown is recorded
+        can_repeat = not is_audited(name, arguments)
         given: dict[str, Any] = {"name": name, "arguments": arguments, "operator": operator}
         if figures:
             given["figures"] = figures

@@ -11,8 +11,7 @@ from ratebound.admin.messages import CallError
 from ratebound.admin.operations import Operations
 from ratebound.admin.policy_source import AN_OBJECT, GatePolicySource, PolicyOrigin, described
 from ratebound.flow import run_async
-from ratebound.policy import AsyncGate, PolicyError, PolicyFile, read_policy
-from ratebound.policy.load.loader import policy_text
+from ratebound.policy import AsyncGate, PolicyError, PolicyFile
 from ratebound.policy.load.url_text import SECONDS, FetchError
 from ratebound.policy.problem import Problem
 from ratebound.policy.runtime.fetched_policy import FetchedPolicy
@@ -82,13 +81,10 @@ class ServicePolicy:
         file = self._file
         if file is None:
             raise CallError(409, AN_OBJECT)
-        if self._fetched is not None:
-            try:
-                return described(self._gate.policy, self._fetched.read())
-            except FetchError as error:
-                raise CallError(502, str(error)) from None
-        text, format = policy_text(file.path)  # not the copy in the folder of the run, which is in force
-        new = read_policy(text, format=format, file=str(file.path), functions=file._functions, environ=file._environ)
+        try:
+            new = file.read() if self._fetched is None else self._fetched.read()
+        except FetchError as error:
+            raise CallError(502, str(error)) from None
         return described(self._gate.policy, new)
 
     async def reload(self) -> list[Any]:

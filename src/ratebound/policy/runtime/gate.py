@@ -21,6 +21,7 @@ from ratebound.outcome import Row
 from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.client_list import client_of
+from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Rule, Stage
 from ratebound.policy.problem import check_choice
@@ -28,9 +29,16 @@ from ratebound.policy.runtime.bounded_queue import with_bounded_queues
 from ratebound.policy.runtime.compiled_rules import CompiledRule, override_problem
 from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step
-from ratebound.policy.runtime.operator_blocks import Block, adding, listing, removing
+from ratebound.policy.runtime.operator_blocks import BLOCKS, Block, adding_block, removing_block
 from ratebound.policy.runtime.operator_clients import OperatorClients
-from ratebound.policy.runtime.operator_documents import Change, listing_changes, reading, recording
+from ratebound.policy.runtime.operator_documents import (
+    Change,
+    Tell,
+    listing_changes,
+    listing_entries,
+    reading,
+    recording,
+)
 from ratebound.policy.runtime.operator_measures import (
     DOCUMENTS,
     CopiedMeasures,
@@ -39,15 +47,15 @@ from ratebound.policy.runtime.operator_measures import (
     measures_in,
 )
 from ratebound.policy.runtime.operator_overrides import (
+    OVERRIDES,
     ClientOverride,
-    listing_overrides,
     overriding,
     removing_override,
 )
 from ratebound.policy.runtime.operator_switches import (
+    RULE_SWITCHES,
     RuleSwitch,
     SwitchState,
-    listing_switches,
     removing_switch,
     switching,
 )
@@ -227,12 +235,12 @@ class _PolicyGate:
             return None
         return operators if operators.copy.must_read() else None
 
-    def _written(self) -> Callable[[str, bytes], None] | None:
+    def _written(self) -> Tell:
         """Return what to tell of a document that was written, so that this gate applies it at once."""
         return self._operators.copy.write if isinstance(self._operators, CopiedMeasures) else None
 
     def _blocking(self, storage: Any, client: object, for_: object, reason: object, by: object) -> Flow[Block]:
-        return adding(storage, client, for_, reason, self.current().policy.kinds, self._written(), by)
+        return adding_block(storage, client, for_, reason, self.current().policy.kinds, self._written(), by)
 
     def _overriding(
         self,
@@ -270,6 +278,13 @@ class _PolicyGate:
             return entry
 
         return switching(storage, state, rule, *more, check, self._written())
+
+    def _promoted(self, rule: object, known: Iterable[CompiledRule] | None) -> SwitchState:
+        """Return the state to which a rule is promoted: a rule in shadow that has no candidate is switched on."""
+        compiled = self.current()
+        rules = [one.rule for one in (compiled.rules if known is None else known) if one.rule.candidate is None]
+        found: list[Rule | DescriptorRule] = [*rules, *compiled.policy.descriptors]
+        return "on" if any(one.name == rule and one.mode == "shadow" for one in found) else "candidate"
 
     def problem_of(
         self, entry: Block | ClientOverride | RuleSwitch, *, known: Iterable[CompiledRule] | None = None
@@ -513,14 +528,14 @@ class Gate(_PolicyGate):
 
         Raises like `block`.
         """
-        return run(removing(self._decider.storage, client, self._written(), by))
+        return run(removing_block(self._decider.storage, client, self._written(), by))
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now, from the storage itself, the oldest first.
 
         Raises TypeError if the storage keeps no shared documents, and StorageError if it is out of reach.
         """
-        return run(listing(self._decider.storage))
+        return run(listing_entries(self._decider.storage, BLOCKS))
 
     def override(
         self,
@@ -556,7 +571,7 @@ class Gate(_PolicyGate):
 
     def overrides(self) -> list[ClientOverride]:
         """Return all overrides that operators have set and that hold now, the oldest first; see `blocks`."""
-        return run(listing_overrides(self._decider.storage))
+        return run(listing_entries(self._decider.storage, OVERRIDES))
 
     def set_switch(
         self,
@@ -586,7 +601,7 @@ class Gate(_PolicyGate):
 
     def switches(self) -> list[RuleSwitch]:
         """Return all switches that operators have set and that hold now, the oldest first; see `blocks`."""
-        return run(listing_switches(self._decider.storage))
+        return run(listing_entries(self._decider.storage, RULE_SWITCHES))
 
     def promote(
         self,
@@ -599,9 +614,11 @@ class Gate(_PolicyGate):
     ) -> RuleSwitch:
         """Enforce the candidate limits of a rule in place of its own, in all processes; see `set_switch`.
 
-        A rule in shadow is switched on. The promotion has no effect once the policy gives the rule another candidate.
+        A rule in shadow that has no candidate is switched on. The promotion of a candidate has no effect once the
+        policy gives the rule another one.
         """
-        return self.set_switch("candidate", rule=rule, for_=for_, reason=reason, by=by, known=known)
+        state = self._promoted(rule, known)
+        return self.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
 
     def changes(self) -> list[Change]:
         """Return the audit log: the last 200 changes of each document of operators, the newest first."""
@@ -889,11 +906,11 @@ class AsyncGate(_PolicyGate):
 
     async def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client; see `Gate.unblock`."""
-        return await run_async(removing(self._decider.storage, client, self._written(), by))
+        return await run_async(removing_block(self._decider.storage, client, self._written(), by))
 
     async def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
-        return await run_async(listing(self._decider.storage))
+        return await run_async(listing_entries(self._decider.storage, BLOCKS))
 
     async def override(
         self,
@@ -917,7 +934,7 @@ class AsyncGate(_PolicyGate):
 
     async def overrides(self) -> list[ClientOverride]:
         """Return all overrides that operators have set and that hold now; see `Gate.overrides`."""
-        return await run_async(listing_overrides(self._decider.storage))
+        return await run_async(listing_entries(self._decider.storage, OVERRIDES))
 
     async def set_switch(
         self,
@@ -938,7 +955,7 @@ class AsyncGate(_PolicyGate):
 
     async def switches(self) -> list[RuleSwitch]:
         """Return all switches that operators have set and that hold now; see `Gate.switches`."""
-        return await run_async(listing_switches(self._decider.storage))
+        return await run_async(listing_entries(self._decider.storage, RULE_SWITCHES))
 
     async def promote(
         self,
@@ -950,7 +967,8 @@ class AsyncGate(_PolicyGate):
         known: Iterable[CompiledRule] | None = None,
     ) -> RuleSwitch:
         """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
-        return await self.set_switch("candidate", rule=rule, for_=for_, reason=reason, by=by, known=known)
+        state = self._promoted(rule, known)
+        return await self.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
 
     async def changes(self) -> list[Change]:
         """Return the audit log, the newest change first; see `Gate.changes`."""

@@ -32,7 +32,7 @@ AUDIT = "audit"  # the document of changes that no other document goes with
 CHANGES = "changes"  # the key of the audit log in every document
 MAX_CHANGES = 200  # in each document
 MAX_REASON = 200  # characters
-MAX_BY = 100
+MAX_BY = 100  # of the name of an operator
 MAX_TARGET = 1_000
 MAX_DETAIL = 400
 # Microseconds for which a copy of the documents is used, from the beginning of its read: a change is known everywhere
@@ -42,6 +42,11 @@ KEPT = 7200 * SECOND  # microseconds for which entries that have ended stay in a
 TRIES = 1_000  # to write: each one that fails means that somebody else has written
 
 T = TypeVar("T")
+Tell = Callable[[str, bytes], None] | None  # called with the name and the content of a document that was written
+
+
+class DocumentContended(StorageError):
+    """A document was not changed, because others have changed it again and again meanwhile."""
 
 
 class Entry(Protocol):
@@ -146,13 +151,13 @@ def changing(
     storage: Any,
     kind: DocumentKind[E],
     change: Callable[[DocumentDraft[E], datetime], tuple[T, Change | None]],
-    tell: Callable[[str, bytes], None] | None = None,
+    tell: Tell = None,
 ) -> Flow[T]:
     """Change a document by compare-and-set, and leave out entries that ended long ago. `change` changes the draft, and
     returns the answer with the change to note; None to leave the document as it is.
 
     `tell` is called with the name and the content that were written. Raises StorageError if the document cannot be read
-    or written.
+    or written: DocumentContended if others write all the time.
     """
     documents, now = documents_of(storage), utc_datetime(clock_of(storage)())
     for _ in range(TRIES):
@@ -169,7 +174,8 @@ def changing(
             if tell is not None:
                 tell(kind.name, new)
             return answer
-    raise StorageError(f"others changed the {kind.name} {TRIES} times in between: try again", undone=True, outage=False)
+    text = f"others changed the {kind.name} {TRIES} times in between: try again"
+    raise DocumentContended(text, undone=True, outage=False)
 
 
 def listing_entries(storage: Any, kind: DocumentKind[E]) -> Flow[list[E]]:
@@ -306,6 +312,11 @@ def checked_line(name: str, given: object, most: int) -> str:
     if not isinstance(given, str) or len(given) > most or not given.isprintable():
         raise ValueError(f"{name} must be one line of at most {most} characters, not {shown(given)}")
     return given
+
+
+def as_line(text: str, most: int) -> str:
+    """Return a text as one line that `checked_line` accepts: it is cut, and what cannot be printed is replaced."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text[:most])
 
 
 def described(until: datetime | None, reason: str, *parts: str) -> str:

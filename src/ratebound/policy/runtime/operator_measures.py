@@ -19,11 +19,11 @@ from ratebound.policy.runtime.operator_documents import (
     states_of,
 )
 from ratebound.policy.runtime.operator_overrides import OVERRIDES
-from ratebound.policy.runtime.operator_switches import SWITCHES, RuleSwitches, switches_of
+from ratebound.policy.runtime.operator_switches import RULE_SWITCHES, RuleSwitches, switches_of
 from ratebound.storage import keeps_documents
 from ratebound.storage.memory_states import States
 
-KINDS: tuple[DocumentKind[Any], ...] = (BLOCKS, OVERRIDES, SWITCHES)
+KINDS: tuple[DocumentKind[Any], ...] = (BLOCKS, OVERRIDES, RULE_SWITCHES)
 DOCUMENTS: tuple[str, ...] = tuple(kind.name for kind in KINDS)
 
 

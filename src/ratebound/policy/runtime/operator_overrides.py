@@ -11,19 +11,19 @@ from ratebound.flow import Flow
 from ratebound.policy.identity.identify import IdentityKinds
 from ratebound.policy.model.policy import Override
 from ratebound.policy.problem import as_texts, shown
-from ratebound.policy.runtime.operator_blocks import ANY_KIND, Tell, canonical_client
+from ratebound.policy.runtime.client_name import ANY_KIND, canonical_client
 from ratebound.policy.runtime.operator_documents import (
     MAX_BY,
     MAX_REASON,
     Change,
     DocumentDraft,
     DocumentKind,
+    Tell,
     after,
     changing,
     checked_length,
     checked_line,
     described,
-    listing_entries,
     read_common,
     write_common,
 )
@@ -132,11 +132,6 @@ def removing_override(
         return True, Change(now, who, "remove override", str(name), ", ".join(_of_rules(names)))
 
     return (yield from changing(storage, OVERRIDES, change, tell))
-
-
-def listing_overrides(storage: Any) -> Flow[list[ClientOverride]]:
-    """Return all overrides that hold now, the oldest first."""
-    return (yield from listing_entries(storage, OVERRIDES))
 
 
 def _is_of(override: ClientOverride, client: str, rules: Iterable[str]) -> bool:

@@ -10,19 +10,18 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ratebound.flow import Flow
 from ratebound.policy.problem import check_choice, shown
-from ratebound.policy.runtime.operator_blocks import Tell
 from ratebound.policy.runtime.operator_documents import (
     MAX_BY,
     MAX_REASON,
     Change,
     DocumentDraft,
     DocumentKind,
+    Tell,
     after,
     changing,
     checked_length,
     checked_line,
     described,
-    listing_entries,
     read_common,
     write_common,
 )
@@ -84,7 +83,7 @@ def _target(switch: RuleSwitch) -> str:
     return switch.rule
 
 
-SWITCHES: DocumentKind[RuleSwitch] = DocumentKind("switches", MAX_SWITCHES, _read, _write, _target)
+RULE_SWITCHES: DocumentKind[RuleSwitch] = DocumentKind("switches", MAX_SWITCHES, _read, _write, _target)
 
 
 def switching(
@@ -114,7 +113,7 @@ def switching(
         what = [turned, switch.candidate] if switch.candidate else [turned]
         return switch, Change(now, who, "switch", name or ALL, described(switch.until, why, *what))
 
-    return (yield from changing(storage, SWITCHES, change, tell))
+    return (yield from changing(storage, RULE_SWITCHES, change, tell))
 
 
 def removing_switch(storage: Any, rule: object, tell: Tell = None, by: object = "") -> Flow[bool]:
@@ -128,12 +127,7 @@ def removing_switch(storage: Any, rule: object, tell: Tell = None, by: object = 
         draft.entries = others
         return True, Change(now, who, "remove switch", name or ALL, "")
 
-    return (yield from changing(storage, SWITCHES, change, tell))
-
-
-def listing_switches(storage: Any) -> Flow[list[RuleSwitch]]:
-    """Return all switches that hold now, the oldest first."""
-    return (yield from listing_entries(storage, SWITCHES))
+    return (yield from changing(storage, RULE_SWITCHES, change, tell))
 
 
 def _checked_rule(given: object) -> str:

@@ -31,6 +31,11 @@ SECRET_HEADER = re.compile("auth|token|key|secret|cookie|passw|session|signature
 Comparison = Callable[..., Iterable["PolicyChange"]]
 
 
+def is_secret_header(name: str) -> bool:
+    """Return True if the values of a header may be credentials."""
+    return SECRET_HEADER.search(name) is not None
+
+
 class PolicyChange(NamedTuple):
     """One difference between two policies. `where` names the part that differs: 'rule search', 'switch', 'block list'.
     `starts_anew` is True if counts are lost by it."""
@@ -433,7 +438,7 @@ class _Secret(NamedTuple):
 def _match_form(match: Match) -> dict[str, Any]:
     form = _form_of(match)
     for name, value in form.get("headers", {}).items():
-        if SECRET_HEADER.search(name) and not isinstance(value, bool):
+        if is_secret_header(name) and not isinstance(value, bool):
             form["headers"][name] = _Secret(value)
     return form
 

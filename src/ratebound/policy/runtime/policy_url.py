@@ -72,6 +72,11 @@ class PolicyUrl:
         return self._file.text
 
     @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions that the policy may name."""
+        return self._fetched.functions
+
+    @property
     def error(self) -> RateboundError | None:
         """The reason why the last fetch failed, or why its policy is not in force; None if it is."""
         return self._fetched.error or self._file.error

@@ -77,11 +77,11 @@ class PolicyFile:
         self.preparations = Preparations()
         self.error: PolicyError | None = None
         self.changes: tuple[str, ...] = ()  # what the last reload made start anew, and what it could not change
-        self._functions = functions
+        self.functions = functions
         self._environ = environ
         self._lock = threading.Lock()
         self._stamp = self._look()
-        policy, self.text = self._load()
+        policy, self.text = self._load(self.source)
         self.compiled = CompiledPolicy(policy)
         self._clock = clock
         renew_in_children(self)
@@ -111,7 +111,7 @@ class PolicyFile:
         with self._lock:
             stamp = self._look()  # before reading: what is written meanwhile is seen the next time
             try:
-                policy, text = self._load()
+                policy, text = self._load(self.source)
                 compiled = CompiledPolicy(policy)
             except Exception as error:  # whatever it is, the old policy must stay in force, and say so
                 known = (
@@ -131,18 +131,17 @@ class PolicyFile:
         return SUFFIXES[self.path.suffix.lower()]
 
     def read(self) -> Policy:
-        """Return the policy as it is in the file now, without putting it in force. Raises PolicyError."""
-        return self._load()[0]
+        """Return the policy as it is in the file `path` now, without putting it in force. Raises PolicyError."""
+        return self._load(self.path)[0]
 
     def renew(self) -> None:
         """Replace the lock in a child process: the thread that may hold it is not there to release it."""
         self._lock = threading.Lock()
 
-    def _load(self) -> tuple[Policy, str]:
-        text, format = policy_text(self.source)
-        return read_policy(
-            text, format=format, file=str(self.path), functions=self._functions, environ=self._environ
-        ), text
+    def _load(self, source: Path) -> tuple[Policy, str]:
+        text, format = policy_text(source)
+        file = str(self.path)
+        return read_policy(text, format=format, file=file, functions=self.functions, environ=self._environ), text
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

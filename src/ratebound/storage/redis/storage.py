@@ -320,7 +320,7 @@ class AsyncRedisStorage:
 
     async def read_documents(self, names: Sequence[str]) -> list[Document]:
         """Return what `read_document` returns for each name; see `RedisStorage.read_documents`."""
-        if self.address.kind == "cluster":
+        if self.deadline is None:
             return [await self.read_document(name) for name in names]
         reply = await self._execute("MGET", *(documents.document_key(self.address.keys, name) for name in names))
         return self._trusted(partial(documents.documents_in, count=len(names)), reply)
