@@ -1,16 +1,19 @@
 """The policy for operators: its text without secrets, a dry run that can do nothing, and reading it again."""
 
+import asyncio
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ratebound.admin.policy_source import read_sent, without_secrets
-from ratebound.policy import Gate, Policy, PolicyFile, Rule
+from ratebound.admin.policy_source import GatePolicySource, PolicyOrigin, read_sent, without_secrets
+from ratebound.flow import run_async
+from ratebound.policy import AsyncGate, Gate, Policy, PolicyFile, Rule
 from ratebound.policy.problem import PolicyError
-from tests.admin.sites import WRITE_TOKEN, Answered, a_site, ask
+from tests.admin.sites import WRITE_TOKEN, Answered, a_site, ask, request_of
 
 TEXT = """\
 storage: redis://:hunter2hunter2@cache.internal:6379/0  # the one before was redis://:oldpassword@old:6379
@@ -189,3 +192,29 @@ def test_a_policy_that_was_given_as_an_object_cannot_be_read_again() -> None:
         answer = ask(site, "POST", path, token=WRITE_TOKEN)
         assert answer.status == 409
         assert "given as an object" in answer.json["detail"]
+
+
+def test_a_text_is_read_once_however_often_it_is_shown(tmp_path: Path) -> None:
+    file = a_file(tmp_path, TEXT.replace("redis://:hunter2hunter2@cache.internal:6379/0", "memory://"))
+    source = GatePolicySource(Gate(file))
+    shown = source.describe().text
+    assert source.describe().text is shown
+    file.path.write_text(file.text.replace("100/minute", "200/minute"))
+    assert source.reload()
+    assert "200/minute" in source.describe().text
+
+
+@pytest.mark.parametrize("path", ["api/policy", "api/health"])
+def test_the_event_loop_does_not_wait_for_a_text_to_be_read(path: str) -> None:
+    threads: list[int] = []
+
+    class Source:
+        def describe(self) -> PolicyOrigin:
+            threads.append(threading.get_ident())
+            return PolicyOrigin("policy.yaml", "", "yaml", "", True)
+
+    site = a_site(AsyncGate(Policy(rules=(Rule("all", "1/day"),))), policy=Source())
+    request = request_of("GET", path, token=WRITE_TOKEN)
+    assert asyncio.run(run_async(site.answer(request))).status == 200
+    assert threads
+    assert threading.get_ident() not in threads

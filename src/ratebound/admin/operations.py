@@ -346,7 +346,7 @@ class Operations:
         }
 
     def _policy_in_force(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
-        origin = yield self._policy.describe
+        origin = yield self._aside(self._policy.describe)
         return {**origin._asdict(), "storage": hidden(self._core.policy.storage).strip("'\"")}
 
     def _check_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
@@ -373,7 +373,7 @@ class Operations:
             for node in view["storage"]["nodes"]
             if node["is_open"]
         ]
-        origin = yield self._policy.describe
+        origin = yield self._aside(self._policy.describe)
         if origin.error:
             problems.append(f"The policy cannot be used as it is now; the one before it is in force: {origin.error}")
         return {"healthy": not problems, "problems": problems, "version": __version__, "compiled": compiled}

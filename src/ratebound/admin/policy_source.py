@@ -56,6 +56,7 @@ class GatePolicySource:
 
     def __init__(self, gate: Any) -> None:
         self._gate = gate
+        self._shown = "", ("", "")  # the last text, and what is shown of it: reading a long one takes seconds
 
     @property
     def _file(self) -> FollowedPolicy | None:
@@ -68,7 +69,10 @@ class GatePolicySource:
         if file is None:
             return PolicyOrigin("given as an object", None, "", "", False)
         error = "" if file.error is None else str(file.error)
-        return PolicyOrigin(str(file.path), *without_secrets(file.text, file.format), error, True)
+        text = file.text
+        if self._shown[0] != text:
+            self._shown = text, without_secrets(text, file.format)
+        return PolicyOrigin(str(file.path), *self._shown[1], error, True)
 
     def check(self, text: str | None, format: str | None) -> list[Any]:
         """Return what a new policy would change: the one in `text`, or the file or URL as it is now."""
