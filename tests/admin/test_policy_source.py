@@ -201,7 +201,7 @@ def test_a_text_is_read_once_however_often_it_is_shown(tmp_path: Path) -> None:
     assert source.describe().text is shown
     file.path.write_text(file.text.replace("100/minute", "200/minute"))
     assert source.reload()
-    assert "200/minute" in source.describe().text
+    assert "200/minute" in str(source.describe().text)
 
 
 @pytest.mark.parametrize("path", ["api/policy", "api/health"])

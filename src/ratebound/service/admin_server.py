@@ -5,12 +5,13 @@ Peers without a token cannot keep others from `/healthz`, or make the process ho
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from ratebound.service.connections import Bounds
@@ -70,6 +71,7 @@ class _BoundedConnection(HttpToolsProtocol):
         self._head = 0  # bytes that were received for headers that are not complete
         self._is_in_head = True
         self._is_streaming = False
+        self._unanswered: deque[RequestResponseCycle] = deque()  # the one that is answered, and those that wait for it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection. If there are too many, close one that does nothing."""
@@ -83,6 +85,9 @@ class _BoundedConnection(HttpToolsProtocol):
         """End a connection."""
         self._take_time()
         super().connection_lost(exc)
+        for cycle in self._unanswered:  # uvicorn tells only the last one, and others would go on to send
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """Read what has come, unless the headers are too long."""
@@ -93,7 +98,7 @@ class _BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request. The parser turns an exception into an answer of 400, and the connection is closed."""
-        if self._is_unanswered and len(self.pipeline) + 1 >= MOST_PIPELINED:
+        if len(self._unanswered) >= MOST_PIPELINED:
             raise ValueError("too many requests wait for their answers")
         self._give_time()
         super().on_message_begin()
@@ -102,15 +107,17 @@ class _BoundedConnection(HttpToolsProtocol):
         """Begin to answer."""
         self._is_in_head = False
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
 
     def on_response_complete(self) -> None:
         """Make ready for the next request."""
+        self._unanswered.popleft()
         self._take_time()
         self._since = self.loop.time()
         self._is_in_head = True
         self._is_streaming = False
         self._head = 0
-        if self.pipeline:
+        if self._unanswered:
             self._give_time()
         super().on_response_complete()
 
@@ -130,13 +137,9 @@ class _BoundedConnection(HttpToolsProtocol):
             super().shutdown()
 
     @property
-    def _is_unanswered(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    @property
     def _is_answering(self) -> bool:
         """True if a request was received, its body included, and is not answered."""
-        return self._is_unanswered and not self.cycle.more_body
+        return bool(self._unanswered) and not self.cycle.more_body
 
     def _give_time(self) -> None:
         """Close the connection if its request is not sent and answered in time."""
