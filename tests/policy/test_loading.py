@@ -173,6 +173,22 @@ def test_a_mistake_is_told_by_its_place(text: str, where: str, message: str) -> 
     assert line is not None or not text or not where
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        lambda key: {key: 1, "rules": []},
+        lambda key: {"rules": [{"name": "a", "limits": "1/day", key: 1}]},
+        lambda key: {"identities": {key: key}, "rules": []},
+    ],
+)
+def test_a_key_cannot_write_lines_of_its_own_into_a_log(document: Callable[[str], Any]) -> None:
+    text = json.dumps(document("x\n2030-01-01T00:00:00Z INFO: all is well\x1b[2J\u202e"))
+    with pytest.raises(PolicyError) as caught:
+        read_policy(text, format="json")
+    assert all(line.isprintable() for line in str(caught.value).split("\n"))
+    assert not any(line.startswith("2030") for line in str(caught.value).split("\n"))
+
+
 def test_a_rule_behind_a_final_one_that_takes_everything_is_refused() -> None:
     text = "rules:\n  - {name: a, limits: 5/minute, final: true, match: {paths: '/api/{p*}'}}\n  - name: b\n"
     rest = "    limits: 5/minute\n    match: {paths: /api/users, methods: GET}\n"

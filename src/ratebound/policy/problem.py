@@ -20,11 +20,11 @@ class Problem(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return the place as text: `rules[2].limits[0]`."""
+        """Return the place as one line of text: `rules[2].limits[0]`."""
         text = ""
         for step in self.place:
             text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-        return text
+        return text if text.isprintable() else ascii(text)[1:-1]  # keys are as hostile as the file's author
 
 
 class PolicyError(RateboundError, ValueError):
