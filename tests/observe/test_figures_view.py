@@ -182,6 +182,23 @@ def test_a_process_that_dies_counts_no_longer_than_a_little() -> None:
     assert view.view()["processes"] == []
 
 
+def test_a_worker_that_dies_counts_no_more_although_what_it_has_published_is_still_there() -> None:
+    view, clock = made()
+    one, two = Fake("one"), Fake("two")
+    for _ in range(5):
+        second(clock, one, two)
+        one.decide(100)
+        two.decide(100)
+        view.take([one.snapshot(), two.snapshot()], [one.snapshot(age=1.0)])
+    published = one.snapshot(age=1.0)
+    for _ in range(3):  # its clients come to the other one
+        second(clock, two)
+        two.decide(200)
+        view.take([two.snapshot()], [published])
+    assert [point[0] for point in recent(view)][-6:] == [200, 200, 200, 200, 200, 200]
+    assert [process["name"] for process in view.view()["processes"]] == ["host:two"]
+
+
 def test_a_process_that_was_out_of_sight_gives_the_mean_of_that_time() -> None:
     view, clock = made()
     local, other = Fake("a"), Fake("b")

@@ -330,6 +330,18 @@ def test_after_a_pause_all_of_a_burst_of_requests_know_what_has_changed(clock: F
     assert asyncio.run(burst()) == ["block"] * 5
 
 
+def test_a_read_that_takes_long_is_used_and_not_repeated_at_once(make: Make, clock: FakeClock) -> None:
+    storage = RemoteStorage(clock)
+    one, two = make(PLAIN, storage), make(PLAIN, storage)
+    one.block("192.0.2.1")
+    one.set_switch("off", rule="rest")
+    storage.while_reading = lambda: clock.advance(2)
+    assert [rule.flat for rule in two.in_force().rules] == ["unlimited"]
+    reads = storage.reads
+    assert two.kind() == "block"
+    assert storage.reads == reads
+
+
 def test_what_a_gate_has_written_is_not_undone_by_a_read_that_began_before(clock: FakeClock) -> None:
     storage = RemoteStorage(clock)
     gate = Gate(read_policy(PLAIN), storage=storage)

@@ -37,9 +37,10 @@ Point = list[float | None]
 
 
 class Process:
-    """A process as the view knows it: its last snapshot, and its rates by the names of counts."""
+    """A process as the view knows it: its last snapshot, and its rates by the names of counts. `was_local` is True if
+    it has sent snapshots itself, not only published them."""
 
-    __slots__ = ("changed", "counts", "held_for", "rates", "snapshot", "ticks")
+    __slots__ = ("changed", "counts", "held_for", "rates", "snapshot", "ticks", "was_local")
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self.snapshot = snapshot
@@ -48,6 +49,7 @@ class Process:
         self.rates: dict[Key, float] = {}
         self.held_for = 0.0
         self.changed = now
+        self.was_local = False
 
     def take(self, snapshot: Snapshot, now: float) -> None:
         """Take a snapshot. The same one again changes nothing."""
@@ -97,7 +99,8 @@ class FiguresView:
     def take(self, own: Iterable[Snapshot], others: Iterable[Snapshot] = (), problem: str = "") -> None:
         """Take the snapshots of this process, or of the workers of this service, and those of other processes.
 
-        A process that is in both counts once. `problem` is a sentence for the operator, for example that the storage
+        A process that is in both counts once. One that has sent its own and does so no longer has ended: what it has
+        published counts no more, because another process may do its work already. `problem` is a sentence for the operator, for example that the storage
         does not answer.
         """
         with self._lock:
@@ -107,7 +110,8 @@ class FiguresView:
             for snapshot in own:
                 self._take(snapshot, now, is_local=True)
             for snapshot in others:
-                if snapshot["run"] not in self._present:
+                known = self._processes.get(snapshot["run"])
+                if snapshot["run"] not in self._present and not (known is not None and known.was_local):
                     self._take(snapshot, now, is_local=False)
             self._forget(now)
             self._record(now)
@@ -169,10 +173,11 @@ class FiguresView:
         self._present[run] = is_local
         known = self._processes.get(run)
         if known is None:
-            self._processes[run] = Process(snapshot, now)
+            known = self._processes[run] = Process(snapshot, now)
             self._ended.pop(run, None)
         else:
             known.take(snapshot, now)
+        known.was_local = known.was_local or is_local
 
     def _forget(self, now: float) -> None:
         for run, process in list(self._processes.items()):

@@ -59,6 +59,8 @@ async def ask_worker(path: str, question: str, seconds: float = 2.0, /, **argume
                 was_asked = True
                 writer.write(json.dumps({"ask": question, **arguments}).encode() + b"\n")
                 line = await reader.readline()
+                if not line:
+                    raise OSError("it has closed the connection")
             finally:
                 writer.close()
         found = json.loads(line)

@@ -985,9 +985,8 @@ class AsyncGate(_PolicyGate):
 
     async def in_force(self) -> CompiledPolicy:
         """Return the policy in force as operators have switched it; see `Gate.in_force`."""
-        await self._measures()
-        compiled = self.in_force_now()
-        return self._source.current() if compiled is None else compiled
+        compiled, measures = self._source.current(), await self._measures()
+        return compiled if measures is None or measures.switches is None else compiled.switched(measures.switches)
 
     def in_force_now(self) -> CompiledPolicy | None:
         """Return the policy in force as operators have switched it; None if their documents have to be read first: then

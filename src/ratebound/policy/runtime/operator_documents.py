@@ -429,7 +429,8 @@ class CopiedContents:
             new = {name: content for name, content in contents.items() if number > self._taken.get(name, 0)}
             self._taken.update(dict.fromkeys(new, number))
             self._use(new)
-            self._read_at = begun_at
+            now = self._clock()
+            self._read_at = min(now, max(begun_at, now - FRESH // 2))  # a slow read is not at once too old
 
     def write(self, name: str, content: bytes) -> None:
         """Use what this process has written. Reads of it that are under way may not have seen it, and are not taken."""
