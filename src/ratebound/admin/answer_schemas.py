@@ -177,7 +177,7 @@ SHADOW_RULE = record(
 )
 SHADOW = record("The shadow report.", shadow=listed(SHADOW_RULE))
 TOP_CLIENT = {
-    **record("A client that was denied.", client=TEXT, denials=COUNT, error=COUNT),
+    **record("A client that was denied.", client=TEXT, denials=COUNT, error=COUNT, blocked=FLAG),
     "properties": {
         "client": TEXT,
         "denials": COUNT,
