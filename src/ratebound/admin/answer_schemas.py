@@ -182,6 +182,7 @@ TOP_CLIENT = {
         "client": TEXT,
         "denials": COUNT,
         "error": COUNT,
+        "blocked": {"type": "boolean", "description": "Operators block it, as far as the processes know by now."},
         "name": {"type": "string", "description": "Only if names were asked for, and this instance knows it."},
     },
 }
